@@ -1,0 +1,18 @@
+"""Masked language modelling on CPython's reference manual, in minutes on a laptop CPU.
+
+    python -m gmlp_flax.train --config=configs/quickstart_text.py --workdir=runs/text
+"""
+
+from gmlp_flax import config as gmlp_config
+
+
+def get_config(arg: str = ""):
+    """`frozen` keeps the spatial projections as they start: the same model without token mixing."""
+    config = gmlp_config.default()
+    config.steps = 300
+    config.batch_size = 32
+    config.model.update(layers=6, length=128, d_model=128, d_ffn=768, vocab_size=2000)
+    config.optimizer.update(learning_rate=2e-3, warmup=30)
+    if arg == "frozen":
+        config.optimizer.freeze = ("/spatial/",)
+    return config

@@ -1,0 +1,67 @@
+"""Files that are built once: written atomically, checked when read, rebuilt when damaged."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from gmlp_flax.data.errors import DataError
+
+
+def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Calls `write(file)` on a new file beside `path`, then renames it: a reader sees all of the file or none.
+
+    Raises:
+        DataError: the folder cannot be made or written to.
+    """
+    path = Path(path)
+    # Not from tempfile, whose files nobody but their owner may read: caches are shared.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "xb") as file:
+                write(file)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {str(path)!r} ({error.strerror}); give a folder that can be written to, with space left"
+        ) from error
+
+
+def cached_file(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> Path:
+    """Returns `path`, building it with `write(file)` unless it is there and intact.
+
+    Intact means that the file's SHA-256 is the one in `<path>.sha256`, written beside it: formats such as .npy do not
+    notice a changed byte.
+
+    Raises:
+        DataError: the folder cannot be made or written to.
+    """
+    path = Path(path)
+    record = path.with_name(path.name + ".sha256")
+    if _checksum(path) != _recorded(record):
+        write_atomically(path, write)
+        checksum = _checksum(path)
+        write_atomically(record, lambda file: file.write(checksum.encode()))
+    return path
+
+
+def _checksum(path: Path) -> str:
+    """SHA-256 of the file in hexadecimal, or 'absent'."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "absent"
+
+
+def _recorded(record: Path) -> str:
+    try:
+        return record.read_bytes().decode(errors="replace")
+    except OSError:
+        return "no record"

@@ -1,0 +1,156 @@
+"""(seed, step) -> this host's batch, and evaluation batches in which every example counts once.
+
+A source is anything with `len(source)` and `source[i]` returning a dict. Batches are dicts of stacked NumPy arrays.
+Grain does the work: reading ahead in threads or in worker processes.
+
+What a batch holds depends on the seed and the batch's number alone: neither on the number of hosts, threads or
+worker processes, nor on whether the run was interrupted.
+"""
+
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+
+import grain
+import numpy as np
+from absl import flags
+
+from gmlp_flax.data.errors import DataError
+
+Example = dict[str, object]
+Batch = dict[str, np.ndarray]
+
+
+class Batches(Iterator[Batch]):
+    """An iterator over batches that owns threads or processes: close it, or use it in a `with` statement."""
+
+    def __init__(self, iterator: grain.DatasetIterator):
+        self._held = [iterator]
+        # Closes at exit, too: a Grain iterator that outlives the interpreter's modules prints tracebacks.
+        self._close = weakref.finalize(self, _close_and_drop, self._held)
+
+    def __next__(self) -> Batch:
+        if not self._held:
+            raise ValueError("these batches are closed")
+        return next(self._held[0])
+
+    def close(self) -> None:
+        """Stops reading ahead and ends the worker processes. May be called more than once."""
+        self._close()
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _close_and_drop(held: list[grain.DatasetIterator]) -> None:
+    held.pop().close()
+
+
+def train_batches(
+    source: Sequence[Example],
+    *,
+    seed: int,
+    start: int,
+    batch_size: int,
+    transform: Callable[[Example, np.random.Generator], Example] | None = None,
+    host: int = 0,
+    hosts: int = 1,
+    workers: int = 0,
+    threads: int = 2,
+    buffer: int = 4,
+) -> Batches:
+    """Batches without end, from number `start` on: each epoch is the whole source in a new order.
+
+    Epochs follow each other without a gap, so one batch may hold the end of one and the beginning of the next.
+
+    Args:
+        source: the examples; with `workers` it is pickled.
+        seed: decides order and randomness, a non-negative integer.
+        start: the first batch's number; finding it takes no time.
+        batch_size: examples a step, over all hosts.
+        transform: applied to each example with a random generator that is a function of the seed and of the
+            example's place in the global order. It may not keep the generator. With `workers` it is pickled.
+        host, hosts: this host takes every `hosts`-th example.
+        workers: processes that read and transform; 0 for threads in this process. They are spawned: a script must
+            guard its entry with `if __name__ == "__main__"`.
+        threads: threads that read and transform, in each process; 1 is best with workers.
+        buffer: batches read ahead, in each process.
+
+    Raises:
+        DataError: the source is empty, or `batch_size` is not divisible by `hosts`. One raised by `transform` or the
+            source reaches the caller of `next`.
+    """
+    per_host = _per_host(source, batch_size, hosts)
+    # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
+    order_seed, transform_seed = map(int, np.random.SeedSequence(seed).generate_state(2))
+    examples = grain.MapDataset.source(source).shuffle(order_seed).repeat()
+    if transform is not None:
+        # Before the hosts part ways, so that the generator follows the global place.
+        examples = examples.random_map(transform, seed=transform_seed)
+    # There is no remainder; but allowing for one, Grain divides the endless length as a float, and overflows.
+    batches = examples[host::hosts].batch(per_host, drop_remainder=True)
+    return _read_ahead(batches[start:], workers, threads, buffer)
+
+
+def evaluation_batches(
+    source: Sequence[Example],
+    *,
+    batch_size: int,
+    transform: Callable[[Example], Example] | None = None,
+    host: int = 0,
+    hosts: int = 1,
+    workers: int = 0,
+    threads: int = 2,
+    buffer: int = 4,
+) -> Batches:
+    """Every example once, over all hosts, in the source's order; every host has as many batches of the same shape.
+
+    The last global batch is filled with repeats of the last example. Batches have one more entry, "weight"
+    (float32 [batch]): 1 for examples, 0 for repeats.
+
+    Args:
+        transform: applied to each example.
+        others: as in `train_batches`.
+
+    Raises:
+        DataError: as in `train_batches`.
+    """
+    per_host = _per_host(source, batch_size, hosts)
+    last = len(source) - 1
+
+    def weighted(place: int) -> Example:
+        example = source[min(place, last)]
+        example = example if transform is None else transform(example)
+        return {**example, "weight": np.float32(place <= last)}
+
+    places = grain.MapDataset.range(evaluation_count(source, batch_size) * batch_size)
+    return _read_ahead(places.map(weighted)[host::hosts].batch(per_host), workers, threads, buffer)
+
+
+def evaluation_count(source: Sequence[Example], batch_size: int) -> int:
+    """The number of batches of `evaluation_batches`, the same on every host."""
+    return math.ceil(len(source) / batch_size)
+
+
+def _per_host(source: Sequence[Example], batch_size: int, hosts: int) -> int:
+    if len(source) == 0:
+        raise DataError(f"{source!r} has no examples; give a source with at least one")
+    if batch_size < 1 or batch_size % hosts:
+        raise DataError(
+            f"batch_size={batch_size} counts examples over all hosts and must be a positive multiple of their number, "
+            f"{hosts}; use {max(1, batch_size // hosts) * hosts}"
+        )
+    return batch_size // hosts
+
+
+def _read_ahead(batches: grain.MapDataset, workers: int, threads: int, buffer: int) -> Batches:
+    ahead = batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer))
+    if workers:
+        # Grain hands its flags to the workers and insists on their having been parsed; no one has in a notebook.
+        if not flags.FLAGS.is_parsed():
+            flags.FLAGS.mark_as_parsed()
+        ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffer))
+    return Batches(iter(ahead))

@@ -1,0 +1,1 @@
+"""Mathematics and modules. Knows nothing of data, configs, optimizers or devices."""

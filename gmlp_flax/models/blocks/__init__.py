@@ -1,0 +1,11 @@
+"""One file a block, and the table that names them.
+
+A block is built as `Block(spec, rngs)` and called as `block(x, residual)`: x [batch, tokens, d_model], and a function
+that adds a branch to its shortcut (`encoder.Residual`: stochastic depth and dropout live there, once for all blocks).
+"""
+
+from gmlp_flax.models.blocks.gmlp import GMLPBlock
+
+BLOCKS = {
+    "gmlp": GMLPBlock,
+}

@@ -1,0 +1,33 @@
+"""The gMLP block (paper, Figure 1) and, with tiny attention, the aMLP block (Figure 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+
+from gmlp_flax.models.attention import TinyAttention
+from gmlp_flax.models.gating import SpatialGate, gate_width
+from gmlp_flax.models.layers import LayerNorm, activation, Linear
+from gmlp_flax.models.spec import EncoderSpec
+
+
+class GMLPBlock(nnx.Module):
+    """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x) and joins inside the gate."""
+
+    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+        width = gate_width(spec)
+        self.norm = LayerNorm(spec, spec.d_model)
+        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs)
+        self.gate = SpatialGate(spec, rngs)
+        self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
+        self.proj_out = Linear(spec, width, spec.d_model, rngs)
+        self.activation = spec.activation
+
+    def __call__(self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+        """[batch, tokens, d_model] to the same."""
+        normed = self.norm(x)
+        z = activation(self.activation, self.proj_in(normed))
+        z = self.gate(z, self.attention(normed) if self.attention else None)
+        return residual(x, self.proj_out(z))

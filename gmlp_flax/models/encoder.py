@@ -1,0 +1,91 @@
+"""A stack of any block: one program for all layers, scanned over stacked parameters."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models import products
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.spec import EncoderSpec
+
+REMAT_POLICIES = {
+    "matmuls": jax.checkpoint_policies.save_only_these_names(products.NAME),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Zeroes elements with probability `rate` and scales the rest by 1 / (1 - rate); the identity without a key."""
+    if key is None or rate == 0:
+        return x
+    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), 0)
+
+
+class Residual:
+    """Adds a block's branches to their shortcuts: dropout, then stochastic depth, each branch with a key of its own.
+
+    Stochastic depth drops a branch for a sample as a whole and scales the kept ones by 1 / survival, so that the
+    expected value is that of evaluation, which keeps all.
+    """
+
+    def __init__(self, spec: EncoderSpec, survival: jax.Array, key: jax.Array | None):
+        self.spec, self.survival, self.key, self.branches = spec, survival, key, 0
+
+    def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
+        """Both [batch, tokens, d_model]."""
+        if self.key is None:
+            return shortcut + branch
+        drop_key, depth_key = jax.random.split(jax.random.fold_in(self.key, self.branches))
+        self.branches += 1
+        branch = dropout(branch, self.spec.dropout, drop_key)
+        if self.spec.survival < 1:
+            kept = jax.random.bernoulli(depth_key, self.survival, (branch.shape[0], 1, 1))
+            branch = branch * (kept / self.survival).astype(branch.dtype)
+        return shortcut + branch
+
+
+class Encoder(nnx.Module):
+    """`spec.layers` blocks, their parameters stacked along a leading axis, and a final norm.
+
+    The paper does not name the final norm; a stack of pre-norm blocks needs one before its head.
+    """
+
+    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+        if spec.block not in BLOCKS:
+            raise ValueError(f"model.block is {spec.block!r}: expected one of {', '.join(BLOCKS)}")
+        make = nnx.vmap(lambda rngs: BLOCKS[spec.block](spec, rngs), in_axes=0, out_axes=0)
+        self.blocks = make(rngs.fork(split=spec.layers))
+        self.norm = LayerNorm(spec, spec.d_model)
+        self.spec = spec
+
+    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Runs the stack.
+
+        Args:
+            x: [batch, tokens, d_model] in the compute type.
+            key: a random key for training (stochastic depth, dropout); none for evaluation.
+
+        Returns:
+            [batch, tokens, d_model], normalised.
+        """
+        spec = self.spec
+        if spec.survival == 1 and spec.dropout == 0:
+            key = None
+        definition, stacked = nnx.split(self.blocks)
+        keys = None if key is None else jax.random.split(key, spec.layers + 1)
+        if keys is not None:
+            x = dropout(x, spec.dropout, keys[-1])
+
+        def layer(x, inputs):
+            params, survival, layer_key = inputs
+            return nnx.merge(definition, params)(x, Residual(spec, survival, layer_key)), None
+
+        if spec.remat != "none":
+            # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.
+            layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=False)
+        x, _ = jax.lax.scan(layer, x, (stacked, spec.survival_by_layer(), None if keys is None else keys[:-1]))
+        return self.norm(x)

@@ -1,0 +1,48 @@
+"""The Spatial Gating Unit (paper, Equation 4) and the three other gates of Table 3."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.spatial import SpatialProjection
+from gmlp_flax.models.spec import EncoderSpec
+
+
+def gate_width(spec: EncoderSpec) -> int:
+    """Channels that leave the gate: half of d_ffn for the split gate, all of it for the others."""
+    return spec.d_ffn // 2 if spec.gate == "split" else spec.d_ffn
+
+
+class SpatialGate(nnx.Module):
+    """s(Z) with f(Z) = W norm(Z) + b: f(Z), Z + f(Z), Z * f(Z) or Z1 * f(Z2).
+
+    The last is the Spatial Gating Unit: Z1, the first half of the channels, passes; Z2 makes the gate. The caption of
+    Table 3 puts the norm inside f for all four. W starts near zero; b starts at 1 where f multiplies, so that s(Z) is
+    Z (or Z1), and at 0 where it does not, so that the additive s(Z) is Z and the linear one 0.
+    """
+
+    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+        self.norm = LayerNorm(spec, gate_width(spec))
+        self.spatial = SpatialProjection(spec, bias=float(spec.gate in ("multiplicative", "split")), rngs=rngs)
+        self.gate = spec.gate
+
+    def __call__(self, z: jax.Array, attention: jax.Array | None = None) -> jax.Array:
+        """Gates a block's channels.
+
+        Args:
+            z: [batch, tokens, d_ffn].
+            attention: tiny attention's output [batch, tokens, gate_width], added to f(Z) (Figure 6).
+
+        Returns:
+            [batch, tokens, gate_width].
+        """
+        passed, gated = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
+        f = self.spatial(self.norm(gated))
+        if attention is not None:
+            f = f + attention
+        if self.gate == "linear":
+            return f
+        return passed + f if self.gate == "additive" else passed * f

@@ -1,0 +1,80 @@
+"""Image models around an encoder: the classifier."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.spec import EncoderSpec
+
+POOLS = ("mean", "cls")
+
+
+def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of patches of an image (height, width).
+
+    Raises:
+        ValueError: the patches do not tile the image.
+    """
+    if any(side % patch for side, patch in zip(image_size, patch_size, strict=True)):
+        raise ValueError(f"images of {image_size} (height, width) cannot be cut into patches of {patch_size}")
+    return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
+
+
+def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: str) -> int:
+    """Number of tokens of an image: its patches, and one more where a `cls` token is pooled."""
+    rows, columns = patch_grid(image_size, patch_size)
+    return rows * columns + (pool == "cls")
+
+
+def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
+    """[batch, height, width, channels] to [batch, patches, patch height * patch width * channels], row-major."""
+    batch, height, width, channels = images.shape
+    rows, columns = patch_grid((height, width), patch_size)
+    x = images.reshape(batch, rows, patch_size[0], columns, patch_size[1], channels)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows * columns, -1)
+
+
+class ImageClassifier(nnx.Module):
+    """Patch stem, encoder, pooled classifier; no position embedding (paper, section 3).
+
+    `pool="mean"` averages the tokens (the choice of timm, whose gMLP-S reaches the paper's accuracy). `pool="cls"`
+    adds a token, reads it through a pre-logits layer as early ViTs do, and matches the paper's parameter counts.
+    """
+
+    def __init__(
+        self, spec: EncoderSpec, rngs: nnx.Rngs, *, image_size: tuple[int, int], patch_size: tuple[int, int],
+        classes: int, channels: int = 3, pool: str = "mean",
+    ):
+        if pool not in POOLS:
+            raise ValueError(f"model.pool is {pool!r}: expected one of {', '.join(POOLS)}")
+        tokens = token_count(image_size, patch_size, pool)
+        if spec.length != tokens:
+            raise ValueError(f"the encoder was made for {spec.length} tokens, but the images give {tokens}")
+        self.stem = Linear(spec, patch_size[0] * patch_size[1] * channels, spec.d_model, rngs)
+        self.cls = nnx.Param(jnp.zeros((spec.d_model,), spec.param_dtype)) if pool == "cls" else None
+        self.encoder = Encoder(spec, rngs)
+        self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pool == "cls" else None
+        self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)
+        self.spec, self.patch_size = spec, patch_size
+
+    def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Scores each class.
+
+        Args:
+            images: [batch, height, width, channels], normalised.
+            key: a random key for training, none for evaluation.
+
+        Returns:
+            float32 logits [batch, classes].
+        """
+        x = self.stem(cut_patches(images, self.patch_size).astype(self.spec.compute_dtype))
+        if self.cls is not None:
+            cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
+            x = jnp.concatenate([cls, x], axis=1)
+        x = self.encoder(x, key)
+        x = jnp.tanh(self.pre_logits(x[:, 0])) if self.pre_logits is not None else x.mean(axis=1)
+        return self.head(x).astype(self.spec.precise_dtype)

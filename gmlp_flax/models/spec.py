@@ -1,0 +1,99 @@
+"""What an encoder is made of: one frozen record, read by every block."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+GATES = ("linear", "additive", "multiplicative", "split")
+SPATIAL = ("dense", "toeplitz")
+TOEPLITZ = ("direct", "fft")
+ACTIVATIONS = ("gelu", "gelu_tanh")
+REMAT = ("none", "matmuls", "full")
+SURVIVAL_SCHEDULES = ("constant", "linear")
+DTYPES = ("float32", "bfloat16", "float64")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSpec:
+    """A stack of identical blocks on [batch, length, d_model].
+
+    Attributes:
+        block: name of the block, a row of `blocks.BLOCKS`.
+        layers: number of blocks (the paper's L).
+        length: number of tokens the spatial projections are made for (the paper's n).
+        d_model: width of the residual stream.
+        d_ffn: width after the first channel projection, both halves of the gate counted (section 2).
+        gate: one of Table 3's four: "linear" s = f(Z), "additive" s = Z + f(Z), "multiplicative" s = Z * f(Z),
+            "split" s = Z1 * f(Z2), the Spatial Gating Unit.
+        spatial: "dense", an unconstrained W [n, n] (vision), or "toeplitz", 2n - 1 taps (all of the paper's text runs).
+        toeplitz: the algorithm that applies the taps, "direct" (W is materialised) or "fft". Both are exact.
+        spatial_init_std: standard deviation of W or of the taps at initialisation. The paper says "near zero".
+        d_attn: size of the single head of tiny attention (Figure 6); 0 leaves it out (gMLP), 64 or 128 makes aMLP.
+        activation: "gelu", the exact one, or "gelu_tanh", its approximation. The paper does not say which.
+        norm_eps: epsilon of every layer norm.
+        survival: probability that a residual branch is kept for a sample (Table 1); 1 turns stochastic depth off.
+        survival_schedule: "constant", every layer alike, or "linear", from 1 down to `survival` at the last layer.
+        dropout: rate of dropout on the embeddings and on every residual branch.
+        dtype: type of activations and matrix products. Parameters, norms, softmax and logits stay in float32.
+        remat: what backward recomputes: "none" keeps all, "matmuls" keeps matrix products and recomputes the rest,
+            "full" keeps each block's input alone.
+    """
+
+    layers: int
+    length: int
+    d_model: int
+    d_ffn: int
+    block: str = "gmlp"
+    gate: str = "split"
+    spatial: str = "toeplitz"
+    toeplitz: str = "direct"
+    spatial_init_std: float = 1e-6
+    d_attn: int = 0
+    activation: str = "gelu"
+    norm_eps: float = 1e-6
+    survival: float = 1.0
+    survival_schedule: str = "constant"
+    dropout: float = 0.0
+    dtype: str = "float32"
+    remat: str = "matmuls"
+
+    def __post_init__(self):
+        for field, allowed in (
+            ("gate", GATES), ("spatial", SPATIAL), ("toeplitz", TOEPLITZ), ("activation", ACTIVATIONS),
+            ("remat", REMAT), ("survival_schedule", SURVIVAL_SCHEDULES), ("dtype", DTYPES),
+        ):
+            if getattr(self, field) not in allowed:
+                raise ValueError(f"model.{field} is {getattr(self, field)!r}: expected one of {', '.join(allowed)}")
+        for field in ("layers", "length", "d_model", "d_ffn"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"model.{field} is {getattr(self, field)}: expected at least 1")
+        if self.gate == "split" and self.d_ffn % 2:
+            raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
+        if not 0 < self.survival <= 1:
+            raise ValueError(f"model.survival is {self.survival}: expected a probability above 0 and at most 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.dropout is {self.dropout}: expected a rate from 0 to below 1")
+
+    @property
+    def compute_dtype(self) -> jnp.dtype:
+        """Type of activations and matrix products."""
+        return jnp.dtype(self.dtype)
+
+    @property
+    def precise_dtype(self) -> jnp.dtype:
+        """Type of norms, softmax and logits: float32, or float64 where that is the type of everything."""
+        return jnp.promote_types(self.compute_dtype, jnp.float32)
+
+    @property
+    def param_dtype(self) -> jnp.dtype:
+        """Type of the parameters: the precise one."""
+        return self.precise_dtype
+
+    def survival_by_layer(self) -> jax.Array:
+        """Survival probability of each layer, float32 [layers]."""
+        if self.survival_schedule == "constant":
+            return jnp.full((self.layers,), self.survival, jnp.float32)
+        return 1 - (1 - self.survival) * jnp.arange(1, self.layers + 1, dtype=jnp.float32) / self.layers

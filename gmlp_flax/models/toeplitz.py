@@ -1,0 +1,102 @@
+"""Toeplitz matrices as pure functions: expand, apply, crop, extend.
+
+A Toeplitz matrix W [n, n] is given by 2n - 1 taps with W[i, j] = taps[n - 1 + j - i]: the same filter at every
+position (paper, section 4.1 and appendix C). Negative offsets j - i come first, the middle tap is the diagonal.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from gmlp_flax.models.products import over_tokens
+
+
+def length_of(taps: jax.Array) -> int:
+    """The n of taps [2n - 1].
+
+    Raises:
+        ValueError: the number of taps is even or not one-dimensional.
+    """
+    if taps.ndim != 1 or taps.shape[0] % 2 == 0:
+        raise ValueError(f"Toeplitz taps have shape {taps.shape}: expected [2n - 1], an odd number of them")
+    return (taps.shape[0] + 1) // 2
+
+
+def expand(taps: jax.Array) -> jax.Array:
+    """Taps [2n - 1] to the matrix [n, n].
+
+    The taps and one zero, repeated n times and read in rows of 2n - 1, shift by one place a row. So this is a
+    broadcast and two slices, and its transpose pads and sums: neither direction gathers or scatters.
+    """
+    n = length_of(taps)
+    repeated = jnp.broadcast_to(jnp.append(taps, 0), (n, 2 * n)).reshape(-1)
+    return repeated[: n * (2 * n - 1)].reshape(n, 2 * n - 1)[:, n - 1 :]
+
+
+def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
+    """W x over the token axis by one matrix product. O(n^2) work and memory for W.
+
+    Args:
+        taps: [2n - 1].
+        x: [batch, n, channels].
+
+    Returns:
+        [batch, n, channels] in the type of x.
+    """
+    return over_tokens(expand(taps.astype(x.dtype)), x)
+
+
+def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
+    """W x over the token axis by a circular convolution of at least 2n - 1 points. O(n log n) work, O(n) memory.
+
+    Args:
+        taps: [2n - 1].
+        x: [batch, n, channels].
+
+    Returns:
+        [batch, n, channels] in the type of x; the transform itself runs in float32 (float64 for float64).
+    """
+    n = length_of(taps)
+    points = 1 << (2 * n - 2).bit_length()
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    # Output i sums taps[n - 1 + j - i] x[j]: a convolution with the reversed taps, read from n - 1 on.
+    filter_hat = jnp.fft.rfft(jnp.flip(taps).astype(precise), points)
+    x_hat = jnp.fft.rfft(x.astype(precise), points, axis=-2)
+    y = jnp.fft.irfft(x_hat * filter_hat[:, None], points, axis=-2)
+    return y[..., n - 1 : 2 * n - 1, :].astype(x.dtype)
+
+
+def crop(taps: jax.Array, length: int) -> jax.Array:
+    """The central taps: [2n - 1] to [2 length - 1], the upper-left [length, length] corner of the matrix.
+
+    Raises:
+        ValueError: length exceeds n.
+    """
+    n = length_of(taps)
+    if length > n:
+        raise ValueError(f"cannot crop Toeplitz taps for {n} tokens to {length}: extend them instead")
+    return taps[n - length : n + length - 1]
+
+
+def extend(taps: jax.Array, bias: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
+    """A projection of n tokens made to serve more: zero taps beyond the known offsets, the mean bias for new tokens.
+
+    On inputs that are zero beyond the first n tokens, the first n outputs stay what they were.
+
+    Args:
+        taps: [2n - 1].
+        bias: [n], one per token.
+        length: the new number of tokens, at least n.
+
+    Returns:
+        Taps [2 length - 1] and bias [length].
+
+    Raises:
+        ValueError: length is below n.
+    """
+    n = length_of(taps)
+    if length < n:
+        raise ValueError(f"cannot extend Toeplitz taps for {n} tokens to {length}: crop them instead")
+    more = length - n
+    return jnp.pad(taps, (more, more)), jnp.concatenate([bias, jnp.full((more,), bias.mean(), bias.dtype)])

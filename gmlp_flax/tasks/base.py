@@ -1,0 +1,125 @@
+"""What the training loop knows of a task."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.pipeline import Batches
+from gmlp_flax.models.spec import EncoderSpec
+
+Batch = dict[str, jax.Array]
+Sums = dict[str, tuple[jax.Array, jax.Array]]
+
+EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
+
+
+class Task(abc.ABC):
+    """A model with its data, its loss and its metrics.
+
+    Losses and metrics are (sum, weight) over the examples of a batch, never means: batches, microbatches, devices and
+    hosts then add up to the same number however the examples are spread.
+
+    Attributes:
+        metrics: names of what `loss` sums; "loss" is among them.
+        best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
+        unit: what throughput counts, "tokens" or "images".
+        units_per_example: how many of them an example has.
+    """
+
+    metrics: tuple[str, ...] = ("loss", "accuracy")
+    best: tuple[str, str]
+    unit: str
+    units_per_example: int = 1
+
+    def __init__(self, config: ConfigDict, folder: str):
+        self.config, self.folder = config, folder
+
+    @abc.abstractmethod
+    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Builds the model."""
+
+    @abc.abstractmethod
+    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+        """The summed loss, which is differentiated, and all `metrics`. `batch["key"]` holds a key an example."""
+
+    @abc.abstractmethod
+    def evaluate(self, params: Any, batch: Batch) -> Sums:
+        """Sums over the examples of an evaluation batch, each counted `batch["weight"]` times, "examples" included."""
+
+    @abc.abstractmethod
+    def summarize(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+        """The metrics of a whole evaluation, for people."""
+
+    @abc.abstractmethod
+    def train_batches(self, start: int, host: int, hosts: int) -> Batches:
+        """This host's share of the training batches, batch `start` first."""
+
+    @abc.abstractmethod
+    def evaluation_batches(self, host: int, hosts: int) -> Batches:
+        """This host's share of the held-out batches, with "weight" [batch]."""
+
+    @abc.abstractmethod
+    def evaluation_examples(self) -> int:
+        """Number of held-out examples, over all hosts."""
+
+    @abc.abstractmethod
+    def save_assets(self) -> None:
+        """Writes to the run folder what predictions need beside the parameters."""
+
+    def init(self, key: jax.Array) -> Any:
+        """Fresh parameters as a nested dict; traceable."""
+        return nnx.to_pure_dict(nnx.state(self.module(nnx.Rngs(key)), nnx.Param))
+
+    def shapes(self) -> Any:
+        """Shapes and types of the parameters, a nested dict."""
+        return jax.eval_shape(self.init, jax.random.key(0))
+
+    def apply(self, params: Any, *inputs: Any) -> Any:
+        """Calls the model with the given parameters."""
+        return nnx.merge(self._definition(), params)(*inputs)
+
+    def _definition(self):
+        if not hasattr(self, "_graph"):
+            self._graph = nnx.graphdef(nnx.eval_shape(lambda: self.module(nnx.Rngs(0))))
+        return self._graph
+
+    def spec(self, length: int) -> EncoderSpec:
+        """The encoder that the config describes, for so many tokens."""
+        names = {field.name for field in dataclasses.fields(EncoderSpec)} - {"length"}
+        return EncoderSpec(length=length, **{name: self.config.model[name] for name in names})
+
+    def evaluation_batch_size(self) -> int:
+        """Examples of an evaluation batch, over all hosts."""
+        return self.config.eval.batch_size or self.config.batch_size
+
+
+def cache_folder(config: ConfigDict) -> str:
+    """Where tokenizers and token ids are kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return config.data.cache or os.path.join(base, "gmlp_flax")
+
+
+def weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(sum, weight) in float32."""
+    weights = weights.astype(jnp.float32)
+    return (values.astype(jnp.float32) * weights).sum(), weights.sum()
+
+
+def require_path(path: str, key: str) -> str:
+    """A path that exists.
+
+    Raises:
+        DataError: naming the config key that gave it.
+    """
+    if not os.path.exists(path):
+        raise DataError(f"config.{key} is {path!r}, which does not exist; give a file or a folder")
+    return path

@@ -1,0 +1,117 @@
+"""The run folder: what lies in it, and how a run is opened again."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.tasks.base import Task
+from gmlp_flax.training import partition
+from gmlp_flax.training.checkpoint import Checkpoints
+from gmlp_flax.training.errors import RunError
+
+CONFIG_FILE, CHECKPOINTS, FIGURES = "config.json", "checkpoints", "figures"
+
+
+class Trained(NamedTuple):
+    """A run at one of its checkpoints.
+
+    Attributes:
+        config, task: as it was trained.
+        step: of the checkpoint.
+        params: the parameters, replicated over `mesh`.
+        ema: their running mean, or None where the run kept none.
+        mesh: all devices of this process's machine.
+    """
+
+    config: ConfigDict
+    task: Task
+    step: int
+    params: Any
+    ema: Any
+    mesh: Mesh
+
+
+def make(workdir: str) -> None:
+    """Makes a run folder and checks that it can be written to.
+
+    Raises:
+        RunError: it cannot.
+    """
+    try:
+        os.makedirs(os.path.join(workdir, FIGURES), exist_ok=True)
+        probe = os.path.join(workdir, ".writable")
+        with open(probe, "w"):
+            os.remove(probe)
+    except OSError as error:
+        raise RunError(f"--workdir={workdir} cannot be written to ({error.strerror}): give another folder") from None
+
+
+def open_checkpoints(config: ConfigDict, workdir: str, read_only: bool = False) -> Checkpoints:
+    """The run's checkpoints, kept as its config says."""
+    options, (name, mode) = config.checkpoint, tasks.TASKS[config.task].best
+    if options.metric and options.metric != name:
+        # Of another metric, more is better unless it is an error.
+        name, mode = options.metric, "min" if options.metric.endswith(("loss", "perplexity")) else "max"
+    return Checkpoints(
+        os.path.join(workdir, CHECKPOINTS), keep=options.keep, keep_best=options.keep_best, best=(name, mode),
+        read_only=read_only,
+    )
+
+
+def load(workdir: str, which: str = "latest") -> Trained:
+    """Opens a run at a checkpoint.
+
+    Args:
+        workdir: the run folder.
+        which: "latest", "best", or a step.
+
+    Raises:
+        ConfigError, RunError: the folder is not that of a run, or it has no such checkpoint, or it is damaged.
+    """
+    workdir = os.path.abspath(workdir)
+    if not os.path.isfile(os.path.join(workdir, CONFIG_FILE)):
+        raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
+    config = config_lib.load(os.path.join(workdir, CONFIG_FILE))
+    task, mesh = tasks.create(config, workdir), partition.make_mesh()
+    if not os.path.isdir(os.path.join(workdir, CHECKPOINTS)):
+        raise RunError(f"there is no checkpoint in {workdir} yet")
+    checkpoints = open_checkpoints(config, workdir, read_only=True)
+    step = checkpoints.pick(which)
+    template = {"params": partition.describe(task.shapes(), mesh)}
+    if config.optimizer.ema:
+        template["ema"] = template["params"]
+    restored = checkpoints.restore(step, template)
+    checkpoints.close()
+    return Trained(config, task, step, restored["params"], restored.get("ema"), mesh)
+
+
+def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
+    """Finds the checkpoint that `init_from` names.
+
+    Args:
+        path: a run folder (its best checkpoint is taken) or one checkpoint in it.
+
+    Returns:
+        The checkpoints, the step, and the config it was trained with.
+
+    Raises:
+        RunError: there is none.
+    """
+    path = os.path.abspath(path)
+    folder, last = os.path.split(path)
+    if last.isdigit() and os.path.isdir(path):
+        run, which = os.path.dirname(folder), last
+    elif os.path.isdir(os.path.join(path, CHECKPOINTS)):
+        run, which = path, "best"
+    else:
+        raise RunError(f"config.init_from is {path}: expected a run folder or RUN/{CHECKPOINTS}/STEP")
+    config = config_lib.load(os.path.join(run, CONFIG_FILE))
+    checkpoints = open_checkpoints(config, run, read_only=True)
+    return checkpoints, checkpoints.pick(which), config

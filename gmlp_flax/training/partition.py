@@ -1,0 +1,52 @@
+"""Which device holds what: a mesh, and the sharding of state and batches. The only file that decides it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from gmlp_flax.training.errors import RunError
+
+
+def make_mesh() -> Mesh:
+    """All devices of all hosts in one axis, `data`."""
+    return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+
+
+def check_batch(batch_size: int, microbatches: int, name: str) -> None:
+    """Refuses a batch that the devices cannot share evenly.
+
+    Raises:
+        RunError: saying which sizes would do.
+    """
+    devices = jax.device_count()
+    share = devices * microbatches
+    if batch_size % share:
+        lower, upper = batch_size // share * share, -(-batch_size // share) * share
+        wanted = f"{lower} or {upper}" if lower else str(upper)
+        by = f"{devices} devices" + (f" x {microbatches} microbatches" if microbatches > 1 else "")
+        raise RunError(f"{name} is {batch_size}, which does not divide by {by}: set it to {wanted}")
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds all of it: parameters, optimizer state, metrics."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def over_batch(mesh: Mesh) -> NamedSharding:
+    """The leading axis is split over the devices."""
+    return NamedSharding(mesh, PartitionSpec("data"))
+
+
+def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """This host's share of a batch, as the global batch on the devices. Returns before the copy is done."""
+    sharding = over_batch(mesh)
+    return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}
+
+
+def describe(tree: Any, mesh: Mesh) -> Any:
+    """Shapes of a replicated tree, with their sharding: the template for restoring it."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)), tree)

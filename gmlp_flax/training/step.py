@@ -1,0 +1,100 @@
+"""The training step and the evaluation step, each one compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from gmlp_flax.tasks.base import Task
+from gmlp_flax.training import partition, schedule
+from gmlp_flax.training.state import Sums, TrainState
+
+Batch = dict[str, jax.Array]
+
+
+def init_state(task: Task, optimizer: optax.GradientTransformation, ema: bool, params: Any) -> TrainState:
+    """The state before the first step; traceable, so that it can be made in place on any mesh."""
+    zero = jnp.zeros((), jnp.float32)
+    window = {name: (zero, zero) for name in (*task.metrics, "grad_norm", "learning_rate")}
+    mean = jax.tree.map(jnp.copy, params) if ema else None
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window)
+
+
+def gradients(task: Task, params: Any, batch: Batch, key: jax.Array, microbatches: int) -> tuple[Any, Sums]:
+    """Gradients of the mean loss over a global batch, summed over microbatches before the one division.
+
+    Args:
+        task: whose loss is (sum, weight) over the examples given.
+        params: nested dict.
+        batch: leading axis is the example; `key` holds one random key an example.
+        key: the step's.
+        microbatches: the batch is cut into this many, which are run one after another.
+
+    Returns:
+        The gradients and the metrics' (sum, weight).
+    """
+    differentiate = jax.value_and_grad(task.loss, has_aux=True)
+
+    def one(microbatch: Batch, key: jax.Array):
+        (_, sums), grads = differentiate(params, microbatch, key)
+        return grads, sums
+
+    if microbatches == 1:
+        grads, sums = one(batch, key)
+    else:
+        # Example i goes to microbatch i mod m: each device cuts its own share, and nothing moves between devices.
+        cut = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
+        keys = jax.random.split(key, microbatches)
+        shapes = jax.eval_shape(one, jax.tree.map(lambda x: x[0], cut), key)
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def add(total, inputs):
+            return jax.tree.map(jnp.add, total, one(*inputs)), None
+
+        (grads, sums), _ = jax.lax.scan(add, zero, (cut, keys))
+    weight = jnp.maximum(sums["loss"][1], 1e-8)
+    return jax.tree.map(lambda g: g / weight, grads), sums
+
+
+def make_train_step(
+    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, config: ConfigDict
+) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
+    """Compiles (state, batch) -> (state, the metrics of the current log window). The state given is donated."""
+    rate = schedule.learning_rate(config)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+        example_key, batch_key = jax.random.split(key)
+        size = jax.tree.leaves(batch)[0].shape[0]
+        batch = batch | {"key": jax.random.split(example_key, size)}
+        grads, sums = gradients(task, state.params, batch, batch_key, config.optimizer.accumulate)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        mean = state.ema if state.ema is None else optax.incremental_update(params, state.ema, 1 - config.optimizer.ema)
+        one = jnp.ones((), jnp.float32)
+        sums = sums | {"grad_norm": (optax.global_norm(grads), one), "learning_rate": (rate(state.step), one)}
+        fresh = state.step % config.log.every == 0
+        window = jax.tree.map(lambda old, new: jnp.where(fresh, 0, old) + new, state.window, sums)
+        state = TrainState(state.step + 1, params, opt_state, mean, window)
+        return state, window
+
+    sharded, replicated = partition.over_batch(mesh), partition.replicated(mesh)
+    return jax.jit(
+        step, donate_argnums=0, in_shardings=(replicated, sharded), out_shardings=(replicated, replicated)
+    )
+
+
+def make_eval_step(task: Task, mesh: Mesh) -> Callable[[Any, Batch, Sums], Sums]:
+    """Compiles (params, batch, sums so far) -> sums. Padding carries weight 0 in `batch["weight"]`."""
+
+    def step(params: Any, batch: Batch, sums: Sums) -> Sums:
+        return jax.tree.map(jnp.add, sums, task.evaluate(params, batch))
+
+    sharded, replicated = partition.over_batch(mesh), partition.replicated(mesh)
+    return jax.jit(step, donate_argnums=2, in_shardings=(replicated, sharded, replicated), out_shardings=replicated)

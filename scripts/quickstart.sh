@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Trains a small gMLP on this machine's CPU, on data that comes with the repository.
+#
+# Usage: scripts/quickstart.sh [text|image] [ARGUMENT ...]      arguments go to scripts/quickstart.py
+# Makes .venv/ first where it is missing (scripts/setup.sh); PYTHON and VENV are those of setup.sh.
+set -euo pipefail
+unset CDPATH
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+
+"$root/scripts/setup.sh"
+
+venv=${VENV:-.venv}
+if [[ $venv != /* ]]; then venv=$root/$venv; fi
+# Named, because libtpu (an extra, for tests and plans) complains at length on a machine without a TPU.
+JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} exec "$venv/bin/python" "$root/scripts/quickstart.py" "$@"

@@ -1,0 +1,44 @@
+"""Prints every published configuration: exact parameters and FLOPs per example beside the paper's figures.
+
+Usage: python scripts/sizes.py [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gmlp_flax.models import sizes
+
+
+def rows() -> list[dict]:
+    """One object a model: name, params, paper_params_m, flops, paper_flops_g, source, note."""
+    return [
+        {
+            "name": name, "params": sizes.param_count(model), "paper_params_m": model.params_m,
+            "flops": sizes.forward_flops(model), "paper_flops_g": model.flops_g, "source": model.source,
+            "note": model.note,
+        }
+        for name, model in sizes.PUBLISHED.items()
+    ]
+
+
+def main() -> None:
+    """Prints the table, or a JSON list with --json."""
+    parser = argparse.ArgumentParser(description="Parameters and FLOPs of the published models.")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    args = parser.parse_args()
+    if args.json:
+        print(json.dumps(rows(), indent=2))
+        return
+    print(f"{'model':<13}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source   note")
+    for row in rows():
+        flops = "" if row["paper_flops_g"] is None else f"{row['paper_flops_g']:.1f}"
+        print(
+            f"{row['name']:<13}{row['params']:>13,}{row['params'] / 1e6:>8.1f}{row['paper_params_m']:>9g}"
+            f"{row['flops'] / 1e9:>9.2f}{flops:>8}  {row['source']}  {row['note']}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs the tests on the CPU, in the environment that scripts/setup.sh makes.
+#
+# Usage: scripts/test.sh [PYTEST ARGUMENT ...]     e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models -k gating
+# One worker a core, eight at most (-n 0 or -p no:xdist: none). PYTHON and VENV are those of setup.sh.
+set -euo pipefail
+unset CDPATH
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+
+"$root/scripts/setup.sh" test
+
+cd -- "$root"
+parallel=yes
+for arg in "$@"; do
+  case $arg in -n* | --numprocesses* | no:xdist | -pno:xdist) parallel= ;; esac
+done
+if [[ -n $parallel ]]; then set -- -n logical --maxprocesses 8 "$@"; fi
+JAX_PLATFORMS=cpu exec "${VENV:-.venv}/bin/python" -m pytest "$@"

@@ -1,0 +1,21 @@
+"""Fixtures of the data tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def shared_data() -> Callable[[str], str]:
+    """Gives the path of a real data file kept beside the repository, or skips the test, naming the file."""
+
+    def find(name: str) -> str:
+        path = ROOT.parent / "shared" / "data" / name
+        if not path.exists():
+            pytest.skip(f"no ../shared/data/{name}")
+        return str(path)
+
+    return find

@@ -1,0 +1,191 @@
+import itertools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.pipeline import evaluation_batches, evaluation_count, train_batches
+
+
+class Numbers:
+    """A source of the numbers below `count`."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return {"x": np.int32(index)}
+
+    def __repr__(self):
+        return f"Numbers({self.count})"
+
+
+def noisy(example, rng):
+    return {**example, "noise": rng.random()}
+
+
+def broken(example, *_):
+    raise DataError(f"example {example['x']} is broken")
+
+
+def taken(count, source, **options):
+    with train_batches(source, transform=noisy, **{"seed": 0, "start": 0, "batch_size": 4, **options}) as batches:
+        return list(itertools.islice(batches, count))
+
+
+def pairs(batch):
+    return sorted(zip(batch["x"].tolist(), batch["noise"].tolist(), strict=True))
+
+
+def test_batches_are_stacked():
+    (batch,) = taken(1, Numbers(10))
+    assert batch["x"].shape == batch["noise"].shape == (4,) and batch["x"].dtype == np.int32
+
+
+@given(st.integers(1, 30), st.integers(1, 7), st.integers(0, 3))
+@settings(deadline=None, max_examples=20)
+def test_each_epoch_is_a_permutation(size, batch_size, seed):
+    batches = taken(-(-2 * size // batch_size), Numbers(size), batch_size=batch_size, seed=seed)
+    numbers = np.concatenate([batch["x"] for batch in batches])[: 2 * size]
+    assert sorted(numbers[:size]) == sorted(numbers[size:]) == list(range(size))
+
+
+def test_order_and_noise_change_with_epoch_and_seed():
+    batches = taken(6, Numbers(12))
+    first, second = (np.concatenate([b["x"] for b in batches[i : i + 3]]) for i in (0, 3))
+    assert not np.array_equal(first, second)
+    assert len({noise for batch in batches for noise in batch["noise"]}) == 24
+    others = np.concatenate([b["x"] for b in taken(3, Numbers(12), seed=1)])
+    assert not np.array_equal(first, others) and not np.array_equal(second, others)
+
+
+@pytest.mark.parametrize("start", [1, 7, 10**12])
+def test_resume_is_a_seek(start):
+    before = taken(5, Numbers(10), start=start)
+    for skipped in range(5):
+        after = taken(5 - skipped, Numbers(10), start=start + skipped)
+        assert list(map(pairs, after)) == list(map(pairs, before[skipped:]))
+
+
+def test_resume_equals_the_uninterrupted_run():
+    assert list(map(pairs, taken(9, Numbers(10))[6:])) == list(map(pairs, taken(3, Numbers(10), start=6)))
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_share_the_same_batches(hosts):
+    alone = taken(5, Numbers(11), batch_size=8)
+    together = [taken(5, Numbers(11), batch_size=8, host=host, hosts=hosts) for host in range(hosts)]
+    for step, batch in enumerate(alone):
+        parts = [pairs(batches[step]) for batches in together]
+        assert {len(part) for part in parts} == {8 // hosts}
+        assert sorted(itertools.chain(*parts)) == pairs(batch)
+
+
+def test_without_transform_and_threads():
+    batches = train_batches(Numbers(5), seed=0, start=0, batch_size=5, threads=0, buffer=0)
+    assert sorted(next(batches)["x"]) == list(range(5))
+    batches.close()
+    batches.close()
+    with pytest.raises(ValueError, match="these batches are closed"):
+        next(batches)
+
+
+@given(st.integers(1, 40), st.sampled_from([1, 2, 3]), st.integers(1, 5))
+@settings(deadline=None, max_examples=20)
+def test_evaluation_counts_every_example_once(size, hosts, per_host):
+    seen, source, batch_size = [], Numbers(size), hosts * per_host
+    for host in range(hosts):
+        with evaluation_batches(source, batch_size=batch_size, host=host, hosts=hosts) as batches:
+            batches = list(batches)
+        assert len(batches) == evaluation_count(source, batch_size)
+        for batch in batches:
+            assert batch["x"].shape == batch["weight"].shape == (per_host,) and batch["weight"].dtype == np.float32
+            assert set(batch["weight"]) <= {0, 1}
+            seen += batch["x"][batch["weight"] == 1].tolist()
+    assert sorted(seen) == list(range(size))
+
+
+def test_evaluation_transform_and_order():
+    with evaluation_batches(Numbers(3), batch_size=2, transform=lambda example: {"y": example["x"] + 1}) as batches:
+        assert [(b["y"].tolist(), b["weight"].tolist()) for b in batches] == [([1, 2], [1, 1]), ([3, 3], [1, 0])]
+
+
+def test_bad_batch_size():
+    with pytest.raises(DataError, match="batch_size=6 counts examples over all hosts .* of their number, 4; use 4"):
+        train_batches(Numbers(9), seed=0, start=0, batch_size=6, hosts=4)
+    with pytest.raises(DataError, match="batch_size=0 .*; use 2"):
+        evaluation_batches(Numbers(9), batch_size=0, hosts=2)
+
+
+def test_empty_source():
+    with pytest.raises(DataError, match=r"Numbers\(0\) has no examples; give a source with at least one"):
+        train_batches(Numbers(0), seed=0, start=0, batch_size=1)
+    with pytest.raises(DataError, match="has no examples"):
+        evaluation_batches(Numbers(0), batch_size=1)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_errors_reach_the_caller(threads):
+    with train_batches(Numbers(9), seed=0, start=0, batch_size=2, transform=broken, threads=threads) as batches:
+        with pytest.raises(DataError) as caught:
+            next(batches)
+    assert str(caught.value) in {f"example {i} is broken" for i in range(9)}
+
+
+WORKERS_SCRIPT = """
+import itertools
+import numpy as np
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.pipeline import evaluation_batches, train_batches
+
+class Numbers:
+    def __len__(self):
+        return 11
+    def __getitem__(self, index):
+        return {"x": np.int32(index)}
+
+def noisy(example, rng):
+    return {**example, "noise": rng.random()}
+
+def broken(example):
+    raise DataError("example is broken")
+
+def taken(workers):
+    options = dict(seed=3, start=5, batch_size=4, transform=noisy, workers=workers, threads=1)
+    with train_batches(Numbers(), **options) as batches:
+        train = [(b["x"].tolist(), b["noise"].tolist()) for b in itertools.islice(batches, 7)]
+    with evaluation_batches(Numbers(), batch_size=4, workers=workers, threads=1) as batches:
+        return train, [(b["x"].tolist(), b["weight"].tolist()) for b in batches]
+
+if __name__ == "__main__":
+    assert taken(0) == taken(2)
+    with evaluation_batches(Numbers(), batch_size=4, transform=broken, workers=1, threads=1) as batches:
+        try:
+            next(batches)
+        except DataError as error:
+            assert str(error) == "example is broken", error
+        else:
+            raise AssertionError("no error")
+    forgotten = train_batches(Numbers(), seed=0, start=0, batch_size=4, workers=1, threads=1)
+    next(forgotten)
+    print("done")
+"""
+
+
+def test_worker_processes(tmp_path):
+    """In a script of its own: workers are spawned, and import the script that started them."""
+    script = tmp_path / "script.py"
+    script.write_text(WORKERS_SCRIPT)
+    command = [sys.executable, "-W", "error", str(script)]
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,112 @@
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmlp_flax.data.embedded import embedded_text
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.tokenizer import SPECIAL_PIECES, Tokenizer, _chunks
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(embedded_text("heldout"), 600)
+
+
+def test_special_pieces(tokenizer):
+    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
+    assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
+    assert [tokenizer.piece(i) for i in tokenizer.special_ids] == list(SPECIAL_PIECES)
+    assert not set(tokenizer.encode(" ".join(SPECIAL_PIECES))) & set(tokenizer.special_ids)
+    assert tokenizer.decode([2, *tokenizer.encode("an object"), 4, 3, 0]) == "an object"
+
+
+def test_vocabulary_size(tokenizer):
+    assert tokenizer.vocab_size == 600
+    assert Tokenizer.train(["a small corpus"], 5000).vocab_size < 300
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=40))
+def test_any_text_survives(tokenizer, text):
+    assert tokenizer.unk_id not in tokenizer.encode(text)
+    normalised = tokenizer.decode(tokenizer.encode(text))
+    assert tokenizer.decode(tokenizer.encode(normalised)) == normalised
+
+
+def test_case_is_kept_and_white_space_is_not(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("  The\n\nObject\t日本 ")) == "The Object 日本"
+
+
+def test_encode_batch(tokenizer):
+    texts = ["an object", "", "the class"]
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+
+
+def test_pieces_show_words(tokenizer):
+    assert "".join(map(tokenizer.piece, tokenizer.encode("the name is"))) == " the name is"
+
+
+def test_encode_masked(tokenizer):
+    mask = tokenizer.mask_id
+    assert tokenizer.encode_masked("the name is") == tokenizer.encode("the name is")
+    assert tokenizer.encode_masked("the [MASK] is") == [*tokenizer.encode("the"), mask, *tokenizer.encode("is")]
+    full_stop = tokenizer.encode("the.")[len(tokenizer.encode("the")) :]
+    assert tokenizer.encode_masked("[MASK][MASK] [MASK].") == [mask, mask, mask, *full_stop]
+
+
+def test_masks_where_the_stand_in_was_in_the_corpus():
+    tokenizer = Tokenizer.train(["some \ue000 words \ue000"] * 20, 400)
+    assert tokenizer.encode_masked("[MASK] [MASK]") == [tokenizer.mask_id] * 2
+
+
+def test_training_is_reproducible(tokenizer):
+    again = Tokenizer.train(embedded_text("heldout"), 600)
+    assert again == tokenizer and again.checksum == tokenizer.checksum and hash(again) == hash(tokenizer)
+    assert repr(again) == f"Tokenizer(vocab_size=600, checksum={tokenizer.checksum[:8]})"
+
+
+@given(st.text(st.sampled_from("a \n\t€"), max_size=5000))
+def test_chunks_lose_nothing(text):
+    chunks = list(_chunks(text))
+    assert "".join(chunks) == text
+    assert all(len(chunk.encode()) < 4192 for chunk in chunks)
+
+
+def test_long_lines_are_trained_on():
+    assert len(Tokenizer.train(["zebra " * 5000], 300).encode("zebra zebra")) == 2
+
+
+def test_save_load_pickle(tokenizer, tmp_path):
+    path = tmp_path / "new" / "tokenizer.model"
+    tokenizer.save(path)
+    assert Tokenizer.load(path) == tokenizer == pickle.loads(pickle.dumps(tokenizer))
+    assert [file.name for file in path.parent.iterdir()] == ["tokenizer.model"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"junk", None])
+def test_damaged_model(tokenizer, tmp_path, damage):
+    path = tmp_path / "a.model"
+    path.write_bytes(tokenizer.model[:5000] if damage is None else damage)
+    with pytest.raises(DataError, match=r"a.model: (damaged or not a SentencePiece model|the model begins with \[\])"):
+        Tokenizer.load(path)
+
+
+def test_missing_model(tmp_path):
+    with pytest.raises(DataError, match="no tokenizer at '.*a.model' .*; check the path or train one"):
+        Tokenizer.load(tmp_path / "a.model")
+
+
+def test_foreign_model(shared_data):
+    with pytest.raises(DataError, match=r"the model begins with \['<pad>', '</s>', .*use one made by Tokenizer.train"):
+        Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
+
+
+def test_training_errors():
+    with pytest.raises(DataError, match="no text to train a tokenizer on"):
+        Tokenizer.train([], 500)
+    with pytest.raises(DataError, match="no text to train a tokenizer on"):
+        Tokenizer.train([" "], 500)
+    with pytest.raises(DataError, match="vocab_size=200 is too small: 5 special pieces, 256 bytes and every character"):
+        Tokenizer.train(["some text"], 200)

@@ -1,0 +1,182 @@
+"""scripts/setup.sh on copies of itself, with stand-ins for Python: nothing is installed and no network is used."""
+
+import pathlib
+import shutil
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOOLS = "bash cat chmod cksum dirname grep ls mkdir paste sed sort".split()
+
+# A Python that reports version $VERSION, makes environments of copies of itself that keep that version, and notes what
+# it is told to install.
+STANDIN = """#!/bin/bash
+case "$*" in
+  *version_info*) echo "$VERSION $0" ;;
+  *ensurepip*) exit "$NO_ENSUREPIP" ;;
+  "-m venv"*)
+    venv=${@: -1}
+    mkdir -p "$venv/bin"
+    { echo "#!/bin/bash"; echo "VERSION=$VERSION"; cat "$0"; } >"$venv/bin/python"
+    chmod +x "$venv/bin/python"
+    echo made >"$venv/pyvenv.cfg" ;;
+  "-m pip install"*) echo "${@: -1}" >>installed.txt; exit "$PIP_STATUS" ;;
+esac
+"""
+
+
+class Checkout:
+    """A copy of what setup.sh reads, in a folder with a space in its name, and a PATH that holds no uv."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.root = folder / "a checkout"
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        (self.root / "scripts").mkdir(parents=True)
+        for name in ("scripts/setup.sh", "requirements.txt", "setup.cfg", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.root / name)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool))
+        self.add_python("python3")
+
+    def add_python(self, name: str) -> pathlib.Path:
+        path = self.bin / name
+        path.write_text(STANDIN)
+        path.chmod(0o755)
+        return path
+
+    def setup(self, *arguments: str, cwd: str = "/", **variables: str) -> subprocess.CompletedProcess:
+        """Runs setup.sh from another folder; `variables` are added to a bare environment."""
+        environment = {"PATH": str(self.bin), "VERSION": "3.11.7", "NO_ENSUREPIP": "0", "PIP_STATUS": "0", **variables}
+        return subprocess.run(
+            [shutil.which("bash"), self.root / "scripts/setup.sh", *arguments],
+            env=environment, cwd=cwd, capture_output=True, text=True, timeout=60,
+        )
+
+    def installed(self) -> list[str]:
+        """The targets given to pip, in order."""
+        notes = self.root / "installed.txt"
+        return notes.read_text().splitlines() if notes.exists() else []
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> None:
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+def test_old_python_is_one_line(checkout):
+    result = checkout.setup(VERSION="3.10.13")
+    assert_one_line_error(result, "'python3'", "3.10.13", "3.11 or newer", "PYTHON=python3.12")
+    assert not (checkout.root / ".venv").exists()
+
+
+def test_python_two_is_one_line(checkout):
+    assert_one_line_error(checkout.setup(VERSION="2.7.18"), "2.7.18", "3.11 or newer")
+
+
+def test_missing_python_is_one_line(checkout):
+    assert_one_line_error(checkout.setup(PYTHON="python3.99"), "'python3.99'", "3.11 or newer")
+
+
+def test_python_without_ensurepip_names_the_package(checkout):
+    assert_one_line_error(checkout.setup(NO_ENSUREPIP="1"), "ensurepip", "python3.11-venv")
+
+
+def test_unknown_extra_is_one_line_and_lists_the_known(checkout):
+    assert_one_line_error(checkout.setup("test", "tests"), "'tests'", "bench", "cuda", "plan", "tensorboard", "test")
+
+
+def test_folder_that_is_no_environment_is_left_alone(checkout):
+    precious = checkout.root / ".venv" / "thesis.tex"
+    precious.parent.mkdir()
+    precious.touch()
+    assert_one_line_error(checkout.setup(), ".venv", "VENV")
+    assert precious.exists()
+
+
+def test_second_run_does_nothing_and_is_quick(checkout):
+    assert checkout.setup("test").returncode == 0
+    began = time.perf_counter()
+    again = checkout.setup("test")
+    seconds = time.perf_counter() - began
+    assert (again.returncode, again.stderr) == (0, "")
+    assert len(again.stdout.splitlines()) == 1 and "up to date" in again.stdout
+    assert checkout.installed() == [".[test]"]
+    assert seconds < 1
+
+
+def test_extras_add_up(checkout):
+    checkout.setup()
+    checkout.setup("test")
+    checkout.setup("tensorboard")
+    assert checkout.setup("tensorboard", "test").stdout.count("up to date") == 1
+    assert checkout.setup().stdout.count("up to date") == 1
+    assert checkout.installed() == [".", ".[test]", ".[tensorboard,test]"]
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "setup.cfg", "pyproject.toml"])
+def test_changed_requirements_install_again(checkout, name):
+    checkout.setup("test")
+    with (checkout.root / name).open("a") as file:
+        file.write("\n# changed\n")
+    assert checkout.setup().returncode == 0
+    assert checkout.installed() == [".[test]", ".[test]"]
+
+
+def test_failed_installation_is_done_again(checkout):
+    checkout.setup("test")
+    failed = checkout.setup("plan", PIP_STATUS="1")
+    assert failed.returncode != 0
+    assert len(failed.stderr.splitlines()) == 1
+    assert checkout.setup().returncode == 0
+    # The extra that failed is not insisted on; those that were there are kept.
+    assert checkout.installed() == [".[test]", ".[plan,test]", ".[test]"]
+
+
+def test_another_python_rebuilds(checkout):
+    checkout.setup("test")
+    other = str(checkout.add_python("python3.12"))
+    rebuilt = checkout.setup(PYTHON=other, VERSION="3.12.1")
+    assert "making .venv with Python 3.12.1" in rebuilt.stdout
+    assert "up to date" in checkout.setup(PYTHON=other, VERSION="3.12.1").stdout
+    # A fresh environment holds what was asked for now.
+    assert checkout.installed() == [".[test]", "."]
+
+
+def test_environment_keeps_its_python_when_none_is_named(checkout):
+    checkout.setup(VERSION="3.12.1")
+    kept = checkout.setup(VERSION="3.10.13")
+    assert "up to date" in kept.stdout and "3.12.1" in kept.stdout
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_venv_may_stand_elsewhere(checkout, tmp_path, absolute):
+    venv = str(tmp_path / "my venv") if absolute else "my venv"
+    assert checkout.setup("test", VENV=venv).returncode == 0
+    assert "up to date" in checkout.setup("test", VENV=venv).stdout
+    assert (checkout.root / venv / "pyvenv.cfg").exists()
+    assert not (checkout.root / ".venv").exists()
+
+
+def test_moved_checkout_is_installed_again(checkout):
+    checkout.setup()
+    checkout.root = checkout.root.rename(checkout.root.with_name("moved"))
+    assert "is installed" in checkout.setup().stdout
+
+
+@pytest.mark.parametrize("script", ["setup", "quickstart"])
+def test_help_prints_usage(script):
+    result = subprocess.run([ROOT / f"scripts/{script}.sh", "-h"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0
+    assert f"Usage: scripts/{script}.sh" in result.stdout
+    assert "set -e" not in result.stdout

@@ -9,10 +9,11 @@ from gmlp_flax import config as gmlp_config
 def get_config(arg: str = ""):
     """`frozen` keeps the spatial projections as they start: the same model without token mixing."""
     config = gmlp_config.default()
-    config.steps = 300
+    config.steps = 500
     config.batch_size = 32
-    config.model.update(layers=6, length=128, d_model=128, d_ffn=768, vocab_size=2000)
-    config.optimizer.update(learning_rate=2e-3, warmup=30)
+    config.model.update(layers=4, length=64, d_model=128, d_ffn=512, vocab_size=2000)
+    config.masking.max_predictions = 10
+    config.optimizer.update(learning_rate=5e-3, warmup=30)
     if arg == "frozen":
         config.optimizer.freeze = ("/spatial/",)
     return config

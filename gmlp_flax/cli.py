@@ -16,6 +16,20 @@ from gmlp_flax.training.errors import RunError
 USER_ERRORS = (config.ConfigError, DataError, RunError)
 
 
+def define_run_flags(checkpoint: str) -> None:
+    """Defines --workdir and --checkpoint, for programs that read a run; the latter's default is given."""
+    flags.DEFINE_string("workdir", None, "The run folder.")
+    flags.DEFINE_string("checkpoint", checkpoint, "latest, best, or a step.")
+
+
+def required(name: str, usage: str) -> str:
+    """The value of a flag that must be given."""
+    value = flags.FLAGS[name].value
+    if not value:
+        fail(f"--{name} is missing; usage: python -m gmlp_flax.{usage}")
+    return value
+
+
 def fail(message: object) -> None:
     """Ends the program with one line on standard error and exit code 2."""
     print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
@@ -30,18 +44,25 @@ def parse_flags(argv: list[str]) -> list[str]:
     if "--help_config" in argv:
         print(config.help_text())
         raise SystemExit(0)
-    saved = re.compile(r"(--?config=)(.+\.json)$")
-    argv = [saved.sub(rf"\1{config.__file__}:\2", argument) for argument in argv]
+    given = config_argument(argv)
+    path = given.partition(":")[0]
     try:
         config.check_overrides(argv)
-        path = config_argument(argv).partition(":")[0]
         if path and not os.path.exists(path):
             raise config.ConfigError(f"there is no config file {path}")
-        return flags.FLAGS(argv)
-    except (flags.Error, *USER_ERRORS) as error:
-        fail(error)
+        if path.endswith(".json"):
+            config.load(path)  # What is wrong with it is better said here than through absl.
+            spelled = (given, f"-config={given}", f"--config={given}")
+            argv = [word.replace(given, f"{config.__file__}:{given}") if word in spelled else word for word in argv]
+        rest = flags.FLAGS(argv)
+        if given and flags.FLAGS["config"].value is None:
+            raise config.ConfigError(f"{given}: get_config() returned nothing: return the config")
+        return rest
     except Exception as error:  # noqa: BLE001 - a config file is the user's code and may raise anything
-        fail(config.explain(error, config_argument(argv) or "the command line"))
+        # ml_collections puts the traceback of a config file in the message of another error, absl wraps that.
+        while "Error whilst parsing config file" in str(error):
+            error = error.__context__
+        fail(error if isinstance(error, (flags.Error, *USER_ERRORS)) else config.explain(error, given or "the command line"))
 
 
 def config_argument(argv: list[str]) -> str:
@@ -52,20 +73,30 @@ def config_argument(argv: list[str]) -> str:
     return ""
 
 
-def run(main: Callable[[list[str]], None]) -> None:
-    """Runs an entry point under absl; errors that are the user's to mend are shown as one line."""
+def run(main: Callable[[list[str]], None], positional: bool = False) -> None:
+    """Runs an entry point under absl; errors that are the user's to mend are shown as one line.
+
+    Args:
+        main: takes the program's name and, where `positional`, the arguments that are no flags.
+        positional: whether there may be such arguments.
+    """
 
     def guarded(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.WARNING)  # Orbax reports thirty lines a checkpoint at INFO.
-        if len(argv) > 1:
+            logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines a checkpoint at INFO.
+        if len(argv) > 1 and not positional:
             fail(f"{argv[1]!r} is no flag: flags are written --name=value")
-        try:
-            main(argv)
-        except USER_ERRORS as error:
-            fail(error)
-        except KeyboardInterrupt:
-            print("interrupted before the first step", file=sys.stderr)
-            raise SystemExit(130) from None
+        explained(main, argv)
 
     app.run(guarded, flags_parser=parse_flags)
+
+
+def explained(main: Callable, *args: object) -> None:
+    """Calls a main function; errors that are the user's to mend end the program with one line."""
+    try:
+        main(*args)
+    except USER_ERRORS as error:
+        fail(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None

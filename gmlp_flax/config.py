@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import runpy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -112,6 +113,13 @@ SCHEMA = {
 }
 
 
+AT_LEAST = {
+    0: ("seed", "eval.every", "eval.batch_size", "optimizer.warmup", "optimizer.clip", "checkpoint.keep_best"),
+    1: ("steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
+        "masking.max_predictions"),
+}
+
+
 def keys() -> Iterator[tuple[str, Key]]:
     """Every dotted name with its key."""
     for name, entry in SCHEMA.items():
@@ -191,12 +199,16 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ConfigError: the first value that makes no sense.
     """
     for name, key in keys():
-        value = config[name]
+        try:
+            value = config[name]
+        except (KeyError, TypeError):
+            raise ConfigError(f"the config has no {name}: begin with gmlp_flax.config.default()") from None
         if key.choices and value not in key.choices:
             raise ConfigError(f"config.{name} is {value!r}: expected one of {', '.join(map(str, key.choices))}")
-    for name in ("steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate"):
-        if config[name] < 1:
-            raise ConfigError(f"config.{name} is {config[name]}: expected at least 1")
+    for least, names in AT_LEAST.items():
+        for name in names:
+            if config[name] < least:
+                raise ConfigError(f"config.{name} is {config[name]}: expected at least {least}")
     for name in ("data.heldout_share", "masking.rate"):
         if not 0 < config[name] < 1:
             raise ConfigError(f"config.{name} is {config[name]}: expected a share above 0 and below 1")
@@ -258,7 +270,14 @@ def load(path: str) -> ml_collections.ConfigDict:
         raise ConfigError(f"cannot read the config {path}: {error.strerror}") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path} is not JSON (line {error.lineno}: {error.msg})") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds a {type(values).__name__}, not the config of a run")
     return from_dict(values, path)
+
+
+def from_file(path: str, arg: str = "") -> ml_collections.ConfigDict:
+    """Evaluates a config file as `--config=path:arg` does."""
+    return runpy.run_path(path)["get_config"](arg)
 
 
 get_config = load  # This module, as a config file whose argument is the path of a config.json.

@@ -10,26 +10,29 @@ from ml_collections import config_flags
 
 from gmlp_flax import cli
 
-CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "A config file, with an argument after a colon if it takes one, or a run's config.json.",
-    lock_config=True,
-)
-WORKDIR = flags.DEFINE_string("workdir", None, "The run folder: config, metrics, result, checkpoints, figures.")
-flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
+
+def define_flags() -> None:
+    """Defines what the command takes."""
+    config_flags.DEFINE_config_file(
+        "config", None, "A config file, with an argument after a colon if it takes one, or a run's config.json.",
+        lock_config=True,
+    )
+    flags.DEFINE_string("workdir", None, "The run folder: config, metrics, result, checkpoints, figures.")
+    flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
 
 
 def main(_argv: list[str]) -> None:
-    """Trains, then draws the run's figures."""
-    for name in ("config", "workdir"):
-        if not flags.FLAGS[name].value:
-            cli.fail(f"--{name} is missing; usage: python -m gmlp_flax.train --config=configs/x.py --workdir=DIR")
+    """Trains, then draws the run's loss curve."""
+    usage = "train --config=configs/x.py --workdir=DIR [--config.KEY=VALUE ...]"
+    config, workdir = cli.required("config", usage), cli.required("workdir", usage)
     # Imported here so that --help_config and mistakes in flags answer at once.
-    from gmlp_flax.analysis import figures
+    from gmlp_flax.analysis import curves
     from gmlp_flax.training import loop
 
-    if loop.train(CONFIG.value, WORKDIR.value) is not None:
-        figures.draw(WORKDIR.value)
+    if loop.train(config, workdir) is not None:
+        print(curves.draw(workdir))
 
 
 if __name__ == "__main__":
+    define_flags()
     cli.run(main)

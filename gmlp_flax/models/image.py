@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -43,11 +45,14 @@ class ImageClassifier(nnx.Module):
 
     `pool="mean"` averages the tokens (the choice of timm, whose gMLP-S reaches the paper's accuracy). `pool="cls"`
     adds a token, reads it through a pre-logits layer as early ViTs do, and matches the paper's parameter counts.
+
+    Pixels come as they are stored, 0 to 255, and are normalised by `mean` and `std` (of pixels in 0 to 1) in the stem.
     """
 
     def __init__(
         self, spec: EncoderSpec, rngs: nnx.Rngs, *, image_size: tuple[int, int], patch_size: tuple[int, int],
-        classes: int, channels: int = 3, pool: str = "mean",
+        classes: int, channels: int = 3, pool: str = "mean", mean: Sequence[float] = (0.5, 0.5, 0.5),
+        std: Sequence[float] = (0.5, 0.5, 0.5),
     ):
         if pool not in POOLS:
             raise ValueError(f"model.pool is {pool!r}: expected one of {', '.join(POOLS)}")
@@ -60,21 +65,29 @@ class ImageClassifier(nnx.Module):
         self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pool == "cls" else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)
         self.spec, self.patch_size = spec, patch_size
+        self.mean, self.std = tuple(mean[:channels]), tuple(std[:channels])
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Scores each class.
 
         Args:
-            images: [batch, height, width, channels], normalised.
+            images: [batch, height, width, channels], uint8 or float, 0 to 255.
             key: a random key for training, none for evaluation.
 
         Returns:
             float32 logits [batch, classes].
         """
-        x = self.stem(cut_patches(images, self.patch_size).astype(self.spec.compute_dtype))
+        definition, params = nnx.split(self.stem)
+        # Backward recomputes the patches from the pixels: kept, they would be the largest array outside the encoder.
+        x = jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))(params, images)
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
             x = jnp.concatenate([cls, x], axis=1)
         x = self.encoder(x, key)
         x = jnp.tanh(self.pre_logits(x[:, 0])) if self.pre_logits is not None else x.mean(axis=1)
         return self.head(x).astype(self.spec.precise_dtype)
+
+    def _patches(self, images: jax.Array) -> jax.Array:
+        dtype = self.spec.precise_dtype
+        pixels = (images.astype(dtype) / 255 - jnp.array(self.mean, dtype)) / jnp.array(self.std, dtype)
+        return cut_patches(pixels.astype(self.spec.compute_dtype), self.patch_size)

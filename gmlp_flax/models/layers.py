@@ -40,7 +40,9 @@ class LayerNorm(nnx.Module):
         centred = x - mean
         variance = jnp.square(centred).mean(-1, keepdims=True)
         y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...] + self.bias[...]
-        return y.astype(self.dtype)
+        # What a norm returns feeds matrix products, which want it whole. Fused into them instead, it is computed in
+        # several layouts: 0.16 GB more a chip for gMLP-S at batch 4096 on 16 TPU v5e.
+        return jax.lax.optimization_barrier(y.astype(self.dtype))
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:

@@ -98,7 +98,7 @@ def forward_flops(model: Published) -> int:
     """Operations of matrix products in one example's forward pass, logits at 15 % of a text's positions."""
     definition, state = nnx.split(nnx.eval_shape(lambda: build(model, nnx.Rngs(0))))
     if model.pool:
-        inputs = (jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32),)
+        inputs = (jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.uint8),)
     else:
         predictions = round(PREDICTED * model.spec.length)
         inputs = tuple(jax.ShapeDtypeStruct((1, count), jnp.int32) for count in (model.spec.length, predictions))

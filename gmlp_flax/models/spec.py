@@ -70,6 +70,8 @@ class EncoderSpec:
         for field in ("layers", "length", "d_model", "d_ffn"):
             if getattr(self, field) < 1:
                 raise ValueError(f"model.{field} is {getattr(self, field)}: expected at least 1")
+        if self.d_attn < 0:
+            raise ValueError(f"model.d_attn is {self.d_attn}: expected 0 (no attention) or the size of its head")
         if self.gate == "split" and self.d_ffn % 2:
             raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
         if not 0 < self.survival <= 1:

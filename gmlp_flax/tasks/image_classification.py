@@ -49,25 +49,17 @@ class ImageClassification(Task):
     best = ("top1", "max")
     unit = "images"
 
-    def __init__(self, config: ConfigDict, folder: str):
-        super().__init__(config, folder)
-        model = config.model
-        self.length = token_count(model.image_size, model.patch_size, model.pool)
-
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
+        length = token_count(model.image_size, model.patch_size, model.pool)
         return ImageClassifier(
-            self.spec(self.length), rngs, image_size=model.image_size, patch_size=model.patch_size,
-            classes=len(self.classes), channels=model.channels, pool=model.pool,
+            self.spec(length), rngs, image_size=model.image_size, patch_size=model.patch_size,
+            classes=len(self.classes), channels=model.channels, pool=model.pool, mean=self.config.data.mean,
+            std=self.config.data.std,
         )
 
-    def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """uint8 [batch, height, width, channels] to float32 [batch, classes]."""
-        mean, std = (jnp.array(self.config.data[name][: images.shape[-1]]) for name in ("mean", "std"))
-        return self.apply(params, (images.astype(jnp.float32) / 255 - mean) / std, key)
-
     def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
-        logits = self.logits(params, batch["image"], key)
+        logits = self.apply(params, batch["image"], key)
         targets = optax.smooth_labels(
             jax.nn.one_hot(batch["label"], logits.shape[-1]), self.config.optimizer.label_smoothing
         )
@@ -79,7 +71,7 @@ class ImageClassification(Task):
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> Sums:
-        logits, labels, weight = self.logits(params, batch["image"]), batch["label"], batch["weight"]
+        logits, labels, weight = self.apply(params, batch["image"]), batch["label"], batch["weight"]
         _, best = jax.lax.top_k(logits, min(5, logits.shape[-1]))
         hits = best == labels[:, None]
         return {

@@ -7,6 +7,7 @@ devices, and a restored one is believed only if its leaves give the same.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shutil
@@ -83,7 +84,13 @@ class Checkpoints:
             best_fn=rank, best_mode="max",
         )
         for name in _half_written(folder):
-            logging.warning("%s/%s was never finished and is ignored", folder, name)
+            logging.error("%s/%s was never finished and is ignored", folder, name)
+        for step in _unreadable_metrics(folder):
+            # Orbax reads the metrics of all checkpoints at once, and raises.
+            problem = f"{folder}/{step}/metrics cannot be read"
+            if read_only:
+                raise Damaged(f"{problem}: move {folder}/{step} away, or run the training command again, which does")
+            logging.error("%s; the checkpoint is put aside in %s", problem, _put_aside(folder, step))
         self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
 
     def steps(self) -> list[int]:
@@ -168,7 +175,8 @@ class Checkpoints:
             try:
                 return step, self.restore(step, template)
             except Damaged as error:
-                logging.error("%s; it is put aside in %s", error, self._put_aside(step))
+                logging.error("%s; it is put aside in %s", error, _put_aside(self.folder, step))
+                self._manager.reload()
         if steps:
             raise RunError(f"no checkpoint in {self.folder} is good (tried {', '.join(map(str, steps))}); start in a new folder")
         return None
@@ -201,14 +209,6 @@ class Checkpoints:
     def _check_shapes(self, step: int, wanted: dict) -> None:
         saved = traverse_util.flatten_dict(self.shapes(step), sep="/")
         require_fit(saved, traverse_util.flatten_dict(wanted, sep="/"), f"{self.folder}/{step}")
-
-    def _put_aside(self, step: int) -> str:
-        target = os.path.join(os.path.dirname(self.folder), DAMAGED, str(step))
-        shutil.rmtree(target, ignore_errors=True)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        shutil.move(os.path.join(self.folder, str(step)), target)
-        self._manager.reload()
-        return target
 
     def last_good(self) -> str:
         """Words that name the newest finished checkpoint."""
@@ -246,6 +246,30 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
 
 class Damaged(RunError):
     """A checkpoint that cannot be read or does not verify."""
+
+
+def _put_aside(folder: str, step: int) -> str:
+    target = os.path.join(os.path.dirname(folder), DAMAGED, str(step))
+    shutil.rmtree(target, ignore_errors=True)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.move(os.path.join(folder, str(step)), target)
+    return target
+
+
+def _unreadable_metrics(folder: str) -> list[int]:
+    steps = [int(name) for name in os.listdir(folder) if name.isdigit()] if os.path.isdir(folder) else []
+    return [step for step in sorted(steps) if not _is_json(os.path.join(folder, str(step), "metrics", "metrics"))]
+
+
+def _is_json(path: str) -> bool:
+    if not os.path.exists(path):
+        return True
+    try:
+        with open(path, "rb") as file:
+            json.load(file)
+    except ValueError:
+        return False
+    return True
 
 
 def _half_written(folder: str) -> list[str]:

@@ -37,6 +37,11 @@ class Trained(NamedTuple):
     ema: Any
     mesh: Mesh
 
+    @property
+    def weights(self) -> Any:
+        """The parameters to predict with: the running mean where there is one."""
+        return self.params if self.ema is None else self.ema
+
 
 def make(workdir: str) -> None:
     """Makes a run folder and checks that it can be written to.

@@ -60,6 +60,7 @@ class Run:
         self.evaluator = Evaluator(self.task, self.mesh)
         self.seconds: collections.Counter[str] = collections.Counter()
         self.stopped_by: str | None = None
+        self.metrics: report.MetricsFile | None = None
 
     def train(self) -> dict[str, Any] | None:
         """Runs to the last step, or until a signal asks to stop."""
@@ -82,8 +83,9 @@ class Run:
 
     def close(self) -> None:
         """Ends what runs beside the loop."""
-        for tracker in self.trackers:
-            tracker.close()
+        for output in (*self.trackers, self.metrics):
+            if output is not None:
+                output.close()
         self.checkpoints.close()
 
     def _steps(self, state: TrainState, done: int) -> tuple[TrainState, int]:

@@ -78,7 +78,7 @@ def make_train_step(
         params = optax.apply_updates(state.params, updates)
         mean = state.ema if state.ema is None else optax.incremental_update(params, state.ema, 1 - config.optimizer.ema)
         one = jnp.ones((), jnp.float32)
-        sums = sums | {"grad_norm": (optax.global_norm(grads), one), "learning_rate": (rate(state.step), one)}
+        sums = sums | {"grad_norm": (optax.tree.norm(grads), one), "learning_rate": (rate(state.step), one)}
         fresh = state.step % config.log.every == 0
         window = jax.tree.map(lambda old, new: jnp.where(fresh, 0, old) + new, state.window, sums)
         state = TrainState(state.step + 1, params, opt_state, mean, window)

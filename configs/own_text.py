@@ -1,0 +1,35 @@
+"""A masked language model of your own text, no code needed.
+
+    python -m gmlp_flax.train --config=configs/own_text.py --workdir=runs/mine \\
+        --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
+
+PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.xz with a `text` field. The tokenizer is
+trained on the training text at the first run and cached. Argument: a size, small (default), base or amlp_base; base
+and amlp_base have the paper's widths and depths at n = 128 (Table 5 runs them at 512) and want an accelerator.
+"""
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.models.sizes import PUBLISHED
+
+SMALL = dict(layers=6, d_model=128, d_ffn=768, vocab_size=8000)
+
+
+def get_config(arg: str = "small"):
+    """See the module's docstring."""
+    config = gmlp_config.default()
+    config.data.train = ""  # to be given
+    config.steps, config.batch_size = 2000, 32
+    config.optimizer.update(learning_rate=2e-3, warmup=100, weight_decay=0.01, schedule="linear")
+    config.checkpoint.every = config.eval.every = 500
+    if arg in ("", "small"):
+        config.model.update(SMALL)
+        return config
+    spec = PUBLISHED[f"gmlp_{arg}" if arg == "base" else arg].spec
+    config.model.update(
+        layers=spec.layers, d_model=spec.d_model, d_ffn=spec.d_ffn, d_attn=spec.d_attn, vocab_size=32000,
+        dtype="bfloat16",
+    )
+    config.batch_size, config.steps = 256, 100_000
+    config.optimizer.update(learning_rate=7e-4, warmup=10_000)
+    config.eval.every = config.checkpoint.every = 5000
+    return config

@@ -1,1 +1,0 @@
-def draw(w): pass

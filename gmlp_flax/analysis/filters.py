@@ -1,0 +1,87 @@
+"""Draws learned spatial filters: python -m gmlp_flax.analysis.filters --workdir=DIR [--checkpoint=best]
+
+Text: for each layer the row of W that mixes into the middle token (the paper's Figure 4). Images: for each layer the
+rows of some tokens, laid out as the grid of patches (Figure 3).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from absl import flags
+
+from gmlp_flax import cli
+from gmlp_flax.analysis.drawing import save, subplots
+from gmlp_flax.models import toeplitz
+from gmlp_flax.models.image import patch_grid
+from gmlp_flax.training import folder
+
+TOKENS_SHOWN = 6  # columns of the image figure
+
+
+def matrices(trained: folder.Trained) -> np.ndarray:
+    """The spatial weights of all layers, float32 [layers, n, n]; rows are outputs."""
+    import jax
+
+    spatial = trained.weights["encoder"]["blocks"]["gate"]["spatial"]
+    expanded = jax.vmap(toeplitz.expand)(spatial["taps"]) if "taps" in spatial else spatial["weight"]
+    return np.asarray(expanded)
+
+
+def draw(trained: folder.Trained, workdir: str) -> str:
+    """Draws the filters of a run.
+
+    Returns:
+        The path of the picture, RUN/figures/filters.png.
+    """
+    images = trained.config.task == "image_classification"
+    figure = _draw_images(trained) if images else _draw_text(matrices(trained))
+    return save(figure, workdir, "filters.png")
+
+
+def _draw_text(weights: np.ndarray):
+    layers, n, _ = weights.shape
+    columns = min(6, layers)
+    figure, axes = subplots(math.ceil(layers / columns), columns, 2.2, 1.7)
+    for layer, axis in enumerate(axes):
+        if layer >= layers:
+            axis.set_axis_off()
+            continue
+        axis.plot(np.arange(n), weights[layer, n // 2], linewidth=1)
+        axis.axvline(n // 2, color="grey", linewidth=0.5, linestyle=":")
+        axis.set_title(f"layer {layer + 1}", fontsize=8)
+        axis.tick_params(labelsize=6)
+    figure.supxlabel("token", fontsize=8)
+    return figure
+
+
+def _draw_images(trained: folder.Trained):
+    weights, model = matrices(trained), trained.config.model
+    rows, columns = patch_grid(model.image_size, model.patch_size)
+    patches = rows * columns
+    weights = weights[:, -patches:, -patches:]  # without the cls token, which comes first
+    shown = np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
+    figure, axes = subplots(len(weights), len(shown), 1.0, 1.0)
+    for place, axis in enumerate(axes):
+        layer, token = divmod(place, len(shown))
+        grid = weights[layer, shown[token]].reshape(rows, columns)
+        limit = np.abs(weights[layer]).max()
+        axis.imshow(grid, cmap="RdBu", vmin=-limit, vmax=limit)
+        axis.set_xticks([]), axis.set_yticks([])
+        if token == 0:
+            axis.set_ylabel(f"layer {layer + 1}", fontsize=7)
+        if layer == 0:
+            axis.set_title(f"token {shown[token]}", fontsize=7)
+    return figure
+
+
+def main(_argv: list[str]) -> None:
+    """Draws the filters of a checkpoint and prints where."""
+    workdir = cli.required("workdir", "analysis.filters --workdir=DIR [--checkpoint=latest|best|STEP]")
+    print(draw(folder.load(workdir, flags.FLAGS.checkpoint), workdir))
+
+
+if __name__ == "__main__":
+    cli.define_run_flags(checkpoint="latest")
+    cli.run(main)

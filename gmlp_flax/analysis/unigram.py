@@ -1,0 +1,31 @@
+"""The simplest rival of a masked language model: token frequencies, without any context."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+
+
+def perplexity(task: MaskedLanguageModeling) -> float:
+    """Held-out perplexity of the training text's token frequencies, one added to each count.
+
+    The tokens scored are those that the task's own evaluation masks, so the two numbers stand side by side.
+    """
+    counts = np.ones(task.config.model.vocab_size)
+    train = task.windows("train")
+    for index in range(len(train)):
+        np.add.at(counts, train[index]["tokens"], 1)
+    counts[list(task.tokenizer.special_ids)] = 0
+    log_share = np.log(np.maximum(counts, 1e-300) / counts.sum())
+    fixed_mask, nats, predictions = jax.jit(task.fixed_mask), 0.0, 0.0
+    with task.evaluation_batches(0, 1) as batches:
+        for batch in batches:
+            masked = fixed_mask(batch)
+            weights = np.asarray(masked.weights) * batch["weight"][:, None]
+            nats -= (log_share[np.asarray(masked.targets)] * weights).sum()
+            predictions += weights.sum()
+    return math.exp(nats / predictions)

@@ -29,15 +29,23 @@ SENTENCES = (
 )
 
 
-def run(kind: str, arg: str, workdir: str) -> dict:
+def run(kind: str, arg: str, workdir: str, steps: int | None) -> dict:
     """Trains configs/quickstart_KIND.py:ARG, from where an interrupted quickstart stopped.
+
+    Args:
+        kind: "text" or "image".
+        arg: the config's argument.
+        workdir: the run folder; one that is finished is begun again.
+        steps: instead of the config's.
 
     Returns:
         What result.json holds.
     """
     if os.path.exists(os.path.join(workdir, report.RESULT_FILE)):
-        shutil.rmtree(workdir)  # finished before: watch it again from the start
-    result = loop.train(config.from_file(os.path.join(ROOT, "configs", f"quickstart_{kind}.py"), arg), workdir)
+        shutil.rmtree(workdir)
+    options = config.from_file(os.path.join(ROOT, "configs", f"quickstart_{kind}.py"), arg)
+    options.steps = steps or options.steps
+    result = loop.train(options, workdir)
     if result is None:
         raise SystemExit(0)
     return result
@@ -79,13 +87,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("kind", nargs="?", default="text", choices=("text", "image"))
     parser.add_argument("--workdir", help="default: runs/quickstart-KIND")
+    parser.add_argument("--steps", type=int, help="fewer, to see it work; default: the config's")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     began, workdir = time.time(), args.workdir or os.path.join(ROOT, "runs", f"quickstart-{args.kind}")
     print("1. training a small gMLP", file=sys.stderr)
-    result = run(args.kind, "", workdir)
+    result = run(args.kind, "", workdir, args.steps)
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
-    frozen = run(args.kind, "frozen", f"{workdir}-frozen")
+    frozen = run(args.kind, "frozen", f"{workdir}-frozen", args.steps)
     trained = folder.load(workdir)
     {"text": show_text, "image": show_image}[args.kind](trained, result, frozen)
     print("\nfigures")

@@ -58,7 +58,7 @@ class Encoder(nnx.Module):
         if spec.block not in BLOCKS:
             raise ValueError(f"model.block is {spec.block!r}: expected one of {', '.join(BLOCKS)}")
         make = nnx.vmap(lambda rngs: BLOCKS[spec.block](spec, rngs), in_axes=0, out_axes=0)
-        self.blocks = make(rngs.fork(split=spec.layers))
+        self.blocks = make(rngs.split(spec.layers))
         self.norm = LayerNorm(spec, spec.d_model)
         self.spec = spec
 

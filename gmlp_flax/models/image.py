@@ -59,6 +59,8 @@ class ImageClassifier(nnx.Module):
         tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:
             raise ValueError(f"the encoder was made for {spec.length} tokens, but the images give {tokens}")
+        if min(len(mean), len(std)) < channels:
+            raise ValueError(f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels")
         self.stem = Linear(spec, patch_size[0] * patch_size[1] * channels, spec.d_model, rngs)
         self.cls = nnx.Param(jnp.zeros((spec.d_model,), spec.param_dtype)) if pool == "cls" else None
         self.encoder = Encoder(spec, rngs)
@@ -83,9 +85,9 @@ class ImageClassifier(nnx.Module):
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
             x = jnp.concatenate([cls, x], axis=1)
-        x = self.encoder(x, key)
-        x = jnp.tanh(self.pre_logits(x[:, 0])) if self.pre_logits is not None else x.mean(axis=1)
-        return self.head(x).astype(self.spec.precise_dtype)
+        x, precise = self.encoder(x, key), self.spec.precise_dtype
+        x = jnp.tanh(self.pre_logits(x[:, 0])) if self.pre_logits is not None else x.mean(axis=1, dtype=precise)
+        return self.head(x.astype(precise))
 
     def _patches(self, images: jax.Array) -> jax.Array:
         dtype = self.spec.precise_dtype

@@ -38,8 +38,9 @@ class EncoderSpec:
         survival_schedule: "constant", every layer alike, or "linear", from 1 down to `survival` at the last layer.
         dropout: rate of dropout on the embeddings and on every residual branch.
         dtype: type of activations and matrix products. Parameters, norms, softmax and logits stay in float32.
-        remat: what backward recomputes: "none" keeps all, "matmuls" keeps matrix products and recomputes the rest,
-            "full" keeps each block's input alone.
+        remat: what backward recomputes: "none" keeps all, "matmuls" keeps the products over channels and over tokens
+            and recomputes the rest (also tiny attention's scores, O(n^2) a sample), "full" keeps each block's input
+            alone.
     """
 
     layers: int

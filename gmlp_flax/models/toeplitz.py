@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models.products import over_tokens
+from gmlp_flax.models.products import NAME, over_tokens
 
 
 def length_of(taps: jax.Array) -> int:
@@ -64,7 +65,7 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     filter_hat = jnp.fft.rfft(jnp.flip(taps).astype(precise), points)
     x_hat = jnp.fft.rfft(x.astype(precise), points, axis=-2)
     y = jnp.fft.irfft(x_hat * filter_hat[:, None], points, axis=-2)
-    return y[..., n - 1 : 2 * n - 1, :].astype(x.dtype)
+    return checkpoint_name(y[..., n - 1 : 2 * n - 1, :].astype(x.dtype), NAME)
 
 
 def crop(taps: jax.Array, length: int) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,9 +12,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from gmlp_flax.training.errors import RunError
 
 
-def make_mesh() -> Mesh:
-    """All devices of all hosts in one axis, `data`."""
-    return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The given devices, or all of all hosts, in one axis, `data`."""
+    devices = jax.devices() if devices is None else devices
+    return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
 
 def check_batch(batch_size: int, microbatches: int, name: str) -> None:

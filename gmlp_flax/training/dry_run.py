@@ -1,0 +1,67 @@
+"""A run's training step without its data: lowered and compiled from shapes, for any device this machine can target.
+
+For benchmarks and for plans: TPU programs compile on a machine without a TPU where libtpu is installed (extra `plan`).
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from gmlp_flax import tasks
+from gmlp_flax.tasks.base import Task
+from gmlp_flax.training import optimizer, partition, step
+from gmlp_flax.training.errors import RunError
+
+
+def dataless_task(config: ConfigDict, classes: int = 1000) -> Task:
+    """The task of a config, with as many classes or the vocabulary that it names, and no data behind it."""
+    task = tasks.TASKS[config.task]
+    tokenizer = types.SimpleNamespace(special_ids=tuple(range(5)), mask_id=4, vocab_size=config.model.vocab_size)
+    stand_ins = {"tokenizer": tokenizer, "classes": tuple(map(str, range(classes)))}
+    return type(f"Dataless{task.__name__}", (task,), stand_ins)(config, "")
+
+
+def tpu_mesh(topology: str) -> Mesh:
+    """The devices of a TPU slice that is not here, such as "v5e:4x4".
+
+    Raises:
+        RunError: libtpu is not installed or knows no such topology.
+    """
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    try:
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    except Exception as error:  # noqa: BLE001 - libtpu raises what it likes
+        line = (str(error).splitlines() or [""])[0]
+        raise RunError(f"cannot describe the TPU topology {topology!r} ({line}): pip install -e .[plan]") from None
+    return partition.make_mesh(devices)
+
+
+def lower(config: ConfigDict, mesh: Mesh) -> jax.stages.Lowered:
+    """The whole training step of a config, lowered for a mesh: `.compile()` it, ask for `.memory_analysis()`."""
+    task = dataless_task(config)
+    transformation = optimizer.make(config, task.shapes())
+
+    def initial(params: Any) -> Any:
+        return step.init_state(task, transformation, bool(config.optimizer.ema), params)
+
+    state = partition.describe(jax.eval_shape(initial, task.shapes()), mesh)
+    return step.make_train_step(task, transformation, mesh, config).lower(state, batch_shapes(config, mesh))
+
+
+def batch_shapes(config: ConfigDict, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and shardings of a training batch."""
+    size, model = config.batch_size, config.model
+    if config.task == "masked_lm":
+        shapes = {"tokens": ((size, model.length), jnp.int32), "index": ((size,), jnp.int32)}
+    else:
+        shapes = {"image": ((size, *model.image_size, model.channels), jnp.uint8), "label": ((size,), jnp.int32)}
+    sharding = partition.over_batch(mesh)
+    return {name: jax.ShapeDtypeStruct(*shape, sharding=sharding) for name, shape in shapes.items()}

@@ -1,0 +1,237 @@
+"""Speed and memory, as ratios within one run: these are what a shared, noisy machine can tell.
+
+Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE]
+
+    step      gMLP-S, 224 px, f32, batch 8, training step and forward pass: beside one large matrix product, and beside
+              timm's gmlp_s16_224 under torch where it is installed (extra `bench`)
+    toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
+    memory    the training step compiled for TPU slices (extra `plan`): temporaries a chip, products recomputed
+    compile   gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
+    loop      share of a short run's time that the loop waits for data, reports and checkpoints
+
+Each figure is a median with its range over the repeats; what is compared runs alternately.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from gmlp_flax import cli, config
+from gmlp_flax.models import sizes, toeplitz
+from gmlp_flax.training import dry_run, loop, optimizer, partition, step
+
+CONFIGS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
+BATCH = 8
+MATRIX = 2048
+
+Row = dict[str, object]
+
+
+def measure(candidates: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each call, the candidates in turn, after one call each to compile and warm up."""
+    seconds = {name: [] for name in candidates}
+    for name in candidates:
+        candidates[name]()
+    for _ in range(repeats):
+        for name, call in candidates.items():
+            begin = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def row(name: str, values: list[float], unit: str, goal: str = "") -> Row:
+    """One line of the table: median and range."""
+    return {
+        "name": name, "median": statistics.median(values), "min": min(values), "max": max(values), "unit": unit,
+        "goal": goal,
+    }
+
+
+def ratios(top: list[float], bottom: list[float]) -> list[float]:
+    """Of measurements taken in turn."""
+    return [a / b for a, b in zip(top, bottom, strict=True)]
+
+
+def bench_step(repeats: int) -> list[Row]:
+    """gMLP-S against the machine and against timm."""
+    calls = {"product": large_product(), **our_calls(), **timm_calls()}
+    seconds = measure(calls, repeats)
+    forward_flops = BATCH * sizes.forward_flops(sizes.PUBLISHED["gmlp_s"])
+    # Backward makes two products of each: by the weights, but for the stem, and by the inputs.
+    flops = {"ours forward": forward_flops, "ours step": 3 * forward_flops}
+    product_rate = [2 * MATRIX**3 / value for value in seconds["product"]]
+    rows = [row("one large f32 product", [rate / 1e9 for rate in product_rate], "GFLOP/s")]
+    for name, values in seconds.items():
+        if name != "product":
+            rows.append(row(f"gMLP-S {name}", [BATCH / value for value in values], "images/s"))
+    for name, count in flops.items():
+        share = ratios([count / value for value in seconds[name]], product_rate)
+        rows.append(row(f"gMLP-S {name}, of the product's rate", share, "", ">= 0.75" if "step" in name else ""))
+    if "timm forward" in seconds:
+        for what, goal in (("step", ">= 1.5"), ("forward", ">= 0.95")):
+            speedup = ratios(seconds[f"timm {what}"], seconds[f"ours {what}"])
+            rows.append(row(f"gMLP-S {what}, ours / timm", speedup, "x", goal))
+    return rows
+
+
+def large_product() -> Callable:
+    """One [2048, 2048] x [2048, 2048] product in float32: what this machine can do."""
+    matrix = jnp.asarray(np.random.default_rng(0).standard_normal((MATRIX, MATRIX)), jnp.float32)
+    product = jax.jit(jnp.matmul)
+    return lambda: product(matrix, matrix).block_until_ready()
+
+
+def our_calls() -> dict[str, Callable]:
+    """A whole training step (AdamW, clipping) and a forward pass of our gMLP-S."""
+    options = config.from_file(os.path.join(CONFIGS, "own_images.py"), "gmlp_s")
+    options.batch_size, options.model.dtype, options.model.survival = BATCH, "float32", 1.0
+    task, mesh = dry_run.dataless_task(options), partition.make_mesh()
+    params = task.init(jax.random.key(0))
+    transformation = optimizer.make(options, params)
+    state = [jax.jit(lambda params: step.init_state(task, transformation, False, params))(params)]
+    train_step = step.make_train_step(task, transformation, mesh, options)
+    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3), np.uint8)
+    batch = partition.put_batch(mesh, {"image": pixels, "label": np.arange(BATCH, dtype=np.int32)})
+    forward = jax.jit(task.apply)
+
+    def one_step() -> None:
+        state[0], window = train_step(state[0], batch)
+        jax.block_until_ready((state[0], window))
+
+    return {"ours step": one_step, "ours forward": lambda: forward(params, batch["image"]).block_until_ready()}
+
+
+def timm_calls() -> dict[str, Callable]:
+    """The same of timm's, or nothing where torch and timm are not installed."""
+    try:
+        import torch
+
+        # Without a torchvision that fits, timm asks for two of its operators as it is imported, and never runs them.
+        if not hasattr(torch.ops.torchvision, "nms"):
+            arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define("torchvision::nms", arguments)
+            torch.library.define("torchvision::qnms", arguments)
+        import timm
+    except ImportError as error:
+        print(f"timm is left out ({error}): pip install -e .[bench]", file=sys.stderr)
+        return {}
+    model = timm.create_model("gmlp_s16_224")
+    adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05)
+    images, labels = torch.randn(BATCH, 3, 224, 224), torch.arange(BATCH)
+
+    def one_step() -> None:
+        model.train()
+        adamw.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+
+    def forward() -> None:
+        model.eval()
+        with torch.inference_mode():
+            model(images)
+
+    return {"timm step": one_step, "timm forward": forward}
+
+
+def bench_toeplitz(repeats: int) -> list[Row]:
+    """FFT against the materialised matrix, forward and backward, 16,384 tokens x 128 channels in all."""
+    rows = []
+    for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
+        x = jax.random.normal(jax.random.key(0), (16384 // n, n, 128))
+        taps = jax.random.normal(jax.random.key(1), (2 * n - 1,))
+        calls = {}
+        for name, apply in (("direct", toeplitz.apply_direct), ("fft", toeplitz.apply_fft)):
+            gradient = jax.jit(jax.grad(lambda taps, x, apply=apply: (apply(taps, x) ** 2).sum(), (0, 1)))
+            calls[name] = lambda gradient=gradient: jax.block_until_ready(gradient(taps, x))
+            temporary = gradient.lower(taps, x).compile().memory_analysis().temp_size_in_bytes
+            rows.append(row(f"n {n} {name}: temporary memory", [temporary / 1e6], "MB"))
+        seconds = measure(calls, repeats)
+        rows.append(row(f"n {n}: fft's speed over direct's", ratios(seconds["direct"], seconds["fft"]), "x"))
+    return rows
+
+
+def bench_memory(_repeats: int) -> list[Row]:
+    """gMLP-S and gMLP-B at the paper's batch, compiled for TPU v5e."""
+    rows = []
+    for name, topology, goal in (("gmlp_s", "v5e:4x4", 8.5), ("gmlp_b", "v5e:4x8", 9.0)):
+        options = config.from_file(os.path.join(CONFIGS, "own_images.py"), name)
+        options.batch_size = 4096
+        compiled = dry_run.lower(options, dry_run.tpu_mesh(topology)).compile()
+        temporary = compiled.memory_analysis().temp_size_in_bytes / 1e9
+        rows.append(row(f"{name}, bf16, batch 4096, {topology}: temporaries a chip", [temporary], "GB", f"<= {goal}"))
+        products = len(re.findall(r"= \S+ (?:dot|convolution)\(", compiled.as_text()))
+        # A block has 3, once forward and twice backward; the stem 1 and 1, the head 1 and 2.
+        rows.append(row(f"{name}: matrix products beyond the needed 14", [products - 14], "", "0"))
+    return rows
+
+
+def bench_compile(_repeats: int) -> list[Row]:
+    """gMLP-xlarge from config to executable."""
+    options, spec = config.default(), sizes.PUBLISHED["gmlp_xlarge"].spec
+    options.model.update(
+        layers=spec.layers, length=spec.length, d_model=spec.d_model, d_ffn=spec.d_ffn, vocab_size=sizes.VOCAB_SIZE
+    )
+    options.batch_size = jax.device_count()
+    begin = time.perf_counter()
+    lowered = dry_run.lower(options, partition.make_mesh())
+    lowered_after = time.perf_counter() - begin
+    lowered.compile()
+    total = time.perf_counter() - begin
+    return [row("gMLP-xlarge: lower", [lowered_after], "s"), row("gMLP-xlarge: lower and compile", [total], "s", "< 60")]
+
+
+def bench_loop(_repeats: int) -> list[Row]:
+    """The quickstart's text run, 150 steps of it."""
+    options = config.from_file(os.path.join(CONFIGS, "quickstart_text.py"))
+    options.steps = 150
+    with tempfile.TemporaryDirectory() as folder:
+        waiting = loop.train(options, folder)["waiting"]
+    rows = [row(f"the loop waits for {name}", [100 * share], "% of the time") for name, share in waiting.items()]
+    return [*rows, row("the loop waits in all", [100 * sum(waiting.values())], "% of the time", "< 3")]
+
+
+PARTS = {
+    "step": bench_step, "toeplitz": bench_toeplitz, "memory": bench_memory, "compile": bench_compile, "loop": bench_loop,
+}
+
+
+def main() -> None:
+    """Runs the parts asked for, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--repeats", type=int, default=9, help="measurements of each figure")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows there")
+    args = parser.parse_args()
+    if unknown := [part for part in args.parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
+    logging.set_verbosity(logging.ERROR)
+    rows: list[Row] = []
+    for part in args.parts or PARTS:
+        found = PARTS[part](args.repeats)
+        rows += [{"part": part, **entry} for entry in found]
+        print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}")
+        for entry in found:
+            figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
+            print(f"  {entry['name']:<60}{figures}  {entry['unit']}" + (f"  (goal {entry['goal']})" if entry["goal"] else ""))
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(rows, file, indent=2)
+
+
+if __name__ == "__main__":
+    cli.explained(main)

@@ -1,0 +1,46 @@
+"""Learned spatial filters, as numbers and as pictures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gmlp_flax.analysis import filters
+from gmlp_flax.training import folder
+
+
+def test_matrices_are_toeplitz_for_text(text_run):
+    trained = folder.load(str(text_run))
+    weights = filters.matrices(trained)
+    taps = np.asarray(trained.params["encoder"]["blocks"]["gate"]["spatial"]["taps"])
+    assert weights.shape == (2, 32, 32)
+    for layer, i, j in ((0, 0, 31), (1, 31, 0), (1, 16, 20)):
+        assert weights[layer, i, j] == taps[layer, 31 + j - i]
+
+
+def test_matrices_are_dense_for_images(image_run):
+    trained = folder.load(str(image_run))
+    np.testing.assert_array_equal(
+        filters.matrices(trained), trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"]
+    )
+
+
+def test_text_figure_shows_the_middle_row_of_each_layer():
+    weights = np.arange(7 * 5 * 5, dtype=np.float32).reshape(7, 5, 5)
+    figure = filters._draw_text(weights)
+    shown = [axis for axis in figure.axes if axis.axison]
+    assert [axis.get_title() for axis in shown] == [f"layer {number}" for number in range(1, 8)]
+    np.testing.assert_array_equal(shown[3].lines[0].get_ydata(), weights[3, 2])
+
+
+@pytest.mark.parametrize("kind", ["text_run", "image_run"])
+def test_command_writes_a_picture(kind, request):
+    workdir = request.getfixturevalue(kind)
+    command = [sys.executable, "-m", "gmlp_flax.analysis.filters", f"--workdir={workdir}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    path = workdir / "figures" / "filters.png"
+    assert done.stdout.strip() == str(path)
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

@@ -1,0 +1,38 @@
+"""Runs small enough to train in a test, made once a session."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax import config
+from gmlp_flax.training import loop
+
+
+def small_text_config(cache: str):
+    """A gMLP of two layers on the embedded text."""
+    options = config.from_file("configs/quickstart_text.py")
+    options.steps, options.batch_size = 12, 8
+    options.model.update(layers=2, length=32, d_model=16, d_ffn=32, vocab_size=600)
+    options.log.every, options.eval.every, options.checkpoint.every = 4, 6, 6
+    options.data.cache = str(cache)
+    return options
+
+
+@pytest.fixture(scope="session")
+def text_run(tmp_path_factory):
+    """The folder of a finished language-model run, with checkpoints at steps 6 and 12."""
+    folder = tmp_path_factory.mktemp("text")
+    loop.train(small_text_config(folder / "cache"), str(folder / "run"))
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def image_run(tmp_path_factory):
+    """The folder of a finished classifier of the embedded digits."""
+    folder = tmp_path_factory.mktemp("image") / "run"
+    options = config.from_file("configs/quickstart_image.py")
+    options.steps = 12
+    options.model.update(layers=2, d_model=16, d_ffn=32)
+    options.optimizer.ema = 0.5
+    loop.train(options, str(folder))
+    return folder

@@ -1,0 +1,104 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.blocks.gmlp import GMLPBlock
+from gmlp_flax.models.spec import GATES
+from tests.models.reference import gelu, gmlp_block, in_float64, layer_norm, linear, normal, params_of, quick_jit
+from tests.models.reference import randomized, small_spec
+
+ATTENTION = pytest.mark.parametrize("d_attn", [0, 3], ids=["gmlp", "amlp"])
+
+
+def block(**fields):
+    return GMLPBlock(small_spec(**fields), nnx.Rngs(0))
+
+
+def fresh(**fields):
+    """A block as it starts, made by one compiled program."""
+    state = quick_jit(lambda: nnx.state(block(**fields)))()
+    return nnx.merge(nnx.graphdef(nnx.eval_shape(lambda: block(**fields))), state)
+
+
+def add(shortcut, branch):
+    """The residual connection of evaluation."""
+    return shortcut + branch
+
+
+def token_jacobian(module, x):
+    """Largest entry of each block of the Jacobian: [output token, input token]."""
+    jacobian = quick_jit(jax.jacrev(lambda x: module(x[None], add)[0]))(x)
+    return np.abs(jacobian).max(axis=(1, 3))
+
+
+@pytest.mark.smoke
+@ATTENTION
+@pytest.mark.parametrize("spatial", ["dense", "toeplitz"])
+@in_float64
+def test_against_numpy(d_attn, spatial):
+    module = randomized(lambda: block(d_attn=d_attn, spatial=spatial))
+    x = normal(0, 2, 5, 6)
+    expected = [gmlp_block(params_of(module), sample) for sample in x]
+    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x), expected, atol=1e-10)
+
+
+@ATTENTION
+@pytest.mark.parametrize("kind", [kind for kind in GATES if kind != "split"])
+@in_float64
+def test_the_other_gates_against_numpy(d_attn, kind):
+    module = randomized(lambda: block(d_attn=d_attn, gate=kind))
+    x = normal(0, 5, 6)
+    expected = gmlp_block(params_of(module), x, kind)
+    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x[None])[0], expected, atol=1e-10)
+
+
+@ATTENTION
+@pytest.mark.parametrize("std, largest", [(1e-6, 1e-4), (0.0, 0.0)])
+@in_float64
+def test_tokens_of_a_fresh_block_do_not_mix(d_attn, std, largest):
+    blocks = token_jacobian(fresh(d_attn=d_attn, spatial_init_std=std), jnp.asarray(normal(0, 5, 6)))
+    own = np.diag(blocks)
+    others = blocks - np.diag(own)
+    assert own.min() > 0.5 and others.max() <= largest * own.min()
+    if std:
+        assert others[~np.eye(5, dtype=bool)].min() > 0
+
+
+@ATTENTION
+@in_float64
+def test_tokens_of_a_trained_block_do_mix(d_attn):
+    blocks = token_jacobian(randomized(lambda: block(d_attn=d_attn)), jnp.asarray(normal(0, 5, 6)))
+    assert blocks.min() > 1e-4
+
+
+@ATTENTION
+@in_float64
+def test_a_fresh_block_is_a_feed_forward_network(d_attn):
+    """x + V Z1, Z1 the first half of gelu(U norm(x))."""
+    module = fresh(d_attn=d_attn, spatial_init_std=0.0)
+    p, x = params_of(module), normal(0, 5, 6)
+    z = gelu(linear(p["proj_in"], layer_norm(p["norm"], x)))
+    y = quick_jit(lambda x: module(x[None], add)[0])(x)
+    np.testing.assert_allclose(y, x + linear(p["proj_out"], z[:, :4]), atol=1e-12)
+
+
+@in_float64
+def test_the_residual_connection_is_the_caller_s():
+    module, x = randomized(lambda: block()), normal(0, 1, 5, 6)
+    seen = []
+    assert module(x, lambda shortcut, branch: seen.append((shortcut, branch)) or "returned") == "returned"
+    ((shortcut, branch),) = seen
+    np.testing.assert_array_equal(shortcut, x)
+    np.testing.assert_allclose(x + branch, module(x, add), atol=1e-14)
+
+
+@ATTENTION
+def test_bfloat16_is_near_float32(d_attn):
+    rough, exact = (randomized(lambda: block(d_attn=d_attn, dtype=dtype), std=0.3) for dtype in ("bfloat16", "float32"))
+    x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
+    y = quick_jit(lambda x: rough(x, add))(x)
+    expected = quick_jit(lambda x: exact(x, add))(x.astype(jnp.float32))
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_allclose(y.astype(jnp.float32), expected, atol=0.06)

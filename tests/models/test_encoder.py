@@ -1,0 +1,204 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.encoder import Encoder, Residual, dropout
+from tests.models import reference
+from tests.models.reference import count, function_of, in_float64, normal, params_of, program, quick_jit, randomized
+from tests.models.reference import small_spec
+
+ATTENTION = pytest.mark.parametrize("d_attn", [0, 3], ids=["gmlp", "amlp"])
+
+
+def encoder(**fields):
+    return randomized(lambda: Encoder(small_spec(**fields), nnx.Rngs(0)))
+
+
+def gradient_of(call):
+    """The gradient of the sum of squares of an encoder's output, by its parameters and its input."""
+    return jax.grad(lambda state, x: (call(state, x) ** 2).sum(), argnums=(0, 1))
+
+
+@pytest.mark.smoke
+@ATTENTION
+@in_float64
+def test_against_numpy(d_attn):
+    module = encoder(d_attn=d_attn)
+    x = normal(0, 2, 5, 6)
+    expected = [reference.encoder(params_of(module), sample) for sample in x]
+    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
+
+
+@in_float64
+def test_the_scan_applies_the_blocks_one_by_one():
+    module = encoder(d_attn=3)
+    definition, stacked = nnx.split(module.blocks)
+
+    @quick_jit
+    def one_by_one(x):
+        for layer in range(3):
+            block = nnx.merge(definition, jax.tree.map(lambda p, layer=layer: p[layer], stacked))
+            x = block(x, lambda shortcut, branch: shortcut + branch)
+        return module.norm(x)
+
+    x = normal(0, 2, 5, 6)
+    np.testing.assert_allclose(quick_jit(module)(x), one_by_one(x), atol=1e-12)
+
+
+def test_parameters_are_stacked_and_differ_by_layer():
+    made = quick_jit(lambda: nnx.state(Encoder(small_spec(dtype="float32"), nnx.Rngs(0)), nnx.Param))()
+    params = jax.tree.map(np.asarray, nnx.to_pure_dict(made))
+    kernel = params["blocks"]["proj_in"]["kernel"]
+    assert kernel.shape == (3, 6, 8) and params["blocks"]["gate"]["spatial"]["taps"].shape == (3, 9)
+    assert params["norm"]["scale"].shape == (6,)
+    assert all(np.abs(kernel[i] - kernel[j]).max() > 0.1 for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+@in_float64
+def test_remat_changes_no_number():
+    """Outputs and gradients of the three policies, under one key's dropout and stochastic depth."""
+    x, key, results = normal(0, 2, 5, 6), jax.random.key(0), {}
+    for remat in ("none", "matmuls", "full"):
+        state, call = function_of(encoder(d_attn=3, remat=remat, dropout=0.2, survival=0.8))
+
+        def loss(state, x, call=call):
+            y = call(state, x, key)
+            return (y**2).sum(), y
+
+        results[remat] = jax.tree.leaves(quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x))
+    for remat in ("matmuls", "full"):
+        for found, expected in zip(results[remat], results["none"], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("d_attn, policy, dots, recomputed", [
+    (0, "none", 3, 0), (0, "matmuls", 3, 0), (0, "full", 3, 2),
+    # The scores and the mix of tiny attention, tokens x tokens, are not kept; its channel products are.
+    (3, "none", 7, 0), (3, "matmuls", 7, 2), (3, "full", 7, 6),
+])  # fmt: skip
+def test_what_backward_recomputes(d_attn, policy, dots, recomputed):
+    """Matrix products of one layer: each has one forward and two backward; the last of a block is never needed."""
+    state, call = function_of(encoder(d_attn=d_attn, remat=policy, dtype="float32"))
+    x = jnp.ones((2, 5, 6))
+    assert count("dot_general", call, state, x) == dots
+    assert count("dot_general", gradient_of(call), state, x) == 3 * dots + recomputed
+
+
+@pytest.mark.parametrize("policy, channels", [("matmuls", [4, 6, 8]), ("full", [6])])
+def test_what_a_layer_keeps(policy, channels):
+    """The block's input (6) and, of the products, those that backward needs: U's (8) and W's (4)."""
+    state, call = function_of(encoder(remat=policy, dtype="float32"))
+    scans = [e for e in program(gradient_of(call), state, jnp.ones((2, 5, 6))) if e.primitive.name == "scan"]
+    forward, backward = scans
+    kept = [out.aval.shape for out in forward.outvars[1:]]
+    assert sorted(kept) == [(3, 2, 5, width) for width in channels]
+    assert forward.params["length"] == backward.params["length"] == 3
+
+
+@pytest.mark.parametrize("survival", [0.6, 0.8])
+def test_stochastic_depth_drops_whole_branches_of_single_samples(survival):
+    """By the layer's own survival, which a linear schedule makes differ from the spec's."""
+    samples, spec = 4000, small_spec(survival=0.6, survival_schedule="linear", dtype="float32")
+    residual = Residual(spec, jnp.float32(survival), jax.random.key(0))
+    branch = np.ones((samples, 2, 3), np.float32)
+    added = np.asarray(residual(5 * branch, branch)) - 5
+    assert (added == added[:, :1, :1]).all()
+    dropped = np.isclose(added[:, 0, 0], 0)
+    np.testing.assert_allclose(added[~dropped], 1 / survival, rtol=1e-5)
+    assert abs(dropped.mean() - (1 - survival)) < 4 * np.sqrt(0.24 / samples)
+
+
+def test_each_branch_of_a_block_has_a_key_of_its_own():
+    spec = small_spec(survival=0.5, dtype="float32")
+    residual = Residual(spec, jnp.float32(0.5), jax.random.key(0))
+    first, second = (np.asarray(residual(0.0, jnp.ones((400, 1, 1))))[:, 0, 0] > 0 for _ in range(2))
+    assert abs((first == second).mean() - 0.5) < 0.1
+
+
+@in_float64
+def test_the_expected_value_of_training_is_evaluation():
+    """Of one block under stochastic depth and dropout, over many samples of the same input."""
+    spec = small_spec(survival=0.7, dropout=0.1)
+    block, x, samples = randomized(lambda: BLOCKS["gmlp"](spec, nnx.Rngs(0))), normal(0, 1, 5, 6), 4000
+    many = jnp.broadcast_to(x, (samples, 5, 6))
+    y = quick_jit(lambda x: block(x, Residual(spec, jnp.float32(0.7), jax.random.key(1))))(many)
+    expected = block(x, Residual(spec, jnp.float32(0.7), None))[0]
+    error = np.abs(y.mean(0) - expected) / (y.std(0) / np.sqrt(samples))
+    assert y.std(0).min() > 0.01 and error.max() < 4.5
+
+
+def patterns(**fields):
+    """Which layers an encoder keeps: bool [samples, layers]. Layer l's branch adds to channel l alone."""
+    spec = small_spec(dtype="float32", layers=4, **fields)
+    module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
+    module.blocks.proj_out.bias[...] = 1000 * jnp.eye(4, 6)
+    module.norm.scale[...] = jnp.ones(6)
+    y = quick_jit(module)(jnp.zeros((4000, 5, 6)), jax.random.key(0))[:, 0]
+    return np.asarray(y[:, :4] > y[:, 4:5] + 1e-3)
+
+
+@pytest.mark.parametrize(
+    "schedule, expected", [("constant", [0.6, 0.6, 0.6, 0.6]), ("linear", [0.9, 0.8, 0.7, 0.6])]
+)
+def test_survival_schedules_and_independent_layers(schedule, expected):
+    kept = patterns(survival=0.6, survival_schedule=schedule)
+    np.testing.assert_allclose(kept.mean(0), expected, atol=4 * np.sqrt(0.25 / 4000))
+    assert np.abs(np.corrcoef(kept.T) - np.eye(4)).max() < 4.5 / np.sqrt(4000)
+
+
+@in_float64
+def test_training_without_noise_is_evaluation():
+    x, key = normal(0, 2, 5, 6), jax.random.key(0)
+    quiet, noisy = quick_jit(encoder()), quick_jit(encoder(survival=0.5, dropout=0.3))
+    np.testing.assert_array_equal(quiet(x, key), quiet(x))
+    np.testing.assert_array_equal(noisy(x), quiet(x))
+    np.testing.assert_array_equal(noisy(x, key), noisy(x, key))
+    assert np.abs(noisy(x, key) - noisy(x, jax.random.key(1))).max() > 0.01
+
+
+def test_dropout():
+    x = jnp.full((200, 100), 3.0)
+    y = np.asarray(dropout(x, 0.2, jax.random.key(0)))
+    zeros = y == 0
+    np.testing.assert_allclose(y[~zeros], 3 / 0.8, rtol=1e-6)
+    assert abs(zeros.mean() - 0.2) < 4 * np.sqrt(0.16 / x.size)
+    assert 0 < zeros.mean(0).min() and zeros.mean(0).max() < 0.4
+    assert dropout(x, 0.2, None) is x and dropout(x, 0.0, jax.random.key(0)) is x
+    assert dropout(x.astype(jnp.bfloat16), 0.2, jax.random.key(0)).dtype == jnp.bfloat16
+
+
+def test_dropout_reaches_the_embeddings_and_every_branch():
+    """One random draw for the embeddings and, scanned, one for each layer's branch."""
+    state, call = function_of(encoder(dropout=0.1, dtype="float32"))
+    trace = program(call, state, jnp.ones((2, 5, 6)), jax.random.key(0))
+    draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]
+    assert draws == [(2, 5, 6), (2, 5, 6)]
+    state, call = function_of(encoder(dropout=0.1, dtype="float32"))
+    assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
+
+
+@ATTENTION
+def test_bfloat16_products_and_float32_parameters(d_attn):
+    module = encoder(d_attn=d_attn, dtype="bfloat16", remat="matmuls")
+    state, call = function_of(module)
+    x = jnp.ones((2, 5, 6), jnp.bfloat16)
+    assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype(jnp.float32)}
+    assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
+    dots = [e for e in program(call, state, x) if e.primitive.name == "dot_general"]
+    assert len(dots) == (7 if d_attn else 3)
+    assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {jnp.dtype(jnp.bfloat16)}
+    gradient = jax.eval_shape(jax.grad(lambda s: call(s, x).astype(jnp.float32).sum()), state)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
+
+
+def test_bfloat16_keeps_its_type_under_noise():
+    state, call = function_of(encoder(dtype="bfloat16", survival=0.5, dropout=0.1, remat="matmuls"))
+    assert jax.eval_shape(call, state, jnp.ones((2, 5, 6), jnp.bfloat16), jax.random.key(0)).dtype == jnp.bfloat16
+
+
+def test_an_unknown_block_is_named():
+    with pytest.raises(ValueError, match="model.block is 'gmpl': expected one of .*gmlp"):
+        Encoder(small_spec(block="gmpl"), nnx.Rngs(0))

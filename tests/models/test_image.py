@@ -1,0 +1,143 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.image import ImageClassifier, cut_patches, patch_grid, token_count
+from tests.models import reference
+from tests.models.reference import function_of, in_float64, linear, params_of, program, quick_jit, randomized
+from tests.models.reference import small_spec
+
+# Three rows and two columns of patches, 2 high and 4 wide.
+IMAGE, PATCH = (6, 8), (2, 4)
+MEAN, STD = (0.2, 0.5, 0.7), (0.3, 0.4, 0.5)
+POOL = pytest.mark.parametrize("pool", ["mean", "cls"])
+
+
+def classifier(pool="mean", classes=7, **fields):
+    spec = small_spec(**{"length": token_count(IMAGE, PATCH, pool), "spatial": "dense"} | fields)
+    return ImageClassifier(
+        spec, nnx.Rngs(0), image_size=IMAGE, patch_size=PATCH, classes=classes, pool=pool, mean=MEAN, std=STD
+    )
+
+
+def pictures(batch=2):
+    return np.random.default_rng(0).integers(0, 256, (batch, *IMAGE, 3), dtype=np.uint8)
+
+
+def patches_by_loops(image, patch):
+    """The numbers of each patch, row by row of patches and, within one, row by row of pixels."""
+    (height, width, channels), found = image.shape, []
+    for top in range(0, height, patch[0]):
+        for left in range(0, width, patch[1]):
+            pixels = [(top + i, left + j) for i in range(patch[0]) for j in range(patch[1])]
+            found.append([image[i, j, channel] for i, j in pixels for channel in range(channels)])
+    return np.array(found)
+
+
+def logits_by_numpy(p, image):
+    """Of one picture; the parameters tell how tokens are pooled."""
+    pixels = (image / 255 - np.array(MEAN)) / np.array(STD)
+    x = linear(p["stem"], patches_by_loops(pixels, PATCH))
+    if "cls" in p:
+        hidden = reference.encoder(p["encoder"], np.concatenate([p["cls"][None], x]))
+        pooled = np.tanh(hidden[0] @ p["pre_logits"]["kernel"] + p["pre_logits"]["bias"])
+    else:
+        pooled = reference.encoder(p["encoder"], x).mean(0)
+    return pooled @ p["head"]["kernel"] + p["head"]["bias"]
+
+
+@pytest.mark.smoke
+@POOL
+@in_float64
+def test_against_numpy(pool):
+    module, images = randomized(lambda: classifier(pool)), pictures()
+    logits = quick_jit(module)(images)
+    assert logits.shape == (2, 7) and logits.dtype == jnp.float64
+    np.testing.assert_allclose(logits, [logits_by_numpy(params_of(module), image) for image in images], atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "shape, patch", [((2, 6, 8, 3), (2, 4)), ((1, 4, 4, 1), (2, 2)), ((1, 3, 10, 2), (3, 1)), ((1, 5, 2, 3), (1, 2))]
+)
+def test_cut_patches(shape, patch):
+    images = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    expected = np.stack([patches_by_loops(image, patch) for image in images])
+    np.testing.assert_array_equal(cut_patches(jnp.asarray(images), patch), expected)
+
+
+def test_grids_and_tokens():
+    assert patch_grid((224, 224), (16, 16)) == (14, 14) and patch_grid(IMAGE, PATCH) == (3, 2)
+    assert token_count((224, 224), (16, 16), "mean") == 196
+    assert token_count((224, 224), (16, 16), "cls") == 197
+    for image_size, patch_size in (((224, 225), (16, 16)), ((225, 224), (16, 16)), ((8, 8), (16, 16))):
+        with pytest.raises(ValueError, match="cannot be cut into patches of"):
+            patch_grid(image_size, patch_size)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="model.pool is 'max': expected one of mean, cls"):
+        classifier("max")
+    with pytest.raises(ValueError, match="the encoder was made for 6 tokens, but the images give 7"):
+        classifier("cls", length=6)
+
+
+@in_float64
+def test_a_fresh_head_scores_nothing():
+    fresh = quick_jit(lambda: nnx.state(classifier().head, nnx.Param))()
+    module = randomized(classifier)
+    nnx.update(module.head, fresh)
+    np.testing.assert_array_equal(quick_jit(module)(pictures()), np.zeros((2, 7)))
+
+
+def test_parameters():
+    mean, cls = (nnx.eval_shape(lambda pool=pool: classifier(pool, dtype="float32")) for pool in ("mean", "cls"))
+    mean, cls = (nnx.to_pure_dict(nnx.state(module, nnx.Param)) for module in (mean, cls))
+    assert set(mean) == {"stem", "encoder", "head"} and set(cls) - set(mean) == {"cls", "pre_logits"}
+
+
+@POOL
+def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before(pool):
+    """The program's last product takes and gives float32; only that, since a compiler may leave out roundings."""
+    state, call = function_of(nnx.eval_shape(lambda: classifier(pool, dtype="bfloat16")))
+    assert jax.eval_shape(call, state, pictures()).dtype == jnp.float32
+    dots = [e for e in program(call, state, pictures()) if e.primitive.name == "dot_general"]
+    types = [{str(operand.aval.dtype) for operand in (*dot.invars, *dot.outvars)} for dot in dots]
+    assert types == [{"bfloat16"}] * (len(dots) - 1) + [{"float32"}]
+
+
+@in_float64
+def test_pixels_of_any_type_are_the_same_picture():
+    module = quick_jit(randomized(classifier))
+    images = pictures()
+    np.testing.assert_allclose(module(images), module(images.astype(np.float64)), atol=1e-12)
+
+
+@in_float64
+def test_the_gradient_of_the_stem_by_differences():
+    """The stem recomputes its patches in the backward pass; its gradient is that of the plain formula."""
+    module, images, step = randomized(classifier), pictures(), 1e-6
+    state, call = function_of(module)
+    value_and_gradient = quick_jit(jax.value_and_grad(lambda state: (call(state, images) ** 2).sum()))
+    gradient = nnx.to_pure_dict(value_and_gradient(state)[1])["stem"]["kernel"]
+    kernel, losses = module.stem.kernel[...], []
+    for sign in (1, -1):
+        module.stem.kernel[...] = kernel.at[5, 2].add(sign * step)
+        losses.append(value_and_gradient(nnx.split(module)[1])[0])
+    np.testing.assert_allclose(gradient[5, 2], (losses[0] - losses[1]) / (2 * step), rtol=1e-6)
+
+
+@in_float64
+def test_the_key_reaches_the_encoder():
+    call, images = quick_jit(randomized(lambda: classifier(dropout=0.5))), pictures()
+    assert np.abs(call(images, jax.random.key(0)) - call(images, jax.random.key(1))).max() > 0.01
+
+
+def test_backward_recomputes_the_patches():
+    """What the forward pass keeps of the pictures are their bytes, not the patches as numbers of 4 bytes."""
+    state, call = function_of(nnx.eval_shape(lambda: classifier(dtype="float32")))
+    _, pullback = jax.eval_shape(lambda state, images: jax.vjp(lambda s: call(s, images), state), state, pictures())
+    kept = {(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(pullback)}
+    assert ((2, *IMAGE, 3), "uint8") in kept
+    assert not [shape for shape, _ in kept if shape == (2, 6, 24)]

@@ -1,0 +1,115 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.layers import Linear, LayerNorm, activation
+from tests.models.reference import gelu, gelu_tanh, in_float64, layer_norm, linear, normal, params_of, randomized
+from tests.models.reference import small_spec
+
+FORMULAS = {"gelu": gelu, "gelu_tanh": gelu_tanh}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("float64", 1e-12)])
+@in_float64
+def test_gelu(name, dtype, tolerance):
+    x = np.linspace(-5, 5, 2001).astype(dtype)
+    y = activation(name, x)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, FORMULAS[name](x), rtol=0, atol=tolerance)
+
+
+def test_the_two_gelus_differ():
+    x = np.linspace(-5, 5, 2001, dtype=np.float32)
+    difference = np.abs(activation("gelu", x) - activation("gelu_tanh", x)).max()
+    assert 1e-4 < difference < 1e-3
+
+
+@in_float64
+def test_the_gradient_of_gelu():
+    """Phi(x) + x phi(x)."""
+    x = np.linspace(-5, 5, 101)
+    phi = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    cdf = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])
+    gradient = jax.grad(lambda x: activation("gelu", x).sum())(x)
+    np.testing.assert_allclose(gradient, cdf + x * phi, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_gelu_in_bfloat16_is_the_float32_one_rounded(name):
+    """On every finite bfloat16 number."""
+    x = jax.lax.bitcast_convert_type(jnp.arange(2**16, dtype=jnp.uint16), jnp.bfloat16)
+    x = x[jnp.isfinite(x) & (jnp.abs(x.astype(jnp.float32)) < 1e12)]
+    y = activation(name, x)
+    assert x.size > 40_000 and y.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y, activation(name, x.astype(jnp.float32)).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_gelu_far_out(name):
+    x = jnp.array([-1e4, -30.0, 0.0, 30.0, 1e4], jnp.float32)
+    np.testing.assert_array_equal(activation(name, x), [0, 0, 0, 30, 1e4])
+    np.testing.assert_array_equal(jax.grad(lambda x: activation(name, x).sum())(x), [0, 0, 0.5, 1, 1])
+
+
+@in_float64
+def test_linear():
+    layer = randomized(lambda: Linear(small_spec(), 4, 7, nnx.Rngs(0)))
+    x = normal(0, 5, 4)
+    np.testing.assert_allclose(layer(x), linear(params_of(layer), x), atol=1e-13)
+    np.testing.assert_allclose(layer(x[None, None])[0, 0], layer(x), atol=1e-13)
+
+
+def test_linear_starts_glorot_uniform_with_no_bias():
+    params = params_of(Linear(small_spec(dtype="float32"), 300, 100, nnx.Rngs(0)))
+    bound = math.sqrt(6 / 400)
+    assert (params["bias"] == 0).all() and params["kernel"].shape == (300, 100)
+    assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound
+    np.testing.assert_allclose(params["kernel"].std(), bound / math.sqrt(3), rtol=0.02)
+
+
+def test_linear_computes_in_the_type_of_its_input():
+    layer = randomized(lambda: Linear(small_spec(dtype="bfloat16"), 4, 7, nnx.Rngs(0)))
+    assert layer.kernel.dtype == layer.bias.dtype == jnp.float32
+    assert layer(jnp.ones((2, 4), jnp.bfloat16)).dtype == jnp.bfloat16
+    assert layer(jnp.ones((2, 4), jnp.float32)).dtype == jnp.float32
+
+
+@in_float64
+def test_layer_norm():
+    norm = randomized(lambda: LayerNorm(small_spec(norm_eps=0.1), 9))
+    x = 3 + 2 * normal(0, 4, 9)
+    np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x, eps=0.1), atol=1e-12)
+
+
+def test_layer_norm_starts_as_a_plain_norm():
+    y = LayerNorm(small_spec(dtype="float32"), 64)(5 + 7 * normal(0, 3, 64).astype(np.float32))
+    np.testing.assert_allclose(y.mean(-1), 0, atol=1e-6)
+    np.testing.assert_allclose(y.var(-1), 1, rtol=1e-5)
+
+
+def test_layer_norm_of_bfloat16_is_computed_in_float32():
+    norm = randomized(lambda: LayerNorm(small_spec(dtype="bfloat16"), 256))
+    exact = LayerNorm(small_spec(dtype="float32"), 256)
+    nnx.update(exact, nnx.state(norm))
+    x = jnp.asarray(100 + normal(0, 8, 256), jnp.bfloat16)
+    assert norm(x).dtype == jnp.bfloat16 and norm.scale.dtype == jnp.float32
+    np.testing.assert_array_equal(norm(x), exact(x.astype(jnp.float32)).astype(jnp.bfloat16))
+
+
+def test_layer_norm_of_a_large_mean():
+    norm = LayerNorm(small_spec(dtype="float32"), 512)
+    x = (1000 + normal(0, 8, 512)).astype(np.float32)
+    np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x), atol=2e-4)
+
+
+def test_layer_norm_of_a_constant_is_its_bias():
+    norm = randomized(lambda: LayerNorm(small_spec(dtype="float32"), 16))
+    x = jnp.full((2, 16), 3.0)
+    np.testing.assert_allclose(norm(x), np.broadcast_to(params_of(norm)["bias"], (2, 16)), atol=1e-6)
+    assert jnp.isfinite(jax.grad(lambda x: norm(x).sum())(x)).all()

@@ -1,0 +1,110 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax.models import products
+from tests.models.reference import count, in_float64, normal
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+PRODUCTS = pytest.mark.parametrize(
+    "product, formula, shapes",
+    [
+        pytest.param(products.over_channels, "bni,io->bno", ((2, 3, 4), (4, 5)), id="over_channels"),
+        pytest.param(products.over_tokens, "ij,bjc->bic", ((3, 4), (2, 4, 5)), id="over_tokens"),
+    ],
+)
+
+
+@pytest.fixture(params=["cpu", "default"])
+def order(request, monkeypatch):
+    """Runs a test with each platform's order of the products, both on this machine."""
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, **branches: branches[request.param](*args))
+
+
+def squares(product):
+    """A scalar function whose gradient needs the output of the product."""
+    return lambda left, right: (product(left, right) ** 2).sum()
+
+
+@pytest.mark.smoke
+@PRODUCTS
+@in_float64
+def test_values_and_gradients_are_einsums(order, product, formula, shapes):
+    left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
+    y, pullback = jax.vjp(product, left, right)
+    expected, expected_pullback = jax.vjp(lambda left, right: jnp.einsum(formula, left, right), left, right)
+    g = normal(2, *y.shape)
+    np.testing.assert_allclose(y, expected, atol=1e-13)
+    np.testing.assert_allclose(y, np.einsum(formula, left, right), atol=1e-13)
+    for found, wanted in zip(pullback(g), expected_pullback(g), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-13)
+
+
+@pytest.mark.parametrize("axes", [(), (3,), (2, 3, 2)])
+@in_float64
+def test_over_channels_takes_any_leading_axes(order, axes):
+    x, kernel = normal(0, *axes, 4), normal(1, 4, 5)
+    d_kernel = jax.grad(squares(products.over_channels), argnums=1)(x, kernel)
+    rows = x.reshape(-1, 4)
+    np.testing.assert_allclose(products.over_channels(x, kernel), x @ kernel, atol=1e-13)
+    np.testing.assert_allclose(d_kernel, rows.T @ (2 * rows @ kernel), atol=1e-12)
+
+
+@PRODUCTS
+def test_types_stay(order, product, formula, shapes):
+    left, right = (jnp.ones(shape, jnp.bfloat16) for shape in shapes)
+    y, pullback = jax.vjp(product, left, right)
+    assert [array.dtype for array in (y, *pullback(y))] == [jnp.bfloat16] * 3
+
+
+@PRODUCTS
+@in_float64
+def test_products_of_stacked_arguments(product, formula, shapes):
+    left, right = (normal(seed, 3, *shape) for seed, shape in enumerate(shapes))
+    expected = [np.einsum(formula, *pair) for pair in zip(left, right, strict=True)]
+    np.testing.assert_allclose(jax.vmap(product)(left, right), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("product, shapes", [(products.over_channels, (4, 4)), (products.over_tokens, (3, 3))])
+def test_a_policy_on_the_name_keeps_every_product(product, shapes):
+    """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if recomputed."""
+    weight, x = jnp.ones(shapes), jnp.ones((2, 3, 4))
+    swap = product is products.over_channels
+
+    def chain(weight, x):
+        for _ in range(2):
+            x = jnp.sin(product(x, weight) if swap else product(weight, x))
+        return x.sum()
+
+    def dots(policy=None):
+        function = chain if policy is None else jax.checkpoint(chain, policy=policy)
+        return count("dot_general", jax.grad(function, argnums=(0, 1)), weight, x)
+
+    assert dots() == 6
+    assert dots(jax.checkpoint_policies.save_only_these_names(products.NAME)) == 6
+    assert dots(jax.checkpoint_policies.save_only_these_names("another name")) == 8
+    assert dots(jax.checkpoint_policies.nothing_saveable) == 8
+
+
+def lowered(function, platform, *args):
+    """The program handed to a platform's compiler; no such device is needed."""
+    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+
+
+@PRODUCTS
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_one_branch_is_lowered(platform, product, formula, shapes):
+    """Of each of the three products; only a CPU's token products repeat W for each sample."""
+    left, right = (jnp.ones(shape) for shape in shapes)
+    text = lowered(jax.grad(squares(product), argnums=(0, 1)), platform, left, right)
+    assert text.count("stablehlo.dot_general") == 3
+    repeated_weight = product is products.over_tokens and platform == "cpu"
+    assert text.count("batching_dims") == (3 if repeated_weight else 0)
+
+
+@PRODUCTS
+def test_no_conditional_is_left_in_the_compiled_program(product, formula, shapes):
+    left, right = (jnp.ones(shape) for shape in shapes)
+    compiled = jax.jit(jax.grad(squares(product), argnums=(0, 1))).lower(left, right).compile().as_text()
+    assert " dot(" in compiled and " conditional(" not in compiled

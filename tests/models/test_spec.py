@@ -1,0 +1,81 @@
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax.models.spec import ACTIVATIONS, DTYPES, GATES, EncoderSpec
+from tests.models.reference import small_spec
+
+
+@pytest.mark.parametrize("field, allowed", [("gate", GATES), ("activation", ACTIVATIONS), ("dtype", DTYPES)])
+def test_names_are_checked(field, allowed):
+    for name in allowed:
+        assert getattr(small_spec(**{field: name}), field) == name
+    with pytest.raises(ValueError, match=f"model.{field} is 'other': expected one of {', '.join(allowed)}"):
+        small_spec(**{field: "other"})
+
+
+@pytest.mark.parametrize("field", ["spatial", "toeplitz", "remat", "survival_schedule"])
+def test_other_names_are_checked(field):
+    with pytest.raises(ValueError, match=f"model.{field} is 'x': expected one of"):
+        small_spec(**{field: "x"})
+
+
+@pytest.mark.parametrize("field", ["layers", "length", "d_model", "d_ffn"])
+def test_sizes_are_positive(field):
+    with pytest.raises(ValueError, match=f"model.{field} is 0: expected at least 1"):
+        small_spec(**{field: 0})
+
+
+def test_attention_may_be_left_out_but_not_negative():
+    assert small_spec(d_attn=0).d_attn == 0
+    with pytest.raises(ValueError, match="model.d_attn is -64: expected 0"):
+        small_spec(d_attn=-64)
+
+
+def test_the_split_gate_needs_an_even_width():
+    with pytest.raises(ValueError, match="model.d_ffn is 7: the split gate halves it, so it must be even"):
+        small_spec(d_ffn=7)
+    assert small_spec(d_ffn=7, gate="additive").d_ffn == 7
+
+
+@pytest.mark.parametrize("survival", [0.0, -0.1, 1.1, float("nan")])
+def test_survival_is_a_probability(survival):
+    with pytest.raises(ValueError, match="model.survival is"):
+        small_spec(survival=survival)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_dropout_is_a_rate(rate):
+    with pytest.raises(ValueError, match="model.dropout is"):
+        small_spec(dropout=rate)
+
+
+@pytest.mark.parametrize(
+    "dtype, precise", [("float32", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
+)
+def test_types(dtype, precise):
+    spec = small_spec(dtype=dtype)
+    assert spec.compute_dtype == jnp.dtype(dtype)
+    assert spec.precise_dtype == spec.param_dtype == jnp.dtype(precise)
+
+
+def test_survival_by_layer():
+    constant = small_spec(layers=4, survival=0.8).survival_by_layer()
+    linear = small_spec(layers=4, survival=0.8, survival_schedule="linear").survival_by_layer()
+    np.testing.assert_allclose(constant, [0.8, 0.8, 0.8, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(linear, [0.95, 0.9, 0.85, 0.8], rtol=1e-6)
+    assert constant.dtype == linear.dtype == jnp.float32
+
+
+def test_a_spec_is_frozen_and_hashable():
+    spec = small_spec()
+    assert hash(spec) == hash(small_spec()) and spec == small_spec()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.layers = 4
+
+
+def test_defaults_are_the_papers():
+    spec = EncoderSpec(layers=1, length=2, d_model=2, d_ffn=2)
+    assert (spec.gate, spec.d_attn, spec.survival, spec.dropout, spec.dtype) == ("split", 0, 1.0, 0.0, "float32")

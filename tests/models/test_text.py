@@ -1,0 +1,129 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models import toeplitz
+from gmlp_flax.models.text import MaskedLM
+from tests.models import reference
+from tests.models.reference import function_of, gelu, in_float64, largest_array, layer_norm, linear, params_of, program
+from tests.models.reference import quick_jit, randomized, small_spec
+
+VOCAB = 11
+TOKENS = np.array([[1, 4, 4, 0, 10], [7, 2, 9, 3, 5]])
+POSITIONS = np.array([[3, 0], [4, 4]])
+
+
+def model(vocab=VOCAB, transform=False, **fields):
+    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform)
+
+
+def abstract(**fields):
+    """A model of shapes alone, quick to make."""
+    return nnx.eval_shape(lambda: model(**fields))
+
+
+def all_logits(p, tokens):
+    """Logits of one sequence at every position, by numpy."""
+    hidden = reference.encoder(p["encoder"], p["embedding"][tokens])
+    if "transform" in p:
+        hidden = layer_norm(p["transform_norm"], gelu(linear(p["transform"], hidden)))
+    return np.stack([p["embedding"] @ state + p["bias"] for state in hidden])
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("transform", [False, True])
+@in_float64
+def test_against_numpy(transform):
+    module = randomized(lambda: model(transform=transform))
+    logits = quick_jit(module)(TOKENS, POSITIONS)
+    expected = [all_logits(params_of(module), row)[at] for row, at in zip(TOKENS, POSITIONS, strict=True)]
+    assert logits.shape == (2, 2, VOCAB) and logits.dtype == jnp.float64
+    np.testing.assert_allclose(logits, expected, atol=1e-10)
+
+
+def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before():
+    """The product with the table gives float32; only that, since a compiler may leave out roundings."""
+    state, call = function_of(abstract(dtype="bfloat16"))
+    assert jax.eval_shape(call, state, TOKENS, POSITIONS).dtype == jnp.float32
+    dots = [e for e in program(call, state, TOKENS, POSITIONS) if e.primitive.name == "dot_general"]
+    assert [str(dot.outvars[0].aval.dtype) for dot in dots] == ["bfloat16"] * (len(dots) - 1) + ["float32"]
+
+
+@in_float64
+def test_both_ends_share_one_table():
+    """The table's gradient is the sum of those of a model with two tables, neither of them zero."""
+    module = randomized(lambda: model())
+    definition, state = nnx.split(module)
+
+    def loss(table_in, table_out):
+        ends = []
+        for table in (table_in, table_out):
+            end = nnx.merge(definition, jax.tree.map(lambda leaf: leaf, state))
+            end.embedding[...] = table
+            ends.append(end)
+        return (ends[1].logits(ends[0].hidden(TOKENS)) ** 2).sum()
+
+    table = module.embedding[...]
+    tied = quick_jit(jax.grad(lambda table: loss(table, table)))(table)
+    ends = quick_jit(jax.grad(loss, argnums=(0, 1)))(table, table)
+    assert min(np.abs(end).max() for end in ends) > 0.1
+    np.testing.assert_allclose(tied, ends[0] + ends[1], rtol=1e-10)
+    assert [leaf.shape for leaf in jax.tree.leaves(state)].count((VOCAB, 6)) == 1
+
+
+def test_parameters():
+    models = (abstract(transform=transform, dtype="float32") for transform in (False, True))
+    plain, transformed = (nnx.to_pure_dict(nnx.state(each, nnx.Param)) for each in models)
+    assert set(plain) == {"embedding", "encoder", "bias"} and plain["bias"].shape == (VOCAB,)
+    extra = {name: p for name, p in transformed.items() if name not in plain}
+    assert sum(leaf.size for leaf in jax.tree.leaves(extra)) == (6 * 6 + 6) + 2 * 6
+
+
+def test_the_table_starts_with_berts_deviation():
+    table = quick_jit(lambda: model(vocab=5000, dtype="float32").embedding[...])()
+    np.testing.assert_allclose(table.std(), 0.02, rtol=0.02)
+
+
+def test_logits_are_computed_where_they_are_needed_alone():
+    """No array of batch x tokens x vocabulary, forward or backward."""
+    batch, tokens, predictions, vocab = 4, 32, 2, 1000
+    state, call = function_of(abstract(vocab=vocab, length=tokens, dtype="float32"))
+    args = state, jnp.zeros((batch, tokens), jnp.int32), jnp.zeros((batch, predictions), jnp.int32)
+    gradient = jax.grad(lambda *args: jax.nn.logsumexp(call(*args), -1).sum())
+    for function in (call, gradient):
+        assert max(vocab * 6, batch * predictions * vocab) >= largest_array(function, *args)
+    shapes = {math.prod(out.aval.shape) for e in program(gradient, *args) for out in e.outvars}
+    assert batch * predictions * vocab in shapes
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "fft"])
+@in_float64
+def test_a_toeplitz_model_takes_shorter_sequences(algorithm):
+    """As a model of that length with the central taps and the first biases."""
+    long, short = randomized(lambda: model(toeplitz=algorithm)), randomized(lambda: model(length=3))
+    params = nnx.to_pure_dict(nnx.state(long, nnx.Param))
+    at = params["encoder"]["blocks"]["gate"]["spatial"]
+    at["taps"] = jax.vmap(lambda taps: toeplitz.crop(taps, 3))(at["taps"])
+    at["bias"] = at["bias"][:, :3]
+    state = nnx.state(short, nnx.Param)
+    nnx.replace_by_pure_dict(state, params)
+    nnx.update(short, state)
+    tokens, positions = TOKENS[:, :3], np.array([[0, 2], [1, 1]])
+    np.testing.assert_allclose(quick_jit(long)(tokens, positions), quick_jit(short)(tokens, positions), atol=1e-10)
+
+
+def test_a_longer_sequence_is_refused():
+    with pytest.raises(ValueError, match="at most 5 tokens and was given 6"):
+        jax.eval_shape(lambda: model(dtype="float32").hidden(jnp.zeros((1, 6), jnp.int32)))
+
+
+@in_float64
+def test_the_key_reaches_the_encoder():
+    module = randomized(lambda: model(dropout=0.5))
+    call = quick_jit(module)
+    first, second = (call(TOKENS, POSITIONS, jax.random.key(seed)) for seed in range(2))
+    assert np.abs(first - second).max() > 0.1

@@ -1,0 +1,117 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax.models import toeplitz
+from tests.models.reference import count, in_float64, largest_array, normal, program, quick_jit, toeplitz_matrix
+
+APPLY = pytest.mark.parametrize("apply", [toeplitz.apply_direct, toeplitz.apply_fft])
+# Odd, even, powers of two and their neighbours.
+LENGTHS = [1, 2, 3, 6, 8, 9, 17, 31]
+
+
+def test_expand_entry_by_entry():
+    expand = quick_jit(toeplitz.expand)
+    for n in range(1, 41):
+        taps = np.arange(1, 2 * n, dtype=np.float32)
+        np.testing.assert_array_equal(expand(taps), toeplitz_matrix(taps), err_msg=f"n = {n}")
+
+
+@pytest.mark.smoke
+@APPLY
+@pytest.mark.parametrize("n", LENGTHS)
+@in_float64
+def test_apply_and_its_gradients(apply, n):
+    taps, x, g = normal(n, 2 * n - 1), normal(n + 1, 3, n, 4), normal(n + 2, 3, n, 4)
+    w = toeplitz_matrix(taps)
+
+    @quick_jit
+    def value_and_gradients(taps, x, g):
+        y, pullback = jax.vjp(apply, taps, x)
+        return y, *pullback(g)
+
+    y, d_taps, d_x = value_and_gradients(taps, x, g)
+    expected = np.zeros_like(taps)
+    for i in range(n):
+        for j in range(n):
+            expected[n - 1 + j - i] += (g[:, i] * x[:, j]).sum()
+    assert y.dtype == jnp.float64
+    np.testing.assert_allclose(y, [w @ sample for sample in x], atol=1e-10)
+    np.testing.assert_allclose(d_taps, expected, atol=1e-10)
+    np.testing.assert_allclose(d_x, [w.T @ sample for sample in g], atol=1e-10)
+
+
+@APPLY
+def test_apply_in_bfloat16_keeps_the_type_and_the_numbers(apply):
+    taps, x = normal(0, 25).astype(np.float32), jnp.asarray(normal(1, 2, 13, 4), jnp.bfloat16)
+    y = quick_jit(apply)(taps, x)
+    assert y.dtype == jnp.bfloat16
+    expected = toeplitz_matrix(taps) @ np.asarray(x).astype(np.float64)
+    np.testing.assert_allclose(y.astype(jnp.float32), expected, rtol=0.02, atol=0.1)
+
+
+def test_expand_neither_gathers_nor_scatters():
+    taps = jnp.ones(63)
+    for function in (toeplitz.expand, jax.grad(lambda taps: jnp.sin(toeplitz.expand(taps)).sum())):
+        names = {equation.primitive.name for equation in program(function, taps)}
+        assert not [name for name in names if "gather" in name or "scatter" in name or "dynamic" in name]
+    assert "dot_general" not in names
+
+
+def test_fft_never_holds_the_matrix():
+    n = 300
+    gradient = jax.grad(lambda taps, x: (toeplitz.apply_fft(taps, x) ** 2).sum(), argnums=(0, 1))
+    assert largest_array(gradient, jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) <= 1024 * 2
+    assert count("dot_general", gradient, jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) == 0
+    direct = jax.grad(lambda taps, x: (toeplitz.apply_direct(taps, x) ** 2).sum(), argnums=(0, 1))
+    assert largest_array(direct, jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) >= n * n
+
+
+@APPLY
+@in_float64
+def test_a_cropped_projection_is_a_corner(apply):
+    n, m = 11, 7
+    taps, x = normal(0, 2 * n - 1), normal(1, 2, n, 3)
+    x[:, m:] = 0
+    cropped = toeplitz.crop(taps, m)
+    np.testing.assert_array_equal(toeplitz.expand(cropped), toeplitz_matrix(taps)[:m, :m])
+    apply = quick_jit(apply)
+    np.testing.assert_allclose(apply(cropped, x[:, :m]), apply(taps, x)[:, :m], atol=1e-12)
+
+
+@APPLY
+@in_float64
+def test_an_extended_projection_keeps_its_outputs(apply):
+    n, more = 6, 5
+    taps, bias, x = normal(0, 2 * n - 1), normal(1, n), normal(2, 2, n, 3)
+    long_taps, long_bias = toeplitz.extend(taps, bias, n + more)
+    padded = np.pad(x, ((0, 0), (0, more), (0, 0)))
+    before, after = apply(taps, x) + bias[:, None], apply(long_taps, padded) + long_bias[:, None]
+    np.testing.assert_allclose(after[:, :n], before, atol=1e-12)
+    np.testing.assert_array_equal(long_bias[:n], bias)
+    np.testing.assert_allclose(long_bias[n:], np.full(more, bias.mean()), rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.integers(1, 12), st.integers(0, 6))
+def test_crop_undoes_extend(n, more):
+    taps, bias = np.arange(1, 2 * n, dtype=np.float32), np.arange(n, dtype=np.float32)
+    long_taps, long_bias = toeplitz.extend(taps, bias, n + more)
+    assert long_taps.shape == (2 * (n + more) - 1,) and long_bias.shape == (n + more,)
+    np.testing.assert_array_equal(toeplitz.crop(long_taps, n), taps)
+    np.testing.assert_array_equal(long_bias[:n], bias)
+
+
+def test_errors():
+    taps = jnp.ones(9)
+    with pytest.raises(ValueError, match="cannot crop Toeplitz taps for 5 tokens to 6: extend them instead"):
+        toeplitz.crop(taps, 6)
+    with pytest.raises(ValueError, match="cannot extend Toeplitz taps for 5 tokens to 4: crop them instead"):
+        toeplitz.extend(taps, jnp.ones(5), 4)
+    for shape in ((8,), (3, 3), ()):
+        with pytest.raises(ValueError, match=r"taps have shape \(.*\): expected \[2n - 1\], an odd number"):
+            toeplitz.length_of(jnp.ones(shape))
+    assert toeplitz.length_of(taps) == 5

@@ -1,0 +1,29 @@
+"""The table of published sizes, as the command prints it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+EXACT = {"gmlp_ti": 5_867_328, "gmlp_s": 19_422_656, "gmlp_b": 73_075_392}
+
+
+@pytest.mark.smoke
+def test_sizes_prints_json():
+    done = subprocess.run([sys.executable, "scripts/sizes.py", "--json"], capture_output=True, text=True, check=True)
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert {name: rows[name]["params"] for name in EXACT} == EXACT
+    for row in rows.values():
+        assert {"name", "params", "paper_params_m", "flops", "paper_flops_g"} <= row.keys()
+        digits = len(f"{row['paper_params_m']:g}".partition(".")[2])
+        assert row["note"] or round(row["params"] / 1e6, digits) == row["paper_params_m"], row
+
+
+def test_sizes_prints_a_table():
+    done = subprocess.run([sys.executable, "scripts/sizes.py"], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:2] == ["model", "parameters"]
+    assert any(line.startswith("gmlp_xlarge") and "940,614,768" in line for line in lines)

@@ -1,0 +1,91 @@
+"""Training steps compiled from shapes alone, for this machine and for TPU slices that are not here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from gmlp_flax import config
+from gmlp_flax.models.sizes import PUBLISHED, VOCAB_SIZE
+from gmlp_flax.training import dry_run, partition
+from gmlp_flax.training.errors import RunError
+
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+
+def text_config(name: str):
+    """The config of a published text model."""
+    options, spec = config.default(), PUBLISHED[name].spec
+    options.model.update(
+        layers=spec.layers, length=spec.length, d_model=spec.d_model, d_ffn=spec.d_ffn, d_attn=spec.d_attn,
+        vocab_size=VOCAB_SIZE,
+    )
+    options.batch_size = 2
+    return options
+
+
+@pytest.mark.smoke
+def test_xlarge_lowers_and_compiles_here():
+    compiled = dry_run.lower(text_config("gmlp_xlarge"), partition.make_mesh()).compile()
+    # Weights, two moments and no gradients among the arguments: 12 bytes a parameter, and a batch.
+    assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(12 * 940_614_768, rel=1e-3)
+
+
+def test_logits_exist_at_masked_positions_alone():
+    options = text_config("amlp_base")
+    text = dry_run.lower(options, partition.make_mesh()).as_text()
+    positions, all_tokens = options.masking.max_predictions, options.model.length
+    assert f"x{positions}x{VOCAB_SIZE}x" in text
+    assert f"x{all_tokens}x{VOCAB_SIZE}x" not in text and f"{2 * all_tokens}x{VOCAB_SIZE}x" not in text
+
+
+def test_unknown_topology_is_one_line(monkeypatch):
+    def refuse(**_):
+        raise RuntimeError("no such slice\nand a page of text")
+
+    monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
+    with pytest.raises(RunError, match=r"cannot describe the TPU topology 'v9:1x1' \(no such slice\): pip install"):
+        dry_run.tpu_mesh("v9:1x1")
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "topology", "limit_gb"), [("gmlp_s", "v5e:4x4", 8.5), ("gmlp_b", "v5e:4x8", 9.0)])
+def test_tpu_memory_and_products(name, topology, limit_gb):
+    """The paper's batch of 4096 in bfloat16 on 16 and 32 chips; no matrix product is computed twice."""
+    program = f"""
+import json, re
+from gmlp_flax import config
+from gmlp_flax.training import dry_run
+options = config.from_file("configs/own_images.py", {name!r})
+options.batch_size = 4096
+compiled = dry_run.lower(options, dry_run.tpu_mesh({topology!r})).compile()
+products = len(re.findall(r"= \\S+ (?:dot|convolution)\\(", compiled.as_text()))
+print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
+"""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "TPU_LOG_DIR": "disabled", "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    temporary, products = json.loads(done.stdout.splitlines()[-1])
+    assert temporary <= limit_gb * 1e9
+    # A block has 3 products, each once forward and twice backward; the stem 1 and 1, the head 1 and 2.
+    assert products == 9 + 2 + 3
+
+
+def test_batches_have_the_shapes_of_the_task():
+    mesh = partition.make_mesh()
+    text = dry_run.batch_shapes(text_config("gmlp_base"), mesh)
+    assert {name: leaf.shape for name, leaf in text.items()} == {"tokens": (2, 512), "index": (2,)}
+    options = config.from_file("configs/own_images.py", "gmlp_ti")
+    images = dry_run.batch_shapes(options, mesh)
+    assert images["image"].shape == (1024, 224, 224, 3) and images["image"].dtype == "uint8"
+    assert jax.tree.leaves(dry_run.dataless_task(options).shapes())

@@ -11,6 +11,7 @@ from absl import app, flags, logging
 
 from gmlp_flax import config
 from gmlp_flax.data.errors import DataError
+from gmlp_flax.training import quiet
 from gmlp_flax.training.errors import RunError
 
 USER_ERRORS = (config.ConfigError, DataError, RunError)
@@ -84,6 +85,7 @@ def run(main: Callable[[list[str]], None], positional: bool = False) -> None:
     def guarded(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines a checkpoint at INFO.
+            quiet.install()
         if len(argv) > 1 and not positional:
             fail(f"{argv[1]!r} is no flag: flags are written --name=value")
         explained(main, argv)

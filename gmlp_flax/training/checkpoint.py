@@ -7,10 +7,13 @@ devices, and a restored one is believed only if its leaves give the same.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
 import shutil
+import traceback
+import warnings
 from typing import Any
 
 import jax
@@ -144,15 +147,13 @@ class Checkpoints:
         self._check_shapes(step, wanted)
         scalar = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.uint32, sharding=x.sharding), wanted)
         item = {"state": wanted, "checksums": scalar}
-        try:
+        with _reading(f"{self.folder}/{step}"):
             restored = self._manager.restore(
                 step,
                 args=ocp.args.PyTreeRestore(
                     item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
                 ),
             )
-        except Exception as error:  # noqa: BLE001 - Orbax and TensorStore raise bare exceptions for damaged files
-            raise Damaged(f"{self.folder}/{step} cannot be read ({_first_line(error)})") from error
         found, _ = examine(restored["state"])
         pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
@@ -183,10 +184,8 @@ class Checkpoints:
 
     def shapes(self, step: int) -> dict:
         """What a checkpoint's state holds, a nested dict of `jax.ShapeDtypeStruct`."""
-        try:
+        with _reading(f"{self.folder}/{step}"):
             tree = self._manager.item_metadata(step).tree["state"]
-        except Exception as error:  # noqa: BLE001 - see restore
-            raise Damaged(f"{self.folder}/{step} cannot be read ({_first_line(error)})") from error
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
     def pick(self, which: str) -> int:
@@ -220,7 +219,7 @@ class Checkpoints:
         """Turns what Orbax raises while it saves into one line that names the checkpoint which survives."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - see restore
+        except Exception as error:  # noqa: BLE001 - see _reading
             raise RunError(
                 f"{doing} in {self.folder} failed ({_first_line(error)}); {self.last_good()}; free space and run the "
                 "same command again"
@@ -246,6 +245,27 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
 
 class Damaged(RunError):
     """A checkpoint that cannot be read or does not verify."""
+
+
+@contextlib.contextmanager
+def _reading(checkpoint: str):
+    """Turns what Orbax raises for damaged files into one line, and does without warnings of its abandoned coroutines.
+
+    Raises:
+        Damaged: the files cannot be read.
+    """
+    problem = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - Orbax and TensorStore raise bare exceptions for damaged files
+            problem = _first_line(error)
+            traceback.clear_frames(error.__traceback__)
+        if problem is not None:
+            gc.collect()
+    if problem is not None:
+        raise Damaged(f"{checkpoint} cannot be read ({problem})")
 
 
 def _put_aside(folder: str, step: int) -> str:
@@ -278,4 +298,6 @@ def _half_written(folder: str) -> list[str]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """What TensorStore says begins with what it did and ends with the cause, before a list of options in brackets."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" [")[0]
+    return line if len(line) <= 300 else f"{line[:140]} ... {line[-140:]}"

@@ -59,6 +59,7 @@ class Run:
         self.checkpoints = folder.open_checkpoints(config, workdir)
         self.evaluator = Evaluator(self.task, self.mesh)
         self.seconds: collections.Counter[str] = collections.Counter()
+        self.waiting: dict[str, float] = {}
         self.stopped_by: str | None = None
         self.metrics: report.MetricsFile | None = None
 
@@ -74,7 +75,7 @@ class Run:
             state, done = self._steps(state, done)
             if done == self.config.steps and done not in self.metrics.evaluations:
                 self._evaluate(state, done)
-            self._timed("checkpoints", self.checkpoints.wait)
+            self.checkpoints.wait()
         finally:
             for name, handler in handlers.items():
                 signal.signal(name, handler)
@@ -111,6 +112,8 @@ class Run:
                 if evaluate or save:
                     self._read(pending)
                     pending = None
+                if end:
+                    self.waiting = self._shares()
                 # Evaluation first: a checkpoint vouches for every line of the metrics up to its step.
                 if evaluate:
                     self._timed("evaluation", lambda: self._evaluate(state, done))
@@ -200,14 +203,13 @@ class Run:
             command = shlex.join([sys.executable, "-m", "gmlp_flax.train", *sys.argv[1:]])
             print(f"{self.stopped_by}: step {done} is saved in {self.workdir}; to go on: {command}", file=sys.stderr)
             return None
-        result = {"step": done, "eval": self.metrics.evaluations[done], "waiting": self.waiting()}
+        result = {"step": done, "eval": self.metrics.evaluations[done], "waiting": self.waiting}
         report.write_json(os.path.join(self.workdir, report.RESULT_FILE), result)
         return result
 
-    def waiting(self) -> dict[str, float]:
-        """Share of the loop's time, after the first step and without evaluation, in data, report and checkpoints."""
-        if not hasattr(self, "started"):
-            return {}
+    def _shares(self) -> dict[str, float]:
+        """Share of the time between the first step and the last, without evaluation, that the loop spent on other
+        things than waiting for the device: an upper bound of what the device waited."""
         elapsed = time.perf_counter() - self.started - self.seconds["evaluation"]
         return {name: round(self.seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}
 

@@ -44,14 +44,14 @@ def make(config: ConfigDict, params: Any) -> optax.GradientTransformation:
         params: the parameters or their shapes; only their paths are read.
     """
     options = config.optimizer
-    steps = [optax.clip_by_global_norm(options.clip)] if options.clip else []
-    steps.append(
+    transformation = optax.chain(
+        # The same names in the state either way: a run can go on with another clip.
+        optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
         optax.adamw(
             schedule.learning_rate(config), options.b1, options.b2, options.eps,
             weight_decay=options.weight_decay, mask=decayed,
-        )
+        ),
     )
-    transformation = optax.chain(*steps)
     if not options.freeze:
         return transformation
     labels = jax.tree.map(lambda stays: "frozen" if stays else "trained", frozen(params, options.freeze))

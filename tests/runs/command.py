@@ -1,0 +1,73 @@
+"""Runs `python -m gmlp_flax.x` as a user does, and reads what a run leaves."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.training import folder, partition, report
+
+ROOT = Path(__file__).parents[2]
+
+# ml_collections loads config files so, on Python 3.11.
+WARNINGS = "error,ignore:the load_module() method is deprecated:DeprecationWarning"
+
+
+class Commands:
+    """Commands on the CPU, with warnings as errors, that share compiled programs in a folder."""
+
+    def __init__(self, programs: Path):
+        self.environment = os.environ | {
+            "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": WARNINGS, "PJRT_NPROC": "16",
+            "JAX_COMPILATION_CACHE_DIR": str(programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+
+    def start(self, *arguments: str, module: str = "train", prefix: tuple[str, ...] = (), **variables: str):
+        """Starts a command with pipes for its output; `prefix` goes before it, `variables` into its environment."""
+        command = [*prefix, sys.executable, "-m", f"gmlp_flax.{module}", *map(str, arguments)]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=ROOT, env=self.environment | variables, **pipes)
+
+    def __call__(self, *arguments: str, timeout: int = 300, **options) -> subprocess.CompletedProcess:
+        """Runs a command to its end; options as in `start`."""
+        process = self.start(*arguments, **options)
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def assert_done(result: subprocess.CompletedProcess) -> None:
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, result.stderr
+
+
+def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> None:
+    """Exit code 2, and on standard error `error: ...` as the last line, with the words; no traceback."""
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, result.stderr
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith("error: "), result.stderr
+    for word in words:
+        assert word in message, result.stderr
+
+
+def metrics(workdir: Path) -> list[dict]:
+    """The lines of metrics.jsonl, less throughput, which no two runs share."""
+    lines = report.MetricsFile.read(str(workdir / report.METRICS_FILE))
+    return [{name: value for name, value in line.items() if not name.endswith("_per_second")} for line in lines]
+
+
+def final_state(workdir: Path) -> dict:
+    """All arrays of the newest checkpoint, checksums verified, by path: parameters, optimizer state, window."""
+    config = gmlp_config.load(str(workdir / folder.CONFIG_FILE))
+    checkpoints = folder.open_checkpoints(config, str(workdir), read_only=True)
+    step = checkpoints.pick("latest")
+    state = checkpoints.restore(step, partition.describe(checkpoints.shapes(step), partition.make_mesh()))
+    checkpoints.close()
+    return jax.device_get(state)

@@ -1,0 +1,25 @@
+"""Fixtures of the whole-run tests: real commands, as processes."""
+
+import pytest
+
+from tests.runs.command import Commands, assert_done
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory) -> Commands:
+    """Compiled programs are shared within a worker only: two writers of that cache would disturb each other."""
+    return Commands(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory) -> str:
+    """The flag of a run of 12 steps, a line of metrics each 3, a checkpoint each 4."""
+    return f"--config=tests/runs/tiny_text.py:{tmp_path_factory.mktemp('text')}"
+
+
+@pytest.fixture(scope="session")
+def finished(commands, text, tmp_path_factory):
+    """The folder of such a run, finished. For reading: copy it to do more."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    assert_done(commands(text, f"--workdir={workdir}"))
+    return workdir

@@ -1,0 +1,49 @@
+"""A run that is killed and restarted ends as one that was not: the same bits, the same lines."""
+
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from tests.runs.command import assert_done, final_state, metrics
+from tests.runs.kill import kill_until_done
+
+FLAGS = [
+    "--config.checkpoint.every=7", "--config.log.every=5", "--config.eval.every=50", "--config.optimizer.ema=0.9",
+    "--config.model.dropout=0.1", "--config.optimizer.accumulate=2",
+]
+
+
+def compare(commands, text, folder, steps, kills, lines):
+    """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are resumed as well."""
+    flags = [text, *FLAGS, f"--config.steps={steps}"]
+    expected, workdir = folder / "uninterrupted", folder / "killed"
+    assert_done(commands(*flags, f"--workdir={expected}"))
+    command, rng = [*flags, f"--workdir={workdir}"], random.Random(steps)
+    done, output = kill_until_done(lambda: commands.start(*command), kills, 3.0, lines, rng)
+    assert done == kills, "the run finished too early to be killed so often: give it more steps"
+    last = commands(*command)
+    assert_done(last)
+    assert "resuming " in last.stderr
+
+    jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(expected))
+    found = metrics(workdir)
+    assert found == metrics(expected)
+    assert [line["step"] for line in found if "eval" not in line] == list(range(5, steps + 1, 5))
+    assert [line["step"] for line in found if "eval" in line] == list(range(50, steps + 1, 50))
+    results = [json.loads((folder / "result.json").read_text())["eval"] for folder in (workdir, expected)]
+    assert results[0] == results[1] == found[-1]["eval"]
+    assert not (workdir / "damaged").exists()
+    return output
+
+
+def test_three_kills(commands, text, tmp_path):
+    compare(commands, text, tmp_path, steps=100, kills=3, lines=8)
+
+
+@pytest.mark.slow
+def test_twenty_four_kills(commands, text, tmp_path):
+    output = compare(commands, text, tmp_path, steps=400, kills=24, lines=8)
+    assert output.count("resuming ") > 6

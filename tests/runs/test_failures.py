@@ -1,0 +1,88 @@
+"""What goes wrong in the middle of a run: one line, exit code 2, and a checkpoint to go on from."""
+
+import json
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from tests.runs.command import assert_done, assert_one_line_error, final_state, metrics
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def test_loss_that_is_not_finite(commands, text, workdir):
+    flags = [text, "--config.steps=40", "--config.optimizer.learning_rate=1e30", "--config.optimizer.clip=0"]
+    result = commands(*flags, "--config.checkpoint.every=100", f"--workdir={workdir}")
+    last = f"the last good checkpoint is {workdir}/checkpoints/12"
+    assert_one_line_error(result, "stopped being finite between steps 13 and 15", last, "learning_rate")
+    assert metrics(workdir)[-1]["step"] == 12
+    state = final_state(workdir)
+    assert int(state["step"]) == 12 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+@pytest.mark.slow
+def test_state_that_is_not_finite_is_not_saved(commands, text, workdir):
+    flags = [text, "--config.steps=400", "--config.optimizer.learning_rate=1e30", "--config.optimizer.clip=0"]
+    result = commands(*flags, "--config.checkpoint.every=2", "--config.log.every=100", f"--workdir={workdir}")
+    assert_one_line_error(result, "is not finite", "the last good checkpoint is")
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(final_state(workdir)))
+
+
+@pytest.mark.slow
+def test_full_disk(commands, text, tmp_path):
+    """No file may grow beyond 260 KB, which the checkpoint's do: Orbax fails as where space runs out."""
+    workdir = tmp_path / "run"
+    flags = [text, "--config.model.d_model=256", "--config.checkpoint.every=2", f"--workdir={workdir}"]
+    assert_done(commands(*flags, "--config.steps=4"))
+    result = commands(*flags, "--config.steps=8", prefix=("bash", "-c", 'ulimit -f 260; exec "$@"', "bash"))
+    assert_one_line_error(result, f"the last good checkpoint is {workdir}/checkpoints/4", "File too large", "free space")
+    assert int(final_state(workdir)["step"]) == 4
+    again = commands(*flags, "--config.steps=8")
+    assert_done(again)
+    assert f"resuming {workdir} at step 4" in again.stderr
+    assert [line["step"] for line in metrics(workdir)] == [3, 4, 4, 6, 8, 8]
+    assert int(final_state(workdir)["step"]) == 8
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_taken(commands, text, workdir, finished):
+    newest = workdir / "checkpoints" / "12"
+    data = max(newest.rglob("d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(data.read_bytes())
+    for place in range(0, len(content), 100):
+        content[place] ^= 1
+    data.write_bytes(content)
+    result = commands(text, f"--workdir={workdir}")
+    assert_done(result)
+    assert f"{newest} cannot be read" in result.stderr or f"{newest}: the checksum" in result.stderr
+    assert f"put aside in {workdir}/damaged/12" in result.stderr and f"resuming {workdir} at step 8" in result.stderr
+    assert metrics(workdir) == metrics(finished)
+    jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(finished))
+
+
+def test_fewer_steps_than_were_done(commands, text, workdir):
+    assert_one_line_error(commands(text, "--config.steps=6", f"--workdir={workdir}"), "is at step 12", "config.steps=6")
+
+
+@pytest.mark.smoke
+def test_finished_run_again_does_nothing(commands, text, workdir, finished):
+    """And the config that it wrote is one to start from."""
+    result = commands(f"--config={workdir}/config.json", f"--workdir={workdir}")
+    assert_done(result)
+    assert metrics(workdir) == metrics(finished)
+    assert (workdir / "config.json").read_text() == (finished / "config.json").read_text()
+    results = [json.loads((folder / "result.json").read_text()) for folder in (workdir, finished)]
+    assert results[0]["eval"] == results[1]["eval"] and results[0]["step"] == 12
+    assert set(os.listdir(workdir)) >= {"config.json", "environment.json", "metrics.jsonl", "tokenizer.model", "figures"}
+
+
+def test_changed_config_is_noted(commands, text, workdir):
+    result = commands(text, "--config.steps=13", "--config.log.every=1", f"--workdir={workdir}")
+    assert_done(result)
+    assert "note: config.steps was 12 and is now 13" in result.stderr
+    assert "note: config.log.every was 3 and is now 1" in result.stderr

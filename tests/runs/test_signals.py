@@ -1,0 +1,50 @@
+import shlex
+import signal
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+
+from tests.runs.command import ROOT, assert_done, final_state, metrics
+
+
+def stopped(commands, flags, workdir, name):
+    """Sends a signal after the first line about a step; returns the code and standard error."""
+    process = commands.start(*flags, f"--workdir={workdir}")
+    for line in process.stderr:
+        if line.startswith("step "):
+            break
+    process.send_signal(name)
+    stderr = process.communicate(timeout=120)[1]
+    return process.returncode, stderr
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, name):
+    flags = [text, "--config.steps=400", "--config.log.every=10", "--config.checkpoint.every=300"]
+    code, stderr = stopped(commands, flags, tmp_path / "run", getattr(signal, name))
+    assert code == 0, stderr
+    message = stderr.splitlines()[-1]
+    step = int(message.split(" is saved")[0].rpartition(" ")[2])
+    assert message.startswith(f"{name}: step {step} is saved in {tmp_path / 'run'}; to go on: ") and 10 <= step < 400
+    assert int(final_state(tmp_path / "run")["step"]) == step
+    assert not (tmp_path / "run" / "result.json").exists()
+
+    command = shlex.split(message.partition("to go on: ")[2])
+    again = subprocess.run(command, cwd=ROOT, env=commands.environment, capture_output=True, text=True, timeout=120)
+    assert_done(again)
+    assert f"resuming {tmp_path / 'run'} at step {step}" in again.stderr
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [*range(10, 401, 10), 400]
+
+
+@pytest.mark.slow
+def test_run_in_two_halves_is_the_same_run(commands, text, finished, tmp_path):
+    flags, workdir = [text, "--config.checkpoint.every=100", "--config.log.every=1"], tmp_path / "run"
+    code, stderr = stopped(commands, flags, workdir, signal.SIGTERM)
+    assert code == 0, stderr
+    assert_done(commands(text, f"--workdir={workdir}"))
+    expected, found = final_state(finished), final_state(workdir)
+    for part in ("params", "opt_state"):
+        jax.tree.map(np.testing.assert_array_equal, found[part], expected[part])
+    assert metrics(workdir)[-1] == metrics(finished)[-1]

@@ -1,0 +1,92 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.training import evaluation, partition
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def params(image_task):
+    """Fresh ones, but for a head that is not zero."""
+    params = jax.jit(image_task.init)(jax.random.key(0))
+    kernel = params["head"]["kernel"]
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), kernel.shape)
+    return params
+
+
+def log_softmax(logits):
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_digits(image_task):
+    with image_task.train_batches(0, 0, 1) as batches:
+        batch = next(batches)
+    assert (batch["image"].shape, batch["image"].dtype) == ((8, 8, 8, 1), np.uint8)
+    assert (batch["label"].shape, batch["label"].dtype) == ((8,), np.int32)
+    assert image_task.classes == tuple("0123456789") and image_task.evaluation_examples() == 382
+    assert image_task.shapes()["head"]["kernel"].shape == (8, 10)
+    assert image_task.unit == "images" and image_task.units_per_example == 1
+
+
+@pytest.mark.smoke
+def test_loss_with_label_smoothing(image_task, params):
+    """0.9 on the label and 0.1 spread over all ten classes."""
+    with image_task.train_batches(0, 0, 1) as batches:
+        batch = next(batches)
+    logits = np.array(image_task.apply(params, jnp.asarray(batch["image"])), np.float64)
+    assert logits.shape == (8, 10)
+    targets = 0.9 * np.eye(10)[batch["label"]] + 0.01
+    total, sums = image_task.loss(params, batch, jax.random.key(0))
+    assert float(total) == float(sums["loss"][0]) == pytest.approx(-(targets * log_softmax(logits)).sum(), rel=1e-5)
+    assert float(sums["accuracy"][0]) == (logits.argmax(-1) == batch["label"]).sum()
+    assert float(sums["loss"][1]) == float(sums["accuracy"][1]) == 8
+
+
+def test_evaluation_against_numpy(image_task, params):
+    """382 pictures in batches of 100: the last one holds 82. The loss has no label smoothing."""
+    image_task.config.eval.batch_size = 100
+    metrics = evaluation.Evaluator(image_task, partition.make_mesh())(params, params)
+    with image_task.evaluation_batches(0, 1) as batches:
+        batches = list(batches)
+    images, labels, weight = (np.concatenate([b[name] for b in batches]) for name in ("image", "label", "weight"))
+    images, labels = images[weight == 1], labels[weight == 1]
+    logits = np.array(jax.jit(image_task.apply)(params, images), np.float64)
+    ranks = (logits > logits[np.arange(382), labels][:, None]).sum(1)
+    expected = {
+        "top1": (ranks < 1).mean(), "top5": (ranks < 5).mean(),
+        "loss": -log_softmax(logits)[np.arange(382), labels].mean(), "examples": 382,
+    }
+    for name, value in expected.items():
+        assert metrics[name] == metrics[f"ema_{name}"] == pytest.approx(value, rel=1e-5)
+    assert 0 < expected["top1"] < expected["top5"] < 1
+
+
+def test_top5_of_three_classes(image_task, monkeypatch):
+    logits = jnp.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
+    monkeypatch.setattr(image_task, "apply", lambda *_: logits)
+    batch = {"image": None, "label": jnp.array([0, 0]), "weight": jnp.array([1.0, 1.0])}
+    sums = image_task.evaluate(None, batch)
+    assert (float(sums["top1"][0]), float(sums["top5"][0])) == (1, 2)
+
+
+def test_views_are_what_the_config_says(tmp_path):
+    config = tiny.image_config()
+    config.data.update(flip=False, min_scale=1.0, eval_crop=1.0)
+    task = ImageClassification(config, str(tmp_path))
+    with task.evaluation_batches(0, 1) as batches:
+        batch = next(batches)
+    from gmlp_flax.data.embedded import embedded_digits
+
+    source = embedded_digits("heldout")
+    np.testing.assert_array_equal(batch["image"], np.stack([source[i]["image"] for i in range(8)]))
+    with task.train_batches(0, 0, 1) as batches:
+        trained = {image.tobytes() for image in next(batches)["image"]}
+    assert trained <= {image.tobytes() for image in embedded_digits("train").images}
+
+
+def test_classes_are_kept_in_the_run_folder(image_task, tmp_path):
+    image_task.save_assets()
+    assert ImageClassification(tiny.image_config(), image_task.folder).classes == image_task.classes

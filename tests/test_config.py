@@ -1,0 +1,152 @@
+import dataclasses
+import json
+
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.config import ConfigError
+from gmlp_flax.models.spec import EncoderSpec
+
+
+@pytest.fixture
+def config():
+    return gmlp_config.default()
+
+
+@pytest.mark.smoke
+def test_every_key_has_a_comment_and_a_default_that_is_valid(config):
+    for name, key in gmlp_config.keys():
+        assert len(key.comment) > 10 and not key.comment.endswith("."), name
+        assert config[name] == key.default, name
+        assert not key.choices or key.default in key.choices, name
+    gmlp_config.validate(config)
+
+
+def test_encoder_spec_and_schema_agree():
+    schema = gmlp_config.SCHEMA["model"]
+    for field in dataclasses.fields(EncoderSpec):
+        if field.name != "length":
+            assert field.name in schema
+            if field.default is not dataclasses.MISSING:
+                assert field.default == schema[field.name].default, field.name
+
+
+def test_choices_of_the_schema_are_those_of_the_spec():
+    sizes = dict(layers=1, length=4, d_model=4, d_ffn=4)
+    for name, key in gmlp_config.SCHEMA["model"].items():
+        if name in {field.name for field in dataclasses.fields(EncoderSpec)}:
+            for choice in key.choices:
+                EncoderSpec(**sizes, **{name: choice})
+
+
+def test_unknown_key_cannot_be_set(config):
+    with pytest.raises(AttributeError):
+        config.model.layrs = 3
+    with pytest.raises(AttributeError):
+        config.stepz = 3
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("model.layrs", "model.layers"), ("layers", "model.layers"), ("stepz", "steps"),
+        ("optimizer.lerning_rate", "optimizer.learning_rate"), ("modle.layers", "model.layers"),
+        ("optim.warmup", "optimizer.warmup"), ("data.batch_size", "batch_size"),
+    ],
+)
+def test_nearest_key(name, nearest):
+    with pytest.raises(ConfigError, match=rf"^--config: there is no config key '{name}'; did you mean '\S*{nearest}'\?$"):
+        gmlp_config.check_name(name, "--config")
+
+
+def test_name_that_is_like_nothing():
+    with pytest.raises(ConfigError, match="there is no config key 'qqqq'; --help_config lists them all$"):
+        gmlp_config.check_name("qqqq", "--config")
+
+
+def test_group_is_no_key():
+    with pytest.raises(ConfigError, match="masking is a group of keys; set one of rate, max_predictions,"):
+        gmlp_config.check_name("masking", "--config.masking=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("model.gate", "splitt", "config.model.gate is 'splitt': expected one of linear, additive, multiplicative, split"),
+        ("steps", 0, "config.steps is 0: expected at least 1"),
+        ("seed", -1, "config.seed is -1: expected at least 0"),
+        ("log.every", 0, "config.log.every is 0: expected at least 1"),
+        ("checkpoint.keep", 0, "config.checkpoint.keep is 0: expected at least 1"),
+        ("masking.max_predictions", 0, "config.masking.max_predictions is 0: expected at least 1"),
+        ("masking.rate", 1.0, "config.masking.rate is 1.0: expected a share above 0 and below 1"),
+        ("data.heldout_share", 0.0, "config.data.heldout_share is 0.0: expected a share above 0 and below 1"),
+        ("masking.random_share", 0.3, "config.masking.mask_share and random_share add up to more than 1"),
+        ("optimizer.ema", 1.0, "config.optimizer.ema is 1.0: expected a decay from 0 to below 1"),
+        ("optimizer.clip", -1.0, "config.optimizer.clip is -1.0: expected at least 0"),
+        ("optimizer.accumulate", 5, "config.batch_size is 32: it must divide into 5 microbatches"),
+        ("optimizer.freeze", ("(",), "config.optimizer.freeze: '(' is no regular expression"),
+    ],
+)
+def test_values_that_make_no_sense(config, name, value, message):
+    config.update_from_flattened_dict({name: value})
+    with pytest.raises(ConfigError) as caught:
+        gmlp_config.validate(config)
+    assert str(caught.value).startswith(message)
+
+
+def test_config_without_all_keys():
+    import ml_collections
+
+    with pytest.raises(ConfigError, match="the config has no task: begin with gmlp_flax.config.default()"):
+        gmlp_config.validate(ml_collections.ConfigDict({"steps": 3}))
+
+
+@pytest.mark.smoke
+def test_json_round_trip(config, tmp_path):
+    config.model.image_size, config.optimizer.freeze, config.model.spatial_init_std = (8, 16), ("a", "b"), 1e-7
+    path = tmp_path / "config.json"
+    path.write_text(gmlp_config.to_json(config))
+    again = gmlp_config.load(str(path))
+    assert again.to_dict() == config.to_dict()
+    assert gmlp_config.to_json(again) == path.read_text()
+    assert again.is_locked
+
+
+def test_json_takes_defaults_for_keys_that_are_left_out(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"steps": 7, "model": {"layers": 3}}))
+    config = gmlp_config.load(str(path))
+    assert (config.steps, config.model.layers, config.model.d_ffn) == (7, 3, gmlp_config.default().model.d_ffn)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"modle": {"layers": 3}}', "there is no config key 'modle.layers'; did you mean 'model.layers'?"),
+        ('{"model": {"layrs": 3}}', "there is no config key 'model.layrs'; did you mean 'model.layers'?"),
+        ('{"model": 3}', "model is a group of keys"),
+        ('{"steps": {"a": 1}}', "there is no config key 'steps.a'"),
+        ('{"model": {"layers": "3"}}', "TypeError: Could not override field 'layers'"),
+        ('{"model": ', "is not JSON (line 1: Expecting value)"),
+        ("[1]", "holds a list, not the config of a run"),
+    ],
+)
+def test_bad_json(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        gmlp_config.load(str(path))
+    assert str(path) in str(caught.value) and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_json(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the config .*none.json: No such file"):
+        gmlp_config.load(str(tmp_path / "none.json"))
+
+
+def test_help_holds_every_key():
+    lines = gmlp_config.help_text().splitlines()
+    assert len(lines) == len(list(gmlp_config.keys()))
+    for line, (name, key) in zip(lines, gmlp_config.keys(), strict=True):
+        assert line.startswith(f"config.{name} = {key.default!r}") and key.comment in line

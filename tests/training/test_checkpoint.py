@@ -1,0 +1,297 @@
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.training import checkpoint, optimizer, partition, step
+from gmlp_flax.training.checkpoint import Checkpoints, checksum, require_fit
+from gmlp_flax.training.errors import RunError
+from tests.training import tiny
+
+# Of reads that Orbax abandons when another one fails.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+TYPES = {"float32": np.uint32, "bfloat16": np.uint16, "int32": np.uint32, "uint16": np.uint16}
+summed = jax.jit(checksum)
+
+
+def arrays(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=shape) * 1e3
+    return values.astype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+@pytest.mark.smoke
+@given(st.sampled_from(sorted(TYPES)), st.sampled_from([(1,), (7,), (3, 4), (2, 3, 5)]), st.integers(0, 99), st.data())
+@settings(deadline=None, max_examples=150)
+def test_checksum_changes_with_any_bit(name, shape, seed, data):
+    values = arrays(name, shape, seed)
+    bits = values.copy().reshape(-1).view(TYPES[name])
+    place = data.draw(st.integers(0, bits.size - 1))
+    bits[place] ^= TYPES[name](1 << data.draw(st.integers(0, 8 * bits.itemsize - 1)))
+    assert summed(values) != summed(bits.view(values.dtype).reshape(shape))
+
+
+@given(st.sampled_from(sorted(TYPES)), st.integers(0, 99), st.data())
+@settings(deadline=None, max_examples=100)
+def test_checksum_changes_with_order(name, seed, data):
+    values = arrays(name, (3, 7), seed)
+    flat = values.copy().reshape(-1)
+    one, other = data.draw(st.lists(st.integers(0, 20), min_size=2, max_size=2, unique=True))
+    flat[[one, other]] = flat[[other, one]]
+    assert (summed(values) == summed(flat.reshape(3, 7))) == (flat[one] == flat[other])
+
+
+def test_checksum_of_bits_that_compare_equal():
+    assert summed(jnp.array([0.0])) != summed(jnp.array([-0.0]))
+    assert summed(jnp.array([0.0, 0.0])) != summed(jnp.array([0.0]))
+    assert summed(jnp.array([jnp.nan])) == summed(jnp.array([jnp.nan]))
+
+
+class Wide(tiny.Line):
+    """Orbax keeps arrays below 1 KB inside its index, where damage is noticed: this one is above."""
+
+    def init(self, key):
+        return {"line": {"kernel": jax.random.normal(key, (1000,)), "bias": jnp.zeros(())}}
+
+
+class Folder:
+    """A run folder's checkpoints of a small state with optimizer state and running mean."""
+
+    def __init__(self, root: Path, config):
+        self.root, self.task, self.mesh = root, Wide(config, ""), partition.make_mesh()
+        self.optimizer = optimizer.make(config, self.task.shapes())
+        self.make = jax.jit(
+            lambda seed: step.init_state(self.task, self.optimizer, True, self.task.init(jax.random.key(seed)))
+        )
+        self.template = partition.describe(jax.eval_shape(self.make, 0), self.mesh)
+        self.log: list[str] = []
+
+    def open(self, **options) -> Checkpoints:
+        return Checkpoints(str(self.root / "checkpoints"), **{"keep": 3, **options})
+
+    def state(self, number: int):
+        """Different everywhere for each number."""
+        return jax.tree.map(lambda x: x + jnp.array(number, x.dtype), self.make(number))
+
+    def save(self, *steps: int, metrics=None, **options) -> list[int]:
+        """Saves states, one after another; returns the steps that are kept."""
+        checkpoints = self.open(**options)
+        for number in steps:
+            checkpoints.save(number, self.state(number), (metrics or {}).get(number))
+            checkpoints.wait()
+        kept = checkpoints.steps()
+        checkpoints.close()
+        return kept
+
+    def newest(self) -> tuple[int, object] | None:
+        checkpoints = self.open()
+        try:
+            return checkpoints.restore_newest(self.template)
+        finally:
+            checkpoints.close()
+
+    def assert_newest(self, number: int | None = None) -> None:
+        """That the newest good checkpoint is this one, or whichever, and holds what was saved then."""
+        found, state = self.newest()
+        assert number in (found, None)
+        assert jax.tree.structure(state) == jax.tree.structure(self.template)
+        jax.tree.map(np.testing.assert_array_equal, state, self.state(found))
+
+    def files(self, number: int) -> list[Path]:
+        return sorted(path for path in (self.root / "checkpoints" / str(number)).rglob("*") if path.is_file())
+
+    def data_file(self, number: int) -> Path:
+        """The largest file of array data."""
+        return max((self.root / "checkpoints" / str(number)).rglob("d/*"), key=lambda path: path.stat().st_size)
+
+
+@pytest.fixture
+def folder(tmp_path, config, monkeypatch):
+    found = Folder(tmp_path, config)
+    monkeypatch.setattr(checkpoint.logging, "error", lambda text, *values: found.log.append(text % values))
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with checkpoints 3 and 5, to copy: saving takes longer than damaging."""
+    root = tmp_path_factory.mktemp("saved")
+    Folder(root, gmlp_config.default()).save(3, 5)
+    return root
+
+
+@pytest.fixture
+def two(folder, saved):
+    shutil.copytree(saved / "checkpoints", folder.root / "checkpoints")
+    return folder
+
+
+@pytest.mark.smoke
+def test_newest_is_restored_exactly(two):
+    two.assert_newest(5)
+    assert two.log == []
+
+
+def test_nothing_saved_yet(folder):
+    assert folder.newest() is None
+
+
+def test_part_of_a_state_can_be_restored(two):
+    checkpoints = two.open(read_only=True)
+    params = checkpoints.restore(3, {"params": two.template.params})["params"]
+    checkpoints.close()
+    jax.tree.map(np.testing.assert_array_equal, params, two.state(3).params)
+
+
+def test_newest_and_best_are_kept(folder):
+    metrics = {1: {"loss": 0.5}, 2: {"loss": 0.1}, 3: None, 4: {"loss": float("nan")}, 5: {"loss": 0.3}, 6: None}
+    options = {"keep": 2, "keep_best": 1, "best": ("loss", "min")}
+    assert folder.save(*metrics, metrics=metrics, **options) == [2, 5, 6]
+    checkpoints = folder.open(**options)
+    assert [checkpoints.pick(which) for which in ("latest", "best", "5")] == [6, 2, 5]
+    with pytest.raises(RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"):
+        checkpoints.pick("4")
+    checkpoints.close()
+
+
+def test_best_may_be_the_most(folder):
+    metrics = {1: {"top1": 0.5}, 2: {"top1": 0.7}, 3: {"top1": 0.6}, 4: {"top1": 0.1}}
+    assert folder.save(*metrics, metrics=metrics, keep=1, keep_best=2, best=("top1", "max")) == [2, 3, 4]
+
+
+def test_flipped_byte_in_array_data(two):
+    """Orbax restores most flipped bits without a word: only our checksum notices them."""
+    rng, messages = np.random.default_rng(0), []
+    original = two.data_file(5).read_bytes()
+    for _ in range(6):
+        data = bytearray(original)
+        data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        two.data_file(5).write_bytes(data)
+        two.assert_newest()
+        if two.log:
+            (message,), two.log = two.log, []
+            messages.append(message)
+            assert f"{two.root}/checkpoints/5" in message and f"it is put aside in {two.root}/damaged/5" in message
+            shutil.move(two.root / "damaged" / "5", two.root / "checkpoints" / "5")
+    assert len(messages) > 3
+    assert any(message.partition("the checksum of ")[2].startswith(("params", "ema")) for message in messages)
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "gone"])
+@pytest.mark.parametrize("name", ["data", "_METADATA", "metrics"])
+def test_damaged_file(two, name, damage):
+    path = two.data_file(5) if name == "data" else next(path for path in two.files(5) if path.name == name)
+    if damage == "gone":
+        path.unlink()
+    else:
+        os.truncate(path, path.stat().st_size // 2 if damage == "half" else 0)
+    if (name, damage) == ("metrics", "gone"):
+        two.assert_newest(5)  # As good as no evaluation at this step.
+        return
+    two.assert_newest(3)
+    assert len(two.log) == 1 and f"{two.root}/checkpoints/5" in two.log[0] and "put aside" in two.log[0]
+    assert (two.root / "damaged" / "5").is_dir() and not (two.root / "checkpoints" / "5").exists()
+
+
+@pytest.mark.slow
+def test_any_flipped_byte_never_gives_another_state(two):
+    """Either the files that it hit do not matter, or the checkpoint before is taken."""
+    rng, pristine = np.random.default_rng(1), two.root / "pristine"
+    shutil.copytree(two.root / "checkpoints", pristine)
+    for path in two.files(5):
+        data = bytearray(path.read_bytes())
+        if data:
+            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+            path.write_bytes(data)
+            two.assert_newest()
+            shutil.rmtree(two.root / "checkpoints")
+            shutil.copytree(pristine, two.root / "checkpoints")
+
+
+def test_damaged_metrics_of_a_run_that_is_only_read(two):
+    os.truncate(next(path for path in two.files(5) if path.name == "metrics"), 1)
+    with pytest.raises(RunError, match="checkpoints/5/metrics cannot be read: move .*/5 away, or run the training command"):
+        two.open(read_only=True)
+    assert (two.root / "checkpoints" / "5").is_dir()
+
+
+def test_no_good_checkpoint(two):
+    for number in (3, 5):
+        os.truncate(two.data_file(number), 10)
+    with pytest.raises(RunError, match=r"no checkpoint in \S+ is good \(tried 3, 5\); start in a new folder"):
+        two.newest()
+    assert len(two.log) == 2
+
+
+def test_half_written_checkpoint_is_ignored_and_named(two):
+    half = two.root / "checkpoints" / "7.orbax-checkpoint-tmp"
+    shutil.copytree(two.root / "checkpoints" / "5", half)
+    two.assert_newest(5)
+    assert two.log == [f"{half} was never finished and is ignored"]
+
+
+def test_mismatch_lists_every_path(two):
+    line = two.template.params["line"]
+    params = {"line": {
+        "kernel": line["kernel"].update(shape=(4,)), "bias": line["bias"].update(dtype=jnp.bfloat16), "scale": line["bias"],
+    }}
+    template = two.template._replace(params=params)
+    checkpoints = two.open()
+    with pytest.raises(RunError) as caught:
+        checkpoints.restore_newest(template)
+    checkpoints.close()
+    message = str(caught.value)
+    assert message.startswith(f"the checkpoint {two.root}/checkpoints/5 does not fit this config: ")
+    for problem in (
+        "params/line/kernel is float32[1000], not float32[4]", "params/line/bias is float32[], not bfloat16[]",
+        "params/line/scale is missing",
+    ):
+        assert problem in message
+    assert two.log == [] and (two.root / "checkpoints" / "5").is_dir()
+
+
+def test_require_fit_ignores_what_is_not_wanted():
+    x = np.zeros(3, np.float32)
+    require_fit({"a": x, "b": x}, {"a": x}, "there")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_state_that_is_not_finite_is_refused(two, value):
+    checkpoints, state = two.open(), two.state(9)
+    state.opt_state[-1][0].mu["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
+    last = f"the last good checkpoint is {two.root}/checkpoints/5"
+    with pytest.raises(RunError, match=f"^the state of step 9 is not finite and was not saved; {last}$"):
+        checkpoints.save(9, state, None)
+    assert checkpoints.steps() == [3, 5]
+    checkpoints.close()
+
+
+def test_failed_save_names_the_survivor(two, monkeypatch):
+    checkpoints = two.open()
+
+    def full(*_args, **_options):
+        raise OSError(28, "No space left on device\nand a long story")
+
+    monkeypatch.setattr(checkpoints._manager, "save", full)
+    with pytest.raises(RunError) as caught:
+        checkpoints.save(9, two.state(9), None)
+    checkpoints.close()
+    assert "\n" not in str(caught.value)
+    for words in ("saving step 9", "No space left", f"the last good checkpoint is {two.root}/checkpoints/5", "free space"):
+        assert words in str(caught.value)
+
+
+def test_reading_writes_nothing(two):
+    before = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    checkpoints = two.open(read_only=True)
+    checkpoints.restore(5, two.template)
+    checkpoints.close()
+    assert {path: path.stat().st_mtime_ns for path in two.root.rglob("*")} == before

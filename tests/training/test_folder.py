@@ -1,0 +1,57 @@
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.training import folder
+from gmlp_flax.training.errors import RunError
+
+
+def test_folder_is_made_and_left_clean(tmp_path):
+    folder.make(str(tmp_path / "a" / "run"))
+    assert [entry.name for entry in (tmp_path / "a" / "run").iterdir()] == ["figures"]
+    folder.make(str(tmp_path / "a" / "run"))
+
+
+def test_folder_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").touch()
+    for workdir in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match=f"^--workdir={workdir} cannot be written to .*: give another folder$"):
+            folder.make(str(workdir))
+
+
+def test_load_refuses_what_is_no_run(tmp_path):
+    with pytest.raises(RunError, match="is no run folder: it has no config.json; give the --workdir of a training run"):
+        folder.load(str(tmp_path))
+
+
+def test_load_without_a_checkpoint(tmp_path, text_task):
+    (tmp_path / "config.json").write_text(gmlp_config.to_json(text_task.config))
+    with pytest.raises(RunError, match=f"^there is no checkpoint in {tmp_path} yet$"):
+        folder.load(str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(RunError, match="^there is no checkpoint in"):
+        folder.load(str(tmp_path))
+
+
+def test_parameter_source_of_nothing(tmp_path):
+    for path in (tmp_path, tmp_path / "checkpoints" / "3"):
+        with pytest.raises(RunError, match=f"^config.init_from is {path}: expected a run folder or RUN/checkpoints/STEP$"):
+            folder.parameter_source(str(path))
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "ranks"),
+    [
+        ("masked_lm", "", [{"perplexity": 9.0}, {"perplexity": 3.0}]),
+        ("image_classification", "", [{"top1": 0.1}, {"top1": 0.9}]),
+        ("image_classification", "loss", [{"loss": 2.0}, {"loss": 1.0}]),
+        ("masked_lm", "ema_perplexity", [{"ema_perplexity": 9.0}, {"ema_perplexity": 3.0}]),
+        ("masked_lm", "accuracy", [{"accuracy": 0.1}, {"accuracy": 0.2}]),
+    ],
+)
+def test_metric_that_says_which_is_best(config, tmp_path, task, metric, ranks):
+    """Worse first."""
+    config.task, config.checkpoint.metric = task, metric
+    checkpoints = folder.open_checkpoints(config, str(tmp_path))
+    worse, better = map(checkpoints._rank, ranks)
+    assert checkpoints._rank({}) < worse < better
+    checkpoints.close()

@@ -1,0 +1,97 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gmlp_flax.training import optimizer
+from gmlp_flax.training.errors import RunError
+from gmlp_flax.training.state import path_name
+
+
+def flat(tree):
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@pytest.mark.parametrize("name", ["text_task", "image_task"])
+def test_decay_leaves_out_norms_and_biases(name, request):
+    task = request.getfixturevalue(name)
+    mask = flat(optimizer.decayed(task.shapes()))
+    decayed = {path for path, touched in mask.items() if touched}
+    last = {path.rpartition("/")[2] for path in decayed}
+    assert last == {"text_task": {"embedding", "kernel", "taps"}, "image_task": {"cls", "kernel", "weight"}}[name]
+    assert {path.rpartition("/")[2] for path in mask.keys() - decayed} == {"bias", "scale"}
+    assert "encoder/blocks/gate/spatial/bias" in mask.keys() - decayed
+
+
+def line(**options):
+    """Parameters, and gradients of norm 13 and 2."""
+    params = {"line": {"kernel": np.array([1.0, -2.0, 0.5]), "bias": np.array(3.0)}}
+    gradients = [
+        {"line": {"kernel": np.array([3.0, 4.0, 0.0]), "bias": np.array(12.0)}},
+        {"line": {"kernel": np.array([0.0, -2.0, 0.0]), "bias": np.array(0.0)}},
+    ]
+    as_f32 = lambda tree: jax.tree.map(lambda x: jnp.array(x, jnp.float32), tree)  # noqa: E731
+    return as_f32(params), [as_f32(g) for g in gradients], params, gradients
+
+
+def adamw(params, gradients, options, rate):
+    """Loshchilov and Hutter's algorithm 2 on dicts of arrays, with clipping by the global norm."""
+    m = {name: np.zeros_like(p) for name, p in params.items()}
+    v = dict(m)
+    for t, g in enumerate(gradients, start=1):
+        norm = np.sqrt(sum((x**2).sum() for x in g.values()))
+        scale = min(1, options.clip / norm) if options.clip else 1
+        for name in params:
+            m[name] = options.b1 * m[name] + (1 - options.b1) * scale * g[name]
+            v[name] = options.b2 * v[name] + (1 - options.b2) * (scale * g[name]) ** 2
+            mean, square = m[name] / (1 - options.b1**t), v[name] / (1 - options.b2**t)
+            decay = options.weight_decay * params[name] if name == "kernel" else 0
+            params[name] = params[name] - rate * (mean / (np.sqrt(square) + options.eps) + decay)
+    return params
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("clip", [0.0, 1.0, 5.0])
+def test_two_steps_against_numpy(config, clip):
+    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, clip=clip, weight_decay=0.3, eps=1e-3, b2=0.98)
+    params, gradients, exact, exact_gradients = line()
+    transformation = optimizer.make(config, params)
+    state = transformation.init(params)
+    for g in gradients:
+        updates, state = transformation.update(g, state, params)
+        params = optax.apply_updates(params, updates)
+    expected = adamw(exact["line"], [g["line"] for g in exact_gradients], config.optimizer, 0.1)
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5), params["line"], expected)
+
+
+def test_frozen_parameters_stay_bit_identical(config, text_task):
+    config.optimizer.freeze = ("/spatial/", "^embedding$")
+    params = text_task.init(jax.random.key(0))
+    transformation = optimizer.make(config, text_task.shapes())
+    gradients = jax.tree.map(jnp.ones_like, params)
+    updates, _ = jax.jit(transformation.update)(gradients, transformation.init(params), params)
+    before, after = flat(params), flat(optax.apply_updates(params, updates))
+    same = {name for name in before if np.array_equal(before[name], after[name])}
+    assert same == {name for name in before if re.search("/spatial/|^embedding$", name)}
+    assert len(same) == 3
+
+
+def test_frozen_parameters_do_not_count_for_clipping(config):
+    """The norm that is clipped is that of the gradients which are used."""
+    config.optimizer.update(freeze=("bias",), learning_rate=0.1, schedule="constant", warmup=0, clip=5.0, weight_decay=0.0)
+    config.optimizer.update(eps=1.0)
+    params, gradients, exact, exact_gradients = line()
+    transformation = optimizer.make(config, params)
+    updates, _ = transformation.update(gradients[0], transformation.init(params), params)
+    kernel = {"kernel": exact["line"]["kernel"]}
+    expected = adamw(kernel, [{"kernel": exact_gradients[0]["line"]["kernel"]}], config.optimizer, 0.1)["kernel"]
+    np.testing.assert_allclose(params["line"]["kernel"] + updates["line"]["kernel"], expected, rtol=1e-5)
+
+
+def test_pattern_that_matches_nothing(config, text_task):
+    config.optimizer.freeze = ("/spatial/", "/spatail/")
+    with pytest.raises(RunError, match=r"^config.optimizer.freeze: '/spatail/' matches no parameter, e.g. \S+$"):
+        optimizer.make(config, text_task.shapes())

@@ -1,0 +1,138 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.training import optimizer, partition, step
+from tests.training import tiny
+
+
+@pytest.fixture
+def line(config):
+    config.optimizer.update(learning_rate=0.1, warmup=2)
+    config.log.every, config.steps = 3, 10
+    return tiny.Line(config, "")
+
+
+def start(task, ema=False):
+    """The optimizer and a fresh state."""
+    transformation = optimizer.make(task.config, task.shapes())
+    make = jax.jit(lambda key: step.init_state(task, transformation, ema, task.init(key)))
+    return transformation, make(jax.random.key(0))
+
+
+def run(task, batches, mesh, ema=False, first=0):
+    """States, as NumPy arrays, and windows after each batch."""
+    transformation, state = start(task, ema)
+    state = state._replace(step=jnp.array(first, jnp.int32))
+    train_step = step.make_train_step(task, transformation, mesh, task.config)
+    found = []
+    for batch in batches:
+        state, window = train_step(state, partition.put_batch(mesh, batch))
+        found.append(jax.device_get((state, window)))
+    return found
+
+
+def assert_close(tree, other, **tolerance):
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, **tolerance), tree, other)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, microbatches):
+    """Examples weigh 1 to 8, so microbatches weigh differently."""
+    batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
+    keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
+    grads, sums = step.gradients(line, params, keyed, jax.random.key(2), microbatches)
+    x, y, weight = (batch[name].astype(np.float64) for name in ("x", "y", "weight"))
+    errors = x @ np.array(params["line"]["kernel"], np.float64) - y
+    assert_close(sums["loss"], ((errors**2 * weight).sum(), 36), rtol=1e-5)
+    assert_close(grads["line"]["kernel"], 2 * (errors * weight) @ x / 36, rtol=1e-5)
+    assert_close(grads["line"]["bias"], 2 * (errors * weight).sum() / 36, rtol=1e-5)
+
+
+def test_masked_language_model_in_microbatches(tmp_path):
+    """In float64: the same masks, so the same gradients, though sequences differ in the number of masked tokens."""
+    config = tiny.text_config(tmp_path, dtype="float64", remat="none")
+    task, found = MaskedLanguageModeling(config, str(tmp_path)), {}
+    with task.train_batches(0, 0, 1) as source:
+        batch = next(source)
+    batch["tokens"][:3, 5:] = task.tokenizer.pad_id
+    with jax.enable_x64(True):
+        params = jax.jit(task.init)(jax.random.key(0))
+        batch["key"] = jax.random.split(jax.random.key(1), 8)
+        for microbatches in (1, 2, 4):
+            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, jax.random.key(2), m))
+            found[microbatches] = jax.device_get(gradients(params, batch))
+    (expected, sums), _ = found[1], found.pop(1)
+    assert expected["embedding"].dtype == np.float64 and 8 < sums["loss"][1] < 16
+    for grads, other in found.values():
+        assert other["loss"][1] == sums["loss"][1]
+        assert_close(grads, expected, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_microbatches_give_the_same_update(line, mesh, microbatches):
+    batches = [tiny.line_batch(seed) for seed in range(3)]
+    expected = run(line, batches, mesh)[-1]
+    line.config.optimizer.accumulate = microbatches
+    state, window = run(line, batches, mesh)[-1]
+    assert_close(state.params, expected[0].params, rtol=1e-5)
+    assert_close(window, expected[1], rtol=1e-5)
+
+
+def test_state_is_donated(line, mesh):
+    transformation, state = start(line, ema=True)
+    train_step = step.make_train_step(line, transformation, mesh, line.config)
+    state = jax.device_put(state, partition.replicated(mesh))
+    train_step(state, partition.put_batch(mesh, tiny.line_batch(0)))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema)))
+
+
+def noise(line, mesh, seed=0, first=0, batches=1):
+    line.config.seed, line.config.log.every = seed, 1
+    return [float(window["noise"][0]) for _, window in run(line, [tiny.line_batch(i) for i in range(batches)], mesh, first=first)]
+
+
+@pytest.mark.smoke
+def test_randomness_is_a_function_of_seed_and_step(line, mesh):
+    from_start = noise(line, mesh, batches=4)
+    assert len(set(from_start)) == 4
+    assert noise(line, mesh, first=2, batches=2) == from_start[2:]
+    assert noise(line, mesh, seed=1)[0] not in from_start
+    line.config.optimizer.accumulate = 2
+    np.testing.assert_allclose(noise(line, mesh, batches=4), from_start, rtol=1e-5)
+
+
+def test_running_mean(line, mesh):
+    line.config.optimizer.ema = 0.75
+    (first, _), (second, _) = run(line, [tiny.line_batch(0), tiny.line_batch(1)], mesh, ema=True)
+    initial = line.init(jax.random.key(0))
+    expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, initial, first.params)
+    assert_close(first.ema, expected, rtol=1e-6)
+    assert_close(second.ema, jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, expected, second.params), rtol=1e-6)
+
+
+def test_window_sums_until_a_line_is_due(line, mesh):
+    """log.every = 3: steps 1 to 3, 4 to 6, ... share a window; the state carries it."""
+    found = run(line, [tiny.line_batch(i) for i in range(7)], mesh)
+    assert [float(window["loss"][1]) for _, window in found] == [36, 72, 108, 36, 72, 108, 36]
+    assert [float(window["grad_norm"][1]) for _, window in found] == [1, 2, 3, 1, 2, 3, 1]
+    rates = [0.05, 0.1, 0.1]
+    assert float(found[2][1]["learning_rate"][0]) == pytest.approx(sum(rates))
+    for state, window in found:
+        assert_close(state.window, window, rtol=0)
+
+
+def test_gradient_norm_is_reported_before_clipping(line, mesh):
+    line.config.optimizer.clip = 1e-3
+    batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
+    keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
+    grads, _ = step.gradients(line, params, keyed, jax.random.key(2), 1)
+    (_, window), = run(line, [batch], mesh)
+    assert float(window["grad_norm"][0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
+
+
+def test_step_counts(line, mesh):
+    assert [int(state.step) for state, _ in run(line, [tiny.line_batch(0)] * 3, mesh, first=5)] == [6, 7, 8]

@@ -1,0 +1,101 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax.models import toeplitz
+from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.training import warm_start
+from gmlp_flax.training.errors import RunError
+from tests.training import tiny
+
+
+def random(shapes, seed=0):
+    leaves, structure = jax.tree.flatten(shapes)
+    rng = np.random.default_rng(seed)
+    return jax.tree.unflatten(structure, [jnp.array(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves])
+
+
+def spatial(params):
+    return params["encoder"]["blocks"]["gate"]["spatial"]
+
+
+def text(folder, length, **model):
+    config = tiny.text_config(folder, **model)
+    config.model.length = length
+    return MaskedLanguageModeling(config, str(folder))
+
+
+def images(folder, patch, **model):
+    config = tiny.image_config(**model)
+    config.model.patch_size = (patch, patch)
+    return ImageClassification(config, str(folder))
+
+
+def adapt(old, new, saved):
+    return warm_start.adapt(saved, new.shapes(), old.config, new.config, "there/3")
+
+
+def test_same_shapes_are_taken_as_they_are(text_task):
+    saved = random(text_task.shapes())
+    jax.tree.map(np.testing.assert_array_equal, adapt(text_task, text_task, saved), saved)
+
+
+def test_more_than_is_wanted_does_no_harm(text_task):
+    saved = random(text_task.shapes())
+    assert jax.tree.structure(adapt(text_task, text_task, saved | {"head": {"kernel": jnp.ones(3)}})) == jax.tree.structure(saved)
+
+
+def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
+    old, new = text(tmp_path, 16), text(tmp_path, 12)
+    saved = random(old.shapes())
+    found = adapt(old, new, saved)
+    for layer in range(2):
+        matrix = toeplitz.expand(spatial(saved)["taps"][layer])
+        np.testing.assert_array_equal(toeplitz.expand(spatial(found)["taps"][layer]), matrix[:12, :12])
+    np.testing.assert_array_equal(spatial(found)["bias"], spatial(saved)["bias"][:, :12])
+    np.testing.assert_array_equal(found["embedding"], saved["embedding"])
+
+
+def test_extend_keeps_the_corner_and_adds_zeros(tmp_path):
+    old, new = text(tmp_path, 16), text(tmp_path, 20)
+    saved = random(old.shapes())
+    found = adapt(old, new, saved)
+    taps, bias = spatial(found)["taps"], spatial(found)["bias"]
+    np.testing.assert_array_equal(taps, np.pad(spatial(saved)["taps"], ((0, 0), (4, 4))))
+    np.testing.assert_array_equal(bias[:, :16], spatial(saved)["bias"])
+    np.testing.assert_allclose(bias[:, 16:], np.tile(spatial(saved)["bias"].mean(1)[:, None], (1, 4)), rtol=1e-5)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), found) == jax.tree.map(lambda x: (x.shape, x.dtype), new.shapes())
+
+
+def test_dense_projections_over_patches_are_resized(tmp_path):
+    """From 2 x 2 to 4 x 4 patches: a matrix that averages stays one that averages."""
+    old, new = images(tmp_path, 4), images(tmp_path, 2)
+    saved = random(old.shapes())
+    spatial(saved)["weight"] = jnp.full((2, 4, 4), 1 / 4)
+    spatial(saved)["bias"] = jnp.full((2, 4), 1.5)
+    saved["stem"] = random(new.shapes()["stem"])
+    found = adapt(old, new, saved)
+    np.testing.assert_allclose(spatial(found)["weight"], np.full((2, 16, 16), 1 / 16), rtol=1e-5)
+    np.testing.assert_allclose(spatial(found)["bias"], np.full((2, 16), 1.5), rtol=1e-5)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_all_mismatches_are_listed(tmp_path, pool):
+    """A stem of other patches never fits; a dense projection with a cls token has no grid."""
+    old, new = images(tmp_path, 4, pool=pool), images(tmp_path, 2, pool=pool)
+    saved = random(old.shapes())
+    del saved["encoder"]["norm"]["scale"]
+    with pytest.raises(RunError) as caught:
+        adapt(old, new, saved)
+    message = str(caught.value)
+    assert message.startswith("the checkpoint there/3 does not fit this config: ")
+    assert "encoder/norm/scale is missing" in message and "stem/kernel is float32[16, 8], not float32[4, 8]" in message
+    assert ("spatial/weight is float32[2, 5, 5], not float32[2, 17, 17]" in message) is (pool == "cls")
+
+
+def test_dense_text_projections_cannot_change_length(tmp_path):
+    old, new = (text(tmp_path, length, spatial="dense") for length in (16, 12))
+    with pytest.raises(RunError, match=r"spatial/weight is float32\[2, 16, 16\], not float32\[2, 12, 12\]"):
+        adapt(old, new, random(old.shapes()))

@@ -1,0 +1,94 @@
+"""The smallest runs: a corpus, configs that train in a second, and a task without a model."""
+
+import random
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.tasks.base import Task, weighted
+
+WORDS = """the a of and to in is that it for on with as was at by this from which have not are or be one all their
+there when more will would about other into time some could them then only its new over after also two way may""".split()
+
+
+def write_corpus(path: Path, documents: int = 60) -> str:
+    """Writes documents of random words as JSON lines unless they are there; returns the path."""
+    rng = random.Random(0)
+    lines = ('{"text": "%s"}\n' % " ".join(rng.choices(WORDS, k=rng.randint(10, 60))) for _ in range(documents))
+    if not path.exists():
+        path.write_text("".join(lines))
+    return str(path)
+
+
+def text_config(folder: Path, **model):
+    """A masked language model of 2 layers on a corpus in `folder`, 6 steps."""
+    config = gmlp_config.default()
+    config.steps, config.batch_size = 6, 8
+    config.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.02, **model)
+    config.data.update(train=write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache"))
+    config.optimizer.warmup = 2
+    return config
+
+
+def image_config(**model):
+    """A classifier of the embedded digits, 6 steps."""
+    config = gmlp_config.default()
+    config.task, config.steps, config.batch_size = "image_classification", 6, 8
+    config.model.update(
+        layers=2, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1, spatial="dense", **model
+    )
+    config.optimizer.warmup = 2
+    return config
+
+
+class Line(Task):
+    """Fits y = x kernel + bias by the squared error. Examples carry weights, as sequences carry masked tokens."""
+
+    metrics = ("loss", "noise")
+    best, unit = ("loss", "min"), "examples"
+
+    def module(self, rngs):
+        raise NotImplementedError
+
+    def init(self, key):
+        return {"line": {"kernel": jax.random.normal(key, (3,)), "bias": jnp.zeros(())}}
+
+    def loss(self, params, batch, key):
+        line = params["line"]
+        errors = jnp.square(batch["x"] @ line["kernel"] + line["bias"] - batch["y"])
+        sums = {
+            "loss": weighted(errors, batch["weight"]),
+            "noise": weighted(jax.vmap(jax.random.normal)(batch["key"]), jnp.ones_like(errors)),
+        }
+        return sums["loss"][0], sums
+
+    def evaluate(self, params, batch):
+        _, sums = self.loss(params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))}, None)
+        return {"loss": sums["loss"], "examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}
+
+    def summarize(self, sums):
+        return {"loss": sums["loss"][0] / sums["loss"][1]}
+
+    def train_batches(self, start, host, hosts):
+        raise NotImplementedError
+
+    def evaluation_batches(self, host, hosts):
+        raise NotImplementedError
+
+    def evaluation_examples(self):
+        raise NotImplementedError
+
+    def save_assets(self):
+        raise NotImplementedError
+
+
+def line_batch(seed: int, size: int = 8) -> dict[str, np.ndarray]:
+    """A batch of `Line`; the weights differ between examples."""
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.normal(size=(size, 3)).astype(np.float32), "y": rng.normal(size=size).astype(np.float32),
+        "weight": np.arange(1, size + 1, dtype=np.float32),
+    }

@@ -59,11 +59,16 @@ def _over_tokens_forward(weight, x):
     return _mix(weight, x), (weight, x)
 
 
+def _summed_outer_products(g, x):
+    zero = jnp.zeros((g.shape[1], x.shape[1]), g.dtype)
+    return jax.lax.scan(lambda total, pair: (total + pair[0] @ pair[1].T, None), zero, (g, x))[0]
+
+
 def _over_tokens_backward(saved, g):
     weight, x = saved
     d_weight = jax.lax.platform_dependent(
         g, x,
-        cpu=lambda g, x: (g @ x.swapaxes(1, 2)).sum(0),
+        cpu=_summed_outer_products,
         default=lambda g, x: jnp.einsum("bic,bjc->ij", g, x),
     )
     return d_weight, _mix(weight.T, g)

@@ -7,7 +7,7 @@ Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE]
     toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
     memory    the training step compiled for TPU slices (extra `plan`): temporaries a chip, products recomputed
     compile   gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
-    loop      share of a short run's time that the loop waits for data, reports and checkpoints
+    loop      share of a short run's time that the device may wait for data, reports and checkpoints
 
 Each figure is a median with its range over the repeats; what is compared runs alternately.
 """
@@ -236,8 +236,8 @@ def bench_loop(_repeats: int) -> list[Row]:
     options.steps = 150
     with tempfile.TemporaryDirectory() as folder:
         waiting = loop.train(options, folder)["waiting"]
-    rows = [row(f"the loop waits for {name}", [100 * share], "% of the time") for name, share in waiting.items()]
-    return [*rows, row("the loop waits in all", [100 * sum(waiting.values())], "% of the time", "< 3")]
+    rows = [row(f"the device may wait for {name}", [100 * share], "% of the time") for name, share in waiting.items()]
+    return [*rows, row("the device may wait, in all", [100 * sum(waiting.values())], "% of the time", "< 3")]
 
 
 PARTS = {

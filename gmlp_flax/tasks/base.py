@@ -120,6 +120,8 @@ def require_path(path: str, key: str) -> str:
     Raises:
         DataError: naming the config key that gave it.
     """
+    if not path:
+        raise DataError(f"config.{key} is not set; give --config.{key}=PATH, a file or a folder")
     if not os.path.exists(path):
         raise DataError(f"config.{key} is {path!r}, which does not exist; give a file or a folder")
     return path

@@ -96,7 +96,7 @@ class Run:
         self.read_to, end = done, done == config.steps
         with self.task.train_batches(done, jax.process_index(), jax.process_count()) as batches:
             while not end:
-                batch = self._timed("data", lambda: partition.put_batch(self.mesh, next(batches)))
+                batch = self._next_batch(batches, pending)
                 state, window = train_step(state, batch)
                 done += 1
                 self._read(pending)
@@ -120,6 +120,14 @@ class Run:
                 if save:
                     self._timed("checkpoints", lambda: self._save(state, done))
         return state, done
+
+    def _next_batch(self, batches: Any, pending: tuple[int, Any] | None) -> dict[str, jax.Array]:
+        """The next batch, on its way to the devices. It counts as waiting only if the step before is done by then."""
+        begin = time.perf_counter()
+        batch = partition.put_batch(self.mesh, next(batches))
+        if pending is None or pending[1]["loss"][0].is_ready():
+            self.seconds["data"] += time.perf_counter() - begin
+        return batch
 
     def _read(self, pending: tuple[int, Any] | None) -> None:
         """Waits for a step and writes the line of the metrics where one is due.
@@ -208,8 +216,8 @@ class Run:
         return result
 
     def _shares(self) -> dict[str, float]:
-        """Share of the time between the first step and the last, without evaluation, that the loop spent on other
-        things than waiting for the device: an upper bound of what the device waited."""
+        """Share of the time between the first step and the last, without evaluation, in which the device may have waited
+        for data, reports or checkpoints: an upper bound."""
         elapsed = time.perf_counter() - self.started - self.seconds["evaluation"]
         return {name: round(self.seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}
 

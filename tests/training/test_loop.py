@@ -1,0 +1,40 @@
+"""What a finished run says of itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from gmlp_flax import config
+from gmlp_flax.training import loop
+
+
+def test_result_and_metrics_agree(text_run):
+    result = json.loads((text_run / "result.json").read_text())
+    lines = [json.loads(line) for line in (text_run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [4, 8, 12]
+    assert [line["step"] for line in lines if "eval" in line] == [6, 12]
+    assert (result["step"], result["eval"]) == (12, lines[-1]["eval"])
+    assert set(result["waiting"]) == {"data", "report", "checkpoints"}
+    assert all(0 <= share < 1 for share in result["waiting"].values())
+
+
+def test_a_finished_run_does_not_train_again(text_run, tmp_path):
+    again = tmp_path / "run"
+    shutil.copytree(text_run, again)
+    options = config.load(str(again / "config.json"))
+    before = (again / "metrics.jsonl").read_text()
+    result = loop.train(options, str(again))
+    assert result["eval"] == json.loads((text_run / "result.json").read_text())["eval"]
+    assert (again / "metrics.jsonl").read_text() == before
+
+
+def test_fewer_steps_than_done_is_refused(text_run, tmp_path):
+    again = tmp_path / "run"
+    shutil.copytree(text_run, again)
+    options = config.load(str(again / "config.json"))
+    options.steps = 8
+    with pytest.raises(loop.RunError, match="is at step 12, beyond config.steps=8: raise it"):
+        loop.train(options, str(again))

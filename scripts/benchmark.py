@@ -154,12 +154,13 @@ def timm_calls() -> dict[str, Callable]:
     """The same of timm's, or nothing where torch and timm are not installed."""
     try:
         import torch
+        from torch import library
 
         # Without a torchvision that fits, timm asks for two of its operators as it is imported, and never runs them.
         if not hasattr(torch.ops.torchvision, "nms"):
             arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define("torchvision::nms", arguments)
-            torch.library.define("torchvision::qnms", arguments)
+            library.define("torchvision::nms", arguments)
+            library.define("torchvision::qnms", arguments)
         import timm
     except ImportError as error:
         print(f"timm is left out ({error}): pip install -e .[bench]", file=sys.stderr)

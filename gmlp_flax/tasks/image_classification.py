@@ -59,6 +59,7 @@ class ImageClassification(Task):
         )
 
     def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+        """Cross-entropy with smoothed labels: "image" uint8 [batch, height, width, channels], "label" int32 [batch]."""
         logits = self.apply(params, batch["image"], key)
         targets = optax.smooth_labels(
             jax.nn.one_hot(batch["label"], logits.shape[-1]), self.config.optimizer.label_smoothing
@@ -71,6 +72,7 @@ class ImageClassification(Task):
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> Sums:
+        """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32 [batch]."""
         logits, labels, weight = self.apply(params, batch["image"]), batch["label"], batch["weight"]
         _, best = jax.lax.top_k(logits, min(5, logits.shape[-1]))
         hits = best == labels[:, None]

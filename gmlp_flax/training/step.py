@@ -69,6 +69,7 @@ def make_train_step(
     rate = schedule.learning_rate(config)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+        """One update from a global batch, leading axis the example."""
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         example_key, batch_key = jax.random.split(key)
         size = jax.tree.leaves(batch)[0].shape[0]

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -35,16 +35,21 @@ SCHEMA = {
     "batch_size": Key(32, "examples a step, over all devices and microbatches"),
     "init_from": Key("", "run folder or checkpoint whose parameters start this run; empty: fresh"),
     "model": {
-        "block": Key("gmlp", "the token mixer", ("gmlp",)),
+        "block": Key("gmlp", "the token mixer", ("gmlp", "transformer", "mixer")),
         "layers": Key(6, "number of blocks (the paper's L)"),
         "d_model": Key(128, "width of the residual stream"),
-        "d_ffn": Key(768, "width inside a block, both halves of the gate counted"),
+        "d_ffn": Key(768, "width inside a block; of gMLP, both halves of the gate counted"),
         "gate": Key("split", "Table 3's gate; split is the Spatial Gating Unit",
                     ("linear", "additive", "multiplicative", "split")),
         "spatial": Key("toeplitz", "the spatial projection: [n, n], or 2n - 1 taps", ("toeplitz", "dense")),
         "toeplitz": Key("direct", "how taps are applied; README says where fft overtakes", ("direct", "fft")),
         "spatial_init_std": Key(1e-6, "standard deviation of spatial weights at the start (paper: near zero)"),
         "d_attn": Key(0, "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP"),
+        "positions": Key("none", "learned table, or the Transformer's bias on its logits or in their place",
+                         ("none", "absolute", "relative", "relative_only")),
+        "heads": Key(4, "Transformer: attention heads"),
+        "relative_buckets": Key(0, "Transformer: T5's logarithmic buckets of offsets (T5: 32); 0: one an offset"),
+        "d_spatial": Key(64, "Mixer: width of the MLP over tokens"),
         "activation": Key("gelu", "the exact GELU, or its tanh form", ("gelu", "gelu_tanh")),
         "norm_eps": Key(1e-6, "epsilon of the layer norms"),
         "survival": Key(1.0, "probability that stochastic depth keeps a residual branch of a sample"),
@@ -62,10 +67,15 @@ SCHEMA = {
         "pool": Key("mean", "images: mean of the tokens, or a cls token with a pre-logits layer", ("mean", "cls")),
     },
     "data": {
-        "train": Key("embedded", "a path, or `embedded`: CPython's reference manual, UCI's digits"),
-        "heldout": Key("", "path of the held-out data; empty: a share of the training data"),
+        "train": Key("embedded", "a path, `tfds:NAME/CONFIG`, or `embedded`: CPython's reference manual, UCI's digits"),
+        "heldout": Key("", "path of the held-out data; empty: a split or a share of the training data"),
+        "split": Key("", "text: the split to train on; empty: `train` where the corpus has splits"),
+        "heldout_split": Key("", "text: the split held out; empty: `validation` where the corpus has it"),
         "heldout_share": Key(0.05, "share of the training data held out where no path is given"),
-        "tokenizer": Key("", "a SentencePiece model; empty: trained on the training text and cached"),
+        "tokenizer": Key("", "a SentencePiece model or a WordPiece vocabulary; empty: trained on the training text"),
+        "packing": Key("concatenated", "text: windows over all documents in a row, or over each one alone",
+                       ("concatenated", "documents")),
+        "max_bad_records": Key(0, "text: records that do not parse are skipped, as many in all; one more stops the run"),
         "cache": Key("", "folder for tokenizers and token ids; empty: ~/.cache/gmlp_flax"),
         "min_scale": Key(0.08, "images: least share of the picture that a training crop covers; 1: no crop"),
         "eval_crop": Key(0.875, "images: share of the resized picture's side that evaluation crops; 1: all of it"),
@@ -79,6 +89,7 @@ SCHEMA = {
         "max_predictions": Key(20, "at most this many a sequence (BERT: 20 at length 128)"),
         "mask_share": Key(0.8, "share of the predicted that [MASK] replaces"),
         "random_share": Key(0.1, "share of the predicted that a random token replaces; the rest stays"),
+        "static": Key(False, "mask each sequence once, instead of anew each time that it is seen"),
     },
     "optimizer": {
         "learning_rate": Key(1e-3, "peak of the schedule"),
@@ -114,7 +125,7 @@ SCHEMA = {
 
 
 AT_LEAST = {
-    0: ("seed", "eval.every", "eval.batch_size", "optimizer.warmup", "optimizer.clip", "checkpoint.keep_best"),
+    0: ("seed", "eval.every", "eval.batch_size", "data.max_bad_records", "optimizer.warmup", "optimizer.clip", "checkpoint.keep_best"),
     1: ("steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
         "masking.max_predictions"),
 }
@@ -187,6 +198,8 @@ def check_overrides(argv: list[str]) -> None:
 def explain(error: Exception, where: str) -> ConfigError:
     """One line for an exception that came out of evaluating a config file or an override."""
     message = " ".join(str(error).split())
+    if isinstance(error, ConfigError):
+        return ConfigError(f"{where}: {message}")
     if missing := re.search(r'Key "([^"]+)" does not exist', message):
         return ConfigError(f"{where}: there is no config key {missing[1]!r}{nearest(missing[1], [n for n, _ in keys()])}")
     return ConfigError(f"{where}: {type(error).__name__}: {message}")
@@ -278,6 +291,37 @@ def load(path: str) -> ml_collections.ConfigDict:
 def from_file(path: str, arg: str = "") -> ml_collections.ConfigDict:
     """Evaluates a config file as `--config=path:arg` does."""
     return runpy.run_path(path)["get_config"](arg)
+
+
+def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple[str, ...]:
+    """Splits a config file's argument, NAME or NAME,option=value,..., into the name and the options' values.
+
+    Args:
+        arg: what follows the colon in --config=FILE:ARG.
+        names: the names that may stand first.
+        options: the values that each option may take; the first is its default.
+
+    Raises:
+        ConfigError: a name, an option or a value is unknown.
+    """
+    name, *rest = arg.split(",")
+    if name not in names:
+        raise ConfigError(f"the config's argument is {name!r}{_among(name, names)}")
+    chosen = {option: values[0] for option, values in options.items()}
+    for word in rest:
+        option, _, value = word.partition("=")
+        if option not in options:
+            expected = ", ".join(f"{known}=..." for known in options) or "nothing after the name"
+            raise ConfigError(f"the config's argument has {word!r}: expected {expected}")
+        if value not in options[option]:
+            raise ConfigError(f"the config's argument has {word!r}: {option} is one of {', '.join(options[option])}")
+        chosen[option] = value
+    return name, *chosen.values()
+
+
+def _among(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {close[0]!r}?" if close else f": expected one of {', '.join(names)}"
 
 
 get_config = load  # This module, as a config file whose argument is the path of a config.json.

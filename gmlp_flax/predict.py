@@ -42,7 +42,7 @@ def fill(trained: Trained, line: str, top: int = 5) -> list[Ranked]:
         raise RunError(f"there is no [MASK] in {line!r}; put one where a token is to be predicted")
     if len(ids) > model.length:
         raise RunError(f"the line has {len(ids)} tokens, the model reads at most {model.length}: {line[:60]!r}...")
-    if model.spatial == "dense":  # one made for exactly this many tokens
+    if model.spatial == "dense" or model.block == "mixer":  # made for exactly this many tokens
         ids += [tokenizer.pad_id] * (model.length - len(ids))
     logits = jax.jit(trained.task.apply)(trained.weights, np.array([ids]), np.array([positions]))[0]
     return [_rank(scores, [tokenizer.piece(i) for i in range(tokenizer.vocab_size)], top) for scores in logits]

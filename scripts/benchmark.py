@@ -4,8 +4,11 @@ Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE]
 
     step      gMLP-S, 224 px, f32, batch 8, training step and forward pass: beside one large matrix product, and beside
               timm's gmlp_s16_224 under torch where it is installed (extra `bench`)
+    long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
     toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
-    memory    the training step compiled for TPU slices (extra `plan`): temporaries a chip, products recomputed
+    text      tokens a second: preparing text beside the bare tokenizer, and batches from prepared ids
+    memory    the training step compiled for TPU slices (extra `plan`): temporaries a chip, products recomputed; gMLP-S
+              and -B, and the seven models of Table 5
     compile   gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
     loop      share of a short run's time that the device may wait for data, reports and checkpoints
 
@@ -20,6 +23,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import statistics
 import sys
 import tempfile
@@ -29,9 +33,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import sentencepiece
 from absl import logging
 
 from gmlp_flax import cli, config
+from gmlp_flax.data import embedded, in_memory, packing, prepare, prepared
+from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.models import sizes, toeplitz
 from gmlp_flax.training import dry_run, loop, optimizer, partition, step
 
@@ -134,20 +141,32 @@ def our_calls() -> dict[str, Callable]:
     """A whole training step (AdamW, clipping) and a forward pass of our gMLP-S."""
     options = config.from_file(os.path.join(CONFIGS, "own_images.py"), "gmlp_s")
     options.batch_size, options.model.dtype, options.model.survival = BATCH, "float32", 1.0
+    task = dry_run.dataless_task(options)
+    forward, params = jax.jit(task.apply), task.init(jax.random.key(0))
+    pixels = example_batch(options)["image"]
+    return {"ours step": step_call(options), "ours forward": lambda: forward(params, pixels).block_until_ready()}
+
+
+def example_batch(options) -> dict[str, jax.Array]:
+    """A batch with the shapes of a config's, its integers random and small enough for any vocabulary or label."""
+    rng, mesh = np.random.default_rng(0), partition.make_mesh()
+    shapes = dry_run.batch_shapes(options, mesh)
+    return {name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding) for name, x in shapes.items()}
+
+
+def step_call(options) -> Callable:
+    """The training step of a config, called until it is done, on one batch again and again."""
     task, mesh = dry_run.dataless_task(options), partition.make_mesh()
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     transformation = optimizer.make(options, params)
     state = [jax.jit(lambda params: step.init_state(task, transformation, False, params))(params)]
-    train_step = step.make_train_step(task, transformation, mesh, options)
-    pixels = np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3), np.uint8)
-    batch = partition.put_batch(mesh, {"image": pixels, "label": np.arange(BATCH, dtype=np.int32)})
-    forward = jax.jit(task.apply)
+    train_step, batch = step.make_train_step(task, transformation, mesh, options), example_batch(options)
 
     def one_step() -> None:
         state[0], window = train_step(state[0], batch)
         jax.block_until_ready((state[0], window))
 
-    return {"ours step": one_step, "ours forward": lambda: forward(params, batch["image"]).block_until_ready()}
+    return one_step
 
 
 def timm_calls() -> dict[str, Callable]:
@@ -201,18 +220,80 @@ def bench_toeplitz(repeats: int) -> list[Row]:
     return rows
 
 
-def bench_memory(_repeats: int) -> list[Row]:
-    """gMLP-S and gMLP-B at the paper's batch, compiled for TPU v5e."""
+def bench_long(repeats: int) -> list[Row]:
+    """The training step of a small gMLP on one sequence (configs/long_text.py), with either algorithm."""
     rows = []
-    for name, topology, goal in (("gmlp_s", "v5e:4x4", 8.5), ("gmlp_b", "v5e:4x8", 9.0)):
-        options = config.from_file(os.path.join(CONFIGS, "own_images.py"), name)
-        options.batch_size = 4096
+    for n in (512, 1024, 2048, 4096, 8192, 16384):
+        calls = {}
+        for name in ("direct", "fft"):
+            options = config.from_file(os.path.join(CONFIGS, "long_text.py"), f"{n},scale=small")
+            options.batch_size, options.model.toeplitz = jax.device_count(), name
+            compiled = dry_run.lower(options, partition.make_mesh()).compile()
+            temporary = compiled.memory_analysis().temp_size_in_bytes / n
+            rows.append(row(f"n {n} {name}: temporary memory a token", [temporary / 1e3], "KB"))
+            calls[name] = step_call(options)
+        seconds = measure(calls, repeats)
+        rows.append(row(f"n {n}: fft's speed over direct's", ratios(seconds["direct"], seconds["fft"]), "x"))
+    return rows
+
+
+# Config, its argument, examples a step, TPU slice, limits in GB of temporaries a chip and in matrix products.
+PROGRAMS = (
+    ("own_images.py", "gmlp_s", 4096, "v5e:4x4", 8.5, 14),
+    ("own_images.py", "gmlp_b", 4096, "v5e:4x8", 9.0, 14),
+    *(
+        ("c4_bert.py", name, 256, "v5p:2x2x2", 42.0 if name == "gmlp_xlarge" else None, None)
+        for name, model in sizes.PUBLISHED.items() if model.source == "Table 5"
+    ),
+)
+
+
+def bench_memory(_repeats: int) -> list[Row]:
+    """gMLP-S and gMLP-B at the paper's batch on TPU v5e, the models of Table 5 on 8 chips of v5p, all in bfloat16."""
+    rows = []
+    for file, name, batch, topology, limit, needed in PROGRAMS:
+        options = config.from_file(os.path.join(CONFIGS, file), name)
+        options.batch_size = batch
         compiled = dry_run.lower(options, dry_run.tpu_mesh(topology)).compile()
-        temporary = compiled.memory_analysis().temp_size_in_bytes / 1e9
-        rows.append(row(f"{name}, bf16, batch 4096, {topology}: temporaries a chip", [temporary], "GB", f"<= {goal}"))
-        products = len(re.findall(r"= \S+ (?:dot|convolution)\(", compiled.as_text()))
-        # A block has 3, once forward and twice backward; the stem 1 and 1, the head 1 and 2.
-        rows.append(row(f"{name}: matrix products beyond the needed 14", [products - 14], "", "0"))
+        temporary, goal = compiled.memory_analysis().temp_size_in_bytes / 1e9, f"<= {limit}" if limit else ""
+        rows.append(row(f"{name}, batch {batch}, {topology}: temporaries a chip", [temporary], "GB", goal))
+        if needed:
+            # A block has 3 products, once forward and twice backward; the stem 1 and 1, the head 1 and 2.
+            products = len(re.findall(r"= \S+ (?:dot|convolution)\(", compiled.as_text()))
+            rows.append(row(f"{name}: matrix products beyond the needed {needed}", [products - needed], "", "0"))
+    return rows
+
+
+def bench_text(repeats: int) -> list[Row]:
+    """Preparing and batching the embedded text, twenty times over, on one core."""
+    documents = 20 * embedded.embedded_text("train")
+    tokenizer = Tokenizer.train(documents, 8000)
+    bare = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            def prepare_and_pack() -> None:
+                shutil.rmtree(folder)
+                made = prepare.prepare(in_memory.corpus("benchmark", documents), tokenizer, folder, workers=1)
+                windows = packing.Packing(made, 128)
+                for first in range(0, len(windows), windows.group):
+                    windows.windows(first, first + windows.group)
+
+            calls = {"bare": lambda: bare.encode(documents, num_threads=1), "prepared": prepare_and_pack}
+            seconds = measure(calls, repeats)
+            made = prepared.Prepared(folder)
+            rows = [
+                row("the bare tokenizer", [made.tokens / value / 1e6 for value in seconds["bare"]], "M tokens/s"),
+                row("tokenised, written and packed, of that", ratios(seconds["bare"], seconds["prepared"]), "", ">= 0.8"),
+            ]
+            for length, batch in ((128, 2048), (512, 256)):
+                with packing.train_batches(packing.Packing(made, length), seed=0, start=0, batch_size=batch) as batches:
+                    taken = measure({"20": lambda: [next(batches) for _ in range(20)]}, repeats)["20"]
+                rates = [20 * length * batch / value / 1e6 for value in taken]
+                rows.append(row(f"batches of {batch} x {length} from prepared ids", rates, "M tokens/s", ">= 20"))
+    finally:
+        os.sched_setaffinity(0, cores)
     return rows
 
 
@@ -242,7 +323,8 @@ def bench_loop(_repeats: int) -> list[Row]:
 
 
 PARTS = {
-    "step": bench_step, "toeplitz": bench_toeplitz, "memory": bench_memory, "compile": bench_compile, "loop": bench_loop,
+    "step": bench_step, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text, "memory": bench_memory,
+    "compile": bench_compile, "loop": bench_loop,
 }
 
 

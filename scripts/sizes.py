@@ -12,12 +12,12 @@ from gmlp_flax.models import sizes
 
 
 def rows() -> list[dict]:
-    """One object a model: name, params, paper_params_m, flops, paper_flops_g, source, note."""
+    """One object a model: name, params and flops, the paper's where it prints them, its perplexity, source, note."""
     return [
         {
             "name": name, "params": sizes.param_count(model), "paper_params_m": model.params_m,
             "flops": sizes.forward_flops(model), "paper_flops_g": model.flops_g, "source": model.source,
-            "note": model.note,
+            "paper_perplexity": model.perplexity, "note": model.note,
         }
         for name, model in sizes.PUBLISHED.items()
     ]
@@ -31,12 +31,13 @@ def main() -> None:
     if args.json:
         print(json.dumps(rows(), indent=2))
         return
-    print(f"{'model':<13}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source   note")
+    print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source    note")
     for row in rows():
+        params = "" if row["paper_params_m"] is None else f"{row['paper_params_m']:g}"
         flops = "" if row["paper_flops_g"] is None else f"{row['paper_flops_g']:.1f}"
         print(
-            f"{row['name']:<13}{row['params']:>13,}{row['params'] / 1e6:>8.1f}{row['paper_params_m']:>9g}"
-            f"{row['flops'] / 1e9:>9.2f}{flops:>8}  {row['source']}  {row['note']}"
+            f"{row['name']:<15}{row['params']:>13,}{row['params'] / 1e6:>8.1f}{params:>9}"
+            f"{row['flops'] / 1e9:>9.2f}{flops:>8}  {row['source']:<8}  {row['note']}".rstrip()
         )
 
 

@@ -16,14 +16,21 @@ from gmlp_flax.analysis.drawing import save, subplots
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.training import folder
+from gmlp_flax.training.errors import RunError
 
 TOKENS_SHOWN = 6  # columns of the image figure
 
 
 def matrices(trained: folder.Trained) -> np.ndarray:
-    """The spatial weights of all layers, float32 [layers, n, n]; rows are outputs."""
+    """The spatial weights of all layers, float32 [layers, n, n]; rows are outputs.
+
+    Raises:
+        RunError: the run's blocks have none.
+    """
     import jax
 
+    if (block := trained.config.model.block) != "gmlp":
+        raise RunError(f"the run's config.model.block is {block!r}, which has no spatial gate to draw: give a run of gmlp")
     spatial = trained.weights["encoder"]["blocks"]["gate"]["spatial"]
     expanded = jax.vmap(toeplitz.expand)(spatial["taps"]) if "taps" in spatial else spatial["weight"]
     return np.asarray(expanded)

@@ -2,11 +2,12 @@
 
 Nothing here knows of models or devices, and nothing imports jax. Import the modules by name:
 
-    text_sources     documents from text files, folders and JSON lines
+    corpora          documents from text, JSON lines, parquet and TFDS folders, in parts (documents, records, files)
     image_sources    image folders and tar files, as random-access sources
     embedded         a small text and a small image set that need no download
-    tokenizer        train, load, encode, decode
-    text             documents -> token ids -> fixed-length windows
+    tokenizer        text -> ids and back: SentencePiece models (train, load) and WordPiece vocabularies
+    prepare          corpus -> token ids on disk (the format: prepared), on all cores, resumed after a kill
+    packing          prepared ids -> fixed-length windows, and (seed, step) -> a batch of them
     images           decode, and the views used for training and evaluation
     pipeline         source -> this host's batches
     cache            files that are built once, checked, and replaced atomically

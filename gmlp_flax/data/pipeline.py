@@ -83,7 +83,7 @@ def train_batches(
         DataError: the source is empty, or `batch_size` is not divisible by `hosts`. One raised by `transform` or the
             source reaches the caller of `next`.
     """
-    per_host = _per_host(source, batch_size, hosts)
+    each = per_host(source, batch_size, hosts)
     # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
     order_seed, transform_seed = map(int, np.random.SeedSequence(seed).generate_state(2))
     examples = grain.MapDataset.source(source).shuffle(order_seed).repeat()
@@ -91,7 +91,7 @@ def train_batches(
         # Before the hosts part ways, so that the generator follows the global place.
         examples = examples.random_map(transform, seed=transform_seed)
     # There is no remainder; but allowing for one, Grain divides the endless length as a float, and overflows.
-    batches = examples[host::hosts].batch(per_host, drop_remainder=True)
+    batches = examples[host::hosts].batch(each, drop_remainder=True)
     return _read_ahead(batches[start:], workers, threads, buffer)
 
 
@@ -118,7 +118,7 @@ def evaluation_batches(
     Raises:
         DataError: as in `train_batches`.
     """
-    per_host = _per_host(source, batch_size, hosts)
+    each = per_host(source, batch_size, hosts)
     last = len(source) - 1
 
     def weighted(place: int) -> Example:
@@ -127,7 +127,7 @@ def evaluation_batches(
         return {**example, "weight": np.float32(place <= last)}
 
     places = grain.MapDataset.range(evaluation_count(source, batch_size) * batch_size)
-    return _read_ahead(places.map(weighted)[host::hosts].batch(per_host), workers, threads, buffer)
+    return _read_ahead(places.map(weighted)[host::hosts].batch(each), workers, threads, buffer)
 
 
 def evaluation_count(source: Sequence[Example], batch_size: int) -> int:
@@ -135,7 +135,21 @@ def evaluation_count(source: Sequence[Example], batch_size: int) -> int:
     return math.ceil(len(source) / batch_size)
 
 
-def _per_host(source: Sequence[Example], batch_size: int, hosts: int) -> int:
+def read_ahead(
+    make_batch: Callable[[int], Batch], *, start: int, workers: int = 0, threads: int = 2, buffer: int = 4
+) -> Batches:
+    """The batches make_batch(start), make_batch(start + 1), ... without end, made ahead of their use.
+
+    Args:
+        make_batch: called in threads; with `workers` it is pickled.
+        others: as in `train_batches`.
+    """
+    # More steps than any run has, few enough for Grain to divide as floats.
+    return _read_ahead(grain.MapDataset.range(start, 2**52).map(make_batch), workers, threads, buffer)
+
+
+def per_host(source: Sequence[Example], batch_size: int, hosts: int) -> int:
+    """Examples of a batch on each host; raises DataError as `train_batches` does."""
     if len(source) == 0:
         raise DataError(f"{source!r} has no examples; give a source with at least one")
     if batch_size < 1 or batch_size % hosts:

@@ -1,17 +1,115 @@
-"""Tiny attention, the single head that turns gMLP into aMLP (paper, section 4.3 and Figure 6)."""
+"""Attention: the tiny head that makes aMLP of gMLP, the many heads of a Transformer, and their relative positions."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
+from gmlp_flax.models import toeplitz
 from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.products import NAME
 from gmlp_flax.models.spec import EncoderSpec
+
+MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
+
+
+def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.Array:
+    """q k^T / sqrt(d): [..., queries, d] and [..., keys, d] to [..., queries, keys] in the precise type."""
+    return jnp.einsum("...nd,...md->...nm", q, k, preferred_element_type=precise_dtype) * q.shape[-1] ** -0.5
+
+
+def mix(scores: jax.Array, v: jax.Array) -> jax.Array:
+    """softmax(scores) v, the softmax in the type of the scores.
+
+    Args:
+        scores: [..., queries, keys]; leading axes that it lacks are shared.
+        v: [..., keys, d].
+
+    Returns:
+        [..., queries, d] in the type of v. Being a product over tokens, it is kept by the remat policy `matmuls`.
+    """
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
+
+
+def buckets(offsets: np.ndarray, count: int) -> np.ndarray:
+    """T5's buckets of offsets key - query, for attention in both directions (arXiv 1910.10683, section 2.1).
+
+    Half of the buckets serve offsets above 0. Of each half, the first half holds one distance a bucket, and the rest
+    grow logarithmically up to MAX_DISTANCE.
+
+    Args:
+        offsets: integers of any shape.
+        count: number of buckets, even, 4 to 256.
+
+    Returns:
+        Integers below `count`, of the same shape.
+    """
+    half, exact = count // 2, count // 4
+    distance = np.abs(offsets)
+    growth = np.log2(np.maximum(distance, exact) / exact) * (half - exact) / np.log2(MAX_DISTANCE / exact)
+    far = np.minimum(exact + growth.astype(int), half - 1)
+    return half * (offsets > 0) + np.where(distance < exact, distance, far)
+
+
+class RelativeBias(nnx.Module):
+    """What a head adds to its logits for the offset of a key from its query, one set a head and layer (as in T5).
+
+    Parameter: `bias` [heads, 2n - 1], one an offset in the order of Toeplitz taps, or [heads, relative_buckets].
+    One an offset is the default: it fits the 96M that Table 3 prints for the Transformer without content terms, where
+    32 buckets give 95M.
+    """
+
+    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+        entries = spec.relative_buckets or 2 * spec.length - 1
+        init = nnx.initializers.normal(0.02)
+        self.bias = nnx.Param(init(rngs.params(), (spec.heads, entries), spec.param_dtype))
+        self.spec = spec
+
+    def __call__(self, tokens: int) -> jax.Array:
+        """The logits' bias [heads, tokens, tokens]: for fewer than n tokens, the upper-left corner of n's.
+
+        Raises:
+            ValueError: more tokens than n, where each offset has a bias of its own.
+        """
+        if self.spec.relative_buckets:
+            taps = self.bias[...][:, buckets(np.arange(1 - tokens, tokens), self.spec.relative_buckets)]
+        elif tokens > self.spec.length:
+            raise ValueError(f"the relative bias was made for at most {self.spec.length} tokens and was given {tokens}")
+        else:
+            taps = jax.vmap(lambda taps: toeplitz.crop(taps, tokens))(self.bias[...])
+        return jax.vmap(toeplitz.expand)(taps)
+
+
+class MultiHeadAttention(nnx.Module):
+    """softmax(q k^T / sqrt(d_model / heads) + bias) v in each head, the heads side by side through a projection.
+
+    With `positions="relative_only"` the content terms are gone: the weights are softmax(bias), the same for every
+    input, and there is neither q nor k (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer).
+    """
+
+    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+        self.content = spec.positions != "relative_only"
+        self.proj_in = Linear(spec, spec.d_model, (3 if self.content else 1) * spec.d_model, rngs)
+        self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
+        self.out = Linear(spec, spec.d_model, spec.d_model, rngs)
+        self.spec = spec
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to the same."""
+        batch, tokens, width = x.shape
+        heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
+        *q_k, v = heads.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d_model / heads]
+        bias = self.relative(tokens) if self.relative else 0
+        scores = scaled_scores(*q_k, self.spec.precise_dtype) + bias if self.content else bias
+        return self.out(mix(scores, v).swapaxes(1, 2).reshape(batch, tokens, width))
 
 
 class TinyAttention(nnx.Module):
-    """softmax(q k^T / sqrt(d_attn)) v with one head, projected to d_out.
+    """softmax(q k^T / sqrt(d_attn)) v with one head, projected to d_out (paper, section 4.3 and Figure 6).
 
     The output projection starts near zero like the spatial projection that it is added to, so that a fresh gate is 1.
     """
@@ -25,6 +123,4 @@ class TinyAttention(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, tokens, d_out]."""
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
-        scores = jnp.einsum("bnd,bmd->bnm", q, k, preferred_element_type=self.precise_dtype)
-        weights = jax.nn.softmax(scores * q.shape[-1] ** -0.5, axis=-1).astype(x.dtype)
-        return self.out(jnp.einsum("bnm,bmd->bnd", weights, v))
+        return self.out(mix(scaled_scores(q, k, self.precise_dtype), v))

@@ -57,6 +57,11 @@ class Encoder(nnx.Module):
     def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
         if spec.block not in BLOCKS:
             raise ValueError(f"model.block is {spec.block!r}: expected one of {', '.join(BLOCKS)}")
+        if spec.positions.startswith("relative") and spec.block != "transformer":
+            raise ValueError(
+                f"model.positions is {spec.positions!r}: the {spec.block} block has no attention logits to put it in; "
+                "set none or absolute"
+            )
         make = nnx.vmap(lambda rngs: BLOCKS[spec.block](spec, rngs), in_axes=0, out_axes=0)
         self.blocks = make(rngs.split(spec.layers))
         self.norm = LayerNorm(spec, spec.d_model)

@@ -10,6 +10,7 @@ from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.positions import LearnedPositions
 from gmlp_flax.models.spec import EncoderSpec
 
 POOLS = ("mean", "cls")
@@ -41,7 +42,7 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
 
 
 class ImageClassifier(nnx.Module):
-    """Patch stem, encoder, pooled classifier; no position embedding (paper, section 3).
+    """Patch stem, encoder, pooled classifier; no position embedding (paper, section 3) unless the spec asks for it.
 
     `pool="mean"` averages the tokens (the choice of timm, whose gMLP-S reaches the paper's accuracy). `pool="cls"`
     adds a token, reads it through a pre-logits layer as early ViTs do, and matches the paper's parameter counts.
@@ -63,6 +64,7 @@ class ImageClassifier(nnx.Module):
             raise ValueError(f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels")
         self.stem = Linear(spec, patch_size[0] * patch_size[1] * channels, spec.d_model, rngs)
         self.cls = nnx.Param(jnp.zeros((spec.d_model,), spec.param_dtype)) if pool == "cls" else None
+        self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
         self.encoder = Encoder(spec, rngs)
         self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pool == "cls" else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)
@@ -85,6 +87,8 @@ class ImageClassifier(nnx.Module):
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
             x = jnp.concatenate([cls, x], axis=1)
+        if self.positions is not None:
+            x = self.positions(x)
         x, precise = self.encoder(x, key), self.spec.precise_dtype
         x = jnp.tanh(self.pre_logits(x[:, 0])) if self.pre_logits is not None else x.mean(axis=1, dtype=precise)
         return self.head(x.astype(precise))

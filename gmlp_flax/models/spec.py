@@ -10,6 +10,7 @@ import jax.numpy as jnp
 GATES = ("linear", "additive", "multiplicative", "split")
 SPATIAL = ("dense", "toeplitz")
 TOEPLITZ = ("direct", "fft")
+POSITIONS = ("none", "absolute", "relative", "relative_only")
 ACTIVATIONS = ("gelu", "gelu_tanh")
 REMAT = ("none", "matmuls", "full")
 SURVIVAL_SCHEDULES = ("constant", "linear")
@@ -25,13 +26,18 @@ class EncoderSpec:
         layers: number of blocks (the paper's L).
         length: number of tokens the spatial projections are made for (the paper's n).
         d_model: width of the residual stream.
-        d_ffn: width after the first channel projection, both halves of the gate counted (section 2).
+        d_ffn: width after the first channel projection; of gMLP, both halves of the gate counted (section 2).
         gate: one of Table 3's four: "linear" s = f(Z), "additive" s = Z + f(Z), "multiplicative" s = Z * f(Z),
             "split" s = Z1 * f(Z2), the Spatial Gating Unit.
         spatial: "dense", an unconstrained W [n, n] (vision), or "toeplitz", 2n - 1 taps (all of the paper's text runs).
         toeplitz: the algorithm that applies the taps, "direct" (W is materialised) or "fft". Both are exact.
         spatial_init_std: standard deviation of W or of the taps at initialisation. The paper says "near zero".
         d_attn: size of the single head of tiny attention (Figure 6); 0 leaves it out (gMLP), 64 or 128 makes aMLP.
+        positions: "none" (gMLP, Mixer), "absolute", a learned table added to the embeddings, "relative", a bias on the
+            logits of each of the Transformer's heads, or "relative_only", that bias in place of the logits.
+        heads: the Transformer's attention heads, each of d_model / heads channels.
+        relative_buckets: entries of a relative bias: T5's logarithmic buckets (T5 has 32), or 0, one an offset.
+        d_spatial: width of the Mixer's MLP over tokens.
         activation: "gelu", the exact one, or "gelu_tanh", its approximation. The paper does not say which.
         norm_eps: epsilon of every layer norm.
         survival: probability that a residual branch is kept for a sample (Table 1); 1 turns stochastic depth off.
@@ -39,8 +45,8 @@ class EncoderSpec:
         dropout: rate of dropout on the embeddings and on every residual branch.
         dtype: type of activations and matrix products. Parameters, norms, softmax and logits stay in float32.
         remat: what backward recomputes: "none" keeps all, "matmuls" keeps the products over channels and over tokens
-            and recomputes the rest (also tiny attention's scores, O(n^2) a sample), "full" keeps each block's input
-            alone.
+            and recomputes the rest (also the scores of attention, O(n^2) a head and sample), "full" keeps each
+            block's input alone.
     """
 
     layers: int
@@ -53,6 +59,10 @@ class EncoderSpec:
     toeplitz: str = "direct"
     spatial_init_std: float = 1e-6
     d_attn: int = 0
+    positions: str = "none"
+    heads: int = 4
+    relative_buckets: int = 0
+    d_spatial: int = 64
     activation: str = "gelu"
     norm_eps: float = 1e-6
     survival: float = 1.0
@@ -63,18 +73,25 @@ class EncoderSpec:
 
     def __post_init__(self):
         for field, allowed in (
-            ("gate", GATES), ("spatial", SPATIAL), ("toeplitz", TOEPLITZ), ("activation", ACTIVATIONS),
-            ("remat", REMAT), ("survival_schedule", SURVIVAL_SCHEDULES), ("dtype", DTYPES),
+            ("gate", GATES), ("spatial", SPATIAL), ("toeplitz", TOEPLITZ), ("positions", POSITIONS),
+            ("activation", ACTIVATIONS), ("remat", REMAT), ("survival_schedule", SURVIVAL_SCHEDULES), ("dtype", DTYPES),
         ):
             if getattr(self, field) not in allowed:
                 raise ValueError(f"model.{field} is {getattr(self, field)!r}: expected one of {', '.join(allowed)}")
-        for field in ("layers", "length", "d_model", "d_ffn"):
+        for field in ("layers", "length", "d_model", "d_ffn", "heads", "d_spatial"):
             if getattr(self, field) < 1:
                 raise ValueError(f"model.{field} is {getattr(self, field)}: expected at least 1")
         if self.d_attn < 0:
             raise ValueError(f"model.d_attn is {self.d_attn}: expected 0 (no attention) or the size of its head")
-        if self.gate == "split" and self.d_ffn % 2:
+        if self.block == "gmlp" and self.gate == "split" and self.d_ffn % 2:
             raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
+        if self.block == "transformer" and self.d_model % self.heads:
+            raise ValueError(f"model.d_model is {self.d_model}: model.heads, {self.heads}, must divide it")
+        if self.relative_buckets and (self.relative_buckets % 2 or not 4 <= self.relative_buckets <= 256):
+            raise ValueError(
+                f"model.relative_buckets is {self.relative_buckets}: expected 0 (a bias an offset) or an even number "
+                "from 4 to 256 (T5: 32)"
+            )
         if not 0 < self.survival <= 1:
             raise ValueError(f"model.survival is {self.survival}: expected a probability above 0 and at most 1")
         if not 0 <= self.dropout < 1:

@@ -8,19 +8,22 @@ from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import LayerNorm, activation, Linear
+from gmlp_flax.models.positions import LearnedPositions
 from gmlp_flax.models.spec import EncoderSpec
 
 
 class MaskedLM(nnx.Module):
     """Token embedding, encoder, and logits through the same embedding table plus an output bias.
 
-    No position embedding and no padding mask (paper, section 4). The published parameter counts leave no room for a
-    second table nor for BERT's transform layer; the latter is an option.
+    No padding mask, and no position embedding unless the spec asks for absolute ones (paper, section 4). The
+    published parameter counts leave no room for a second table of the vocabulary nor for BERT's transform layer; the
+    latter is an option.
     """
 
     def __init__(self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False):
         init = nnx.initializers.normal(0.02)  # BERT's
         self.embedding = nnx.Param(init(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype))
+        self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
         self.encoder = Encoder(spec, rngs)
         self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
         self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
@@ -30,7 +33,7 @@ class MaskedLM(nnx.Module):
     def hidden(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Token ids [batch, tokens] to the last layer's normalised states [batch, tokens, d_model]."""
         x = jnp.take(self.embedding[...], tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
-        return self.encoder(x, key)
+        return self.encoder(x if self.positions is None else self.positions(x), key)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """States [..., d_model], best only those that need predicting, to float32 logits [..., vocab_size]."""

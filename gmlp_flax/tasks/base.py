@@ -33,12 +33,14 @@ class Task(abc.ABC):
         best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
         unit: what throughput counts, "tokens" or "images".
         units_per_example: how many of them an example has.
+        shared_assets: those of `assets` that a run must share with the one whose parameters start it.
     """
 
     metrics: tuple[str, ...] = ("loss", "accuracy")
     best: tuple[str, str]
     unit: str
     units_per_example: int = 1
+    shared_assets: tuple[str, ...] = ()
 
     def __init__(self, config: ConfigDict, folder: str):
         self.config, self.folder = config, folder
@@ -72,8 +74,8 @@ class Task(abc.ABC):
         """Number of held-out examples, over all hosts."""
 
     @abc.abstractmethod
-    def save_assets(self) -> None:
-        """Writes to the run folder what predictions need beside the parameters."""
+    def assets(self) -> dict[str, bytes]:
+        """The files that predictions need beside the parameters, by name; the run folder and each checkpoint hold them."""
 
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""

@@ -126,9 +126,8 @@ class ImageClassification(Task):
             function, size=model.image_size, channels=model.channels, **{name: data[name] for name in options}
         )
 
-    def save_assets(self) -> None:
-        with open(os.path.join(self.folder, CLASSES_FILE), "w") as file:
-            json.dump(self.classes, file, indent=1)
+    def assets(self) -> dict[str, bytes]:
+        return {CLASSES_FILE: json.dumps(self.classes, indent=1).encode()}
 
     @functools.cached_property
     def _sources(self):

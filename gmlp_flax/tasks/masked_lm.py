@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import math
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -13,8 +16,11 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from gmlp_flax.data import embedded, pipeline, text, text_sources
+from gmlp_flax.data import (
+    corpora, embedded, in_memory, packing, pipeline, prepare, prepared, tokenizer_training,
+)
 from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.selection import Selection
 from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.tasks.base import EMBEDDED, Batch, Sums, Task, cache_folder, require_path, weighted
@@ -76,6 +82,7 @@ class MaskedLanguageModeling(Task):
 
     best = ("perplexity", "min")
     unit = "tokens"
+    shared_assets = (TOKENIZER_FILE,)
 
     def __init__(self, config: ConfigDict, folder: str):
         super().__init__(config, folder)
@@ -91,22 +98,26 @@ class MaskedLanguageModeling(Task):
         return MaskedLM(self.spec(model.length), model.vocab_size, rngs, transform=model.transform)
 
     def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
-        masked = self.mask(batch["key"], batch["tokens"])
+        if self.config.masking.static:
+            masked = self.fixed_mask(batch, self.config.seed)
+        else:
+            masked = self.mask(batch["key"], batch["tokens"])
         sums = self._sums(params, masked, masked.weights, key)
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> Sums:
-        masked = self.fixed_mask(batch)
+        masked = self.fixed_mask(batch, self.config.eval.seed)
         sums = self._sums(params, masked, masked.weights * batch["weight"][:, None], None)
         return sums | {"examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
         """Masks each sequence with its own key: [batch] and [batch, tokens]."""
-        return jax.vmap(functools.partial(mask_tokens, tokenizer=self.tokenizer, **self.config.masking))(keys, tokens)
+        options = {name: value for name, value in self.config.masking.items() if name != "static"}
+        return jax.vmap(functools.partial(mask_tokens, tokenizer=self.tokenizer, **options))(keys, tokens)
 
-    def fixed_mask(self, batch: Batch) -> Masked:
-        """Masks that depend on config.eval.seed and the example's index alone: the same for every run and model."""
-        base = jax.random.key(self.config.eval.seed)
+    def fixed_mask(self, batch: Batch, seed: int) -> Masked:
+        """Masks that depend on a seed and the example's index alone: the same for every run and model."""
+        base = jax.random.key(seed)
         return self.mask(jax.vmap(functools.partial(jax.random.fold_in, base))(batch["index"]), batch["tokens"])
 
     def _sums(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
@@ -125,21 +136,40 @@ class MaskedLanguageModeling(Task):
             "predictions": int(predictions), "examples": int(sums["examples"][1]),
         }
 
+    def assets(self) -> dict[str, bytes]:
+        return {TOKENIZER_FILE: self.tokenizer.model}
+
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run folder's, else the one that the config names, else one trained on the training text."""
-        own, given = os.path.join(self.folder, TOKENIZER_FILE), self.config.data.tokenizer
-        if os.path.exists(own):
-            tokenizer = Tokenizer.load(own)
-            if given and Tokenizer.load(given).checksum != tokenizer.checksum:
-                raise DataError(f"config.data.tokenizer is {given}, but this run began with another one, {own}")
-            return tokenizer
-        if given:
-            return Tokenizer.load(require_path(given, "data.tokenizer"))
-        return text.cached_tokenizer(lambda: self._documents()[0](), self.config.model.vocab_size, cache_folder(self.config))
+        """The run folder's, the one that the config names, that of prepared data; else one trained on the text.
+
+        Raises:
+            DataError: two of those that are there differ, or one is damaged.
+        """
+        data = self.config.data
+        places = {"this run's": os.path.join(self.folder, TOKENIZER_FILE)}
+        if not os.path.exists(places["this run's"]):
+            del places["this run's"]
+        if data.tokenizer:
+            places["config.data.tokenizer"] = require_path(data.tokenizer, "data.tokenizer")
+        for key in ("train", "heldout"):
+            if data[key] and prepared.is_prepared(data[key]):
+                places[f"that of config.data.{key}"] = os.path.join(data[key], prepared.TOKENIZER)
+        found = {f"{what}, {path}": Tokenizer.load(path) for what, path in places.items()}
+        for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):
+            if tokenizer != next_tokenizer:
+                raise DataError(f"two different tokenizers: {what}, and {other}; train and evaluate with one of them")
+        if found:
+            return next(iter(found.values()))
+        corpus, selection = self._corpus("train")
+        with _about("data.train"):
+            return tokenizer_training.cached_tokenizer(
+                corpus, self.config.model.vocab_size, cache_folder(self.config), selection=selection,
+                max_bad_records=data.max_bad_records,
+            )
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        return pipeline.train_batches(
+        return packing.train_batches(
             self.windows("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
             hosts=hosts, workers=self.config.data.workers,
         )
@@ -152,29 +182,59 @@ class MaskedLanguageModeling(Task):
     def evaluation_examples(self) -> int:
         return len(self.windows("heldout"))
 
-    def save_assets(self) -> None:
-        self.tokenizer.save(os.path.join(self.folder, TOKENIZER_FILE))
-
     @functools.cache  # noqa: B019 - a task lives as long as its run
-    def windows(self, split: str) -> text.Windows:
-        """The sequences of a split, "train" or "heldout", as a random-access source of {"tokens", "index"}."""
-        documents = self._documents()[split == "heldout"]
-        tokens = text.cached_tokens(documents, self.tokenizer, cache_folder(self.config))
-        try:
-            return text.Windows(tokens, self.config.model.length, self.tokenizer)
-        except DataError as error:
-            raise DataError(f"data.{split}: {error} (config.model.length)") from None
-
-    @functools.cache  # noqa: B019
-    def _documents(self):
-        """Two functions that begin a pass over the training and the held-out documents."""
+    def windows(self, side: str) -> packing.Packing:
+        """The sequences of a side, "train" or "heldout", as a random-access source of {"tokens", "index"}."""
         data = self.config.data
-        if data.train == EMBEDDED:
-            train, heldout = embedded.embedded_text("train"), embedded.embedded_text("heldout")
-            return lambda: train, lambda: heldout
-        train_path = require_path(data.train, "data.train")
-        if data.heldout:
-            heldout_path = require_path(data.heldout, "data.heldout")
-            return lambda: text_sources.read_documents(train_path), lambda: text_sources.read_documents(heldout_path)
-        train, heldout = text_sources.split_documents(text_sources.read_documents(train_path), data.heldout_share)
-        return lambda: train, lambda: heldout
+        if data[side] and prepared.is_prepared(data[side]):
+            tokens = prepared.Prepared(data[side])
+        else:
+            corpus, selection = self._corpus(side)
+            with _about(f"data.{side}"):
+                tokens = prepare.cached(
+                    corpus, self.tokenizer, cache_folder(self.config), selection=selection,
+                    max_bad_records=data.max_bad_records,
+                )
+        with _about(f"data.{side}", "model.length"):
+            return packing.Packing(tokens, self.config.model.length, data.packing)
+
+    def _corpus(self, side: str) -> tuple[corpora.Corpus, Selection]:
+        """The documents of a side: a corpus of its own, a split of the one corpus, or a share of it.
+
+        Raises:
+            DataError: there is no such corpus or split.
+        """
+        data = self.config.data
+        key = "heldout" if side == "heldout" and data.heldout else "train"
+        if data[key] == EMBEDDED:
+            return in_memory.corpus(f"{EMBEDDED}, {side}", embedded.embedded_text(side)), Selection()
+        if not data[key]:
+            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH, a file or a folder")
+        if prepared.is_prepared(data[key]):
+            raise DataError(
+                f"config.data.{key}={data[key]} holds prepared tokens of one side; prepare the held-out side as well "
+                "and give it as --config.data.heldout"
+            )
+        with _about(f"data.{key}"):
+            known = corpora.splits(data[key])
+            train = data.split or ("train" if "train" in known else "")
+            heldout = data.heldout_split or ("validation" if "validation" in known else "")
+            if not data.heldout and heldout in known and train in ("", heldout):  # it would be trained on
+                if data.heldout_split:
+                    raise DataError(
+                        f"the split {heldout!r} (config.data.heldout_split) is part of the training text: set "
+                        f"config.data.split to another of {', '.join(known)}"
+                    )
+                heldout = ""
+            if data.heldout or heldout:
+                return corpora.open_corpus(data[key], {"train": train, "heldout": heldout}[side]), Selection()
+            return corpora.open_corpus(data[key], train), Selection(data.heldout_share, side)
+
+
+@contextlib.contextmanager
+def _about(key: str, other: str = "") -> Iterator[None]:
+    """Names in a DataError the keys of the config that it is about."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"config.{key}: {error}{other and f' (config.{other})'}") from None

@@ -23,6 +23,7 @@ from absl import logging
 from flax import traverse_util
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from gmlp_flax.training import assets
 from gmlp_flax.training.errors import RunError
 from gmlp_flax.training.state import from_dict, path_name, to_dict
 
@@ -63,12 +64,13 @@ class Checkpoints:
         keep: newest ones that stay.
         keep_best: best ones that stay as well.
         best: metric and "min" or "max".
+        files: what each checkpoint carries beside its arrays, and must agree with when it is restored.
         read_only: nothing is written or tidied.
     """
 
     def __init__(self, folder: str, *, keep: int = 1, keep_best: int = 0, best: tuple[str, str] = ("", "min"),
-                 read_only: bool = False):
-        self.folder, (metric, mode) = folder, best
+                 files: assets.Files | None = None, read_only: bool = False):
+        self.folder, self.files, (metric, mode) = folder, files or {}, best
 
         def rank(metrics: dict[str, float]) -> float:
             """More is better; least where this step was not evaluated."""
@@ -116,7 +118,7 @@ class Checkpoints:
         if not finite:
             raise RunError(f"the state of step {step} is not finite and was not saved; {self.last_good()}")
         with self._explained(f"saving step {step}"):
-            item = {"state": tree, "checksums": sums}
+            item = {"state": tree, "checksums": sums, "files": assets.pack(self.files)}
             self._manager.save(step, args=ocp.args.PyTreeSave(item), metrics=metrics or {})
 
     def wait(self) -> None:
@@ -140,20 +142,16 @@ class Checkpoints:
             template: tree of `jax.ShapeDtypeStruct` with shardings; a part of what was saved will do.
 
         Raises:
-            RunError: a path is missing or has another shape or type (all are listed).
+            RunError: a path is missing or has another shape or type (all are listed), or the checkpoint carries
+                another version of one of `files`.
             Damaged: the files cannot be read, or a leaf's checksum differs.
         """
         wanted = to_dict(template)
         self._check_shapes(step, wanted)
+        if self.files:
+            assets.require_same(self.read_files(step), self.files, f"{self.folder}/{step}")
         scalar = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.uint32, sharding=x.sharding), wanted)
-        item = {"state": wanted, "checksums": scalar}
-        with _reading(f"{self.folder}/{step}"):
-            restored = self._manager.restore(
-                step,
-                args=ocp.args.PyTreeRestore(
-                    item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
-                ),
-            )
+        restored = self._read(step, {"state": wanted, "checksums": scalar})
         found, _ = examine(restored["state"])
         pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
@@ -161,6 +159,30 @@ class Checkpoints:
         if wrong:
             raise Damaged(f"{self.folder}/{step}: the checksum of {', '.join(wrong[:3])} differs ({len(wrong)} in all)")
         return from_dict(template, restored["state"])
+
+    def read_files(self, step: int) -> assets.Files:
+        """The files that a checkpoint carries, by name.
+
+        Raises:
+            Damaged: they cannot be read, or one's checksum differs.
+        """
+        with _reading(f"{self.folder}/{step}"):
+            tree = self._manager.item_metadata(step).tree.get("files") or {}
+        packed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+        files, wrong = assets.unpack(self._read(step, {"files": packed})["files"]) if tree else ({}, [])
+        if wrong:
+            raise Damaged(f"{self.folder}/{step}: the checksum of its {', '.join(wrong)} differs")
+        return files
+
+    def _read(self, step: int, item: dict) -> dict:
+        """The parts of a checkpoint that a tree of shapes asks for."""
+        with _reading(f"{self.folder}/{step}"):
+            return self._manager.restore(
+                step,
+                args=ocp.args.PyTreeRestore(
+                    item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+                ),
+            )
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
         """The newest checkpoint that verifies; the damaged ones newer than it are named and put aside.

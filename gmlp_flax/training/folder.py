@@ -11,8 +11,10 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.data.cache import write_atomically
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import partition
+from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import Checkpoints
 from gmlp_flax.training.errors import RunError
 
@@ -58,15 +60,29 @@ def make(workdir: str) -> None:
         raise RunError(f"--workdir={workdir} cannot be written to ({error.strerror}): give another folder") from None
 
 
-def open_checkpoints(config: ConfigDict, workdir: str, read_only: bool = False) -> Checkpoints:
-    """The run's checkpoints, kept as its config says."""
+def write_files(workdir: str, files: Files, replace: bool) -> None:
+    """Writes files to a run folder, each whole or not at all; without `replace`, only those that are missing there.
+
+    Raises:
+        DataError: the folder cannot be written to.
+    """
+    for name, content in files.items():
+        path = os.path.join(workdir, name)
+        if replace or not os.path.exists(path):
+            write_atomically(path, lambda file, content=content: file.write(content))
+
+
+def open_checkpoints(
+    config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False
+) -> Checkpoints:
+    """The run's checkpoints, kept as its config says; `files` as in `Checkpoints`."""
     options, (name, mode) = config.checkpoint, tasks.TASKS[config.task].best
     if options.metric and options.metric != name:
         # Of another metric, more is better unless it is an error.
         name, mode = options.metric, "min" if options.metric.endswith(("loss", "perplexity")) else "max"
     return Checkpoints(
         os.path.join(workdir, CHECKPOINTS), keep=options.keep, keep_best=options.keep_best, best=(name, mode),
-        read_only=read_only,
+        files=files, read_only=read_only,
     )
 
 
@@ -84,11 +100,13 @@ def load(workdir: str, which: str = "latest") -> Trained:
     if not os.path.isfile(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
     config = config_lib.load(os.path.join(workdir, CONFIG_FILE))
-    task, mesh = tasks.create(config, workdir), partition.make_mesh()
     if not os.path.isdir(os.path.join(workdir, CHECKPOINTS)):
         raise RunError(f"there is no checkpoint in {workdir} yet")
     checkpoints = open_checkpoints(config, workdir, read_only=True)
     step = checkpoints.pick(which)
+    write_files(workdir, checkpoints.read_files(step), replace=False)
+    task, mesh = tasks.create(config, workdir), partition.make_mesh()
+    checkpoints.files = task.assets()
     template = {"params": partition.describe(task.shapes(), mesh)}
     if config.optimizer.ema:
         template["ema"] = template["params"]

@@ -56,7 +56,7 @@ class Run:
         self.task.evaluation_examples()
         self.optimizer = optimizer.make(config, self.shapes)
         self.trackers = report.trackers(config, workdir)
-        self.checkpoints = folder.open_checkpoints(config, workdir)
+        self.checkpoints = folder.open_checkpoints(config, workdir, self.task.assets())
         self.evaluator = Evaluator(self.task, self.mesh)
         self.seconds: collections.Counter[str] = collections.Counter()
         self.waiting: dict[str, float] = {}
@@ -191,6 +191,8 @@ class Run:
         """Parameters of another run, made to fit this one's length or resolution."""
         source, old_step, old_config = folder.parameter_source(self.config.init_from)
         template = {"params": partition.describe(source.shapes(old_step)["params"], self.mesh)}
+        own = self.task.assets()
+        source.files = {name: own[name] for name in self.task.shared_assets}
         params = source.restore(old_step, template)["params"]
         source.close()
         return warm_start.adapt(params, self.shapes, old_config, self.config, f"{source.folder}/{old_step}")
@@ -204,7 +206,7 @@ class Run:
                 print(f"note: config.{name} was {before[name]!r} and is now {now[name]!r}", file=sys.stderr)
         report.write_text(path, config_lib.to_json(self.config))
         report.write_json(os.path.join(self.workdir, report.ENVIRONMENT_FILE), report.environment())
-        self.task.save_assets()
+        folder.write_files(self.workdir, self.task.assets(), replace=True)
 
     def _finish(self, done: int) -> dict[str, Any] | None:
         if done < self.config.steps:

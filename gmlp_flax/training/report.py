@@ -50,12 +50,15 @@ class MetricsFile:
 
     @staticmethod
     def read(path: str) -> list[dict[str, Any]]:
-        """All whole lines; none where there is no file."""
+        """All whole lines; none where there is no file.
+
+        Raises:
+            RunError: a line is not what `write` writes; it is named by its number, counted from 1.
+        """
         if not os.path.exists(path):
             return []
-        with open(path) as file:
-            lines = file.readlines()
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        with open(path, "rb") as file:
+            return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(file, 1) if line.endswith(b"\n")]
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends a line, at once."""
@@ -67,6 +70,16 @@ class MetricsFile:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _parsed(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not isinstance(value.get("step"), int):
+        raise RunError(f"{place} is damaged: {line[:40]!r} is no JSON object with a step; remove that line and run again")
+    return value
 
 
 class Progress:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gmlp_flax.analysis import filters
-from gmlp_flax.training import folder
+from gmlp_flax.training import folder, loop
+from tests.training import tiny
 
 
 def test_matrices_are_toeplitz_for_text(text_run):
@@ -44,3 +45,15 @@ def test_command_writes_a_picture(kind, request):
     path = workdir / "figures" / "filters.png"
     assert done.stdout.strip() == str(path)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("block", ["transformer", "mixer"])
+def test_run_without_spatial_gates_is_one_line(tmp_path, block):
+    config = tiny.text_config(tmp_path, block=block, heads=2)
+    config.steps = 1
+    loop.train(config, str(tmp_path / "run"))
+    command = [sys.executable, "-m", "gmlp_flax.analysis.filters", f"--workdir={tmp_path / 'run'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    expected = f"error: the run's config.model.block is {block!r}, which has no spatial gate to draw: give a run of gmlp"
+    assert done.stderr.splitlines() == [expected]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.pipeline import evaluation_batches, evaluation_count, train_batches
+from gmlp_flax.data.pipeline import evaluation_batches, evaluation_count, read_ahead, train_batches
 
 
 class Numbers:
@@ -189,3 +189,16 @@ def test_worker_processes(tmp_path):
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
     assert "Traceback" not in result.stderr
+
+
+def square(step):
+    return {"x": np.array([step * step])}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("start", [0, 2**30])
+def test_read_ahead(workers, start):
+    with read_ahead(square, start=start, workers=workers) as batches:
+        assert [int(batch["x"][0]) for batch in itertools.islice(batches, 7)] == [
+            int(square(step)["x"][0]) for step in range(start, start + 7)
+        ]

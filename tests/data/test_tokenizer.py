@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.tokenizer import SPECIAL_PIECES, Tokenizer, _chunks
+from gmlp_flax.data.sentence_piece import SPECIAL_PIECES
+from gmlp_flax.data.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_case_is_kept_and_white_space_is_not(tokenizer):
 
 def test_encode_batch(tokenizer):
     texts = ["an object", "", "the class"]
-    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [tokenizer.encode(text) for text in texts]
 
 
 def test_pieces_show_words(tokenizer):
@@ -67,13 +68,6 @@ def test_training_is_reproducible(tokenizer):
     assert repr(again) == f"Tokenizer(vocab_size=600, checksum={tokenizer.checksum[:8]})"
 
 
-@given(st.text(st.sampled_from("a \n\t€"), max_size=5000))
-def test_chunks_lose_nothing(text):
-    chunks = list(_chunks(text))
-    assert "".join(chunks) == text
-    assert all(len(chunk.encode()) < 4192 for chunk in chunks)
-
-
 def test_long_lines_are_trained_on():
     assert len(Tokenizer.train(["zebra " * 5000], 300).encode("zebra zebra")) == 2
 
@@ -85,22 +79,25 @@ def test_save_load_pickle(tokenizer, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["tokenizer.model"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"junk", None])
-def test_damaged_model(tokenizer, tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (b"", "a.model: damaged: an empty file is no tokenizer"),
+        (b"junk", r"a.model: as text it is a WordPiece vocabulary, .* of 1 pieces none is \[PAD\] or \[UNK\]"),
+        (b"\xffjunk", "a.model: damaged or not a SentencePiece model"),
+        (None, "a.model: damaged or not a SentencePiece model"),
+    ],
+)
+def test_damaged_model(tokenizer, tmp_path, damage, message):
     path = tmp_path / "a.model"
     path.write_bytes(tokenizer.model[:5000] if damage is None else damage)
-    with pytest.raises(DataError, match=r"a.model: (damaged or not a SentencePiece model|the model begins with \[\])"):
+    with pytest.raises(DataError, match=message):
         Tokenizer.load(path)
 
 
 def test_missing_model(tmp_path):
     with pytest.raises(DataError, match="no tokenizer at '.*a.model' .*; check the path or train one"):
         Tokenizer.load(tmp_path / "a.model")
-
-
-def test_foreign_model(shared_data):
-    with pytest.raises(DataError, match=r"the model begins with \['<pad>', '</s>', .*use one made by Tokenizer.train"):
-        Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
 
 
 def test_training_errors():

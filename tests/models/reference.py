@@ -132,15 +132,78 @@ def gate(p, z, kind, attention=0):
     return {"linear": f, "additive": passed + f, "multiplicative": passed * f, "split": passed * f}[kind]
 
 
+def softmax_mix(scores, v):
+    """The values, weighted by the softmax of one query's scores."""
+    weights = np.exp(scores - scores.max())
+    return sum(w * value for w, value in zip(weights / weights.sum(), v, strict=True))
+
+
+def dot_products(query, keys):
+    """One query's scores."""
+    return np.array([query @ key / math.sqrt(len(query)) for key in keys])
+
+
 def tiny_attention(p, x):
     """Figure 6, one query at a time."""
     q, k, v = np.split(linear(p["qkv"], x), 3, axis=1)
-    mixed = []
-    for query in q:
-        scores = np.array([query @ key / math.sqrt(len(query)) for key in k])
-        weights = np.exp(scores - scores.max())
-        mixed.append(sum(w * value for w, value in zip(weights / weights.sum(), v, strict=True)))
-    return linear(p["out"], np.stack(mixed))
+    return linear(p["out"], np.stack([softmax_mix(dot_products(query, k), v) for query in q]))
+
+
+def t5_bucket(offset, count):
+    """The bucket of one offset (key - query) out to 128, its logarithms compared as powers of integers."""
+    half, exact = count // 2, count // 4
+    side, distance, steps = (half if offset > 0 else 0), abs(offset), half - exact
+    if distance < exact:
+        return side + distance
+    # floor(log(distance / exact) / log(128 / exact) * steps) is the largest k that holds here.
+    far = max(k for k in range(steps + 1) if distance**steps * exact**k >= exact**steps * 128**k)
+    return side + min(exact + far, half - 1)
+
+
+def relative_bias(p, tokens, length, count=0):
+    """Each head's [tokens, tokens], entry by entry: from a row of 2 length - 1 offsets, or from T5's buckets."""
+    column = (lambda offset: t5_bucket(offset, count)) if count else (lambda offset: length - 1 + offset)
+    return [[[row[column(j - i)] for j in range(tokens)] for i in range(tokens)] for row in p["bias"]]
+
+
+def multi_head_attention(p, x, heads, length, count=0):
+    """Head by head and query by query; without content, where only values are projected."""
+    tokens, width = x.shape
+    size, projected = width // heads, linear(p["proj_in"], x)
+    content = projected.shape[1] == 3 * width
+    v = projected[:, -width:]
+    bias = np.array(relative_bias(p["relative"], tokens, length, count)) if "relative" in p else None
+    mixed = np.zeros((tokens, width))
+    for head in range(heads):
+        at = slice(head * size, (head + 1) * size)
+        for i in range(tokens):
+            scores = np.zeros(tokens) if bias is None else bias[head, i]
+            if content:
+                q, k = projected[:, :width], projected[:, width : 2 * width]
+                scores = scores + dot_products(q[i, at], k[:, at])
+            mixed[i, at] = softmax_mix(scores, v[:, at])
+    return linear(p["out"], mixed)
+
+
+def channel_mlp(p, x):
+    """Each token's vector through two layers."""
+    return linear(p["proj_out"], gelu(linear(p["proj_in"], x)))
+
+
+def transformer_block(p, x, heads, length, count=0):
+    """Attention, then the MLP, each of the normalised and added."""
+    x = x + multi_head_attention(p["attention"], layer_norm(p["attention_norm"], x), heads, length, count)
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+
+
+def mixer_block(p, x):
+    """Channel by channel across tokens, then token by token across channels."""
+    normed, mixed = layer_norm(p["token_norm"], x), []
+    into, out = p["token_mlp"]["proj_in"], p["token_mlp"]["proj_out"]
+    for channel in normed.T:
+        mixed.append(out["weight"] @ gelu(into["weight"] @ channel + into["bias"]) + out["bias"])
+    x = x + np.stack(mixed, axis=1)
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
 def gmlp_block(p, x, kind="split"):
@@ -150,8 +213,8 @@ def gmlp_block(p, x, kind="split"):
     return x + linear(p["proj_out"], gate(p["gate"], gelu(linear(p["proj_in"], normed)), kind, attention))
 
 
-def encoder(p, x):
+def encoder(p, x, block=gmlp_block):
     """The blocks one after another, each with its slice of the stacked parameters, and the final norm."""
-    for layer in range(len(p["blocks"]["norm"]["scale"])):
-        x = gmlp_block(jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"]), x)
+    for layer in range(len(jax.tree.leaves(p["blocks"])[0])):
+        x = block(jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"]), x)
     return layer_norm(p["norm"], x)

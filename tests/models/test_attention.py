@@ -4,12 +4,25 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.attention import TinyAttention
-from tests.models.reference import in_float64, normal, params_of, program, randomized, small_spec, tiny_attention
+from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets
+from tests.models import reference
+from tests.models.reference import count, function_of, in_float64, largest_array, normal, params_of, program, quick_jit
+from tests.models.reference import randomized, small_spec, t5_bucket, tiny_attention
+
+UNBUCKETED_OR_NOT = pytest.mark.parametrize("buckets", [0, 4])
 
 
 def attention(**fields):
     return TinyAttention(small_spec(**{"d_attn": 3} | fields), 4, nnx.Rngs(0))
+
+
+def many_heads(**fields):
+    fields = {"block": "transformer", "heads": 3, "positions": "relative"} | fields
+    return MultiHeadAttention(small_spec(**fields), nnx.Rngs(0))
+
+
+def relative(**fields):
+    return RelativeBias(small_spec(**{"block": "transformer", "heads": 3} | fields), nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("d_attn", [1, 3, 16])
@@ -52,3 +65,110 @@ def test_large_scores_do_not_overflow():
     module = randomized(lambda: attention(), std=30.0)
     x = 30 * normal(0, 1, 5, 6)
     np.testing.assert_allclose(module(x)[0], tiny_attention(params_of(module), x[0]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("positions", ["none", "relative", "relative_only"])
+@pytest.mark.parametrize("heads, d_model", [(1, 4), (2, 6), (4, 64)])
+@in_float64
+def test_many_heads_against_loops(positions, heads, d_model):
+    """At d_model 64 and large numbers the scale of the scores, (d_model / heads) ** -0.5, decides."""
+    module = randomized(lambda: many_heads(heads=heads, d_model=d_model, positions=positions), std=1.0)
+    p, x = params_of(module), normal(0, 2, 5, d_model)
+    expected = [reference.multi_head_attention(p, sample, heads, 5) for sample in x]
+    np.testing.assert_allclose(quick_jit(module)(x), expected, rtol=1e-10, atol=1e-10)
+
+
+@in_float64
+def test_without_content_the_weights_do_not_depend_on_the_input():
+    """The layer is linear in its input, up to biases."""
+    module = randomized(lambda: many_heads(positions="relative_only"))
+    a, b, zero = normal(0, 2, 5, 6), normal(1, 2, 5, 6), np.zeros((2, 5, 6))
+    call = quick_jit(module)
+    np.testing.assert_allclose(call(2 * a - 3 * b), 2 * call(a) - 3 * call(b) + 2 * call(zero), atol=1e-12)
+
+
+def test_weights_without_content_are_not_repeated_for_each_sample():
+    """Every array is smaller than [batch, heads, tokens, tokens], forward and backward."""
+    state, call = function_of(randomized(lambda: many_heads(positions="relative_only", length=16, dtype="float32")))
+    batch, x = 8, jnp.ones((8, 16, 6), jnp.float32)
+    gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
+    for function in (call, gradient):
+        assert largest_array(function, state, x) < batch * 3 * 16 * 16
+
+
+@UNBUCKETED_OR_NOT
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+@in_float64
+def test_relative_bias_against_loops(buckets, tokens):
+    module = randomized(lambda: relative(relative_buckets=buckets))
+    expected = reference.relative_bias(params_of(module), tokens, 5, buckets)
+    np.testing.assert_array_equal(module(tokens), expected)
+
+
+@UNBUCKETED_OR_NOT
+@in_float64
+def test_relative_bias_of_fewer_tokens_is_the_corner(buckets):
+    module = randomized(lambda: relative(length=9, relative_buckets=buckets))
+    full = module(9)
+    for tokens in range(1, 9):
+        np.testing.assert_array_equal(module(tokens), full[:, :tokens, :tokens])
+
+
+def test_relative_bias_of_more_tokens():
+    """One bias an offset has none for them; a bucket serves any distance."""
+    with pytest.raises(ValueError, match="the relative bias was made for at most 5 tokens and was given 6"):
+        relative(dtype="float32")(6)
+    far = np.asarray(randomized(lambda: relative(dtype="float32", relative_buckets=4))(400))
+    assert far.shape == (3, 400, 400) and (far[:, 0, 128:] == far[:, :1, 399]).all()
+
+
+def test_unbucketed_bias_neither_gathers_nor_scatters():
+    state, call = function_of(randomized(lambda: many_heads(dtype="float32")))
+    x = jnp.ones((2, 4, 6), jnp.float32)
+    gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
+    for primitive in ("gather", "scatter-add", "scatter", "dynamic_slice"):
+        assert count(primitive, call, state, x) == count(primitive, gradient, state, x) == 0, primitive
+    state, call = function_of(randomized(lambda: many_heads(dtype="float32", relative_buckets=4)))
+    assert count("gather", call, state, x) == 1
+
+
+@pytest.mark.parametrize("number", [4, 6, 8, 10, 20, 32, 64, 256])
+def test_buckets_are_t5s(number):
+    offsets = np.arange(-600, 601)
+    found = buckets(offsets, number)
+    np.testing.assert_array_equal(found, [t5_bucket(int(offset), number) for offset in offsets])
+    assert number // 2 not in found and found.max() == number - 1  # an offset of 0 has its bucket on the other side
+
+
+def test_some_of_t5s_32_buckets():
+    """As its code gives them: 8 single distances a side, then 8 to 11, 12 to 15, 16 to 22, ..., 91 and more."""
+    offsets = np.array([0, -1, -7, -8, -11, -12, -15, -16, -22, -23, -90, -91, -127, -128, -5000, 1, 7, 8, 128])
+    expected = [0, 1, 7, 8, 8, 9, 9, 10, 10, 11, 14, 15, 15, 15, 15, 17, 23, 24, 31]
+    np.testing.assert_array_equal(buckets(offsets, 32), expected)
+
+
+@pytest.mark.parametrize("positions", ["none", "relative", "relative_only"])
+def test_softmax_of_many_heads_runs_in_float32(positions):
+    module = randomized(lambda: many_heads(dtype="bfloat16", positions=positions))
+    x = jnp.ones((2, 5, 6), jnp.bfloat16)
+    assert jax.eval_shape(module, x).dtype == jnp.bfloat16
+    exponentials = [e for e in program(module, x) if e.primitive.name == "exp"]
+    assert [e.outvars[0].aval.dtype for e in exponentials] == [jnp.float32]
+    assert exponentials[0].outvars[0].aval.shape == ((3, 5, 5) if positions == "relative_only" else (2, 3, 5, 5))
+    dots = [e for e in program(module, x) if e.primitive.name == "dot_general"]
+    assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {jnp.dtype(jnp.bfloat16)}
+
+
+@in_float64
+def test_large_scores_of_many_heads_do_not_overflow():
+    module = randomized(lambda: many_heads(), std=30.0)
+    x = 30 * normal(0, 1, 5, 6)
+    expected = reference.multi_head_attention(params_of(module), x[0], 3, 5)
+    np.testing.assert_allclose(module(x)[0], expected, rtol=1e-9)
+
+
+def test_relative_bias_starts_small_and_differs_by_head():
+    bias = params_of(relative(length=200, dtype="float32"))["bias"]
+    assert bias.shape == (3, 399)
+    np.testing.assert_allclose(bias.std(), 0.02, rtol=0.1)
+    assert np.abs(np.corrcoef(bias) - np.eye(3)).max() < 0.3

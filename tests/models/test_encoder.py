@@ -11,6 +11,14 @@ from tests.models.reference import count, function_of, in_float64, normal, param
 from tests.models.reference import small_spec
 
 ATTENTION = pytest.mark.parametrize("d_attn", [0, 3], ids=["gmlp", "amlp"])
+KINDS = {
+    "gmlp": {},
+    "amlp": {"d_attn": 3},
+    "transformer": {"block": "transformer", "heads": 2, "positions": "relative"},
+    "rel_only": {"block": "transformer", "heads": 2, "positions": "relative_only"},
+    "mixer": {"block": "mixer", "d_spatial": 4},
+}
+KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 def encoder(**fields):
@@ -32,9 +40,20 @@ def test_against_numpy(d_attn):
     np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind, block", [
+    ("transformer", lambda p, x: reference.transformer_block(p, x, 2, 5)), ("mixer", reference.mixer_block),
+])  # fmt: skip
 @in_float64
-def test_the_scan_applies_the_blocks_one_by_one():
-    module = encoder(d_attn=3)
+def test_other_blocks_against_numpy(kind, block):
+    module = encoder(**KINDS[kind])
+    x = normal(0, 5, 6)
+    np.testing.assert_allclose(quick_jit(module)(x[None])[0], reference.encoder(params_of(module), x, block), atol=1e-9)
+
+
+@KIND
+@in_float64
+def test_the_scan_applies_the_blocks_one_by_one(kind):
+    module = encoder(**KINDS[kind])
     definition, stacked = nnx.split(module.blocks)
 
     @quick_jit
@@ -57,12 +76,13 @@ def test_parameters_are_stacked_and_differ_by_layer():
     assert all(np.abs(kernel[i] - kernel[j]).max() > 0.1 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
+@KIND
 @in_float64
-def test_remat_changes_no_number():
+def test_remat_changes_no_number(kind):
     """Outputs and gradients of the three policies, under one key's dropout and stochastic depth."""
     x, key, results = normal(0, 2, 5, 6), jax.random.key(0), {}
     for remat in ("none", "matmuls", "full"):
-        state, call = function_of(encoder(d_attn=3, remat=remat, dropout=0.2, survival=0.8))
+        state, call = function_of(encoder(remat=remat, dropout=0.2, survival=0.8, **KINDS[kind]))
 
         def loss(state, x, call=call):
             y = call(state, x, key)
@@ -74,14 +94,16 @@ def test_remat_changes_no_number():
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("d_attn, policy, dots, recomputed", [
-    (0, "none", 3, 0), (0, "matmuls", 3, 0), (0, "full", 3, 2),
-    # The scores and the mix of tiny attention, tokens x tokens, are not kept; its channel products are.
-    (3, "none", 7, 0), (3, "matmuls", 7, 2), (3, "full", 7, 6),
+@pytest.mark.parametrize("kind, policy, dots, recomputed", [
+    ("gmlp", "none", 3, 0), ("gmlp", "matmuls", 3, 0), ("gmlp", "full", 3, 2),
+    # The scores of attention, tokens x tokens, are not kept; its other products are.
+    ("amlp", "none", 7, 0), ("amlp", "matmuls", 7, 1), ("amlp", "full", 7, 6),
+    ("transformer", "none", 6, 0), ("transformer", "matmuls", 6, 1), ("transformer", "full", 6, 5),
+    ("mixer", "none", 4, 0), ("mixer", "matmuls", 4, 0), ("mixer", "full", 4, 3),
 ])  # fmt: skip
-def test_what_backward_recomputes(d_attn, policy, dots, recomputed):
+def test_what_backward_recomputes(kind, policy, dots, recomputed):
     """Matrix products of one layer: each has one forward and two backward; the last of a block is never needed."""
-    state, call = function_of(encoder(d_attn=d_attn, remat=policy, dtype="float32"))
+    state, call = function_of(encoder(remat=policy, dtype="float32", **KINDS[kind]))
     x = jnp.ones((2, 5, 6))
     assert count("dot_general", call, state, x) == dots
     assert count("dot_general", gradient_of(call), state, x) == 3 * dots + recomputed
@@ -180,25 +202,34 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
     assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
 
 
-@ATTENTION
-def test_bfloat16_products_and_float32_parameters(d_attn):
-    module = encoder(d_attn=d_attn, dtype="bfloat16", remat="matmuls")
+@pytest.mark.parametrize(
+    "kind, products", [("gmlp", 3), ("amlp", 7), ("transformer", 6), ("rel_only", 5), ("mixer", 4)]
+)
+def test_bfloat16_products_and_float32_parameters(kind, products):
+    module = encoder(dtype="bfloat16", remat="matmuls", **KINDS[kind])
     state, call = function_of(module)
     x = jnp.ones((2, 5, 6), jnp.bfloat16)
     assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype(jnp.float32)}
     assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
     dots = [e for e in program(call, state, x) if e.primitive.name == "dot_general"]
-    assert len(dots) == (7 if d_attn else 3)
+    assert len(dots) == products
     assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {jnp.dtype(jnp.bfloat16)}
     gradient = jax.eval_shape(jax.grad(lambda s: call(s, x).astype(jnp.float32).sum()), state)
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
 
 
-def test_bfloat16_keeps_its_type_under_noise():
-    state, call = function_of(encoder(dtype="bfloat16", survival=0.5, dropout=0.1, remat="matmuls"))
+@KIND
+def test_bfloat16_keeps_its_type_under_noise(kind):
+    state, call = function_of(encoder(dtype="bfloat16", survival=0.5, dropout=0.1, **KINDS[kind]))
     assert jax.eval_shape(call, state, jnp.ones((2, 5, 6), jnp.bfloat16), jax.random.key(0)).dtype == jnp.bfloat16
 
 
 def test_an_unknown_block_is_named():
     with pytest.raises(ValueError, match="model.block is 'gmpl': expected one of .*gmlp"):
         Encoder(small_spec(block="gmpl"), nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("block", ["gmlp", "mixer"])
+def test_relative_positions_need_attention(block):
+    with pytest.raises(ValueError, match=f"model.positions is 'relative': the {block} block has no attention logits"):
+        Encoder(small_spec(block=block, positions="relative"), nnx.Rngs(0))

@@ -64,6 +64,18 @@ def test_an_encoder(remat):
     assert matmul_flops(gradient, state, x) == 3 * forward + again
 
 
+@pytest.mark.parametrize("fields, layer", [
+    # Per token of 5: q, k, v, output, scores, mix, and the MLP twice.
+    ({"block": "transformer", "heads": 2}, 6 * 24 + 2 * 5 * 6 + 2 * 6 * 8),
+    ({"block": "transformer", "heads": 2, "positions": "relative"}, 6 * 24 + 2 * 5 * 6 + 2 * 6 * 8),
+    ({"block": "transformer", "heads": 3, "positions": "relative_only"}, 6 * 12 + 5 * 6 + 2 * 6 * 8),
+    ({"block": "mixer", "d_spatial": 4}, 2 * 4 * 6 + 2 * 6 * 8),
+])  # fmt: skip
+def test_other_blocks(fields, layer):
+    state, call = traceable(**fields)
+    assert matmul_flops(call, state, jnp.ones((2, 5, 6))) == 3 * 2 * (2 * 5) * layer
+
+
 def test_the_fft_is_not_a_matrix_product():
     state, call = traceable(toeplitz="fft")
     assert matmul_flops(call, state, jnp.ones((2, 5, 6))) == 3 * 2 * (2 * 5) * (6 * 8 + 4 * 6)

@@ -40,19 +40,22 @@ def logits_by_numpy(p, image):
     """Of one picture; the parameters tell how tokens are pooled."""
     pixels = (image / 255 - np.array(MEAN)) / np.array(STD)
     x = linear(p["stem"], patches_by_loops(pixels, PATCH))
+    x = np.concatenate([p["cls"][None], x]) if "cls" in p else x
+    hidden = reference.encoder(p["encoder"], x + p["positions"]["table"] if "positions" in p else x)
     if "cls" in p:
-        hidden = reference.encoder(p["encoder"], np.concatenate([p["cls"][None], x]))
         pooled = np.tanh(hidden[0] @ p["pre_logits"]["kernel"] + p["pre_logits"]["bias"])
     else:
-        pooled = reference.encoder(p["encoder"], x).mean(0)
+        pooled = hidden.mean(0)
     return pooled @ p["head"]["kernel"] + p["head"]["bias"]
 
 
 @pytest.mark.smoke
 @POOL
+@pytest.mark.parametrize("positions", ["none", "absolute"])
 @in_float64
-def test_against_numpy(pool):
-    module, images = randomized(lambda: classifier(pool)), pictures()
+def test_against_numpy(pool, positions):
+    """Absolute positions are added after the cls token, which has one too."""
+    module, images = randomized(lambda: classifier(pool, positions=positions)), pictures()
     logits = quick_jit(module)(images)
     assert logits.shape == (2, 7) and logits.dtype == jnp.float64
     np.testing.assert_allclose(logits, [logits_by_numpy(params_of(module), image) for image in images], atol=1e-10)

@@ -16,13 +16,13 @@ def test_names_are_checked(field, allowed):
         small_spec(**{field: "other"})
 
 
-@pytest.mark.parametrize("field", ["spatial", "toeplitz", "remat", "survival_schedule"])
+@pytest.mark.parametrize("field", ["spatial", "toeplitz", "positions", "remat", "survival_schedule"])
 def test_other_names_are_checked(field):
     with pytest.raises(ValueError, match=f"model.{field} is 'x': expected one of"):
         small_spec(**{field: "x"})
 
 
-@pytest.mark.parametrize("field", ["layers", "length", "d_model", "d_ffn"])
+@pytest.mark.parametrize("field", ["layers", "length", "d_model", "d_ffn", "heads", "d_spatial"])
 def test_sizes_are_positive(field):
     with pytest.raises(ValueError, match=f"model.{field} is 0: expected at least 1"):
         small_spec(**{field: 0})
@@ -37,7 +37,20 @@ def test_attention_may_be_left_out_but_not_negative():
 def test_the_split_gate_needs_an_even_width():
     with pytest.raises(ValueError, match="model.d_ffn is 7: the split gate halves it, so it must be even"):
         small_spec(d_ffn=7)
-    assert small_spec(d_ffn=7, gate="additive").d_ffn == 7
+    assert small_spec(d_ffn=7, gate="additive").d_ffn == small_spec(d_ffn=7, block="mixer").d_ffn == 7
+
+
+def test_heads_divide_the_width_of_a_transformer():
+    assert small_spec(block="transformer", heads=3).heads == 3 and small_spec(heads=4).d_model == 6
+    with pytest.raises(ValueError, match="model.d_model is 6: model.heads, 4, must divide it"):
+        small_spec(block="transformer", heads=4)
+
+
+@pytest.mark.parametrize("buckets", [-2, 2, 7, 258])
+def test_numbers_of_buckets(buckets):
+    assert small_spec(relative_buckets=32).relative_buckets == 32
+    with pytest.raises(ValueError, match=rf"model.relative_buckets is {buckets}: expected 0 \(a bias an offset\) or"):
+        small_spec(relative_buckets=buckets)
 
 
 @pytest.mark.parametrize("survival", [0.0, -0.1, 1.1, float("nan")])

@@ -7,6 +7,8 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
+from gmlp_flax.models.flops import matmul_flops
+from gmlp_flax.models.spec import POSITIONS as POSITION_KINDS
 from gmlp_flax.models.text import MaskedLM
 from tests.models import reference
 from tests.models.reference import function_of, gelu, in_float64, largest_array, layer_norm, linear, params_of, program
@@ -114,6 +116,68 @@ def test_a_toeplitz_model_takes_shorter_sequences(algorithm):
     nnx.update(short, state)
     tokens, positions = TOKENS[:, :3], np.array([[0, 2], [1, 1]])
     np.testing.assert_allclose(quick_jit(long)(tokens, positions), quick_jit(short)(tokens, positions), atol=1e-10)
+
+
+BLOCKS = {
+    "transformer": (
+        {"block": "transformer", "heads": 2, "positions": "absolute"},
+        lambda p, x: reference.transformer_block(p, x, 2, 5),
+    ),
+    "mixer": ({"block": "mixer", "d_spatial": 4}, reference.mixer_block),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@in_float64
+def test_other_blocks_against_numpy(name):
+    """Absolute positions are added to the embeddings, and only where they are asked for."""
+    fields, block = BLOCKS[name]
+    module = randomized(lambda: model(**fields))
+    p = params_of(module)
+    assert ("positions" in p) == (name == "transformer")
+    positions = p["positions"]["table"] if "positions" in p else 0
+    for row, at, found in zip(TOKENS, POSITIONS, quick_jit(module)(TOKENS, POSITIONS), strict=True):
+        hidden = reference.encoder(p["encoder"], p["embedding"][row] + positions, block)[at]
+        np.testing.assert_allclose(found, hidden @ p["embedding"].T + p["bias"], atol=1e-9)
+
+
+@pytest.mark.parametrize("fields", [
+    {"positions": "absolute"}, {"block": "mixer"}, {"gate": "linear"}, {"d_attn": 3},
+    *({"block": "transformer", "heads": 2, "positions": positions} for positions in POSITION_KINDS),
+    {"block": "transformer", "heads": 2, "positions": "relative", "relative_buckets": 32},
+], ids=lambda fields: "-".join(map(str, fields.values())))  # fmt: skip
+def test_every_kind_of_model_has_a_gradient_and_a_count_of_operations(fields):
+    """Backward costs two products for each of forward, and what remat repeats of attention's scores."""
+    state, call = function_of(randomized(lambda: model(dtype="float32", **fields | {"remat": "matmuls"})))
+
+    def loss(state):
+        logits = call(state, TOKENS, POSITIONS)
+        return (jax.nn.logsumexp(logits, -1) - logits[..., 0]).mean()
+
+    gradient = quick_jit(jax.grad(loss))(state)
+    assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
+    forward, both = matmul_flops(call, state, TOKENS, POSITIONS), matmul_flops(jax.grad(loss), state)
+    channels = 2 * 3 * 10 * 6 * 8  # at least one d_model x d_ffn product a layer, for 10 tokens
+    assert forward > channels and 2.5 * forward < both < 3.3 * forward
+
+
+@pytest.mark.parametrize("positions", ["absolute", "relative", "relative_only"])
+@in_float64
+def test_a_transformer_takes_shorter_sequences(positions):
+    """As a model of that length with the first positions and the central biases."""
+    fields = {"block": "transformer", "heads": 2, "positions": positions}
+    long, short = (randomized(lambda n=n: model(length=n, **fields)) for n in (5, 3))
+    params = nnx.to_pure_dict(nnx.state(long, nnx.Param))
+    if positions == "absolute":
+        params["positions"]["table"] = params["positions"]["table"][:3]
+    else:
+        at = params["encoder"]["blocks"]["attention"]["relative"]
+        at["bias"] = at["bias"][:, :, 2:-2]
+    state = nnx.state(short, nnx.Param)
+    nnx.replace_by_pure_dict(state, params)
+    nnx.update(short, state)
+    tokens, at = TOKENS[:, :3], np.array([[0, 2], [1, 1]])
+    np.testing.assert_allclose(quick_jit(long)(tokens, at), quick_jit(short)(tokens, at), atol=1e-10)
 
 
 def test_a_longer_sequence_is_refused():

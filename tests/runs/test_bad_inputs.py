@@ -27,8 +27,8 @@ def pictures(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--config.data.train=nowhere.txt"], ["config.data.train is 'nowhere.txt'", "does not exist"]),
-        (["--config.data.heldout=nowhere.txt"], ["config.data.heldout is 'nowhere.txt'", "does not exist"]),
+        (["--config.data.train=nowhere.txt"], ["config.data.train: no text at 'nowhere.txt'", "check the path"]),
+        (["--config.data.heldout=nowhere.txt"], ["config.data.heldout: no text at 'nowhere.txt'", "check the path"]),
         (["--config.data.tokenizer=nowhere.model"], ["config.data.tokenizer is 'nowhere.model'", "does not exist"]),
         (["--config.model.length=4000"], ["tokens, a sequence of length 4000 needs 3998", "config.model.length"]),
         (["--config.model.length=2"], ["length=2", "at least 3"]),
@@ -48,7 +48,7 @@ def test_text(commands, text, tmp_path, flags, words):
 def test_empty_corpus(commands, text, tmp_path):
     (tmp_path / "empty.txt").write_text(" \n")
     flags = [f"--config.data.train={tmp_path / 'empty.txt'}", f"--workdir={tmp_path / 'run'}"]
-    assert_one_line_error(commands(text, *flags), "empty.txt", "holds no text")
+    assert_one_line_error(commands(text, *flags), "config.data.train: no text to train a tokenizer on")
 
 
 def test_tokenizer_larger_than_the_model(commands, text, finished, tmp_path):

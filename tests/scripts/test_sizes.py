@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from gmlp_flax.models.sizes import PUBLISHED
+
 EXACT = {"gmlp_ti": 5_867_328, "gmlp_s": 19_422_656, "gmlp_b": 73_075_392}
 
 
@@ -17,9 +19,13 @@ def test_sizes_prints_json():
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert {name: rows[name]["params"] for name in EXACT} == EXACT
     for row in rows.values():
-        assert {"name", "params", "paper_params_m", "flops", "paper_flops_g"} <= row.keys()
+        assert {"name", "params", "paper_params_m", "flops", "paper_flops_g", "paper_perplexity"} <= row.keys()
+        if row["paper_params_m"] is None:
+            assert row["note"] and row["name"].startswith("amlp_36")
+            continue
         digits = len(f"{row['paper_params_m']:g}".partition(".")[2])
         assert row["note"] or round(row["params"] / 1e6, digits) == row["paper_params_m"], row
+    assert rows["sgu"]["paper_perplexity"] == 4.35 and rows["gmlp_s"]["paper_perplexity"] is None
 
 
 def test_sizes_prints_a_table():
@@ -27,3 +33,6 @@ def test_sizes_prints_a_table():
     lines = done.stdout.splitlines()
     assert lines[0].split()[:2] == ["model", "parameters"]
     assert any(line.startswith("gmlp_xlarge") and "940,614,768" in line for line in lines)
+    (unprinted,) = (line for line in lines if line.startswith("amlp_36 "))
+    assert unprinted.split()[:5] == ["amlp_36", "108,782,044", "108.8", "26.14", "ablation"]
+    assert len(lines) == 1 + len(PUBLISHED) and not any(line.endswith(" ") for line in lines)

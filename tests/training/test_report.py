@@ -43,6 +43,17 @@ def test_half_a_line_that_looks_whole(path):
     assert [line["step"] for line in report.MetricsFile.read(str(path))] == [2]
 
 
+@pytest.mark.parametrize("line", ['{"step": 4, "lo', "\0\0\0\0", "\xff", "[4]", '{"loss": 1.0}', '{"step": "4"}'])
+def test_damaged_line_is_named_and_nothing_is_lost(path, line):
+    lines = path.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:2], line.encode("latin-1") + b"\n", *lines[2:]])
+    path.write_bytes(damaged)
+    message = rf"^{path}, line 3 is damaged: b'.*' is no JSON object with a step; remove that line and run again$"
+    with pytest.raises(RunError, match=message):
+        report.MetricsFile(str(path), 100)
+    assert path.read_bytes() == damaged
+
+
 def test_no_file_yet(tmp_path):
     assert report.MetricsFile.read(str(tmp_path / "none")) == []
     file = report.MetricsFile(str(tmp_path / "new"), 0)

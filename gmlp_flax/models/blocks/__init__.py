@@ -5,7 +5,11 @@ that adds a branch to its shortcut (`encoder.Residual`: stochastic depth and dro
 """
 
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
+from gmlp_flax.models.blocks.mixer import MixerBlock
+from gmlp_flax.models.blocks.transformer import TransformerBlock
 
 BLOCKS = {
     "gmlp": GMLPBlock,
+    "transformer": TransformerBlock,
+    "mixer": MixerBlock,
 }

@@ -1,0 +1,38 @@
+"""A Toeplitz gMLP on long inputs: 4,096 or 16,384 tokens, the spatial projection as a convolution by FFT.
+
+    python -m gmlp_flax.train --config=configs/long_text.py:16384,scale=small --workdir=runs/long
+
+ARGUMENT: LENGTH or LENGTH,scale=SCALE; LENGTH is any of 512, 1024, 2048, 4096, 8192, 16384.
+    base   (default) the widths and depth of gMLP-base, bfloat16; --config.data.train=CORPUS. Never run here.
+    small  4 layers of 64 channels on the embedded text, for 2 CPU cores: minutes.
+No table of the paper has such lengths. Memory grows as n, work as n log n: `python scripts/benchmark.py long` shows
+both beside the materialised matrix (`--config.model.toeplitz=direct`).
+"""
+
+import dataclasses
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.models.sizes import PUBLISHED, VOCAB_SIZE
+
+LENGTHS = ("4096", "512", "1024", "2048", "8192", "16384")
+
+
+def get_config(arg: str = "4096"):
+    """See the module's docstring."""
+    length, scale = gmlp_config.arguments(arg or "4096", LENGTHS, scale=("base", "small"))
+    config = gmlp_config.default()
+    config.model.update(dataclasses.asdict(PUBLISHED["gmlp_base"].spec))
+    config.model.update(length=int(length), toeplitz="fft")
+    config.masking.max_predictions = round(0.15 * int(length))
+    config.optimizer.update(schedule="linear", weight_decay=0.01)
+    if scale == "small":
+        config.model.update(layers=4, d_model=64, d_ffn=256, vocab_size=2000)
+        config.batch_size, config.steps = max(1, 8192 // int(length)), 100
+        config.optimizer.update(learning_rate=5e-3, warmup=10)
+        return config
+    config.data.train = ""  # to be given
+    config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
+    config.batch_size, config.steps = max(1, 131_072 // int(length)), 100_000
+    config.optimizer.update(learning_rate=1e-4, warmup=10_000, clip=1.0)
+    config.eval.every = config.checkpoint.every = 5000
+    return config

@@ -1,0 +1,256 @@
+"""Files of many records: TFRecord, ArrayRecord and parquet, read by ranges of records, each record checked.
+
+All three allow random access: a TFRecord through an index of offsets (its data must be walked once), an ArrayRecord
+through its own index, parquet by row groups. Records that fail their check come out as BadRecord, in their place;
+damage that hides where the next record begins is an error of the file.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from gmlp_flax.data import files
+from gmlp_flax.data.errors import DataError
+
+_HEADER = struct.Struct("<QI")  # length of the data, checksum of the length
+_FOOTER = struct.Struct("<I")  # checksum of the data
+_BATCH = 256  # records fetched at once
+
+
+class BadRecord(Exception):
+    """A record that cannot be used; the message says which and why, without the file's name."""
+
+
+class BadRecords:
+    """Counts bad records and stops at a limit; small and picklable, to be sent to worker processes and back.
+
+    Args:
+        limit: as many may be skipped; one more raises DataError.
+
+    Attributes:
+        count: how many were skipped.
+        first: the messages of the first five.
+    """
+
+    def __init__(self, limit: int = 0):
+        self.limit, self.count, self.first = limit, 0, []
+
+    def skip(self, message: str) -> None:
+        """Counts one bad record, `message` naming file and record; raises DataError above the limit."""
+        self._check(1, message)
+        self.count += 1
+        self.first = [*self.first, message][:5]
+
+    def add(self, other: "BadRecords") -> None:
+        """Adds the bad records of another part of the corpus; raises DataError above the limit."""
+        if other.count:
+            self._check(other.count, other.first[-1])
+        self.count += other.count
+        self.first = [*self.first, *other.first][:5]
+
+    def _check(self, added: int, message: str) -> None:
+        if self.count + added > self.limit:
+            raise DataError(
+                f"{message} ({self.count} bad records skipped before; config.data.max_bad_records={self.limit}: "
+                "mend the record or raise the limit)"
+            )
+
+
+class TFRecordFile:
+    """The records (bytes) of one TFRecord file, local or remote, by position; every length and record is checked.
+
+    `len(file)` and `file[i]` use an index of offsets, built on first use by walking the file once and kept, also when
+    pickled (8 bytes a record). A local file is mapped into memory; a record of a remote one is one request.
+    Thread-safe after the first use.
+
+    Raises:
+        DataError: the file cannot be read, is truncated, is not TFRecord, or a record's length fails its checksum.
+        BadRecord: from `file[i]`, where the record fails its checksum.
+    """
+
+    def __init__(self, path: str):
+        self.path = str(path)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)} in {self.path}")
+        start, stop = map(int, self._offsets[index : index + 2])
+        start += _HEADER.size
+        data = files.read_range(self.path, start, stop) if self._map is None else self._map[start:stop]
+        return _checked(data, index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_map"}
+
+    def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
+        """Yields (position, record) for records [start, stop), in order, without building the index."""
+        number = -1
+        with files.opened(self.path, unpack=False) as stream:
+            for number, (_, length) in enumerate(self._walk(stream)):
+                if number == stop:
+                    return
+                if number < start:
+                    continue
+                try:
+                    record = _checked(stream.read(length + _FOOTER.size), number)
+                except BadRecord as error:
+                    record = error
+                yield number, record
+        _check_count(self.path, number + 1, stop)
+
+    @cached_property
+    def _offsets(self) -> np.ndarray:
+        """Int64 [records + 1]: where each record's header begins, and the end."""
+        with files.opened(self.path, unpack=False) as stream:
+            places = list(self._walk(stream))
+        end = sum(places[-1]) + _HEADER.size + _FOOTER.size if places else 0
+        return np.array([*(offset for offset, _ in places), end], np.int64)
+
+    @cached_property
+    def _map(self) -> mmap.mmap | None:
+        if files.is_remote(self.path):
+            return None
+        with open(self.path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def _walk(self, stream: Any) -> Iterator[tuple[int, int]]:
+        """Yields (offset, length of the data) of each record, with the stream at the record's data."""
+        size = stream.seek(0, os.SEEK_END)
+        offset = number = 0
+        while offset < size:
+            stream.seek(offset)
+            header = stream.read(_HEADER.size)
+            if len(header) == _HEADER.size:
+                length, checksum = _HEADER.unpack(header)
+                if checksum != _masked_crc32c(header[:8]):
+                    raise DataError(
+                        f"{self.path}, record {number}: not a TFRecord file, or damaged (the length of the record "
+                        "fails its checksum); copy or download it again"
+                    )
+                end = offset + _HEADER.size + length + _FOOTER.size
+            if len(header) < _HEADER.size or end > size:
+                raise DataError(f"{self.path}, record {number}: the file is truncated; copy or download it again")
+            yield offset, length
+            offset, number = end, number + 1
+
+    def __repr__(self) -> str:
+        return f"TFRecordFile({self.path!r})"
+
+
+def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | BadRecord]]:
+    """Yields (position, record) for records [start, stop) of an ArrayRecord file.
+
+    The library reads local files alone: a remote one is copied to a temporary file while it is read.
+
+    Raises:
+        DataError: the file cannot be read, or holds no or fewer records (which is all the library says of damage).
+    """
+    with files.local_copy(path) as local, _array_reader(local) as reader:
+        count = reader.num_records()
+        _check_count(path, count, stop or 1)
+        stop = count if stop is None else stop
+        for first in range(start, stop, _BATCH):
+            numbers = range(first, min(first + _BATCH, stop))
+            try:
+                batch = reader.read(numbers.start, numbers.stop)
+            except RuntimeError:
+                batch = [_array_record(reader, number) for number in numbers]
+            yield from zip(numbers, batch, strict=True)
+
+
+def parquet_records(path: str, column: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | None]]:
+    """Yields (row, value) of one column of strings or bytes for the row groups [start, stop) of a parquet file.
+
+    Pages are checked against their checksums where the writer made some (pyarrow's `write_page_checksum`).
+
+    Raises:
+        DataError: the file is truncated, damaged or not parquet, or has no such column.
+    """
+    import pyarrow
+
+    with _parquet(path) as file:
+        groups = range(start, file.num_row_groups if stop is None else stop)
+        row = sum(file.metadata.row_group(group).num_rows for group in range(start))
+        columns = {field.name: field.type for field in file.schema_arrow}
+        kind = columns.get(column)
+        kind = kind.value_type if isinstance(kind, pyarrow.DictionaryType) else kind
+        if str(kind).removeprefix("large_") not in ("string", "binary"):
+            found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
+            raise DataError(f"{path}: no column {column!r} of strings, found {found}; give a corpus with one")
+        for batch in file.iter_batches(_BATCH, row_groups=groups, columns=[column], use_threads=False):
+            # As bytes: one string that is not UTF-8 would make the whole batch fail.
+            values = batch.column(0).cast(pyarrow.large_binary()).to_pylist()
+            yield from enumerate(values, row)
+            row += len(values)
+
+
+def parquet_sizes(path: str) -> list[int]:
+    """Compressed bytes of each row group of a parquet file; raises DataError as parquet_records does."""
+    with _parquet(path) as file:
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        return [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
+
+
+@contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    import pyarrow
+    import pyarrow.parquet  # 0.2 s, and only parquet needs it
+
+    with files.opened(path, unpack=False) as stream:
+        try:
+            yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+        except (pyarrow.ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise DataError(
+                f"{path}: truncated, damaged or not parquet ({reason}); copy or download it again"
+            ) from error
+
+
+@contextmanager
+def _array_reader(path: str) -> Iterator[Any]:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    with files.opened(path, unpack=False):  # the library takes an absent file for one without records
+        reader = ArrayRecordReader(path)
+        yield reader
+        with suppress(RuntimeError):  # what reading has met already
+            reader.close()
+
+
+def _array_record(reader: Any, number: int) -> bytes | BadRecord:
+    try:
+        return reader.read([number])[0]
+    except RuntimeError as error:
+        return BadRecord(f"record {number}: {str(error).partition(';')[0]}")
+
+
+def _check_count(path: str, count: int, expected: int | None) -> None:
+    if expected is not None and count < expected:
+        raise DataError(
+            f"{path}: {count} records where {expected} or more were expected: truncated, damaged or of another format; "
+            "copy or download it again"
+        )
+
+
+def _checked(data: bytes, number: int) -> bytes:
+    """Splits the checksum off a record's data and compares."""
+    record = data[: -_FOOTER.size]
+    if _FOOTER.unpack(data[-_FOOTER.size :])[0] != _masked_crc32c(record):
+        raise BadRecord(f"record {number}: fails its checksum")
+    return record
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
+    checksum = google_crc32c.value(data)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,149 @@
+"""SentencePiece models behind `Tokenizer`: our own unigram models (Kudo, 2018), and those of others, such as T5's."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import sentencepiece
+
+from gmlp_flax.data.errors import DataError
+
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
+TRAINING = {
+    "model_type": "unigram",
+    "byte_fallback": True,
+    "hard_vocab_limit": False,
+    "pad_id": 0,
+    "pad_piece": "[PAD]",
+    "unk_id": 1,
+    "unk_piece": "[UNK]",
+    "bos_id": 2,
+    "bos_piece": "[CLS]",
+    "eos_id": 3,
+    "eos_piece": "[SEP]",
+    "control_symbols": ["[MASK]"],
+}
+TRAINING_THREADS = 4
+
+# What models call each special piece, our own name first.
+_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "cls": ("[CLS]", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+# Taken from the ids after the model's last piece where it has none, as T5 adds its sentinels.
+_ADDED = ("cls", "mask")
+
+# SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters are 4,000 bytes at most.
+_CHUNK = re.compile(r"(?s).{1,1000}(?!\S)|\S{1,1000}")
+
+# A private-use character that stands for what came before a text that goes on within a word.
+_STAND_IN = "\ue000"
+
+
+class SentencePieces:
+    """A SentencePiece model: text is normalised as the model says, usually NFKC and any white space to one space.
+
+    Args:
+        model: the serialized model.
+        name: where it came from, for errors.
+
+    Attributes:
+        vocab_size: pieces, added ones included.
+        special: {"pad", "unk", "cls", "sep", "mask"} -> id.
+        special_ids: those and every other control piece, in order.
+
+    Raises:
+        DataError: `model` is damaged, or lacks padding or an end of text.
+    """
+
+    def __init__(self, model: bytes, name: str):
+        try:
+            self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            pieces = processor.vocab_size()
+        except RuntimeError as error:
+            raise DataError(f"{name}: damaged or not a SentencePiece model; train or copy it again") from error
+        found = {role: _first(processor, names) for role, names in _NAMES.items()}
+        for role, names in _NAMES.items():
+            if found[role] is None and role not in _ADDED:
+                raise DataError(
+                    f"{name}: the model has no special token {names[0]} (nor {' or '.join(names[1:])}); "
+                    "use a model with padding and an end of text, or train one with scripts/prepare_data.py"
+                )
+        self._added = [role for role in _ADDED if found[role] is None]
+        self.special = found | {role: pieces + i for i, role in enumerate(self._added)} | {"unk": processor.unk_id()}
+        control = filter(processor.is_control, range(pieces))
+        self.special_ids = tuple(sorted({*self.special.values(), *control}))
+        self.vocab_size = pieces + len(self._added)
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(_utf8(text))
+
+    def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
+        # A list of int32 arrays is made twice as fast as one of lists is read.
+        return self._processor.encode(list(map(_utf8, texts)), num_threads=threads, return_type="numpy")
+
+    def encode_after(self, text: str) -> list[int]:
+        """`encode` of a text that goes on where another token ends: without the space that begins a line."""
+        if not text or text[0].isspace():
+            return self.encode(text)
+        whole = _STAND_IN + text
+        before, pieces = (self._processor.encode(_utf8(part), return_type=str) for part in (_STAND_IN, whole))
+        last = len(before) - 1
+        # Without byte fallback, unknown characters in a row are one piece: the text's share of it is one, too.
+        return self.encode(whole)[last + (pieces[last] == before[last]) :]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._processor.decode([token for token in ids if token not in self.special_ids])
+
+    def piece(self, token: int) -> str:
+        added = token - (self.vocab_size - len(self._added))
+        return _NAMES[self._added[added]][0] if added >= 0 else self._processor.id_to_piece(token).replace("▁", " ")
+
+
+def _first(processor: sentencepiece.SentencePieceProcessor, names: Sequence[str]) -> int | None:
+    """The id of the first of the names that is a piece of its own."""
+    ids = (processor.piece_to_id(name) for name in names)
+    return next((i for i, name in zip(ids, names, strict=True) if processor.id_to_piece(i) == name), None)
+
+
+def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> bytes:
+    """Trains a unigram model with byte fallback, cased, SPECIAL_PIECES first; see Tokenizer.train."""
+    model = io.BytesIO()
+    chunks = (_utf8(chunk) for document in documents for chunk in _chunks(document))
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=chunks,
+            model_writer=model,
+            vocab_size=vocab_size,
+            num_threads=threads,
+            minloglevel=2,
+            **TRAINING,
+        )
+    except RuntimeError as error:
+        # SentencePiece reports every failure as a RuntimeError that quotes its own code.
+        if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
+            raise DataError("no text to train a tokenizer on; give documents with text in them") from error
+        if "ocabulary size" not in str(error):
+            raise
+        raise DataError(
+            f"vocab_size={vocab_size} is too small: {len(SPECIAL_PIECES)} special pieces, 256 bytes and every "
+            "character of the corpus need one each; raise it"
+        ) from error
+    return model.getvalue()
+
+
+def _utf8(text: str) -> bytes:
+    """The text with `?` for lone surrogates, which JSON allows and UTF-8 does not."""
+    return text.encode("utf-8", "replace")
+
+
+def _chunks(document: str) -> Iterator[str]:
+    """Cuts a document into pieces of at most 1,000 characters: at white space, inside a word only if it is longer."""
+    return (match.group() for line in document.splitlines(keepends=True) for match in _CHUNK.finditer(line))

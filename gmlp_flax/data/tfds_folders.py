@@ -1,0 +1,140 @@
+"""Folders that TFDS prepared: found by name, and their shards, read from the two JSON files without TensorFlow."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from gmlp_flax.data import files
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.files import File
+
+FORMATS = ("array_record", "tfrecord", "parquet")
+
+_METADATA = ("features.json", "dataset_info.json")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+class Shard(NamedTuple):
+    """A file of a TFDS split and the number of its records, as dataset_info.json has it."""
+
+    file: File
+    records: int
+
+
+class Folder(NamedTuple):
+    """What a TFDS folder holds.
+
+    Attributes:
+        path: the folder.
+        file_format: one of FORMATS.
+        lengths: split name -> file name of each shard, in order -> its number of records.
+        files: name -> file, of those that are there: copies of single splits are common.
+    """
+
+    path: str
+    file_format: str
+    lengths: dict[str, dict[str, int]]
+    files: dict[str, File]
+
+    def shards(self, split: str) -> list[Shard]:
+        """The shards of a split, in order; raises DataError where one is missing or empty."""
+        for name, count in self.lengths[split].items():
+            if name not in self.files:
+                raise DataError(f"{self.path!r}: shard {name!r} is missing; prepare or copy it again")
+            if not count:
+                raise DataError(f"{self.files[name].path}: an empty shard, no record in it; prepare or copy it again")
+        return [Shard(self.files[name], count) for name, count in self.lengths[split].items()]
+
+
+def find(path: str) -> str:
+    """The folder of `tfds:NAME[/CONFIG][:VERSION]`; any other path is returned as it is.
+
+    It is looked for below TFDS_DATA_DIR or ~/tensorflow_datasets: the version given, or else the newest there.
+
+    Raises:
+        DataError: there is none; says where it was looked for and how to get it.
+    """
+    if not path.startswith("tfds:"):
+        return path
+    name, _, version = path.removeprefix("tfds:").partition(":")
+    root = os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
+    parent = files.join(root, *name.split("/"))
+    below = files.subfolders(parent)
+    versions = [folder for folder in below if _VERSION.fullmatch(folder) and version in ("", folder)]
+    # Tried from the newest on: a folder without metadata is one whose preparation was broken off.
+    for folder in sorted(versions, key=lambda folder: [*map(int, folder.split("."))], reverse=True):
+        prepared = files.join(parent, folder)
+        if all(files.exists(files.join(prepared, metadata)) for metadata in _METADATA):
+            return prepared
+    wanted = files.join(parent, version) if version else parent
+    found = f"found {', '.join(below)}" if below else "no such folder"
+    raise DataError(
+        f"{path!r} is not prepared in {wanted!r} ({found}): prepare it with `tfds build {name} "
+        f"--file_format=array_record --data_dir={root}`, copy it there (gcloud storage cp -r), or set TFDS_DATA_DIR"
+    )
+
+
+def load(path: str, found: tuple[File, ...]) -> Folder | None:
+    """Reads what the TFDS folder `path` holds, or None if it is not one; `found` are the files in it.
+
+    Raises:
+        DataError: metadata missing or damaged, another format, or no feature `text`.
+    """
+    by_name = {file.name: file for file in found}
+    if "features.json" not in by_name:
+        return None
+    info = _read_info(path, by_name)
+    file_format = info.file_format.value if info.file_format else "unknown"
+    if file_format not in FORMATS:
+        raise DataError(f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew")
+    _check_text(path, info.features)
+    lengths = {}
+    for name, split in info.splits.items():
+        names = sorted(os.path.basename(shard) for shard in split.filenames)
+        lengths[name] = dict(zip(names, split.shard_lengths, strict=True))
+    if not lengths:
+        raise DataError(f"{path!r} has no splits: its preparation was broken off; prepare or copy it again")
+    return Folder(path, file_format, lengths, by_name)
+
+
+def _read_info(path: str, by_name: dict[str, File]) -> Any:
+    """TFDS's DatasetInfo of the folder."""
+    import tensorflow_datasets as tfds  # 0.2 s, and only such folders need it
+
+    missing = next((name for name in _METADATA if name not in by_name), None)
+    if missing:
+        raise DataError(f"{path!r} has no {missing}: not a whole TFDS folder; prepare or copy it again")
+    with _local_metadata(path, by_name) as folder:
+        try:
+            return tfds.builder_from_directory(folder).info
+        except Exception as error:  # TFDS lets out what its JSON parsers raise
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise DataError(
+                f"{path!r}: {' or '.join(_METADATA)} is damaged ({reason}); prepare or copy them again"
+            ) from error
+
+
+@contextmanager
+def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
+    """The folder itself or, of a remote one, a temporary folder with its JSON files: TFDS knows few schemes."""
+    if not files.is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
+        for name in _METADATA:
+            with files.opened(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
+                copy.write(source.read())
+        yield folder
+
+
+def _check_text(path: str, features: Any) -> None:
+    import tensorflow_datasets as tfds
+
+    fields = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+    text = fields.get("text")
+    if not isinstance(text, tfds.features.Text) or text.shape:  # with a shape, it is ids of a deprecated encoder
+        found = ", ".join(map(repr, fields)) or type(features).__name__
+        raise DataError(f"{path!r} has no text feature 'text', found {found}; give a corpus with one")

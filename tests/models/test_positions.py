@@ -1,0 +1,37 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.positions import LearnedPositions
+from tests.models.reference import in_float64, normal, params_of, randomized, small_spec
+
+
+def positions(**fields):
+    return LearnedPositions(small_spec(**fields), nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 5])
+@in_float64
+def test_each_position_has_a_vector(tokens):
+    module, x = randomized(positions), normal(0, 2, tokens, 6)
+    table = params_of(module)["table"]
+    expected = [[x[b, i] + table[i] for i in range(tokens)] for b in range(2)]
+    np.testing.assert_array_equal(module(x), expected)
+
+
+def test_more_tokens_are_refused():
+    with pytest.raises(ValueError, match="the positions were made for at most 5 tokens and were given 6"):
+        positions(dtype="float32")(jnp.ones((1, 6, 6)))
+
+
+def test_the_type_is_the_input_s_and_the_table_float32():
+    module = positions(dtype="bfloat16")
+    assert module(jnp.ones((1, 5, 6), jnp.bfloat16)).dtype == jnp.bfloat16
+    assert params_of(module)["table"].dtype == np.float32
+
+
+def test_the_table_starts_with_berts_deviation():
+    table = params_of(positions(length=300, d_model=20, dtype="float32"))["table"]
+    assert table.shape == (300, 20)
+    np.testing.assert_allclose(table.std(), 0.02, rtol=0.05)

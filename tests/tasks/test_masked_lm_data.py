@@ -1,0 +1,246 @@
+"""Where a language model's text comes from: files, splits, prepared folders, vocabularies; and masks that stay."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax import predict
+from gmlp_flax.data import corpora, prepare
+from gmlp_flax.data.embedded import embedded_text
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.selection import Selection
+from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.training import folder, loop
+from tests.training import tiny
+
+LINES = [f"{' '.join(tiny.WORDS[i % 7:i % 40 + 5])} and {i} more." for i in range(80)]
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Of tiny.text_config, its data to be given."""
+    options = tiny.text_config(tmp_path)
+    options.data.train = ""
+    return options
+
+
+def task(config, folder: str = "nowhere") -> MaskedLanguageModeling:
+    return MaskedLanguageModeling(config, folder)
+
+
+def write_lines(path: Path, texts: list[str]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def side(found: MaskedLanguageModeling, name: str) -> list[int]:
+    """All ids of a side, [SEP] after each document."""
+    tokens = found.windows(name).prepared
+    return tokens.read(0, tokens.tokens).tolist()
+
+
+def ids(found: MaskedLanguageModeling, texts: list[str]) -> list[int]:
+    """The slow way to the same."""
+    return [token for text in texts for token in (*found.tokenizer.encode(text), found.tokenizer.sep_id)]
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """A corpus with splits as Hugging Face names them: 50 and 10 documents to train on, 20 held out."""
+    root = tmp_path / "shards"
+    write_lines(root / "train-00000-of-00002.jsonl", LINES[:50])
+    write_lines(root / "train-00001-of-00002.jsonl", LINES[50:60])
+    write_lines(root / "validation-00000-of-00001.jsonl", LINES[60:])
+    return root
+
+
+def test_one_raw_text_is_cut_at_a_line(config, tmp_path):
+    text = "\n".join(LINES)
+    (tmp_path / "book.txt").write_text(text)
+    config.data.train = str(tmp_path / "book.txt")
+    found = task(config)
+    train, heldout = corpora.split_documents([text], config.data.heldout_share)
+    assert train[0] + heldout[0] == text
+    assert side(found, "train") == ids(found, train) and side(found, "heldout") == ids(found, heldout)
+
+
+@pytest.mark.smoke
+def test_splits_in_file_names(config, shards):
+    config.data.train = str(shards)
+    found = task(config)
+    assert side(found, "train") == ids(found, LINES[:60])
+    assert side(found, "heldout") == ids(found, LINES[60:])
+
+
+def test_one_split_alone_is_shared_out(config, shards):
+    """What is trained on is not held out, though the split is called validation."""
+    config.data.update(train=str(shards), split="validation")
+    found = task(config)
+    share = [corpora.is_heldout(text, config.data.heldout_share) for text in LINES[60:]]
+    assert 0 < sum(share) < 20
+    assert side(found, "heldout") == ids(found, list(itertools.compress(LINES[60:], share)))
+    assert side(found, "train") == ids(found, [t for t, held in zip(LINES[60:], share, strict=True) if not held])
+    for path in shards.glob("train-*"):
+        path.unlink()
+    config.data.split = ""
+    assert side(task(config), "train") == side(found, "train")
+    assert side(task(config), "heldout") == side(found, "heldout")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"split": "trian"}, "config.data.train: .*/shards' has no split 'trian': it has 'train', 'validation'; give"),
+        ({"heldout_split": "test"}, "config.data.train: .*/shards' has no split 'test': it has 'train', 'validation'"),
+        ({"heldout_split": "train"}, r"the split 'train' \(config.data.heldout_split\) is part of the training text: set "
+                                     "config.data.split to another of train, validation"),
+        ({"heldout": "elsewhere"}, "config.data.heldout: no text at 'elsewhere'"),
+        ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, a file or a folder"),
+    ],
+)
+def test_no_such_text_is_one_line(config, shards, keys, message):
+    config.data.update(**{"train": str(shards), **keys})
+    with pytest.raises(DataError, match=message) as caught:
+        task(config).evaluation_examples()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_corpus_of_its_own_to_hold_out(config, shards, tmp_path):
+    config.data.update(train=str(shards), split="validation", heldout=str(write_lines(tmp_path / "own.jsonl", LINES[:5])))
+    found = task(config)
+    assert side(found, "train") == ids(found, LINES[60:]) and side(found, "heldout") == ids(found, LINES[:5])
+
+
+def test_embedded_text_and_a_corpus(config, tmp_path):
+    """Either side may be the embedded text, the other a file."""
+    own = str(write_lines(tmp_path / "own.jsonl", LINES))
+    config.data.update(train=own, heldout="embedded")
+    found = task(config)
+    assert found.windows("heldout").prepared.documents == len(embedded_text("heldout"))
+    config.data.update(train="embedded", heldout=own, tokenizer=str(tmp_path / "tokenizer.model"))
+    found.tokenizer.save(config.data.tokenizer)
+    assert side(task(config), "heldout") == ids(found, LINES)
+
+
+@pytest.fixture
+def both(tmp_path):
+    """The two sides of a corpus, prepared with one tokenizer, and its flags of a raw run."""
+    corpus = corpora.open_corpus(str(write_lines(tmp_path / "raw.jsonl", LINES)))
+    tokenizer = Tokenizer.train((t for t in LINES if not corpora.is_heldout(t, 0.2)), 320)
+    for name in ("train", "heldout"):
+        prepare.prepare(corpus, tokenizer, tmp_path / name, selection=Selection(0.2, name), workers=1)
+    return tmp_path
+
+
+def test_prepared_folders_are_the_raw_corpus(config, both):
+    config.data.update(train=str(both / "train"), heldout=str(both / "heldout"))
+    found = task(config)
+    config.data.update(train=str(both / "raw.jsonl"), heldout="")
+    raw = task(config)
+    assert found.tokenizer == raw.tokenizer
+    for name in ("train", "heldout"):
+        one, other = found.windows(name), raw.windows(name)
+        assert len(one) == len(other) > 5
+        np.testing.assert_array_equal(one.windows(0, len(one)), other.windows(0, len(one)))
+
+
+def test_prepared_without_what_is_held_out(config, both):
+    config.data.train = str(both / "train")
+    with pytest.raises(DataError, match=f"^config.data.train={both}/train holds prepared tokens of one side; prepare the "
+                                        "held-out side as well and give it as --config.data.heldout$"):
+        task(config).evaluation_examples()
+
+
+def test_prepared_training_text_and_raw_to_hold_out(config, both):
+    config.data.update(train=str(both / "train"), heldout=str(write_lines(both / "own.jsonl", LINES[:9])))
+    found = task(config)
+    assert side(found, "heldout") == ids(found, LINES[:9])
+
+
+def test_two_tokenizers_are_one_line(config, both):
+    other = Tokenizer.train(LINES[:20], 310)
+    other.save(both / "other.model")
+    config.data.update(train=str(both / "train"), heldout=str(both / "heldout"), tokenizer=str(both / "other.model"))
+    with pytest.raises(DataError) as caught:
+        task(config)
+    assert str(caught.value) == (
+        f"two different tokenizers: config.data.tokenizer, {both}/other.model, and that of config.data.train, "
+        f"{both}/train/tokenizer.model; train and evaluate with one of them"
+    )
+    prepare.prepare(corpora.open_corpus(str(both / "raw.jsonl")), other, both / "more", workers=1)
+    config.data.update(tokenizer="", heldout=str(both / "more"))
+    with pytest.raises(DataError, match="^two different tokenizers: that of config.data.train, .* config.data.heldout, "):
+        task(config)
+
+
+def test_vocabulary_larger_than_the_embedding(config, both):
+    config.data.update(train=str(both / "train"), heldout=str(both / "heldout"))
+    config.model.vocab_size = 300
+    pieces = Tokenizer.load(both / "train" / "tokenizer.model").vocab_size
+    with pytest.raises(DataError, match=f"^the tokenizer has {pieces} pieces, config.model.vocab_size is 300: raise it, or"):
+        task(config)
+
+
+def test_documents_packing_trains(config, both):
+    """No window crosses from one document to the next: of a window, only the last [SEP] may be one."""
+    config.data.update(train=str(both / "train"), heldout=str(both / "heldout"), packing="documents")
+    config.steps, config.log.every = 3, 1
+    assert loop.train(config, str(both / "run"))["eval"]["loss"] < 7
+    found = folder.load(str(both / "run")).task
+    windows, separator = found.windows("train"), found.tokenizer.sep_id
+    tokens = windows.windows(0, len(windows))
+    assert windows.how == "documents" and ((tokens == separator).sum(1) == 1).all()
+
+
+def masks_by_index(config, monkeypatch) -> dict[int, list[list[int]]]:
+    """For each sequence, what the model was to read each time that it was seen in three epochs of training."""
+    found, task_, seen = {}, task(config), []
+    sums = {"loss": (jnp.float32(0), jnp.float32(1))}
+    monkeypatch.setattr(task_, "_sums", lambda _, masked, *__: seen.append(masked) or sums)
+    with task_.train_batches(0, 0, 1) as batches:
+        for step in range(3 * len(task_.windows("train")) // config.batch_size):
+            batch = next(batches)
+            task_.loss(None, batch | {"key": jax.random.split(jax.random.key(step), len(batch["index"]))}, None)
+            for index, inputs in zip(batch["index"].tolist(), np.array(seen.pop().inputs).tolist(), strict=True):
+                found.setdefault(index, []).append(inputs)
+    return found
+
+
+def test_static_masks_stay_from_epoch_to_epoch(config, monkeypatch, tmp_path):
+    config.data.train = str(write_lines(tmp_path / "raw.jsonl", LINES[:20]))
+    anew = masks_by_index(config, monkeypatch)
+    config.masking.static = True
+    static = masks_by_index(config, monkeypatch)
+    assert anew.keys() == static.keys() and max(map(len, static.values())) >= 3
+    assert all(inputs == each[0] for each in static.values() for inputs in each)
+    again = [each for each in anew.values() if len(each) > 1]
+    assert sum(each[0] == each[1] for each in again) < 0.2 * len(again)
+    config.seed = 1
+    other = masks_by_index(config, monkeypatch)
+    assert sum(other[index][0] == static[index][0] for index in static) < 0.2 * len(static)
+
+
+def test_wordpiece_vocabulary(config, tmp_path):
+    pytest.importorskip("tokenizers")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(tiny.WORDS), "##s", "more", "."]
+    pieces = list(dict.fromkeys([*pieces, *"0123456789", *(f"##{digit}" for digit in range(10))]))
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    config.data.update(train=str(write_lines(tmp_path / "raw.jsonl", LINES)), tokenizer=str(tmp_path / "vocab.txt"))
+    config.steps, config.model.vocab_size = 2, len(pieces)
+    loop.train(config, str(tmp_path / "run"))
+    (tmp_path / "run" / "tokenizer.model").unlink()  # It comes back from the checkpoint.
+    trained = folder.load(str(tmp_path / "run"))
+    assert (tmp_path / "run" / "tokenizer.model").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
+    assert trained.task.tokenizer.encode("the more") == [pieces.index("the"), pieces.index("more")]
+    assert trained.task.tokenizer.unk_id not in side(trained.task, "heldout")
+    (ranked,) = predict.fill(trained, "the [MASK] of", top=3)
+    assert {name.strip() for name, _ in ranked} <= set(pieces) and len(ranked) == 3

@@ -4,9 +4,9 @@
 
 ARGUMENT: LENGTH or LENGTH,scale=SCALE; LENGTH is any of 512, 1024, 2048, 4096, 8192, 16384.
     base   (default) the widths and depth of gMLP-base, bfloat16; --config.data.train=CORPUS. Never run here.
-    small  4 layers of 64 channels on the embedded text, for 2 CPU cores: minutes.
-No table of the paper has such lengths. Memory grows as n, work as n log n: `python scripts/benchmark.py long` shows
-both beside the materialised matrix (`--config.model.toeplitz=direct`).
+    small  4 layers of 64 channels on the embedded text, for CPUs. Never run to its end here.
+No table of the paper has such lengths. Memory grows as n, work as n log n: `python scripts/benchmark.py long`
+is meant to show both beside the materialised matrix (`--config.model.toeplitz=direct`); it has not been run to its end.
 """
 
 import dataclasses

@@ -115,11 +115,19 @@ def _first(processor: sentencepiece.SentencePieceProcessor, names: Sequence[str]
 
 def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> bytes:
     """Trains a unigram model with byte fallback, cased, SPECIAL_PIECES first; see Tokenizer.train."""
-    model = io.BytesIO()
-    chunks = (_utf8(chunk) for document in documents for chunk in _chunks(document))
+    model, stopped_by = io.BytesIO(), []
+
+    def chunks() -> Iterator[bytes]:
+        try:
+            for document in documents:
+                yield from map(_utf8, _chunks(document))
+        except (DataError, KeyboardInterrupt) as error:
+            stopped_by.append(error)  # SentencePiece raises a RuntimeError in its place.
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=chunks,
+            sentence_iterator=chunks(),
             model_writer=model,
             vocab_size=vocab_size,
             num_threads=threads,
@@ -127,6 +135,8 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
             **TRAINING,
         )
     except RuntimeError as error:
+        if stopped_by:
+            raise stopped_by[0] from None
         # SentencePiece reports every failure as a RuntimeError that quotes its own code.
         if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
             raise DataError("no text to train a tokenizer on; give documents with text in them") from error

@@ -44,6 +44,18 @@ def test_cached(tmp_path):
     assert len(list(tmp_path.glob("tokenizer-*.model"))) == 3
 
 
+@pytest.mark.parametrize("error", [DataError("line 3: found list"), KeyboardInterrupt()])
+@pytest.mark.parametrize("place", [0, 50])
+def test_what_stops_the_documents_is_raised_as_it_is(error, place):
+    def documents():
+        yield from TEXTS[:place]
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Tokenizer.train(documents(), 320)
+    assert caught.value is error
+
+
 def test_errors():
     with pytest.raises(DataError, match="vocab_size=100 is too small"):
         train_tokenizer(corpus(1), 100)

@@ -26,9 +26,15 @@ class Commands:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
 
-    def start(self, *arguments: str, module: str = "train", prefix: tuple[str, ...] = (), **variables: str):
-        """Starts a command with pipes for its output; `prefix` goes before it, `variables` into its environment."""
-        command = [*prefix, sys.executable, "-m", f"gmlp_flax.{module}", *map(str, arguments)]
+    def start(
+        self, *arguments: str, module: str = "train", script: str = "", prefix: tuple[str, ...] = (), **variables: str
+    ):
+        """Starts a module, or a file of scripts/, with pipes for its output.
+
+        `prefix` goes before the command, `variables` into its environment.
+        """
+        program = [f"scripts/{script}.py"] if script else ["-m", f"gmlp_flax.{module}"]
+        command = [*prefix, sys.executable, *program, *map(str, arguments)]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=ROOT, env=self.environment | variables, **pipes)
 

@@ -57,6 +57,7 @@ def get_config(arg: str = "sgu"):
     name, scale = gmlp_config.arguments(arg or "sgu", MODELS, scale=("paper", "small", "gpu"))
     config = gmlp_config.default()
     config.model.update(dataclasses.asdict(PUBLISHED[name].spec))
+    config.model.scale_embeddings = config.model.block != "gmlp"
     config.optimizer.update(
         learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
     )

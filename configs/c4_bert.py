@@ -25,6 +25,7 @@ def get_config(arg: str = "amlp_base"):
     config = gmlp_config.default()
     config.data.train = "tfds:c4/en"
     config.model.update(dataclasses.asdict(PUBLISHED[name].spec), vocab_size=VOCAB_SIZE, dtype="bfloat16")
+    config.model.scale_embeddings = config.model.block != "gmlp"
     config.masking.max_predictions = 77  # 15 % of 512
     config.batch_size, config.steps = 256, 1_000_000
     config.optimizer.update(

@@ -3,8 +3,8 @@
     python -m gmlp_flax.train --config=configs/own_images.py --workdir=runs/mine \\
         --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
 
-PATH is a folder with one folder of pictures a class, or a tar of one. Argument: a size, small (default, for a CPU, at
-64 x 64), or gmlp_ti, gmlp_s or gmlp_b (Table 1, at 224 x 224), which want an accelerator.
+PATH is a folder with one folder of pictures a class, a tar of one, or `tfds:NAME`. Argument: a size, small (default,
+for a CPU, at 64 x 64), or gmlp_ti, gmlp_s or gmlp_b (Table 1, at 224 x 224), which want an accelerator.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -13,6 +13,7 @@ from gmlp_flax.models.sizes import PUBLISHED
 
 def get_config(arg: str = "small"):
     """See the module's docstring."""
+    (size,) = gmlp_config.arguments(arg or "small", ("small", "gmlp_ti", "gmlp_s", "gmlp_b"))
     config = gmlp_config.default()
     config.task = "image_classification"
     config.data.train = ""  # to be given
@@ -20,10 +21,10 @@ def get_config(arg: str = "small"):
     config.model.spatial = "dense"
     config.optimizer.update(learning_rate=1e-3, warmup=200, weight_decay=0.05, label_smoothing=0.1)
     config.checkpoint.every = config.eval.every = 500
-    if arg in ("", "small"):
+    if size == "small":
         config.model.update(layers=8, d_model=128, d_ffn=768, image_size=(64, 64), patch_size=(8, 8))
         return config
-    spec = PUBLISHED[arg].spec
+    spec = PUBLISHED[size].spec
     config.model.update(
         layers=spec.layers, d_model=spec.d_model, d_ffn=spec.d_ffn, survival=spec.survival, dtype="bfloat16"
     )

@@ -16,12 +16,13 @@ SMALL = dict(layers=6, d_model=128, d_ffn=768, vocab_size=8000)
 
 def get_config(arg: str = "small"):
     """See the module's docstring."""
+    (arg,) = gmlp_config.arguments(arg or "small", ("small", "base", "amlp_base"))
     config = gmlp_config.default()
     config.data.train = ""  # to be given
     config.steps, config.batch_size = 2000, 32
     config.optimizer.update(learning_rate=2e-3, warmup=100, weight_decay=0.01, schedule="linear")
     config.checkpoint.every = config.eval.every = 500
-    if arg in ("", "small"):
+    if arg == "small":
         config.model.update(SMALL)
         return config
     spec = PUBLISHED[f"gmlp_{arg}" if arg == "base" else arg].spec

@@ -8,6 +8,7 @@ from gmlp_flax import config as gmlp_config
 
 def get_config(arg: str = ""):
     """`frozen` keeps the spatial projections as they start: the same model without token mixing."""
+    (kind,) = gmlp_config.arguments(arg or "trained", ("trained", "frozen"))
     config = gmlp_config.default()
     config.task = "image_classification"
     config.steps = 300
@@ -17,6 +18,6 @@ def get_config(arg: str = ""):
     )
     config.data.update(min_scale=1.0, flip=False, eval_crop=1.0)
     config.optimizer.update(learning_rate=2e-3, warmup=30, label_smoothing=0.1)
-    if arg == "frozen":
+    if kind == "frozen":
         config.optimizer.freeze = ("/spatial/",)
     return config

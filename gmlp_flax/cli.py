@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from absl import app, flags, logging
+from ml_collections import config_flags
 
 from gmlp_flax import config
 from gmlp_flax.data.errors import DataError
@@ -21,6 +22,14 @@ def define_run_flags(checkpoint: str) -> None:
     """Defines --workdir and --checkpoint, for programs that read a run; the latter's default is given."""
     flags.DEFINE_string("workdir", None, "The run folder.")
     flags.DEFINE_string("checkpoint", checkpoint, "latest, best, or a step.")
+
+
+def define_config_flag() -> None:
+    """Defines --config, a file, and --config.KEY=VALUE."""
+    config_flags.DEFINE_config_file(
+        "config", None, "A config file, with an argument after a colon if it takes one, or a run's config.json.",
+        lock_config=True,
+    )
 
 
 def required(name: str, usage: str) -> str:
@@ -68,18 +77,32 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 def config_argument(argv: list[str]) -> str:
     """The config file, with its argument, that a command line names; empty if it names none."""
+    return _argument(argv, "config")
+
+
+def _argument(argv: list[str], name: str) -> str:
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
-        if match := re.match(r"--?config(?:=(.*))?$", argument):
+        if match := re.match(rf"--?{name}(?:=(.*))?$", argument):
             return match[1] or following
     return ""
 
 
-def run(main: Callable[[list[str]], None], positional: bool = False) -> None:
+def parse_flags_on_run(argv: list[str]) -> list[str]:
+    """As `parse_flags`, with the config of the run that --workdir names, which --config.KEY=VALUE changes."""
+    path = os.path.join(_argument(argv, "workdir"), "config.json")
+    own = [f"--config={path}"] if os.path.isfile(path) and not config_argument(argv) else []
+    return parse_flags([*argv[:1], *own, *argv[1:]])
+
+
+def run(
+    main: Callable[[list[str]], None], positional: bool = False, parser: Callable[[list[str]], list[str]] = parse_flags
+) -> None:
     """Runs an entry point under absl; errors that are the user's to mend are shown as one line.
 
     Args:
         main: takes the program's name and, where `positional`, the arguments that are no flags.
         positional: whether there may be such arguments.
+        parser: what parses the command line.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -90,7 +113,7 @@ def run(main: Callable[[list[str]], None], positional: bool = False) -> None:
             fail(f"{argv[1]!r} is no flag: flags are written --name=value")
         explained(main, argv)
 
-    app.run(guarded, flags_parser=parse_flags)
+    app.run(guarded, flags_parser=parser)
 
 
 def explained(main: Callable, *args: object) -> None:

@@ -1,7 +1,10 @@
-"""Scores a checkpoint: python -m gmlp_flax.evaluate --workdir=DIR [--checkpoint=latest|best|STEP]
+"""Scores a checkpoint: python -m gmlp_flax.evaluate --workdir=DIR [--checkpoint=latest|best|STEP] [--config.a.b=VALUE]
 
 Prints one JSON object: `step`, `checkpoint` (its folder) and `eval`, the metrics over the run's held-out data. For
 the latest checkpoint of a finished run these are the run's own final metrics, to the last bit.
+
+Keys of the run's config may be changed for the evaluation: --config.data.heldout=tfds:imagenet2012 scores other data
+of the same classes, --config.eval.real_labels=FILE adds ReaL accuracy, --config.eval.batch_size=N fits other devices.
 """
 
 from __future__ import annotations
@@ -12,15 +15,18 @@ import os
 from absl import flags
 
 from gmlp_flax import cli
+from gmlp_flax import config as config_lib
 
 
 def main(_argv: list[str]) -> None:
     """Prints the metrics of a checkpoint."""
     workdir = cli.required("workdir", "evaluate --workdir=DIR [--checkpoint=latest|best|STEP]")
+    if flags.FLAGS.config is not None:
+        config_lib.validate(flags.FLAGS.config)
     from gmlp_flax.training import evaluation, folder, partition
 
-    trained = folder.load(workdir, flags.FLAGS.checkpoint)
-    partition.check_batch(trained.task.evaluation_batch_size(), 1, "the run's evaluation batch size")
+    trained = folder.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
+    partition.check_batch(trained.task.evaluation_batch_size(), 1, "config.eval.batch_size")
     metrics = evaluation.Evaluator(trained.task, trained.mesh)(trained.params, trained.ema)
     checkpoint = os.path.join(os.path.abspath(workdir), folder.CHECKPOINTS, str(trained.step))
     print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
@@ -28,4 +34,5 @@ def main(_argv: list[str]) -> None:
 
 if __name__ == "__main__":
     cli.define_run_flags(checkpoint="latest")
-    cli.run(main)
+    cli.define_config_flag()
+    cli.run(main, parser=cli.parse_flags_on_run)

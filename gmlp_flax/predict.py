@@ -73,7 +73,7 @@ def rank_classes(trained: Trained, images, top: int = 5) -> list[Ranked]:
     import jax
 
     logits = jax.jit(trained.task.apply)(trained.weights, images)
-    return [_rank(scores, trained.task.classes, top) for scores in logits]
+    return [_rank(scores, trained.task.names, top) for scores in logits]
 
 
 def _rank(scores, names: Sequence[str], top: int) -> Ranked:

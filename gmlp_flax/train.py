@@ -6,17 +6,13 @@ The same command again goes on where the run was interrupted. --help_config prin
 from __future__ import annotations
 
 from absl import flags
-from ml_collections import config_flags
 
 from gmlp_flax import cli
 
 
 def define_flags() -> None:
     """Defines what the command takes."""
-    config_flags.DEFINE_config_file(
-        "config", None, "A config file, with an argument after a colon if it takes one, or a run's config.json.",
-        lock_config=True,
-    )
+    cli.define_config_flag()
     flags.DEFINE_string("workdir", None, "The run folder: config, metrics, result, checkpoints, figures.")
     flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
 

@@ -1,12 +1,14 @@
 """Speed and memory, as ratios within one run: these are what a shared, noisy machine can tell.
 
-Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE]
+Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE] [--images=TAR_OR_FOLDER]
 
     step      gMLP-S, 224 px, f32, batch 8, training step and forward pass: beside one large matrix product, and beside
               timm's gmlp_s16_224 under torch where it is installed (extra `bench`)
     long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
     toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
     text      tokens a second: preparing text beside the bare tokenizer, and batches from prepared ids
+    images    images a second and core: decoded, cropped and flipped, through AutoAugment, beside plain Pillow; and two
+              worker processes beside one. Of JPEG files (--images), or of made-up photographs
     memory    the training step compiled for TPU slices (extra `plan`): temporaries a chip, products recomputed; gMLP-S
               and -B, and the seven models of Table 5
     compile   gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
@@ -18,13 +20,10 @@ Each figure is a median with its range over the repeats; what is compared runs a
 from __future__ import annotations
 
 import argparse
-import functools
 import json
-import multiprocessing
 import os
 import re
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -35,47 +34,25 @@ import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 from absl import logging
+from benchmark_images import bench_images
+from measuring import Row, Worker, measure, ratios, row
 
 from gmlp_flax import cli, config
 from gmlp_flax.data import embedded, in_memory, packing, prepare, prepared
 from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.interop import parity
 from gmlp_flax.models import sizes, toeplitz
 from gmlp_flax.training import dry_run, loop, optimizer, partition, step
+from gmlp_flax.training.errors import RunError
 
 CONFIGS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
 BATCH = 8
 MATRIX = 2048
-
-Row = dict[str, object]
-
-
-def measure(candidates: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each call, the candidates in turn. Each timed call follows one that is not, as steps follow steps."""
-    seconds = {name: [] for name in candidates}
-    for _ in range(repeats):
-        for name, call in candidates.items():
-            call()
-            begin = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - begin)
-    return seconds
-
-
-def row(name: str, values: list[float], unit: str, goal: str = "") -> Row:
-    """One line of the table: median and range."""
-    return {
-        "name": name, "median": statistics.median(values), "min": min(values), "max": max(values), "unit": unit,
-        "goal": goal,
-    }
-
-
-def ratios(top: list[float], bottom: list[float]) -> list[float]:
-    """Of measurements taken in turn."""
-    return [a / b for a, b in zip(top, bottom, strict=True)]
-
+HUGE_PAGES = "glibc.malloc.hugetlb=1"  # a step touches 580 MB of fresh memory: 149,000 page faults without
 
 def bench_step(repeats: int) -> list[Row]:
-    """gMLP-S against the machine and against timm."""
+    """gMLP-S against the machine and against timm, all with memory in huge pages where the C library can (Linux)."""
+    os.environ.setdefault("GLIBC_TUNABLES", HUGE_PAGES)  # read as the workers start
     with Worker(ours_and_product) as ours, Worker(timm_calls) as timm:
         seconds = measure(ours.calls | timm.calls, repeats)
     forward_flops = BATCH * sizes.forward_flops(sizes.PUBLISHED["gmlp_s"])
@@ -94,35 +71,6 @@ def bench_step(repeats: int) -> list[Row]:
             speedup = ratios(seconds[f"timm {what}"], seconds[f"ours {what}"])
             rows.append(row(f"gMLP-S {what}, ours / timm", speedup, "x", goal))
     return rows
-
-
-class Worker:
-    """Calls made in a process of their own: torch's threads, waiting, take a third of JAX's speed in the same one."""
-
-    def __init__(self, make: Callable[[], dict[str, Callable]]):
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
-        self._process.start()
-        self.calls = {name: functools.partial(self._call, name) for name in self._pipe.recv()}
-
-    def _call(self, name: str) -> None:
-        self._pipe.send(name)
-        self._pipe.recv()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._process.kill()
-
-
-def _serve(make: Callable[[], dict[str, Callable]], pipe) -> None:
-    calls = make()
-    pipe.send(list(calls))
-    while True:
-        calls[pipe.recv()]()
-        pipe.send(None)
 
 
 def ours_and_product() -> dict[str, Callable]:
@@ -172,18 +120,12 @@ def step_call(options) -> Callable:
 def timm_calls() -> dict[str, Callable]:
     """The same of timm's, or nothing where torch and timm are not installed."""
     try:
-        import torch
-        from torch import library
-
-        # Without a torchvision that fits, timm asks for two of its operators as it is imported, and never runs them.
-        if not hasattr(torch.ops.torchvision, "nms"):
-            arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            library.define("torchvision::nms", arguments)
-            library.define("torchvision::qnms", arguments)
-        import timm
-    except ImportError as error:
-        print(f"timm is left out ({error}): pip install -e .[bench]", file=sys.stderr)
+        timm = parity.import_timm()
+    except RunError as error:
+        print(f"timm is left out: {error}", file=sys.stderr)
         return {}
+    import torch
+
     model = timm.create_model("gmlp_s16_224")
     adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05)
     images, labels = torch.randn(BATCH, 3, 224, 224), torch.arange(BATCH)
@@ -232,7 +174,8 @@ def bench_long(repeats: int) -> list[Row]:
             temporary = compiled.memory_analysis().temp_size_in_bytes / n
             rows.append(row(f"n {n} {name}: temporary memory a token", [temporary / 1e3], "KB"))
             calls[name] = step_call(options)
-        seconds = measure(calls, repeats)
+        seconds = measure(calls, min(repeats, 3))  # at 16,384 tokens a step with the matrix takes many seconds
+        rows.append(row(f"n {n} fft: step", seconds["fft"], "s"))
         rows.append(row(f"n {n}: fft's speed over direct's", ratios(seconds["direct"], seconds["fft"]), "x"))
     return rows
 
@@ -240,7 +183,7 @@ def bench_long(repeats: int) -> list[Row]:
 # Config, its argument, examples a step, TPU slice, limits in GB of temporaries a chip and in matrix products.
 PROGRAMS = (
     ("own_images.py", "gmlp_s", 4096, "v5e:4x4", 8.5, 14),
-    ("own_images.py", "gmlp_b", 4096, "v5e:4x8", 9.0, 14),
+    ("imagenet.py", "gmlp_b", 4096, "v5e:4x8", 9.0, 14),
     *(
         ("c4_bert.py", name, 256, "v5p:2x2x2", 42.0 if name == "gmlp_xlarge" else None, None)
         for name, model in sizes.PUBLISHED.items() if model.source == "Table 5"
@@ -249,7 +192,7 @@ PROGRAMS = (
 
 
 def bench_memory(_repeats: int) -> list[Row]:
-    """gMLP-S and gMLP-B at the paper's batch on TPU v5e, the models of Table 5 on 8 chips of v5p, all in bfloat16."""
+    """gMLP-S, and gMLP-B with all of the paper's recipe, on TPU v5e; Table 5's models on 8 chips of v5p; bfloat16."""
     rows = []
     for file, name, batch, topology, limit, needed in PROGRAMS:
         options = config.from_file(os.path.join(CONFIGS, file), name)
@@ -323,8 +266,8 @@ def bench_loop(_repeats: int) -> list[Row]:
 
 
 PARTS = {
-    "step": bench_step, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text, "memory": bench_memory,
-    "compile": bench_compile, "loop": bench_loop,
+    "step": bench_step, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text, "images": bench_images,
+    "memory": bench_memory, "compile": bench_compile, "loop": bench_loop,
 }
 
 
@@ -334,13 +277,14 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--repeats", type=int, default=9, help="measurements of each figure")
     parser.add_argument("--json", metavar="FILE", help="also write the rows there")
+    parser.add_argument("--images", metavar="TAR_OR_FOLDER", help="JPEG files for the part `images`")
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     logging.set_verbosity(logging.ERROR)
     rows: list[Row] = []
     for part in args.parts or PARTS:
-        found = PARTS[part](args.repeats)
+        found = PARTS[part](args.repeats, **({"path": args.images} if part == "images" else {}))
         rows += [{"part": part, **entry} for entry in found]
         print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}")
         for entry in found:

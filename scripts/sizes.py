@@ -1,4 +1,6 @@
-"""Prints every published configuration: exact parameters and FLOPs per example beside the paper's figures.
+"""Prints every published configuration: exact parameters and FLOPs per example beside its paper's figures.
+
+Where a paper prints multiply-adds, two operations each, its figure stands as 2x.
 
 Usage: python scripts/sizes.py [--json]
 """
@@ -12,12 +14,12 @@ from gmlp_flax.models import sizes
 
 
 def rows() -> list[dict]:
-    """One object a model: name, params and flops, the paper's where it prints them, its perplexity, source, note."""
+    """One object a model: name, params and flops, its paper's (flops or multiply-adds), perplexity, source, note."""
     return [
         {
             "name": name, "params": sizes.param_count(model), "paper_params_m": model.params_m,
-            "flops": sizes.forward_flops(model), "paper_flops_g": model.flops_g, "source": model.source,
-            "paper_perplexity": model.perplexity, "note": model.note,
+            "flops": sizes.forward_flops(model), "paper_flops_g": model.flops_g, "paper_madds_g": model.madds_g,
+            "source": model.source, "paper_perplexity": model.perplexity, "note": model.note,
         }
         for name, model in sizes.PUBLISHED.items()
     ]
@@ -31,13 +33,14 @@ def main() -> None:
     if args.json:
         print(json.dumps(rows(), indent=2))
         return
-    print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source    note")
+    print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note")
     for row in rows():
         params = "" if row["paper_params_m"] is None else f"{row['paper_params_m']:g}"
         flops = "" if row["paper_flops_g"] is None else f"{row['paper_flops_g']:.1f}"
+        flops = flops if row["paper_madds_g"] is None else f"2x{row['paper_madds_g']:g}"
         print(
             f"{row['name']:<15}{row['params']:>13,}{row['params'] / 1e6:>8.1f}{params:>9}"
-            f"{row['flops'] / 1e9:>9.2f}{flops:>8}  {row['source']:<8}  {row['note']}".rstrip()
+            f"{row['flops'] / 1e9:>9.2f}{flops:>8}  {row['source']:<10}  {row['note']}".rstrip()
         )
 
 

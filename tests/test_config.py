@@ -2,10 +2,13 @@ import dataclasses
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.config import ConfigError
 from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.schema import SCHEMA
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def test_every_key_has_a_comment_and_a_default_that_is_valid(config):
 
 
 def test_encoder_spec_and_schema_agree():
-    schema = gmlp_config.SCHEMA["model"]
+    schema = SCHEMA["model"]
     for field in dataclasses.fields(EncoderSpec):
         if field.name != "length":
             assert field.name in schema
@@ -33,7 +36,7 @@ def test_encoder_spec_and_schema_agree():
 
 def test_choices_of_the_schema_are_those_of_the_spec():
     sizes = dict(layers=1, length=4, d_model=4, d_ffn=4)
-    for name, key in gmlp_config.SCHEMA["model"].items():
+    for name, key in SCHEMA["model"].items():
         if name in {field.name for field in dataclasses.fields(EncoderSpec)}:
             for choice in key.choices:
                 EncoderSpec(**sizes, **{name: choice})
@@ -150,3 +153,86 @@ def test_help_holds_every_key():
     assert len(lines) == len(list(gmlp_config.keys()))
     for line, (name, key) in zip(lines, gmlp_config.keys(), strict=True):
         assert line.startswith(f"config.{name} = {key.default!r}") and key.comment in line
+
+
+SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
+
+
+@pytest.mark.parametrize(
+    ("arg", "found"),
+    [
+        ("sgu", ("sgu", "paper", "128")), ("mixer,scale=gpu", ("mixer", "gpu", "128")),
+        ("sgu,length=512,scale=small", ("sgu", "small", "512")), ("sgu,scale=small,length=512", ("sgu", "small", "512")),
+    ],
+)
+def test_arguments(arg, found):
+    assert gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES) == found
+
+
+@pytest.mark.parametrize(
+    ("arg", "message"),
+    [
+        ("", "the config's argument is '': expected one of sgu, mixer"),
+        ("qqqq", "the config's argument is 'qqqq': expected one of sgu, mixer"),
+        ("mixr", "the config's argument is 'mixr'; did you mean 'mixer'?"),
+        ("Mixer,scale=gpu", "the config's argument is 'Mixer'; did you mean 'mixer'?"),
+        ("sgu ,scale=gpu", "the config's argument is 'sgu '; did you mean 'sgu'?"),
+        ("scale=gpu", "the config's argument is 'scale=gpu': expected one of sgu, mixer"),
+        ("sgu,", "the config's argument has '': expected scale=..., length=..."),
+        ("sgu,gpu", "the config's argument has 'gpu': expected scale=..., length=..."),
+        ("sgu,scal=gpu", "the config's argument has 'scal=gpu': expected scale=..., length=..."),
+        ("sgu, scale=gpu", "the config's argument has ' scale=gpu': expected scale=..., length=..."),
+        ("sgu,scale", "the config's argument has 'scale': scale is one of paper, small, gpu"),
+        ("sgu,scale=", "the config's argument has 'scale=': scale is one of paper, small, gpu"),
+        ("sgu,scale= gpu", "the config's argument has 'scale= gpu': scale is one of paper, small, gpu"),
+        ("sgu,scale=gpu=gpu", "the config's argument has 'scale=gpu=gpu': scale is one of paper, small, gpu"),
+        ("sgu,length=256", "the config's argument has 'length=256': length is one of 128, 512"),
+        ("sgu,scale=gpu,scale=gpu", "the config's argument has scale=... more than once: give it once"),
+        ("sgu,scale=gpu,length=128,scale=small", "the config's argument has scale=... more than once: give it once"),
+    ],
+)
+def test_arguments_that_are_wrong(arg, message):
+    with pytest.raises(ConfigError) as caught:
+        gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
+    assert str(caught.value) == message
+
+
+def test_nothing_may_follow_where_there_are_no_options():
+    assert gmlp_config.arguments("sgu", ("sgu",)) == ("sgu",)
+    with pytest.raises(ConfigError, match="the config's argument has 'scale=gpu': expected nothing after the name$"):
+        gmlp_config.arguments("sgu,scale=gpu", ("sgu",))
+
+
+words = st.text(st.characters(exclude_characters=",="), min_size=1, max_size=6)
+options_and_values = st.dictionaries(
+    words.filter(lambda word: word not in ("arg", "names")), st.lists(words, min_size=1, max_size=4, unique=True),
+    max_size=4,
+)
+
+
+@given(st.lists(words, min_size=1, max_size=5), options_and_values, st.data())
+@settings(deadline=None, max_examples=50)
+def test_any_order_of_some_of_the_options(names, options, data):
+    """Values come in the order that the config file states, defaults among them."""
+    name = data.draw(st.sampled_from(names))
+    some = data.draw(st.lists(st.sampled_from(sorted(options)), unique=True)) if options else []
+    given_values = {option: data.draw(st.sampled_from(options[option])) for option in some}
+    arg = ",".join([name, *(f"{option}={value}" for option, value in given_values.items())])
+    expected = (name, *({option: values[0] for option, values in options.items()} | given_values).values())
+    assert gmlp_config.arguments(arg, names, **options) == expected
+
+
+@given(st.lists(st.sampled_from(["sgu", "mixer", "scale", "length", "gpu", "512", "=", ",", " ", "x\n"]), max_size=12))
+def test_any_text_is_read_or_named_in_one_line(parts):
+    """What is accepted reads back as it was given; what is not is quoted in one line."""
+    arg = "".join(parts)
+    try:
+        name, scale, length = gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
+    except ConfigError as error:
+        message = str(error)
+        assert "\n" not in message and message.startswith("the config's argument ")
+        assert "more than once" in message or any(f"{word!r}" in message for word in arg.split(","))
+        return
+    first, *rest = arg.split(",")
+    assert first == name and len(rest) == len({word.partition("=")[0] for word in rest})
+    assert set(rest) <= {f"scale={scale}", f"length={length}"}

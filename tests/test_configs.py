@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import runpy
 
@@ -9,9 +10,9 @@ import jax
 import pytest
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import recipes
 from gmlp_flax.models import sizes
-from gmlp_flax.tasks import TASKS
-from gmlp_flax.training import dry_run, loop
+from gmlp_flax.training import dry_run
 
 ABLATION, BERT = (runpy.run_path(f"configs/{name}.py")["MODELS"] for name in ("c4_ablation", "c4_bert"))
 SMALL = tuple(runpy.run_path("configs/c4_ablation.py")["SMALL"])
@@ -62,19 +63,6 @@ def test_long_inputs(length, scale):
     assert taps.shape == (options.model.layers, 2 * int(length) - 1)
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_each_row_trains(name, tmp_path, monkeypatch):
-    """Three steps on the embedded text: the loss falls from the logarithm of the vocabulary."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    options = config_lib.from_file("configs/c4_ablation.py", f"{name},scale=small")
-    options.data.train, options.steps, options.batch_size, options.log.every = "embedded", 3, 4, 1
-    options.model.update(length=32, vocab_size=600)
-    options.optimizer.warmup = 1
-    result = loop.train(options, str(tmp_path / "run"))
-    assert result["step"] == 3 and 1 < result["eval"]["perplexity"] < 700
-    assert options.task in TASKS
-
-
 @pytest.mark.parametrize(("arg", "message"), [
     ("sgv", "did you mean 'sgu'"), ("sgu,scale=tiny", "scale is one of paper, small, gpu"),
     ("sgu,size=small", "expected scale="), ("gmlp_72,scale=small", "gmlp_72 has no scale=small: expected one of bert,"),
@@ -83,3 +71,61 @@ def test_a_wrong_argument_says_what_is_right(arg, message):
     with pytest.raises(Exception, match=message) as caught:
         config_lib.from_file("configs/c4_ablation.py", arg)
     assert type(caught.value).__name__ == "ConfigError"
+
+
+@pytest.mark.parametrize(("path", "arg", "message"), [
+    ("c4_bert", "gmlp_lage", "did you mean 'gmlp_large'"), ("c4_bert", "sgu", "expected one of bert_base, "),
+    ("c4_bert", "gmlp_base,scale=small", "has 'scale=small': expected nothing after the name"),
+    ("c4_ablation", "sgu,scale=small,scale=gpu", "scale=... more than once: give it once"),
+    ("c4_ablation", "sgu, scale=small", "has ' scale=small': expected scale="),
+    ("long_text", "4097", "did you mean '4096'"), ("long_text", "512,scale=gpu", "scale is one of base, small"),
+    ("own_text", "amlp_bse", "did you mean 'amlp_base'"),
+])
+def test_a_wrong_argument_of_any_text_config(path, arg, message):
+    with pytest.raises(Exception, match=message) as caught:
+        config_lib.from_file(f"configs/{path}.py", arg)
+    assert type(caught.value).__name__ == "ConfigError" and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("arg", "layers"), [("", 6), ("small", 6), ("base", 48), ("amlp_base", 36)])
+def test_own_text(arg, layers):
+    options = config_lib.from_file("configs/own_text.py", arg)
+    config_lib.validate(options)
+    assert options.model.layers == layers and options.data.train == "" and bool(options.model.d_attn) == ("amlp" in arg)
+
+
+@pytest.mark.parametrize("name", recipes.IMAGE_MODELS)
+def test_image_configs_build_the_published_models(name):
+    spec = dataclasses.asdict(sizes.PUBLISHED[name].spec)
+    for file in ("imagenet", "imagenet21k", "finetune_image"):
+        options = config_lib.from_file(f"configs/{file}.py", name)
+        config_lib.validate(options)
+        assert {key: options.model[key] for key in spec} == spec | {"dtype": "bfloat16"}
+
+
+def test_the_papers_imagenet_recipe():
+    """FACTS: appendix A.1's table, Table 1's survival probabilities, 300 epochs of 4096."""
+    for name, survival in (("gmlp_ti", 1.0), ("gmlp_s", 0.95), ("gmlp_b", 0.8)):
+        options = config_lib.from_file("configs/imagenet.py", name)
+        assert (options.batch_size, options.steps, options.optimizer.warmup) == (4096, 93_835, 10_000)
+        assert options.model.survival == survival and options.model.image_size == (224, 224)
+        assert (options.augment.auto, options.augment.mixup, options.augment.cutmix) == ("autoaugment", 0.8, 1.0)
+        assert (options.augment.switch, options.augment.erasing, options.augment.repeats) == (0.5, 0, 1)
+        adamw = options.optimizer
+        assert (adamw.learning_rate, adamw.weight_decay, adamw.clip, adamw.eps) == (1e-3, 0.05, 1.0, 1e-6)
+        assert (adamw.schedule, adamw.label_smoothing, adamw.ema) == ("cosine", 0.1, 0)
+    deit = config_lib.from_file("configs/imagenet.py", "deit_s,recipe=deit")
+    assert (deit.batch_size, deit.steps, deit.augment.repeats, deit.optimizer.ema) == (1024, 375_341, 3, 0.99996)
+    assert (deit.model.survival, deit.model.survival_schedule) == (0.9, "linear")
+
+
+@pytest.mark.parametrize("file", ["cifar10", "tiny_imagenet"])
+def test_small_image_models_are_of_one_size(file):
+    for name in recipes.SMALL_IMAGE_MODELS:
+        options = config_lib.from_file(f"configs/{file}.py", name)
+        config_lib.validate(options)
+        shapes = dry_run.dataless_task(options).shapes()
+        inside = sum(math.prod(leaf.shape) for part, tree in shapes.items() if part not in ("stem", "head")
+                     for leaf in jax.tree.leaves(tree))
+        assert 0.51e6 < inside < 0.54e6
+        config_lib.validate(config_lib.from_file(f"configs/{file}.py", f"{name},scale=gpu"))

@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
+
+from gmlp_flax.data.embedded import embedded_digits
 
 
 def evaluate(workdir, *flags):
@@ -61,3 +64,44 @@ def test_a_folder_that_is_no_run(tmp_path):
     code, _, error = evaluate(tmp_path)
     assert code == 2
     assert "is no run folder: it has no config.json" in error and len(error.splitlines()) == 1
+
+
+def test_other_data_of_the_same_classes(image_run, tmp_path):
+    """Digits as files: 30 of the embedded ones, of which one is cut short, with ReaL labels."""
+    digits = embedded_digits("heldout")
+    for i in range(30):
+        path = tmp_path / "digits" / str(digits.labels[i]) / f"ILSVRC2012_val_{i + 1:08d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.images[i, ..., 0]).save(path)
+    real = [[int(label)] for label in digits.labels[:30]]
+    real[3], real[4] = [], list(range(10))
+    (tmp_path / "real.json").write_text(json.dumps(real))
+    flags = [f"--config.data.heldout={tmp_path}/digits", "--config.eval.batch_size=8"]
+    code, out, error = evaluate(image_run, *flags, f"--config.eval.real_labels={tmp_path}/real.json")
+    assert code == 0, error
+    found = json.loads(out)["eval"]
+    assert found["examples"] == 30 and "unread" not in found
+    # Of 29: one picture without labels is left out, another is right whatever it is taken for.
+    hits = round(29 * found["real"])
+    assert abs(hits - round(30 * found["top1"])) <= 1 and found["real"] == pytest.approx(hits / 29)
+    path.write_bytes(path.read_bytes()[:60])
+    code, _, error = evaluate(image_run, *flags)
+    assert code == 2 and f"{path.name}' " in error and "(0 bad records skipped before; " in error, error
+    code, out, error = evaluate(image_run, *flags, "--config.data.max_bad_records=1")
+    found = json.loads(out)["eval"]
+    assert (found["examples"], found["unread"], found["ema_unread"]) == (30, 1, 1)
+    assert error.count("skipped a bad record") == 1 and found["top1"] == pytest.approx(round(29 * found["top1"]) / 29)
+
+
+def test_data_of_other_classes(image_run, tmp_path):
+    for name in "01":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").touch()
+    code, _, error = evaluate(image_run, f"--config.data.heldout={tmp_path}")
+    assert code == 2 and len(error.splitlines()) == 1
+    assert "has 2 classes which differ from those of" in error and "'2', '3', '4', '5', '6', 3 more only there" in error
+
+
+def test_keys_that_do_not_exist(image_run):
+    code, _, error = evaluate(image_run, "--config.data.heldot=x")
+    assert code == 2 and "did you mean 'data.heldout'?" in error and len(error.splitlines()) == 1

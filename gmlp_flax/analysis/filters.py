@@ -1,12 +1,13 @@
-"""Draws learned spatial filters: python -m gmlp_flax.analysis.filters --workdir=DIR [--checkpoint=best]
+"""Draws learned spatial filters: python -m gmlp_flax.analysis.filters --workdir=DIR [--checkpoint=best] [--tokens=0,97]
 
 Text: for each layer the row of W that mixes into the middle token (the paper's Figure 4). Images: for each layer the
-rows of some tokens, laid out as the grid of patches (Figure 3).
+rows of some tokens, laid out as the grid of patches (Figure 3); `--tokens` chooses them, patches counted row by row.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from absl import flags
@@ -29,21 +30,30 @@ def matrices(trained: folder.Trained) -> np.ndarray:
     """
     import jax
 
-    if (block := trained.config.model.block) != "gmlp":
-        raise RunError(f"the run's config.model.block is {block!r}, which has no spatial gate to draw: give a run of gmlp")
-    spatial = trained.weights["encoder"]["blocks"]["gate"]["spatial"]
+    blocks, block = trained.weights["encoder"]["blocks"], trained.config.model.block
+    if block not in ("gmlp", "resmlp"):
+        raise RunError(f"the run's config.model.block is {block!r}, which has no spatial filters: give one of gmlp or resmlp")
+    spatial = blocks["gate"]["spatial"] if block == "gmlp" else blocks["token_linear"]
     expanded = jax.vmap(toeplitz.expand)(spatial["taps"]) if "taps" in spatial else spatial["weight"]
     return np.asarray(expanded)
 
 
-def draw(trained: folder.Trained, workdir: str) -> str:
+def draw(trained: folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
     """Draws the filters of a run.
+
+    Args:
+        trained: the run.
+        workdir: its folder.
+        tokens: patches whose rows are shown for an image model; none: TOKENS_SHOWN of them.
 
     Returns:
         The path of the picture, RUN/figures/filters.png.
+
+    Raises:
+        RunError: the run's blocks have no filters, or there is no such patch.
     """
     images = trained.config.task == "image_classification"
-    figure = _draw_images(trained) if images else _draw_text(matrices(trained))
+    figure = _draw_images(trained, tokens) if images else _draw_text(matrices(trained))
     return save(figure, workdir, "filters.png")
 
 
@@ -63,12 +73,14 @@ def _draw_text(weights: np.ndarray):
     return figure
 
 
-def _draw_images(trained: folder.Trained):
+def _draw_images(trained: folder.Trained, tokens: Sequence[int]):
     weights, model = matrices(trained), trained.config.model
     rows, columns = patch_grid(model.image_size, model.patch_size)
     patches = rows * columns
     weights = weights[:, -patches:, -patches:]  # without the cls token, which comes first
-    shown = np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
+    if absent := [token for token in tokens if not 0 <= token < patches]:
+        raise RunError(f"--tokens: there is no patch {absent[0]}; expected 0 to {patches - 1}")
+    shown = tokens or np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
     figure, axes = subplots(len(weights), len(shown), 1.0, 1.0)
     for place, axis in enumerate(axes):
         layer, token = divmod(place, len(shown))
@@ -86,9 +98,14 @@ def _draw_images(trained: folder.Trained):
 def main(_argv: list[str]) -> None:
     """Draws the filters of a checkpoint and prints where."""
     workdir = cli.required("workdir", "analysis.filters --workdir=DIR [--checkpoint=latest|best|STEP]")
-    print(draw(folder.load(workdir, flags.FLAGS.checkpoint), workdir))
+    try:
+        tokens = [int(token) for token in flags.FLAGS.tokens]
+    except ValueError:
+        cli.fail(f"--tokens={','.join(flags.FLAGS.tokens)}: expected numbers of patches, e.g. --tokens=0,97")
+    print(draw(folder.load(workdir, flags.FLAGS.checkpoint), workdir, tokens))
 
 
 if __name__ == "__main__":
     cli.define_run_flags(checkpoint="latest")
+    flags.DEFINE_list("tokens", [], "Images: the patches whose rows are drawn, counted row by row.")
     cli.run(main)

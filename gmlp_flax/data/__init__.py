@@ -3,7 +3,9 @@
 Nothing here knows of models or devices, and nothing imports jax. Import the modules by name:
 
     corpora          documents from text, JSON lines, parquet and TFDS folders, in parts (documents, records, files)
-    image_sources    image folders and tar files, as random-access sources
+    image_sources    what a path or tfds:NAME holds of images, as random-access sources (image_folders, image_tfds)
+    readable         images that cannot be read: counted, logged, replaced
+    real_labels      ReaL labels of ImageNet's validation set
     embedded         a small text and a small image set that need no download
     tokenizer        text -> ids and back: SentencePiece models (train, load) and WordPiece vocabularies
     prepare          corpus -> token ids on disk (the format: prepared), on all cores, resumed after a kill

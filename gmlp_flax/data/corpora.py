@@ -125,7 +125,7 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
     """
     path = tfds_folders.find(str(path))
     found = files.find_files(path)
-    folder = tfds_folders.load(path, found)
+    folder = _text_folder(path, found)
     groups = folder.lengths if folder else _splits(found)
     if split and split not in groups:
         known = f"it has {', '.join(map(repr, groups))}" if groups else "its file names tell of none"
@@ -156,7 +156,7 @@ def splits(path: str) -> tuple[str, ...]:
     """
     path = tfds_folders.find(str(path))
     found = files.find_files(path)
-    folder = tfds_folders.load(path, found)
+    folder = _text_folder(path, found)
     return tuple(folder.lengths if folder else _splits(found))
 
 
@@ -200,6 +200,14 @@ def _cut_at_line(document: str, heldout_share: float) -> tuple[list[str], list[s
     cut = document.rfind("\n", 0, round(len(document) * (1 - heldout_share))) + 1
     train, heldout = ([part] if part.strip() else [] for part in (document[:cut], document[cut:]))
     return train, heldout
+
+
+def _text_folder(path: str, found: tuple[File, ...]) -> tfds_folders.Folder | None:
+    """The TFDS folder at `path`, which must hold text, or None if it is not one."""
+    folder = tfds_folders.load(path, found)
+    if folder:
+        tfds_folders.require_text(folder)
+    return folder
 
 
 def _fingerprint(chosen: Iterable[File], split: str) -> str:

@@ -89,10 +89,10 @@ def subfolders(path: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def opened(path: str, unpack: bool = True) -> Iterator[BinaryIO]:
+def opened(path: str, unpack: bool = True, buffer: int = _BUFFER) -> Iterator[BinaryIO]:
     """Opens a file for reading, unpacking .gz and .xz on the fly; errors inside the block name the file.
 
-    Files that are not packed can seek.
+    Files that are not packed can seek; of a local one, `buffer` bytes are read at once.
 
     Raises:
         DataError: the file cannot be read, or is a truncated or damaged archive.
@@ -100,7 +100,7 @@ def opened(path: str, unpack: bool = True) -> Iterator[BinaryIO]:
     suffix = packing(path) if unpack else ""
     try:
         with ExitStack() as stack:
-            stream = stack.enter_context(_raw(path))
+            stream = stack.enter_context(_raw(path, buffer))
             if suffix:
                 stream = stack.enter_context(_unpacked(stream, suffix))
             yield stream
@@ -112,7 +112,11 @@ def opened(path: str, unpack: bool = True) -> Iterator[BinaryIO]:
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
-    """Bytes [start, stop) of a remote file, in one request."""
+    """Bytes [start, stop) of a file, in one read or request; raises DataError where it cannot be read."""
+    if not is_remote(path):
+        with opened(path, unpack=False, buffer=0) as file:
+            file.seek(start)
+            return file.read(stop - start)
     with _remote_errors(path):
         system, name = _file_system(path)
         return system.cat_file(name, start=start, end=stop)
@@ -131,9 +135,9 @@ def local_copy(path: str) -> Iterator[str]:
         yield copy.name
 
 
-def _raw(path: str) -> Any:
+def _raw(path: str, buffer: int = _BUFFER) -> Any:
     if not is_remote(path):
-        return open(path, "rb", buffering=_BUFFER)
+        return open(path, "rb", buffering=buffer)
     with _remote_errors(path):
         system, name = _file_system(path)
         return system.open(name, "rb")

@@ -20,6 +20,9 @@ from gmlp_flax.data.errors import DataError
 Example = dict[str, object]
 Batch = dict[str, np.ndarray]
 
+# More than any run takes, few enough for Grain to divide as floats.
+_ENDLESS = 2**52
+
 
 class Batches(Iterator[Batch]):
     """An iterator over batches that owns threads or processes: close it, or use it in a `with` statement."""
@@ -32,7 +35,10 @@ class Batches(Iterator[Batch]):
     def __next__(self) -> Batch:
         if not self._held:
             raise ValueError("these batches are closed")
-        return next(self._held[0])
+        try:
+            return next(self._held[0])
+        except DataError as error:  # Grain adds lines about tracebacks
+            raise DataError(str(error).partition("\n")[0]) from error
 
     def close(self) -> None:
         """Stops reading ahead and ends the worker processes. May be called more than once."""
@@ -58,6 +64,7 @@ def train_batches(
     transform: Callable[[Example, np.random.Generator], Example] | None = None,
     host: int = 0,
     hosts: int = 1,
+    repeats: int = 1,
     workers: int = 0,
     threads: int = 2,
     buffer: int = 4,
@@ -65,6 +72,10 @@ def train_batches(
     """Batches without end, from number `start` on: each epoch is the whole source in a new order.
 
     Epochs follow each other without a gap, so one batch may hold the end of one and the beginning of the next.
+
+    With `repeats`, an epoch holds every example that many times, each time transformed anew (repeated augmentation:
+    Hoffer et al. 2019, DeiT): where steps are counted in epochs of the source's size, as papers do, the whole source
+    is seen once in `repeats` of them. The copies lie within half a batch.
 
     Args:
         source: the examples; with `workers` it is pickled.
@@ -74,6 +85,7 @@ def train_batches(
         transform: applied to each example with a random generator that is a function of the seed and of the
             example's place in the global order. It may not keep the generator. With `workers` it is pickled.
         host, hosts: this host takes every `hosts`-th example.
+        repeats: see above.
         workers: processes that read and transform; 0 for threads in this process. They are spawned: a script must
             guard its entry with `if __name__ == "__main__"`.
         threads: threads that read and transform, in each process; 1 is best with workers.
@@ -87,6 +99,13 @@ def train_batches(
     # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
     order_seed, transform_seed = map(int, np.random.SeedSequence(seed).generate_state(2))
     examples = grain.MapDataset.source(source).shuffle(order_seed).repeat()
+    if repeats > 1:
+        # Apart, but by less than half a batch: mixing pairs examples that lie exactly half a batch apart.
+        stretch = max(1, batch_size // (2 * repeats))
+        once = examples
+        examples = grain.MapDataset.range(_ENDLESS).map(
+            lambda place: once[place // (stretch * repeats) * stretch + place % stretch]
+        )
     if transform is not None:
         # Before the hosts part ways, so that the generator follows the global place.
         examples = examples.random_map(transform, seed=transform_seed)
@@ -144,8 +163,7 @@ def read_ahead(
         make_batch: called in threads; with `workers` it is pickled.
         others: as in `train_batches`.
     """
-    # More steps than any run has, few enough for Grain to divide as floats.
-    return _read_ahead(grain.MapDataset.range(start, 2**52).map(make_batch), workers, threads, buffer)
+    return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers, threads, buffer)
 
 
 def per_host(source: Sequence[Example], batch_size: int, hosts: int) -> int:

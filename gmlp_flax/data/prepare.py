@@ -96,7 +96,7 @@ def prepare(
             _begin(Path(folder), plan, tokenizer)
             _run(jobs, workers or os.cpu_count() or 1, corpus.name)
             _finish(Path(folder), plan, [_result(job) for job in jobs], corpus.name)
-        return Prepared(folder)
+        return _within(Prepared(folder), max_bad_records)
 
 
 def cached(corpus: Corpus, tokenizer: Tokenizer, cache_folder: str | os.PathLike, **options: Any) -> Prepared:
@@ -107,20 +107,27 @@ def cached(corpus: Corpus, tokenizer: Tokenizer, cache_folder: str | os.PathLike
     selection = options.get("selection", EVERYTHING)
     name = key(prepared.FORMAT, corpus_digest(corpus), tokenizer.checksum, selection, options.get("shard_bytes"))
     folder = Path(cache_folder) / f"prepared-{name}"
-    try:
-        return Prepared(folder)
-    except DataError:
-        with locked(folder):
-            if prepared.is_prepared(folder) and not _opens(folder):
-                _clear(folder)
+    if (found := _opened(folder)) is not None:
+        return _within(found, options.get("max_bad_records", 0))
+    with locked(folder):
+        if prepared.is_prepared(folder) and _opened(folder) is None:
+            _clear(folder)
     return prepare(corpus, tokenizer, folder, **options)
 
 
-def _opens(folder: Path) -> bool:
+def _opened(folder: Path) -> Prepared | None:
     try:
-        return bool(Prepared(folder))
+        return Prepared(folder)
     except DataError:
-        return False
+        return None
+
+
+def _within(found: Prepared, max_bad_records: int) -> Prepared:
+    """What was found, perhaps made with a higher limit; raises DataError where it skipped more than is allowed now."""
+    bad = BadRecords(max_bad_records)
+    for shard in found.index["shards"]:
+        bad.add(_bad_records(shard))
+    return found
 
 
 def _clear(folder: Path) -> None:

@@ -5,7 +5,6 @@ through its own index, parquet by row groups. Records that fail their check come
 damage that hides where the next record begins is an error of the file.
 """
 
-import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -44,31 +43,32 @@ class BadRecords:
 
     def skip(self, message: str) -> None:
         """Counts one bad record, `message` naming file and record; raises DataError above the limit."""
-        self._check(1, message)
+        check_limit(message, self.count, 1, self.limit)
         self.count += 1
         self.first = [*self.first, message][:5]
 
     def add(self, other: "BadRecords") -> None:
         """Adds the bad records of another part of the corpus; raises DataError above the limit."""
         if other.count:
-            self._check(other.count, other.first[-1])
+            check_limit(other.first[-1], self.count, other.count, self.limit)
         self.count += other.count
         self.first = [*self.first, *other.first][:5]
 
-    def _check(self, added: int, message: str) -> None:
-        if self.count + added > self.limit:
-            raise DataError(
-                f"{message} ({self.count} bad records skipped before; config.data.max_bad_records={self.limit}: "
-                "mend the record or raise the limit)"
-            )
+
+def check_limit(message: str, before: int, added: int, limit: int) -> None:
+    """Raises DataError, with the message of the last bad record, where `added` to those `before` exceed the limit."""
+    if before + added > limit:
+        raise DataError(
+            f"{message} ({before} bad records skipped before; config.data.max_bad_records={limit}: "
+            "mend the record or raise the limit)"
+        )
 
 
 class TFRecordFile:
     """The records (bytes) of one TFRecord file, local or remote, by position; every length and record is checked.
 
     `len(file)` and `file[i]` use an index of offsets, built on first use by walking the file once and kept, also when
-    pickled (8 bytes a record). A local file is mapped into memory; a record of a remote one is one request.
-    Thread-safe after the first use.
+    pickled (8 bytes a record). Each item is one read, or one request; no file stays open. Thread-safe.
 
     Raises:
         DataError: the file cannot be read, is truncated, is not TFRecord, or a record's length fails its checksum.
@@ -86,11 +86,7 @@ class TFRecordFile:
             raise IndexError(f"record {index} of {len(self)} in {self.path}")
         start, stop = map(int, self._offsets[index : index + 2])
         start += _HEADER.size
-        data = files.read_range(self.path, start, stop) if self._map is None else self._map[start:stop]
-        return _checked(data, index)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_map"}
+        return _checked(files.read_range(self.path, start, stop), index)
 
     def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
         """Yields (position, record) for records [start, stop), in order, without building the index."""
@@ -111,17 +107,11 @@ class TFRecordFile:
     @cached_property
     def _offsets(self) -> np.ndarray:
         """Int64 [records + 1]: where each record's header begins, and the end."""
-        with files.opened(self.path, unpack=False) as stream:
+        # A small buffer: of large records, only the headers are to be read.
+        with files.opened(self.path, unpack=False, buffer=8192) as stream:
             places = list(self._walk(stream))
         end = sum(places[-1]) + _HEADER.size + _FOOTER.size if places else 0
         return np.array([*(offset for offset, _ in places), end], np.int64)
-
-    @cached_property
-    def _map(self) -> mmap.mmap | None:
-        if files.is_remote(self.path):
-            return None
-        with open(self.path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def _walk(self, stream: Any) -> Iterator[tuple[int, int]]:
         """Yields (offset, length of the data) of each record, with the stream at the record's data."""

@@ -14,6 +14,7 @@ from gmlp_flax.data.files import File
 FORMATS = ("array_record", "tfrecord", "parquet")
 
 _METADATA = ("features.json", "dataset_info.json")
+_CLASS_NAMES = ".labels.txt"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -32,12 +33,26 @@ class Folder(NamedTuple):
         file_format: one of FORMATS.
         lengths: split name -> file name of each shard, in order -> its number of records.
         files: name -> file, of those that are there: copies of single splits are common.
+        features: TFDS's features of an example.
     """
 
     path: str
     file_format: str
     lengths: dict[str, dict[str, int]]
     files: dict[str, File]
+    features: Any
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Name -> feature of an example; {} where examples are no dicts."""
+        import tensorflow_datasets as tfds
+
+        return dict(self.features.items()) if isinstance(self.features, tfds.features.FeaturesDict) else {}
+
+    @property
+    def listed(self) -> str:
+        """What an example holds, for an error."""
+        return ", ".join(map(repr, sorted(self.fields))) or type(self.features).__name__
 
     def shards(self, split: str) -> list[Shard]:
         """The shards of a split, in order; raises DataError where one is missing or empty."""
@@ -81,7 +96,7 @@ def load(path: str, found: tuple[File, ...]) -> Folder | None:
     """Reads what the TFDS folder `path` holds, or None if it is not one; `found` are the files in it.
 
     Raises:
-        DataError: metadata missing or damaged, another format, or no feature `text`.
+        DataError: metadata missing or damaged, or another format.
     """
     by_name = {file.name: file for file in found}
     if "features.json" not in by_name:
@@ -90,14 +105,13 @@ def load(path: str, found: tuple[File, ...]) -> Folder | None:
     file_format = info.file_format.value if info.file_format else "unknown"
     if file_format not in FORMATS:
         raise DataError(f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew")
-    _check_text(path, info.features)
     lengths = {}
     for name, split in info.splits.items():
         names = sorted(os.path.basename(shard) for shard in split.filenames)
         lengths[name] = dict(zip(names, split.shard_lengths, strict=True))
     if not lengths:
         raise DataError(f"{path!r} has no splits: its preparation was broken off; prepare or copy it again")
-    return Folder(path, file_format, lengths, by_name)
+    return Folder(path, file_format, lengths, by_name, info.features)
 
 
 def _read_info(path: str, by_name: dict[str, File]) -> Any:
@@ -119,22 +133,21 @@ def _read_info(path: str, by_name: dict[str, File]) -> Any:
 
 @contextmanager
 def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
-    """The folder itself or, of a remote one, a temporary folder with its JSON files: TFDS knows few schemes."""
+    """The folder itself or, of a remote one, a temporary folder with its metadata: TFDS knows few schemes."""
     if not files.is_remote(path):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
-        for name in _METADATA:
+        for name in (name for name in by_name if name in _METADATA or name.endswith(_CLASS_NAMES)):
             with files.opened(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
                 copy.write(source.read())
         yield folder
 
 
-def _check_text(path: str, features: Any) -> None:
+def require_text(folder: Folder) -> None:
+    """Raises DataError unless the folder's examples have a feature `text`."""
     import tensorflow_datasets as tfds
 
-    fields = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
-    text = fields.get("text")
+    text = folder.fields.get("text")
     if not isinstance(text, tfds.features.Text) or text.shape:  # with a shape, it is ids of a deprecated encoder
-        found = ", ".join(map(repr, fields)) or type(features).__name__
-        raise DataError(f"{path!r} has no text feature 'text', found {found}; give a corpus with one")
+        raise DataError(f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus with one")

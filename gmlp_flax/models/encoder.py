@@ -8,7 +8,6 @@ from flax import nnx
 
 from gmlp_flax.models import products
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.spec import EncoderSpec
 
 REMAT_POLICIES = {
@@ -49,7 +48,7 @@ class Residual:
 
 
 class Encoder(nnx.Module):
-    """`spec.layers` blocks, their parameters stacked along a leading axis, and a final norm.
+    """`spec.layers` blocks, their parameters stacked along a leading axis, and the block's final norm.
 
     The paper does not name the final norm; a stack of pre-norm blocks needs one before its head.
     """
@@ -62,9 +61,10 @@ class Encoder(nnx.Module):
                 f"model.positions is {spec.positions!r}: the {spec.block} block has no attention logits to put it in; "
                 "set none or absolute"
             )
-        make = nnx.vmap(lambda rngs: BLOCKS[spec.block](spec, rngs), in_axes=0, out_axes=0)
+        block = BLOCKS[spec.block]
+        make = nnx.vmap(lambda rngs: block(spec, rngs), in_axes=0, out_axes=0)
         self.blocks = make(rngs.split(spec.layers))
-        self.norm = LayerNorm(spec, spec.d_model)
+        self.norm = block.final_norm(spec, spec.d_model)
         self.spec = spec
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:

@@ -25,7 +25,7 @@ class SpatialGate(nnx.Module):
     """
 
     def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
-        self.norm = LayerNorm(spec, gate_width(spec))
+        self.norm = LayerNorm(spec, gate_width(spec), spec.gate_norm_eps)
         self.spatial = SpatialProjection(spec, bias=float(spec.gate in ("multiplicative", "split")), rngs=rngs)
         self.gate = spec.gate
 

@@ -45,15 +45,16 @@ class ImageClassifier(nnx.Module):
     """Patch stem, encoder, pooled classifier; no position embedding (paper, section 3) unless the spec asks for it.
 
     `pool="mean"` averages the tokens (the choice of timm, whose gMLP-S reaches the paper's accuracy). `pool="cls"`
-    adds a token, reads it through a pre-logits layer as early ViTs do, and matches the paper's parameter counts.
+    adds a token and reads it alone, as ViTs do. `pre_logits` puts a tanh layer before the head, as the first ViTs
+    have: with a cls token and this layer, a gMLP matches the paper's parameter counts.
 
     Pixels come as they are stored, 0 to 255, and are normalised by `mean` and `std` (of pixels in 0 to 1) in the stem.
     """
 
     def __init__(
         self, spec: EncoderSpec, rngs: nnx.Rngs, *, image_size: tuple[int, int], patch_size: tuple[int, int],
-        classes: int, channels: int = 3, pool: str = "mean", mean: Sequence[float] = (0.5, 0.5, 0.5),
-        std: Sequence[float] = (0.5, 0.5, 0.5),
+        classes: int, channels: int = 3, pool: str = "mean", pre_logits: bool = False,
+        mean: Sequence[float] = (0.5, 0.5, 0.5), std: Sequence[float] = (0.5, 0.5, 0.5),
     ):
         if pool not in POOLS:
             raise ValueError(f"model.pool is {pool!r}: expected one of {', '.join(POOLS)}")
@@ -66,7 +67,7 @@ class ImageClassifier(nnx.Module):
         self.cls = nnx.Param(jnp.zeros((spec.d_model,), spec.param_dtype)) if pool == "cls" else None
         self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
         self.encoder = Encoder(spec, rngs)
-        self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pool == "cls" else None
+        self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pre_logits else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)
         self.spec, self.patch_size = spec, patch_size
         self.mean, self.std = tuple(mean[:channels]), tuple(std[:channels])
@@ -90,8 +91,10 @@ class ImageClassifier(nnx.Module):
         if self.positions is not None:
             x = self.positions(x)
         x, precise = self.encoder(x, key), self.spec.precise_dtype
-        x = jnp.tanh(self.pre_logits(x[:, 0])) if self.pre_logits is not None else x.mean(axis=1, dtype=precise)
-        return self.head(x.astype(precise))
+        pooled = x.mean(axis=1, dtype=precise) if self.cls is None else x[:, 0]
+        if self.pre_logits is not None:
+            pooled = jnp.tanh(self.pre_logits(pooled))
+        return self.head(pooled.astype(precise))
 
     def _patches(self, images: jax.Array) -> jax.Array:
         dtype = self.spec.precise_dtype

@@ -26,12 +26,15 @@ class Linear(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Layer norm over the channel axis with scale and bias, computed in float32, returned in the compute type."""
+    """Layer norm over the last axis with scale and bias, computed in float32, returned in the compute type.
 
-    def __init__(self, spec: EncoderSpec, channels: int):
+    `eps` is the spec's unless given.
+    """
+
+    def __init__(self, spec: EncoderSpec, channels: int, eps: float = 0.0):
         self.scale = nnx.Param(jnp.ones((channels,), spec.param_dtype))
         self.bias = nnx.Param(jnp.zeros((channels,), spec.param_dtype))
-        self.eps, self.precise_dtype, self.dtype = spec.norm_eps, spec.precise_dtype, spec.compute_dtype
+        self.eps, self.precise_dtype, self.dtype = eps or spec.norm_eps, spec.precise_dtype, spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""

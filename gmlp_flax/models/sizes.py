@@ -1,4 +1,4 @@
-"""The published sizes, a table: how each model is built and what the paper prints for it."""
+"""The published sizes, a table: how each model is built and what its paper prints for it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ PREDICTED = 0.15
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A model with the paper's figures.
+    """A model with its paper's figures.
 
     Attributes:
         spec: the encoder.
-        params_m: the paper's parameters in millions, where printed.
-        source: the table of the paper that lists the model; "ablation", none, but the setting of Tables 3 and 4.
-        flops_g: the paper's operations per example in billions, where printed.
+        params_m: the source's parameters in millions, where printed.
+        source: the table of the gMLP paper that lists the model; "ablation", none, but the setting of Tables 3 and 4;
+            else the arXiv number of the paper that does.
+        flops_g: the source's operations per example in billions, where printed.
         perplexity: the paper's, of masked tokens, where printed; that of Table 5's models stands in Table 6.
+        madds_g: multiply-adds, half as many, where the source prints those.
         pool: how an image model reads its tokens; empty for a text model.
-        note: why a figure or a size differs from the paper's, and what it leaves open.
+        pre_logits: whether an image model has a tanh layer before its head.
+        image_size, patch_size: (height, width) of an image model's pictures and of their patches.
+        note: why a figure or a size differs from the source's, and what it leaves open.
     """
 
     spec: EncoderSpec
@@ -39,16 +43,54 @@ class Published:
     source: str
     flops_g: float | None = None
     perplexity: float | None = None
+    madds_g: float | None = None
     pool: str = ""
+    pre_logits: bool = False
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: tuple[int, int] = (16, 16)
     note: str = ""
 
 
-def _image(d_model: int, survival: float, pool: str, params_m: float, flops_g: float, note: str = "") -> Published:
-    spec = EncoderSpec(
-        layers=30, length=token_count((224, 224), (16, 16), pool), d_model=d_model, d_ffn=6 * d_model, spatial="dense",
-        survival=survival,
+def _image(
+    source: str, layers: int, d_model: int, params_m: float | None, madds_g: float | None = None, *,
+    flops_g: float | None = None, pool: str = "mean", pre_logits: bool = False, image: int = 224, patch: int = 16,
+    note: str = "", **fields,
+) -> Published:
+    """A classifier of square images: `fields` of its spec name the block, which is 4 d_model wide unless they say."""
+    image_size, patch_size = (image, image), (patch, patch)
+    tokens = token_count(image_size, patch_size, pool)
+    sizes = {"layers": layers, "length": tokens, "d_model": d_model, "d_ffn": 4 * d_model, "spatial": "dense"}
+    return Published(
+        EncoderSpec(**sizes | fields), params_m, source, flops_g, madds_g=madds_g, pool=pool, pre_logits=pre_logits,
+        image_size=image_size, patch_size=patch_size, note=note,
     )
-    return Published(spec, params_m, "Table 1", flops_g, pool=pool, note=note)
+
+
+def _gmlp(d_model: int, survival: float, pool: str, params_m: float, flops_g: float, note: str = "") -> Published:
+    return _image(
+        "Table 1", 30, d_model, params_m, flops_g=flops_g, pool=pool, pre_logits=pool == "cls", d_ffn=6 * d_model,
+        survival=survival, note=note,
+    )
+
+
+def _vit(source: str, layers: int, d_model: int, heads: int, *printed, **more) -> Published:
+    shape = {"block": "transformer", "heads": heads, "positions": "absolute", "pool": "cls"}
+    return _image(source, layers, d_model, *printed, **shape, **more)
+
+
+def _mixer(source: str, layers: int, d_model: int, patch: int, *printed, note: str) -> Published:
+    shape = {"block": "mixer", "d_spatial": d_model // 2, "patch": patch}
+    return _image(source, layers, d_model, *printed, **shape, note=note)
+
+
+def _resmlp(source: str, layers: int, d_model: int, layer_scale: float, *printed, **more) -> Published:
+    return _image(source, layers, d_model, *printed, block="resmlp", layer_scale=layer_scale, survival=0.95, **more)
+
+
+def _feed_forward(layers: int, d_model: int, params_m: float, patch: int = 16, note: str = "") -> Published:
+    hidden = 4 * token_count((224, 224), (patch, patch), "cls")
+    shape = {"block": "feed_forward", "d_spatial": hidden, "positions": "absolute", "pool": "cls", "patch": patch}
+    return _image("2105.02723", layers, d_model, params_m, **shape, **_DEIT, note=note)
 
 
 def _text(
@@ -65,6 +107,8 @@ def _bert(source: str, layers: int, d_model: int, heads: int, *printed, position
     return _text(source, layers, d_model, *printed, note=note, **shape)
 
 
+_DEIT = {"survival": 0.9, "survival_schedule": "linear"}  # DeiT's recipe, which the feed-forward stack also takes
+
 _MEAN = "mean pooling, timm's layout; the paper's count fits a cls token and a pre-logits layer"
 _CLS_S = "the paper prints 8.9; 8.84 rounds to 8.8"
 _WIDTH = "d_ffn 2048: the caption's 3072 gives 130.1M, not the printed 92"
@@ -73,14 +117,43 @@ _UNBUCKETED = "one bias an offset: T5's 32 buckets give 95.49M, not the printed 
 _OPEN = "absolute positions: not stated; relative ones, one bias an offset, fit the count as well"
 _RECALLED = "the paper's figures are recalled from its appendix B, not read"
 _OURS = "the ablation's gMLP with tiny attention; the paper prints no size"
+_HEADLESS = "printed without the head"
+_MIXER_16 = f"{_HEADLESS}; the multiply-adds exceed its products' by less than 1 %"
+_MIXER_RECALLED = f"{_HEADLESS}; the figure is recalled from the paper's corrected table, not read"
+_NO_CLS = f"{_HEADLESS}; the multiply-adds fit its patches without the cls token"
+_VIT_L = "307 is not 303.7, its count without the head; the multiply-adds fit its patches without the cls token"
+_VIT_224 = "printed for 384 x 384 alone"
+_DEIT_TI = "5.7 is printed as 5"
+_B24 = "129 is recalled; 116 and 23, which its README prints under S36, are B24's in 16 x 16 patches"
+_FF_LARGE = "patch 32, as in its code, which keeps 14 x 14 positions and shrinks them: 206.4M"
 
 PUBLISHED: dict[str, Published] = {
-    "gmlp_ti": _image(128, 1.0, "mean", 5.9, 2.7),
-    "gmlp_s": _image(256, 0.95, "mean", 19.5, 8.9, _MEAN),
-    "gmlp_b": _image(512, 0.8, "mean", 73.4, 31.6, _MEAN),
-    "gmlp_ti_cls": _image(128, 1.0, "cls", 5.9, 2.7),
-    "gmlp_s_cls": _image(256, 0.95, "cls", 19.5, 8.9, _CLS_S),
-    "gmlp_b_cls": _image(512, 0.8, "cls", 73.4, 31.6),
+    "gmlp_ti": _gmlp(128, 1.0, "mean", 5.9, 2.7),
+    "gmlp_s": _gmlp(256, 0.95, "mean", 19.5, 8.9, _MEAN),
+    "gmlp_b": _gmlp(512, 0.8, "mean", 73.4, 31.6, _MEAN),
+    "gmlp_ti_cls": _gmlp(128, 1.0, "cls", 5.9, 2.7),
+    "gmlp_s_cls": _gmlp(256, 0.95, "cls", 19.5, 8.9, _CLS_S),
+    "gmlp_b_cls": _gmlp(512, 0.8, "cls", 73.4, 31.6),
+    "vit_b16": _vit("2010.11929", 12, 768, 12, None, note=_VIT_224),
+    "vit_l16": _vit("2010.11929", 24, 1024, 16, None, note=_VIT_224),
+    "vit_b16_384": _vit("Table 2", 12, 768, 12, 86, 55.4, image=384, note=_NO_CLS),
+    "vit_l16_384": _vit("Table 2", 24, 1024, 16, 307, 190.7, image=384, note=_VIT_L),
+    "deit_ti": _vit("Table 2", 12, 192, 3, 5, 1.3, **_DEIT, note=_DEIT_TI),
+    "deit_s": _vit("Table 2", 12, 384, 6, 22, 4.6, **_DEIT),
+    "deit_b": _vit("Table 2", 12, 768, 12, 86, 17.5, **_DEIT, note=_NO_CLS),
+    "mixer_s32": _mixer("2105.01601", 8, 512, 32, 19, note=_MIXER_RECALLED),
+    "mixer_s16": _mixer("2105.01601", 8, 512, 16, 18, note=_MIXER_RECALLED),
+    "mixer_b32": _mixer("2105.01601", 12, 768, 32, 60, note=_MIXER_RECALLED),
+    "mixer_b16": _mixer("Table 2", 12, 768, 16, 59, 12.7, note=_MIXER_16),
+    "mixer_l32": _mixer("2105.01601", 24, 1024, 32, 206, note=_MIXER_RECALLED),
+    "mixer_l16": _mixer("Table 2", 24, 1024, 16, 207, 44.8, note=_MIXER_16),
+    "resmlp_s12": _resmlp("Table 2", 12, 384, 0.1, 15, 3.0),
+    "resmlp_s24": _resmlp("Table 2", 24, 384, 1e-5, 30, 6.0),
+    "resmlp_s36": _resmlp("Table 2", 36, 384, 1e-6, 45, 8.9),
+    "resmlp_b24": _resmlp("2105.03404", 24, 768, 1e-6, 129, 100, patch=8, note=_B24),
+    "ff_tiny": _feed_forward(12, 192, 7.7),
+    "ff_base": _feed_forward(12, 768, 62),
+    "ff_large": _feed_forward(24, 1024, 206, patch=32, note=_FF_LARGE),
     "bert": _bert("Table 3", 12, 768, 12, 110, 4.37, positions="absolute"),
     "bert_rel": _bert("Table 3", 12, 768, 12, 110, 4.26),
     "bert_rel_only": _bert("Table 3", 12, 768, 12, 96, 5.64, positions="relative_only", note=_UNBUCKETED),
@@ -114,10 +187,11 @@ PUBLISHED: dict[str, Published] = {
 
 
 def build(model: Published, rngs: nnx.Rngs, classes: int = 1000) -> nnx.Module:
-    """The module of a published model: 224 x 224 images in 16 x 16 patches, or masked text."""
+    """The module of a published model, of images or of masked text."""
     if model.pool:
         return ImageClassifier(
-            model.spec, rngs, image_size=(224, 224), patch_size=(16, 16), classes=classes, pool=model.pool
+            model.spec, rngs, image_size=model.image_size, patch_size=model.patch_size, classes=classes,
+            pool=model.pool, pre_logits=model.pre_logits,
         )
     return MaskedLM(model.spec, VOCAB_SIZE, rngs)
 
@@ -132,7 +206,7 @@ def forward_flops(model: Published) -> int:
     """Operations of matrix products in one example's forward pass, logits at 15 % of a text's positions."""
     definition, state = nnx.split(nnx.eval_shape(lambda: build(model, nnx.Rngs(0))))
     if model.pool:
-        inputs = (jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.uint8),)
+        inputs = (jax.ShapeDtypeStruct((1, *model.image_size, 3), jnp.uint8),)
     else:
         predictions = round(PREDICTED * model.spec.length)
         inputs = tuple(jax.ShapeDtypeStruct((1, count), jnp.int32) for count in (model.spec.length, predictions))

@@ -46,33 +46,60 @@ class SpatialProjection(nnx.Module):
         return APPLY[self.spec.toeplitz](toeplitz.crop(self.taps[...], tokens), z) + bias
 
 
+Grid = tuple[int, int]
+
+
+def resize_tokens(
+    x: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
+) -> jax.Array:
+    """Interpolates an axis of tokens over their 2-D grid of patches.
+
+    Args:
+        x: any shape; along `axis` come `prefix` tokens that are no patches (cls), then h * w patches, row-major.
+        axis: not negative.
+        grid: (h, w).
+        new_grid: (H, W).
+        prefix: number of tokens in front, which are kept as they are.
+        method: of `jax.image.resize`.
+
+    Returns:
+        `x` with prefix + H * W along `axis`; unchanged where the grids agree.
+
+    Raises:
+        ValueError: the axis does not belong to the grid.
+    """
+    patches = grid[0] * grid[1]
+    if x.shape[axis] != prefix + patches:
+        raise ValueError(f"{x.shape[axis]} tokens do not belong to a grid of {grid}, {patches} patches, after {prefix}")
+    if grid == new_grid:
+        return x
+    kept, moved = jnp.split(x, [prefix], axis)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    moved = jax.image.resize(moved.reshape(*before, *grid, *after), (*before, *new_grid, *after), method)
+    return jnp.concatenate([kept, moved.reshape(*before, new_grid[0] * new_grid[1], *after)], axis)
+
+
 def resize(
-    weight: jax.Array, bias: jax.Array, grid: tuple[int, int], new_grid: tuple[int, int], method: str = "bicubic"
+    weight: jax.Array, bias: jax.Array, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
 ) -> tuple[jax.Array, jax.Array]:
     """A dense projection over one 2-D grid of patches, made to serve another resolution.
 
     W is interpolated over the grid of its outputs and over the grid of its inputs, b over its one grid. Each output
-    then sums over more (or fewer) inputs, so W is scaled by the ratio of their numbers: a smooth picture keeps its
-    response.
+    then sums over more (or fewer) patches, so their weights are scaled by the ratio of their numbers: a smooth picture
+    keeps its response.
 
     Args:
-        weight: [h * w, h * w], rows are outputs.
-        bias: [h * w].
-        grid: (h, w), patches in row-major order.
-        new_grid: (H, W).
-        method: of `jax.image.resize`.
+        weight: [tokens, tokens], rows are outputs; tokens are `prefix` others (cls), then h * w patches.
+        bias: [tokens].
+        grid, new_grid, prefix, method: as in `resize_tokens`.
 
     Returns:
-        Weight [H * W, H * W] and bias [H * W]; unchanged where the grids agree.
+        Weight and bias for prefix + H * W tokens; unchanged where the grids agree.
 
     Raises:
         ValueError: the weight does not belong to the grid.
     """
-    n, new_n = grid[0] * grid[1], new_grid[0] * new_grid[1]
-    if weight.shape != (n, n) or bias.shape != (n,):
-        raise ValueError(f"weight {weight.shape} and bias {bias.shape} do not belong to a grid of {grid}, {n} patches")
-    if grid == new_grid:
-        return weight, bias
-    resized = jax.image.resize(weight.reshape(*grid, *grid), (*new_grid, *new_grid), method)
-    new_bias = jax.image.resize(bias.reshape(grid), new_grid, method)
-    return resized.reshape(new_n, new_n) * (n / new_n), new_bias.reshape(new_n)
+    scale = (grid[0] * grid[1]) / (new_grid[0] * new_grid[1])
+    for axis in (0, 1):
+        weight = resize_tokens(weight, axis, grid, new_grid, prefix, method)
+    return weight.at[:, prefix:].multiply(scale), resize_tokens(bias, 0, grid, new_grid, prefix, method)

@@ -37,9 +37,11 @@ class EncoderSpec:
             logits of each of the Transformer's heads, or "relative_only", that bias in place of the logits.
         heads: the Transformer's attention heads, each of d_model / heads channels.
         relative_buckets: entries of a relative bias: T5's logarithmic buckets (T5 has 32), or 0, one an offset.
-        d_spatial: width of the Mixer's MLP over tokens.
+        d_spatial: width of the MLP over tokens, the Mixer's and the feed-forward stack's.
         activation: "gelu", the exact one, or "gelu_tanh", its approximation. The paper does not say which.
         norm_eps: epsilon of every layer norm.
+        gate_norm_eps: that of the norm inside the spatial gate, or 0, the same (timm's gMLP has 1e-5 there).
+        layer_scale: what the scales of ResMLP's branches start at, one a channel (arXiv 2105.03404).
         survival: probability that a residual branch is kept for a sample (Table 1); 1 turns stochastic depth off.
         survival_schedule: "constant", every layer alike, or "linear", from 1 down to `survival` at the last layer.
         dropout: rate of dropout on the embeddings and on every residual branch.
@@ -65,6 +67,8 @@ class EncoderSpec:
     d_spatial: int = 64
     activation: str = "gelu"
     norm_eps: float = 1e-6
+    gate_norm_eps: float = 0.0
+    layer_scale: float = 0.1
     survival: float = 1.0
     survival_schedule: str = "constant"
     dropout: float = 0.0
@@ -92,6 +96,10 @@ class EncoderSpec:
                 f"model.relative_buckets is {self.relative_buckets}: expected 0 (a bias an offset) or an even number "
                 "from 4 to 256 (T5: 32)"
             )
+        if self.gate_norm_eps < 0:
+            raise ValueError(f"model.gate_norm_eps is {self.gate_norm_eps}: expected 0 (model.norm_eps) or an epsilon")
+        if not self.layer_scale > 0:
+            raise ValueError(f"model.layer_scale is {self.layer_scale}: expected a scale above 0 (ResMLP-S12: 0.1)")
         if not 0 < self.survival <= 1:
             raise ValueError(f"model.survival is {self.survival}: expected a probability above 0 and at most 1")
         if not 0 <= self.dropout < 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -34,6 +35,8 @@ class Task(abc.ABC):
         unit: what throughput counts, "tokens" or "images".
         units_per_example: how many of them an example has.
         shared_assets: those of `assets` that a run must share with the one whose parameters start it.
+        heads: those of `assets` that it need not share: where they differ, the parameters whose paths begin with the
+            value start anew.
     """
 
     metrics: tuple[str, ...] = ("loss", "accuracy")
@@ -41,6 +44,7 @@ class Task(abc.ABC):
     unit: str
     units_per_example: int = 1
     shared_assets: tuple[str, ...] = ()
+    heads: Mapping[str, str] = {}
 
     def __init__(self, config: ConfigDict, folder: str):
         self.config, self.folder = config, folder

@@ -16,19 +16,27 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, image_sources, images, pipeline
+from gmlp_flax.data.augment import Augmentation, augmented
 from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.readable import UNREAD, Readable, SharedBadRecords
+from gmlp_flax.data.real_labels import RealLabels
 from gmlp_flax.models.image import ImageClassifier, token_count
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Sums, Task, require_path, weighted
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Sums, Task, weighted
+from gmlp_flax.tasks.mixing import blend, own_weights, pair_keys, partners
 
 CLASSES_FILE = "classes.json"
+NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
 
 
 def training_example(
-    example: dict, rng: np.random.Generator, *, size: tuple[int, int], channels: int, flip: bool, min_scale: float
+    example: dict, rng: np.random.Generator, *, size: tuple[int, int], channels: int, flip: bool, min_scale: float,
+    augmentation: Augmentation = Augmentation(),
 ) -> dict:
-    """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip."""
-    picture = images.training_view(_decoded(example, channels), size, rng, flip=flip, min_scale=min_scale)
-    return {"image": picture, "label": example["label"]}
+    """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`."""
+    picture = images.training_view(
+        example["image"], size, rng, name=example.get("name", ""), channels=channels, flip=flip, min_scale=min_scale
+    )
+    return {"image": augmented(picture, rng, augmentation), "label": example["label"]}
 
 
 def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
@@ -48,76 +56,140 @@ class ImageClassification(Task):
 
     best = ("top1", "max")
     unit = "images"
+    heads = {CLASSES_FILE: "head/"}
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
         length = token_count(model.image_size, model.patch_size, model.pool)
         return ImageClassifier(
             self.spec(length), rngs, image_size=model.image_size, patch_size=model.patch_size,
-            classes=len(self.classes), channels=model.channels, pool=model.pool, mean=self.config.data.mean,
-            std=self.config.data.std,
+            classes=len(self.classes), channels=model.channels, pool=model.pool,
+            pre_logits=model.pre_logits, mean=self.config.data.mean, std=self.config.data.std,
         )
 
     def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
-        """Cross-entropy with smoothed labels: "image" uint8 [batch, height, width, channels], "label" int32 [batch]."""
-        logits = self.apply(params, batch["image"], key)
+        """Cross-entropy with smoothed labels: "image" uint8 [batch, height, width, channels], "label" int32 [batch].
+
+        With mixup or CutMix, pictures and targets are mixed before; accuracy counts hits of the label that prevails.
+        """
+        augment, pictures, labels = self.config.augment, batch["image"], batch["label"]
+        share = None
+        if augment.mixup or augment.cutmix:
+            key, mix_key = jax.random.split(key)
+            keys = mix_key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
+            own, share = own_weights(
+                keys, pictures.shape[1:3], mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
+            )
+            pictures = blend(pictures, own[..., None])
+        logits = self.apply(params, pictures, key)
         targets = optax.smooth_labels(
-            jax.nn.one_hot(batch["label"], logits.shape[-1]), self.config.optimizer.label_smoothing
+            jax.nn.one_hot(labels, logits.shape[-1]), self.config.optimizer.label_smoothing
         )
+        if share is not None:
+            targets = blend(targets, share[:, None])
+            labels = jnp.where(share < 0.5, partners(labels), labels)
         every = jnp.ones(logits.shape[:1])
         sums = {
             "loss": weighted(optax.softmax_cross_entropy(logits, targets), every),
-            "accuracy": weighted(logits.argmax(-1) == batch["label"], every),
+            "accuracy": weighted(logits.argmax(-1) == labels, every),
         }
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> Sums:
-        """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32 [batch]."""
-        logits, labels, weight = self.apply(params, batch["image"]), batch["label"], batch["weight"]
+        """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32 [batch].
+
+        Pictures with the label readable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
+        filled with -1, also those whose first class is among their ReaL labels, of the pictures that have any.
+        """
+        logits, labels, every = self.apply(params, batch["image"]), batch["label"], batch["weight"]
+        read = every * (labels != UNREAD)
         _, best = jax.lax.top_k(logits, min(5, logits.shape[-1]))
         hits = best == labels[:, None]
-        return {
-            "loss": weighted(optax.softmax_cross_entropy_with_integer_labels(logits, labels), weight),
-            "top1": weighted(hits[:, 0], weight),
-            "top5": weighted(hits.any(-1), weight),
-            "examples": weighted(jnp.ones_like(weight), weight),
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
+        sums = {
+            "loss": weighted(losses, read), "top1": weighted(hits[:, 0], read), "top5": weighted(hits.any(-1), read),
+            "examples": weighted(labels != UNREAD, every),
         }
+        if "real" in batch:
+            real = batch["real"]
+            sums["real"] = weighted((best[:, :1] == real).any(-1), read * (real >= 0).any(-1))
+        return sums
 
     def summarize(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
-        means = {name: total / weight for name, (total, weight) in sums.items()}
-        return {name: means[name] for name in ("top1", "top5", "loss")} | {"examples": int(sums["examples"][1])}
+        """Top-1, top-5, ReaL accuracy and loss of the pictures that were read, and how many were not.
+
+        Raises:
+            DataError: more were not, over all hosts, than config.data.max_bad_records; or no picture has a ReaL label.
+        """
+        read, examples = map(int, sums["examples"])
+        limit = self.config.data.max_bad_records
+        if examples - read > limit or not read:
+            raise DataError(
+                f"{examples - read} of {examples} held-out pictures cannot be read (config.data.max_bad_records="
+                f"{limit}; standard error names them): mend them or raise the limit"
+            )
+        if "real" in sums and not sums["real"][1]:
+            raise DataError(f"{self.config.eval.real_labels} has no label for any held-out picture; give ReaL's file")
+        means = {name: sums[name][0] / sums[name][1] for name in ("top1", "top5", "real", "loss") if name in sums}
+        unread = {"unread": examples - read} if examples > read else {}
+        return means | {"examples": examples} | unread
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes in the order of their labels: the run folder's, else the training data's.
+        """Names of the classes in the order of their labels: the run folder's, else the training data's."""
+        if not os.path.exists(self._classes_file):
+            return tuple(self._source("train").classes)
+        with open(self._classes_file) as file:
+            return tuple(json.load(file))
 
-        Raises:
-            DataError: the two differ.
-        """
-        own = os.path.join(self.folder, CLASSES_FILE)
+    @property
+    def _classes_file(self) -> str:
+        return os.path.join(self.folder, CLASSES_FILE)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """What to show people for each class: the run folder's own words where it has them, else the class itself."""
+        own = os.path.join(self.folder, NAMES_FILE)
         if not os.path.exists(own):
-            return tuple(self._sources[0].classes)
+            return self.classes
         with open(own) as file:
             return tuple(json.load(file))
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
+        readable = Readable(self._source("train"), self._training_view(), self._bad)
         return pipeline.train_batches(
-            self._sources[0], seed=self.config.seed, start=start, batch_size=self.config.batch_size,
-            transform=self._view(training_example, "flip", "min_scale"), host=host, hosts=hosts, workers=self.config.data.workers,
+            readable, seed=self.config.seed, start=start, batch_size=self.config.batch_size, transform=readable.train,
+            host=host, hosts=hosts, repeats=self.config.augment.repeats, workers=self.config.data.workers,
         )
 
     def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
+        keep = ("real",) if self.config.eval.real_labels else ()
+        readable = Readable(self._source("heldout"), self._view(evaluation_example, "eval_crop"), self._bad, keep)
         return pipeline.evaluation_batches(
-            self._sources[1], batch_size=self.evaluation_batch_size(), transform=self._view(evaluation_example, "eval_crop"), host=host,
-            hosts=hosts, workers=self.config.data.workers,
+            readable, batch_size=self.evaluation_batch_size(), transform=readable.evaluate, host=host, hosts=hosts,
+            workers=self.config.data.workers,
         )
 
     def evaluation_examples(self) -> int:
-        return len(self._sources[1])
+        return len(self._source("heldout"))
 
     def evaluation_example(self, example: dict) -> dict:
         """A record as evaluation sees it: {"image" uint8 [height, width, channels], "label"}."""
         return self._view(evaluation_example, "eval_crop")(example)
+
+    def training_source(self) -> image_sources.ImageSource:
+        """The pictures to train on."""
+        return self._source("train")
+
+    def training_example(self, example: dict, rng: np.random.Generator) -> dict:
+        """A record as training sees it, as in `evaluation_example`, before it is mixed with others."""
+        return self._training_view()(example, rng)
+
+    def _training_view(self) -> Callable:
+        config = self.config
+        options = {name: config.augment[name] for name in Augmentation._fields if name in config.augment}
+        augmentation = Augmentation(mean=config.data.mean, std=config.data.std, **options)
+        return functools.partial(self._view(training_example, "flip", "min_scale"), augmentation=augmentation)
 
     def _view(self, function: Callable, *options: str) -> Callable:
         """A picklable transform, for worker processes: it holds options and nothing of the task."""
@@ -130,18 +202,36 @@ class ImageClassification(Task):
         return {CLASSES_FILE: json.dumps(self.classes, indent=1).encode()}
 
     @functools.cached_property
-    def _sources(self):
+    def _bad(self) -> SharedBadRecords:
+        return SharedBadRecords(self.config.data.max_bad_records)
+
+    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def _source(self, side: str) -> image_sources.ImageSource:
+        """The pictures of a side, "train" or "heldout", with the run's list of classes.
+
+        Raises:
+            DataError: there are none, or they have other classes.
+        """
+        source = self._open(side)
+        if os.path.exists(self._classes_file):
+            image_sources.require_classes(source, self.classes, self._classes_file)
+        elif side == "heldout":
+            image_sources.require_classes(source, self.classes, self._source("train").path)
+        if side == "heldout" and self.config.eval.real_labels:
+            source = RealLabels(source, self.config.eval.real_labels)
+        return source
+
+    def _open(self, side: str) -> image_sources.ImageSource:
         data = self.config.data
-        if data.train == EMBEDDED:
-            train, heldout = embedded.embedded_digits("train"), embedded.embedded_digits("heldout")
-        elif data.heldout:
-            train = image_sources.open_images(require_path(data.train, "data.train"))
-            heldout = image_sources.open_images(require_path(data.heldout, "data.heldout"))
-        else:
-            whole = image_sources.open_images(require_path(data.train, "data.train"))
-            train, heldout = image_sources.split_images(whole, data.heldout_share)
-        image_sources.check_same_classes(train, heldout)
-        own = os.path.join(self.folder, CLASSES_FILE)
-        if os.path.exists(own) and tuple(self.classes) != tuple(train.classes):
-            raise DataError(f"{data.train} has {len(train.classes)} classes which differ from those of {own}")
-        return train, heldout
+        key = "heldout" if side == "heldout" and data.heldout else "train"
+        if data[key] == EMBEDDED:
+            return embedded.embedded_digits(side)
+        if not data[key]:
+            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH or tfds:NAME")
+        try:
+            return image_sources.open_side(
+                data[key], side, split=data.split, heldout_split=data.heldout_split,
+                heldout_share=0.0 if data.heldout else data.heldout_share,
+            )
+        except DataError as error:
+            raise DataError(f"config.data.{key}: {error}") from None

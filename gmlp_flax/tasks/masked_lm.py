@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -95,7 +96,10 @@ class MaskedLanguageModeling(Task):
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
-        return MaskedLM(self.spec(model.length), model.vocab_size, rngs, transform=model.transform)
+        return MaskedLM(
+            self.spec(model.length), model.vocab_size, rngs, transform=model.transform,
+            scale_embeddings=model.scale_embeddings,
+        )
 
     def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
         if self.config.masking.static:
@@ -195,6 +199,9 @@ class MaskedLanguageModeling(Task):
                     corpus, self.tokenizer, cache_folder(self.config), selection=selection,
                     max_bad_records=data.max_bad_records,
                 )
+            if tokens.skipped:
+                first = next(message for shard in tokens.index["shards"] for message in shard["skipped_first"])
+                print(f"{side} text: {tokens.skipped} bad record(s) skipped, the first: {first}", file=sys.stderr)
         with _about(f"data.{side}", "model.length"):
             return packing.Packing(tokens, self.config.model.length, data.packing)
 

@@ -25,7 +25,7 @@ class Trained(NamedTuple):
     """A run at one of its checkpoints.
 
     Attributes:
-        config, task: as it was trained.
+        config, task: as it was trained, unless another config was given.
         step: of the checkpoint.
         params: the parameters, replicated over `mesh`.
         ema: their running mean, or None where the run kept none.
@@ -86,12 +86,13 @@ def open_checkpoints(
     )
 
 
-def load(workdir: str, which: str = "latest") -> Trained:
+def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) -> Trained:
     """Opens a run at a checkpoint.
 
     Args:
         workdir: the run folder.
         which: "latest", "best", or a step.
+        config: in place of the run's own.
 
     Raises:
         ConfigError, RunError: the folder is not that of a run, or it has no such checkpoint, or it is damaged.
@@ -99,7 +100,7 @@ def load(workdir: str, which: str = "latest") -> Trained:
     workdir = os.path.abspath(workdir)
     if not os.path.isfile(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
-    config = config_lib.load(os.path.join(workdir, CONFIG_FILE))
+    config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
     if not os.path.isdir(os.path.join(workdir, CHECKPOINTS)):
         raise RunError(f"there is no checkpoint in {workdir} yet")
     checkpoints = open_checkpoints(config, workdir, read_only=True)

@@ -183,19 +183,9 @@ class Run:
             return state, done
         shardings = jax.tree.map(lambda x: x.sharding, template)
         if self.config.init_from:
-            return jax.jit(initial, out_shardings=shardings)(self._warm_params()), 0
+            return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.shapes, self.mesh)), 0
         fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
         return fresh(jax.random.key(self.config.seed)), 0
-
-    def _warm_params(self) -> Any:
-        """Parameters of another run, made to fit this one's length or resolution."""
-        source, old_step, old_config = folder.parameter_source(self.config.init_from)
-        template = {"params": partition.describe(source.shapes(old_step)["params"], self.mesh)}
-        own = self.task.assets()
-        source.files = {name: own[name] for name in self.task.shared_assets}
-        params = source.restore(old_step, template)["params"]
-        source.close()
-        return warm_start.adapt(params, self.shapes, old_config, self.config, f"{source.folder}/{old_step}")
 
     def _describe(self) -> None:
         """Writes what this run is: config, environment, and what predictions need."""

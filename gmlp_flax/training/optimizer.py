@@ -13,7 +13,8 @@ from gmlp_flax.training import schedule
 from gmlp_flax.training.errors import RunError
 from gmlp_flax.training.state import path_name
 
-UNDECAYED = ("bias", "scale")  # norms, biases of layers, biases of spatial projections, one per token
+# Norms, biases of layers and of spatial projections, one per token; and as in DeiT the cls token and learned positions.
+UNDECAYED = ("bias", "scale", "cls", "table")
 
 
 def decayed(params: Any) -> Any:

@@ -1,29 +1,75 @@
-"""Parameters from another run: as they are, or with their spatial projections made to fit another length."""
+"""Parameters from another run: as they are, or made to fit another length, resolution or set of classes."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
 from flax import traverse_util
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gmlp_flax.models import spatial, toeplitz
 from gmlp_flax.models.image import patch_grid
+from gmlp_flax.tasks.base import Task
+from gmlp_flax.training import folder, partition
 from gmlp_flax.training.checkpoint import require_fit
 
+# Dense projections over tokens, [layers, tokens, tokens] with a bias beside: gMLP's and ResMLP's.
+DENSE = ("spatial/weight", "token_linear/weight")
 
-def adapt(saved: Any, wanted: Any, old_config: ConfigDict, config: ConfigDict, where: str) -> Any:
+
+def load(task: Task, shapes: Any, mesh: Mesh) -> Any:
+    """Parameters of the run or checkpoint that `config.init_from` names, made to fit a task's model.
+
+    Args:
+        task: what is to be trained.
+        shapes: of its parameters.
+        mesh: the devices they go to.
+
+    Returns:
+        Nested dict of arrays. Heads of other classes than the task's are new.
+
+    Raises:
+        RunError: there is no such checkpoint, it belongs to another vocabulary, or it does not fit.
+    """
+    config, own = task.config, task.assets()
+    source, step, old_config = folder.parameter_source(config.init_from)
+    source.files = {name: own[name] for name in task.shared_assets}
+    template = {"params": partition.describe(source.shapes(step)["params"], mesh)}
+    params, files = source.restore(step, template)["params"], source.read_files(step)
+    source.close()
+    fresh = _fresh(task, tuple(head for name, head in task.heads.items() if files.get(name) != own[name]))
+    if fresh:
+        print(f"note: {config.init_from} has other classes: {', '.join(fresh)} start anew", file=sys.stderr)
+    return adapt(params, shapes, old_config, config, f"{source.folder}/{step}", fresh)
+
+
+def _fresh(task: Task, prefixes: tuple[str, ...]) -> dict[str, jax.Array]:
+    """New parameters by path, those whose paths begin so."""
+    def chosen(key: jax.Array) -> dict[str, jax.Array]:
+        flat = traverse_util.flatten_dict(task.init(key), sep="/")
+        return {name: leaf for name, leaf in flat.items() if name.startswith(prefixes)}
+
+    return jax.jit(chosen)(jax.random.key(task.config.seed)) if prefixes else {}
+
+
+def adapt(
+    saved: Any, wanted: Any, old_config: ConfigDict, config: ConfigDict, where: str, fresh: dict[str, jax.Array]
+) -> Any:
     """Makes saved parameters fit a model.
 
-    Toeplitz projections are cropped or extended to the model's length, dense ones over patches interpolated to its
-    grid. All else must have the model's shapes.
+    Toeplitz projections are cropped or extended to the model's length. Of images, dense projections and learned
+    positions are interpolated over the grid of patches; a cls token's part stays. Positions of text are cropped. All
+    else must have the model's shapes.
 
     Args:
         saved: nested dict of arrays.
         wanted: nested dict of shapes.
         old_config, config: of the run that saved and of the run that reads.
         where: what was read, for messages.
+        fresh: parameters by path that start anew instead.
 
     Returns:
         Nested dict of arrays with the wanted shapes.
@@ -31,24 +77,32 @@ def adapt(saved: Any, wanted: Any, old_config: ConfigDict, config: ConfigDict, w
     Raises:
         RunError: paths are missing or have another shape; all are listed.
     """
-    flat = traverse_util.flatten_dict(saved, sep="/")
+    flat = traverse_util.flatten_dict(saved, sep="/") | fresh
     flat_wanted = traverse_util.flatten_dict(wanted, sep="/")
-    for name, leaf in flat_wanted.items():
-        group, _, last = name.rpartition("/")
-        if last not in ("taps", "weight") or name not in flat or flat[name].shape == leaf.shape:
-            continue
-        bias = f"{group}/bias"
-        length = flat_wanted[bias].shape[-1]
-        if last == "taps":
-            fitted = jax.vmap(lambda t, b: _fit_taps(t, b, length))(flat[name], flat[bias])
-        elif config.task == "image_classification" and config.model.pool == old_config.model.pool == "mean":
-            grids = [patch_grid(c.model.image_size, c.model.patch_size) for c in (old_config, config)]
-            fitted = jax.vmap(lambda w, b: spatial.resize(w, b, *grids))(flat[name], flat[bias])
-        else:
-            continue
-        flat[name], flat[bias] = fitted
+    misfits = {name: leaf.shape for name, leaf in flat_wanted.items() if name in flat and flat[name].shape != leaf.shape}
+    grids = _grids(old_config, config)
+    for name, shape in misfits.items():
+        bias = name.rpartition("/")[0] + "/bias"
+        if name.endswith("/taps"):
+            length = flat_wanted[bias].shape[-1]
+            fitted = jax.vmap(lambda t, b, length=length: _fit_taps(t, b, length))(flat[name], flat[bias])
+            flat[name], flat[bias] = fitted
+        elif name.endswith(DENSE) and grids:
+            flat[name], flat[bias] = jax.vmap(lambda w, b: spatial.resize(w, b, *grids))(flat[name], flat[bias])
+        elif name == "positions/table" and grids:
+            flat[name] = spatial.resize_tokens(flat[name], 0, *grids)
+        elif name == "positions/table":
+            flat[name] = flat[name][: shape[0]]
     require_fit(flat, flat_wanted, where)
     return traverse_util.unflatten_dict({name: flat[name] for name in flat_wanted}, sep="/")
+
+
+def _grids(old_config: ConfigDict, config: ConfigDict) -> tuple[spatial.Grid, spatial.Grid, int] | None:
+    """Grids of patches before and after and the number of tokens in front, where both are images with as many."""
+    if not old_config.task == config.task == "image_classification" or old_config.model.pool != config.model.pool:
+        return None
+    old, new = (patch_grid(c.model.image_size, c.model.patch_size) for c in (old_config, config))
+    return old, new, int(config.model.pool == "cls")
 
 
 def _fit_taps(taps: jax.Array, bias: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from gmlp_flax.analysis import filters
+from gmlp_flax.models.image import patch_grid
 from gmlp_flax.training import folder, loop
+from gmlp_flax.training.errors import RunError
 from tests.training import tiny
 
 
@@ -47,6 +49,17 @@ def test_command_writes_a_picture(kind, request):
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def test_rows_of_chosen_patches_are_laid_out_as_the_picture(image_run):
+    trained = folder.load(str(image_run))
+    figure = filters._draw_images(trained, [1])
+    weights = filters.matrices(trained)
+    rows, columns = patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
+    for layer in range(len(weights)):
+        np.testing.assert_array_equal(figure.axes[layer].images[0].get_array(), weights[layer, 1].reshape(rows, columns))
+    with pytest.raises(RunError, match=rf"no patch {rows * columns}; expected 0 to {rows * columns - 1}"):
+        filters._draw_images(trained, [rows * columns])
+
+
 @pytest.mark.parametrize("block", ["transformer", "mixer"])
 def test_run_without_spatial_gates_is_one_line(tmp_path, block):
     config = tiny.text_config(tmp_path, block=block, heads=2)
@@ -55,5 +68,5 @@ def test_run_without_spatial_gates_is_one_line(tmp_path, block):
     command = [sys.executable, "-m", "gmlp_flax.analysis.filters", f"--workdir={tmp_path / 'run'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    expected = f"error: the run's config.model.block is {block!r}, which has no spatial gate to draw: give a run of gmlp"
+    expected = f"error: the run's config.model.block is {block!r}, which has no spatial filters: give one of gmlp or resmlp"
     assert done.stderr.splitlines() == [expected]

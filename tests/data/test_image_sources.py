@@ -1,142 +1,41 @@
-import io
-import pickle
-import tarfile
-
 import numpy as np
 import pytest
 
+from gmlp_flax.data import image_sources
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.image_sources import (
-    ImageFolder,
-    ImageTar,
-    Subset,
-    check_same_classes,
-    open_images,
-    split_images,
-)
-
-FILES = {
-    "train/dog/b.PNG": b"b",
-    "train/dog/a.jpg": b"a",
-    "train/cat/images/c.jpeg": b"c",
-    "train/cat/images/d.jpeg": b"dd",
-    "train/cat/.hidden.jpg": b"",
-    "train/cat/boxes.txt": b"",
-    "__MACOSX/dog/a.jpg": b"",
-    "wnids.txt": b"",
-}
+from gmlp_flax.data.image_folders import ImageFolder, ImageTar
+from gmlp_flax.data.image_sources import Subset, open_side, require_classes, split_images
+from tests.data import pictures
+from tests.data.pictures import make_folder, make_tar
 
 
-def make_folder(path, files):
-    for name, data in files.items():
-        file = path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data) if data is not None else file.mkdir()
-    return path
+def failure(function, *args, **options) -> str:
+    with pytest.raises(DataError) as caught:
+        function(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
-def make_tar(path, files, suffix=""):
-    path = path / f"images.tar{'.' * bool(suffix)}{suffix}"
-    with tarfile.open(path, f"w:{suffix}") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(f"./{name}")
-            member.size = len(data or b"")
-            member.type = tarfile.REGTYPE if data is not None else tarfile.DIRTYPE
-            tar.addfile(member, io.BytesIO(data or b""))
-    return path
-
-
-def make(kind, path, files):
-    path.mkdir(exist_ok=True)
-    return open_images(make_folder(path, files) if kind == "folder" else make_tar(path, files, kind))
-
-
-KINDS = pytest.mark.parametrize("kind", ["folder", "", "gz", "xz"])
-
-
-@KINDS
-def test_items(tmp_path, kind):
-    source = make(kind, tmp_path, FILES)
-    assert isinstance(source, ImageFolder if kind == "folder" else ImageTar)
-    assert source.classes == ("cat", "dog")
-    for example in (source, pickle.loads(pickle.dumps(source))):
-        items = [example[i] for i in range(len(example))]
-        assert [item["name"] for item in items] == [
-            "train/cat/images/c.jpeg",
-            "train/cat/images/d.jpeg",
-            "train/dog/a.jpg",
-            "train/dog/b.PNG",
-        ]
-        assert [item["image"] for item in items] == [b"c", b"dd", b"a", b"b"]
-        assert [item["label"] for item in items] == [0, 0, 1, 1]
-        assert items[0]["label"].dtype == np.int32
-    assert repr(source).endswith(", images=4, classes=2)")
-
-
-def test_linked_class_folders(tmp_path):
-    real = make_folder(tmp_path / "real", {"cat/1.png": b"", "dog/1.png": b""})
-    (tmp_path / "linked").mkdir()
-    for name in ("cat", "dog"):
-        (tmp_path / "linked" / name).symlink_to(real / name)
-    assert ImageFolder(tmp_path / "linked").classes == ("cat", "dog")
-
-
-@KINDS
-@pytest.mark.parametrize(
-    "files, message",
-    [
-        ({}, "has no classes: expected one folder a class, with images in it"),
-        ({"a.jpg": b"", "b.jpg": b""}, "has no classes"),
-        ({"cat/a.jpg": b"", "b.jpg": b""}, "image 'b.jpg' lies outside of the class folders; move it into one"),
-        ({"cat/a.jpg": b"", "dog": None}, "class folder 'dog' is empty: .*; fill or remove it"),
-        ({"train/cat/a.jpg": b"", "val/cat/a.jpg": b""}, "class 'cat' is both 'train/cat' and 'val/cat'; give"),
-    ],
-)
-def test_bad_layouts(tmp_path, kind, files, message):
-    with pytest.raises(DataError, match=message):
-        make(kind, tmp_path, files)
-
-
-def test_missing_paths(tmp_path):
-    with pytest.raises(DataError, match="no images at '.*nowhere': expected a folder or a tar file"):
-        open_images(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no image folder at '.*nowhere'"):
-        ImageFolder(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no tar file at '.*nowhere'"):
-        ImageTar(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("suffix", ["", "gz", "xz"])
-def test_truncated_tar(tmp_path, suffix):
-    noise = np.random.default_rng(0).bytes(50_000)
-    path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
-    path.write_bytes(path.read_bytes()[:40_000])
-    with pytest.raises(DataError, match="images.tar.*: truncated or not a tar file .*; copy or download it again"):
-        ImageTar(path)
-
-
-def test_not_a_tar(tmp_path):
-    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
-    with pytest.raises(DataError, match="a.tar: truncated or not a tar file"):
-        ImageTar(tmp_path / "a.tar")
+def names(source):
+    return [source[i]["name"] for i in range(len(source))]
 
 
 def test_split_is_by_name_and_class(tmp_path):
     files = {f"{name}/{i}.png": b"" for name, count in (("a", 200), ("b", 2), ("c", 3)) for i in range(count)}
-    source = make("folder", tmp_path, files)
+    source = ImageFolder(make_folder(tmp_path / "folder", files))
     train, heldout = split_images(source, 0.1)
-    names = [[side[i]["name"] for i in range(len(side))] for side in (train, heldout)]
-    assert sorted(names[0] + names[1]) == sorted(files)
+    assert sorted(names(train) + names(heldout)) == sorted(files)
     assert train.classes == heldout.classes == source.classes
-    assert np.bincount(train.labels).min() >= 1 and np.bincount(heldout.labels).min() >= 1
-    assert 10 <= np.sum(heldout.labels == 0) <= 30
+    for side in (train, heldout):
+        assert np.bincount([side[i]["label"] for i in range(len(side))], minlength=3).min() >= 1
+    assert 10 <= sum(heldout[i]["label"] == 0 for i in range(len(heldout))) <= 30
     tar = make_tar(tmp_path, dict(reversed(files.items())))
     assert np.array_equal(split_images(ImageTar(tar), 0.1)[1].indices, heldout.indices)
 
 
 def test_split_errors(tmp_path):
-    source = make("folder", tmp_path, {"a/1.png": b"", "b/1.png": b"", "b/2.png": b""})
+    source = ImageFolder(make_folder(tmp_path, {"a/1.png": b"", "b/1.png": b"", "b/2.png": b""}))
     with pytest.raises(DataError, match="class 'a' of ImageFolder.* has a single image: add one, or remove the class"):
         split_images(source, 0.1)
     with pytest.raises(DataError, match="heldout_share=1.5 is not between 0 and 1"):
@@ -146,26 +45,93 @@ def test_split_errors(tmp_path):
 def test_subset():
     digits = embedded_digits("train")
     subset = Subset(digits, [5, 3])
-    assert [subset[i]["label"] for i in range(len(subset))] == [5, 3] == subset.labels.tolist()
+    assert [subset[i]["label"] for i in range(len(subset))] == digits.labels[[5, 3]].tolist()
     assert repr(subset) == repr(Subset(digits, np.array([5, 3]))) != repr(Subset(digits, [3, 5]))
 
 
-def test_same_classes(tmp_path):
-    train = make("folder", tmp_path / "train", {"cat/1.png": b"", "dog/1.png": b""})
-    other = make("folder", tmp_path / "other", {"cat/1.png": b"", **{f"extra{i}/1.png": b"" for i in range(7)}})
-    check_same_classes(train, train)
-    with pytest.raises(DataError, match=r"classes differ .*: 'dog' only in .*, 'extra0', .*, 2 more only in .*; give"):
-        check_same_classes(train, other)
+def test_required_classes(tmp_path):
+    source = ImageFolder(
+        make_folder(tmp_path, {"cat/1.png": b"", **{f"extra{i}/1.png": b"" for i in range(7)}})
+    )
+    require_classes(source, source.classes, "here")
+    message = failure(require_classes, source, ("cat", "dog"), "RUN/classes.json")
+    assert message == (
+        f"{str(tmp_path)!r} has 8 classes which differ from those of RUN/classes.json: 'dog' only there, 'extra0', "
+        f"'extra1', 'extra2', 'extra3', 'extra4', 2 more only in {str(tmp_path)!r}; give data with the same list of "
+        "classes"
+    )
 
 
-def test_real_cifar(shared_data):
-    source = open_images(shared_data("images/cifar10_jpg_train.tar.xz"))
-    assert len(source) == 50_000
-    assert source.classes[:3] == ("airplane", "automobile", "bird")
-    assert np.bincount(source.labels).tolist() == [5000] * 10
+def test_classes_in_another_order():
+    digits = embedded_digits("heldout")
+    assert "they are in another order, label 2 is '2' and not '3'; give" in failure(
+        require_classes, digits, tuple("0132456789"), "there"
+    )
 
 
-def test_real_tiny_imagenet(shared_data):
-    source = open_images(shared_data("images/tiny_imagenet_200_train100.tar.xz"))
-    assert np.bincount(source.labels).tolist() == [100] * 200
-    assert source.classes[0].startswith("n0")
+def test_folder_and_tar_hold_out_a_share_or_nothing(tmp_path):
+    path = str(make_folder(tmp_path, {f"{name}/{i}.png": b"" for name in "ab" for i in range(20)}))
+    train, heldout = (open_side(path, side, heldout_share=0.2) for side in ("train", "heldout"))
+    assert sorted(names(train) + names(heldout)) == sorted(ImageFolder(path).names)
+    assert len(open_side(path, "heldout")) == 40
+    assert "has no splits: config.data.split and heldout_split are for TFDS folders" in failure(
+        open_side, path, "train", split="train"
+    )
+    assert "no images at 'nowhere': expected a folder or a tar file" in failure(open_side, "nowhere", "train")
+
+
+@pytest.mark.parametrize(
+    ("splits", "options", "expected"),
+    [
+        ({"train": [3], "validation": [2], "test": [4]}, {}, ("train", "validation")),
+        ({"train": [3], "test": [4]}, {}, ("train", "test")),
+        ({"train": [3], "validation": [2], "test": [4]}, {"heldout_split": "test"}, ("train", "test")),
+        ({"train": [3], "validation": [2]}, {"split": "validation", "heldout_split": "train"}, ("validation", "train")),
+    ],
+)
+def test_splits_of_a_tfds_folder(tmp_path, splits, options, expected):
+    path = str(pictures.tfds_folder(tmp_path / "1.0.0", splits, "tfrecord"))
+    for side, split in zip(("train", "heldout"), expected, strict=True):
+        for share in (0.0, 0.1):
+            source = open_side(path, side, heldout_share=share, **options)
+            assert (source.split, len(source)) == (split, sum(splits[split]))
+
+
+def test_tfds_split_without_another_shares_its_records(tmp_path):
+    """By position alone: the labels are not read."""
+    path = str(pictures.tfds_folder(tmp_path / "1.0.0", {"train": [30, 30]}, "array_record"))
+    train, heldout = (open_side(path, side, heldout_share=0.25) for side in ("train", "heldout"))
+    assert sorted([*train.indices, *heldout.indices]) == list(range(60)) and 8 <= len(heldout) <= 22
+    assert names(heldout) == [f"ILSVRC2012_val_{i + 1:08d}.JPEG" for i in heldout.indices]
+    trained = open_side(path, "train", split="train", heldout_share=0.25)
+    np.testing.assert_array_equal(trained.indices, train.indices)
+
+
+def test_share_of_positions_is_the_share():
+    class Fake(image_sources.TFDSImages):
+        def __init__(self):
+            self.split, self.classes, self.path = "train", ("a",), "fake"
+
+        def __len__(self):
+            return 50_000
+
+        __repr__ = object.__repr__
+
+    for share in (0.01, 0.1, 0.5):
+        assert len(split_images(Fake(), share)[1]) / 50_000 == pytest.approx(share, rel=0.15)
+
+
+def test_split_errors_of_tfds(tmp_path):
+    path = str(pictures.tfds_folder(tmp_path / "1.0.0", {"test": [4]}, "tfrecord"))
+    assert len(open_side(path, "heldout")) == 4
+    known = "has no split 'train': give one of test as config.data.split or heldout_split"
+    assert known in failure(open_side, path, "train")
+    message = failure(open_side, path, "train", split="test", heldout_split="test", heldout_share=0.1)
+    assert "the split 'test' of" in message and "would be both trained on and held out; give two splits" in message
+
+
+def test_sets_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    pictures.tfds_folder(tmp_path / "cifar10" / "3.0.2", {"train": [3], "test": [2]}, "array_record")
+    assert [len(open_side("tfds:cifar10", side, heldout_share=0.1)) for side in ("train", "heldout")] == [3, 2]
+    assert "'tfds:cifar100' is not prepared in" in failure(open_side, "tfds:cifar100", "train")

@@ -3,9 +3,10 @@ import tarfile
 
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.images import decode, evaluation_view, training_view
@@ -15,6 +16,12 @@ def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
 
 
 def noise(*shape: int) -> np.ndarray:
@@ -56,12 +63,6 @@ def test_transparent_is_white(mode):
     assert decode(encoded(image), "a.png").tolist() == [[[255] * 3, [0] * 3]]
 
 
-def test_exif_orientation_is_applied():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    assert decode(encoded(Image.new("RGB", (7, 5)), "JPEG", exif=exif), "a.jpg").shape == (7, 5, 3)
-
-
 def test_undecodable():
     with pytest.raises(DataError, match="^image 'a.jpg' is in no format Pillow knows; replace or remove it$"):
         decode(b"not an image", "a.jpg")
@@ -70,12 +71,124 @@ def test_undecodable():
         decode(whole[: len(whole) // 2], "a.jpg")
 
 
-def test_decode_at_reduced_scale():
-    data = encoded(Image.fromarray(smooth(300, 400)), "JPEG", quality=95)
-    assert decode(data, "a.jpg", at_least=150).shape == (150, 200, 3)
-    assert decode(data, "a.jpg", at_least=151).shape == (300, 400, 3)
-    full, reduced = (evaluation_view(decode(data, "a.jpg", at_least=n), 64).astype(int) for n in (None, 150))
-    assert abs(full - reduced).mean() < 1
+JPEG_KINDS = {
+    "baseline": {},
+    "progressive": {"progressive": True},
+    "4:4:4": {"subsampling": 0},
+    "high quality": {"quality": 100, "optimize": True},
+    "restart markers": {"restart_marker_blocks": 4},
+}
+
+
+@pytest.mark.parametrize("options", JPEG_KINDS.values(), ids=JPEG_KINDS)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpegs_decode_to_pillows_pixels(options, mode, channels):
+    data = encoded(Image.fromarray(smooth(33, 50)).convert(mode), "JPEG", **options)
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(image.convert({1: "L", 3: "RGB"}[channels])).reshape(33, 50, channels)
+    assert np.array_equal(decode(data, "a.jpg", channels), expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 30), (30, 1), (2, 3)])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_tiny_pictures(shape, kind):
+    data = encoded(Image.new("RGB", shape[::-1], (200, 100, 50)), kind)
+    assert decode(data, "a").shape == (*shape, 3)
+    view = training_view(data, 8, np.random.default_rng(0), name="a")
+    assert view.shape == (8, 8, 3) and abs(view.astype(int) - (200, 100, 50)).max() <= 3
+    assert abs(evaluation_view(decode(data, "a"), 8).astype(int) - (200, 100, 50)).max() <= 3
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_rotated_files_are_cropped_upright(orientation):
+    data = encoded(Image.fromarray(smooth(120, 160)), "JPEG", exif=turned(orientation))
+    with Image.open(io.BytesIO(data)) as image:
+        upright = np.asarray(ImageOps.exif_transpose(image))
+    assert np.array_equal(decode(data, "a.jpg"), upright)
+    views = [training_view(image, 32, np.random.default_rng(3), name="a.jpg") for image in (data, upright)]
+    # Of the file, crops of twice the view's size are decoded at half of theirs.
+    assert abs(views[0].astype(int) - views[1]).mean() < 3
+
+
+def test_a_camera_file_of_several_pictures_is_its_first():
+    first, second = (Image.fromarray(smooth(64, 80)), Image.new("RGB", (64, 80)))
+    data = encoded(first, "MPO", save_all=True, append_images=[second])
+    assert np.array_equal(decode(data, "a.mpo"), decode(encoded(first, "JPEG"), "a.jpg"))
+
+
+REDUCTIONS = [(10, 8), (12, 8), (13, 4), (25, 4), (26, 2), (50, 2), (51, 1), ((50, 101), 1)]
+
+
+@pytest.mark.parametrize("size, reduction", REDUCTIONS)
+def test_only_crops_with_pixels_to_spare_are_decoded_smaller(monkeypatch, size, reduction):
+    """With `min_scale=1` the crop is all of a square picture."""
+    shapes, whole = [], simplejpeg.decode_jpeg
+
+    def watched(*arguments, **options):
+        pixels = whole(*arguments, **options)
+        shapes.append(pixels.shape)
+        return pixels
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", watched)
+    data = encoded(Image.fromarray(smooth(101, 101)), "JPEG")
+    training_view(data, size, np.random.default_rng(0), min_scale=1, flip=False)
+    assert shapes == [(-(-101 // reduction),) * 2 + (3,)]
+
+
+@given(st.integers(0, 10**6), st.integers(20, 250), st.integers(20, 250), st.sampled_from(["JPEG", "PNG"]))
+def test_a_file_and_its_array_are_cropped_alike(seed, height, width, kind):
+    """But for half a pixel of a JPEG decoded smaller, at most 4 of the whole's, and what JPEG loses."""
+    data = encoded(Image.fromarray(coordinates(height, width)), kind)
+    of_file, of_array = (
+        training_view(image, 24, np.random.default_rng(seed)).astype(int) for image in (data, decode(data, "a"))
+    )
+    assert abs(of_file - of_array)[..., :2].mean() < 5
+
+
+def test_a_file_at_its_own_scale_is_exactly_its_array():
+    data = encoded(Image.fromarray(smooth(120, 160)), "JPEG")
+    for seed in range(20):
+        of_file, of_array = (
+            training_view(image, 128, np.random.default_rng(seed)) for image in (data, decode(data, "a"))
+        )
+        assert np.array_equal(of_file, of_array)
+
+
+@pytest.mark.parametrize("kept", [3, 100, 700, 0.5, 0.95])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"exif": turned(6)}])
+def test_damaged_files_are_named_by_either_decoder(kept, options):
+    whole = encoded(Image.fromarray(noise(50, 50, 3)), "JPEG", **options)
+    data = whole[: kept if kept >= 1 else int(len(whole) * kept)]
+    for act in (lambda: decode(data, "a.jpg"), lambda: training_view(data, 8, np.random.default_rng(0), name="a.jpg")):
+        with pytest.raises(DataError, match="^image 'a.jpg' (is in no|cannot be decoded).*; replace or remove it$"):
+            act()
+
+
+def test_what_only_pillow_forgives_is_decoded_by_pillow():
+    """Bytes before a marker: a warning of the JPEG library, on which simplejpeg gives up."""
+    data = encoded(Image.fromarray(smooth(40, 40)), "JPEG")
+    place = data.index(b"\xff\xdb")
+    assert np.array_equal(decode(data[:place] + b"\0\0" + data[place:], "a.jpg"), decode(data, "a.jpg"))
+
+
+@given(st.integers(20, 500), st.floats(0.77, 1.3), st.integers(16, 64), st.integers(16, 64))
+def test_training_views_are_near_pillows_bicubic(height, aspect, out_height, out_width):
+    """Of everything (min_scale 1, a picture no longer than a crop may be); photographs are below."""
+    image = smooth(height, round(height * aspect))
+    view = training_view(image, (out_height, out_width), np.random.default_rng(0), min_scale=1, flip=False)
+    expected = np.asarray(Image.fromarray(image).resize((out_width, out_height), Image.Resampling.BICUBIC))
+    assert abs(view.astype(int) - expected).mean() < 8
+
+
+@pytest.mark.parametrize("pixels, out", [(448, 64), (400, 224), (300, 224)])
+def test_training_views_do_not_alias(pixels, out):
+    """A checkerboard finer than the view can show becomes flat grey, where plain bicubic would show a moire."""
+    board = np.indices((pixels, pixels)).sum(0) % 2 * 255
+    view = training_view(
+        np.repeat(board[..., None], 3, -1).astype(np.uint8), out, np.random.default_rng(0), min_scale=1, flip=False
+    )
+    assert view.astype(float)[4:-4, 4:-4].std() < 40
 
 
 def test_evaluation_view_is_resize_then_centre_crop():
@@ -144,8 +257,35 @@ def test_training_view_is_a_function_of_the_generator():
     assert np.array_equal(views[0], views[1]) and not np.array_equal(views[0], views[2])
 
 
-def test_real_photographs(shared_data):
+@pytest.fixture
+def photographs(shared_data) -> dict[str, bytes]:
     with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
-        for member in tar:
-            image = decode(tar.extractfile(member).read(), member.name, at_least=512)
-            assert evaluation_view(image, 224).shape == training_view(image, 224, np.random.default_rng(0)).shape
+        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
+
+
+def test_real_photographs_for_evaluation_are_pillows(photographs):
+    """Pixels exactly; and the view within one grey level of scaling all and cutting the centre out."""
+    for name, data in photographs.items():
+        image = decode(data, name)
+        with Image.open(io.BytesIO(data)) as picture:
+            picture = picture.convert("RGB")
+        assert np.array_equal(image, picture)
+        side = min(picture.size)
+        # Scaled as evaluation does, in one step: the box of the centre, in pixels of the whole picture.
+        half = side * 0.875 / 2
+        x, y = picture.width / 2, picture.height / 2
+        expected = picture.resize((224, 224), Image.Resampling.BICUBIC, box=(x - half, y - half, x + half, y + half))
+        assert abs(evaluation_view(image, 224).astype(int) - np.asarray(expected)).max() <= 1
+
+
+def test_real_photographs_for_training(photographs):
+    differences = []
+    for seed, (name, data) in enumerate(photographs.items()):
+        image = decode(data, name)
+        of_file, of_array = (training_view(x, 224, np.random.default_rng(seed), name=name) for x in (data, image))
+        assert abs(of_file.astype(int) - of_array).mean() < 6
+        whole = image[: min(image.shape[:2]), : min(image.shape[:2])]
+        view = training_view(whole, 160, np.random.default_rng(seed), min_scale=1, flip=False)
+        expected = np.asarray(Image.fromarray(whole).resize((160, 160), Image.Resampling.BICUBIC))
+        differences.append(abs(view.astype(int) - expected).mean())
+    assert np.mean(differences) < 2

@@ -89,6 +89,41 @@ def test_hosts_share_the_same_batches(hosts):
         assert sorted(itertools.chain(*parts)) == pairs(batch)
 
 
+@given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 24))
+@settings(deadline=None, max_examples=20)
+def test_repeats(size, repeats, batch_size):
+    """The order without repeats, a stretch of it as often in a row; every time with other noise."""
+    stretch = max(1, batch_size // (2 * repeats))
+    groups = 3
+    batches = -(-groups * stretch * repeats // batch_size)
+    found = taken(batches, Numbers(size), batch_size=batch_size, repeats=repeats, threads=0, buffer=0)
+    once = taken(batches, Numbers(size), batch_size=batch_size, threads=0, buffer=0)
+    numbers, order = (np.concatenate([batch["x"] for batch in b]) for b in (found, once))
+    expected = [np.tile(order[stretch * i : stretch * (i + 1)], repeats) for i in range(groups)]
+    expected = np.concatenate(expected)
+    np.testing.assert_array_equal(numbers[: len(expected)], expected)
+    noise = np.concatenate([batch["noise"] for batch in found])
+    assert len(set(noise)) == len(noise)
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_copies_are_never_half_a_batch_apart(repeats):
+    """Mixing pairs those that are. Half a batch is the distance in a batch of one host, and hosts deal in turn."""
+    for batch in taken(12, Numbers(1000), batch_size=24, repeats=repeats):
+        assert not (batch["x"] == np.roll(batch["x"], 12)).any()
+        assert len(set(batch["x"])) <= 24 // repeats + 24 // (2 * repeats)
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_share_repeats_and_resume_is_a_seek(hosts):
+    alone = taken(5, Numbers(11), batch_size=8, repeats=3)
+    for start in (0, 2):
+        options = {"batch_size": 8, "repeats": 3, "start": start, "hosts": hosts}
+        shares = [taken(5 - start, Numbers(11), host=host, **options) for host in range(hosts)]
+        for step, batch in enumerate(alone[start:]):
+            assert sorted(itertools.chain(*(pairs(batches[step]) for batches in shares))) == pairs(batch)
+
+
 def test_without_transform_and_threads():
     batches = train_batches(Numbers(5), seed=0, start=0, batch_size=5, threads=0, buffer=0)
     assert sorted(next(batches)["x"]) == list(range(5))

@@ -78,9 +78,10 @@ def test_missing_metadata(tmp_path):
 
 def test_no_text_feature(tmp_path):
     path = writers.tfds_folder(tmp_path / "1.0.0", SHARDS, "tfrecord", label=tfds.features.Scalar(np.int64))
-    assert "1.0.0' has no text feature 'text', found 'label'; give a corpus with one" in failure(load, path)
+    lacking = "1.0.0' has no text feature 'text', found 'label'; give a corpus with one"
+    assert lacking in failure(tfds_folders.require_text, load(path))
     path = writers.tfds_folder(tmp_path / "2.0.0", SHARDS, "tfrecord", text=tfds.features.Scalar(np.int64))
-    assert "has no text feature 'text', found 'text';" in failure(load, path)
+    assert "has no text feature 'text', found 'text';" in failure(tfds_folders.require_text, load(path))
 
 
 def test_no_splits_and_other_formats(tmp_path):

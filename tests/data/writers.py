@@ -20,11 +20,12 @@ def json_lines(*records: object) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-def example(**features: bytes) -> bytes:
-    """A serialised tf.train.Example of byte strings."""
+def example(**features: bytes | int) -> bytes:
+    """A serialised tf.train.Example of byte strings and integers."""
     message = tf_example_pb2.Example()
     for name, value in features.items():
-        message.features.feature[name].bytes_list.value.append(value)
+        feature = message.features.feature[name]
+        (feature.bytes_list if isinstance(value, bytes) else feature.int64_list).value.append(value)
     return message.SerializeToString()
 
 

@@ -206,6 +206,30 @@ def mixer_block(p, x):
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
+def affine(p, x):
+    """Each channel times its scale, plus its bias."""
+    return np.array([[p["scale"][c] * value + p["bias"][c] for c, value in enumerate(row)] for row in x])
+
+
+def resmlp_block(p, x):
+    """One matrix across tokens, channel by channel, then the MLP; no statistics, and each branch scaled."""
+    normed, mixed = affine(p["token_affine"], x), []
+    for channel in normed.T:
+        mixed.append(p["token_linear"]["weight"] @ channel + p["token_linear"]["bias"])
+    x = x + np.stack(mixed, axis=1) * p["token_scale"]["scale"]
+    return x + channel_mlp(p["mlp"], affine(p["mlp_affine"], x)) * p["mlp_scale"]["scale"]
+
+
+def feed_forward_block(p, x):
+    """The MLP token by token; then, on the transpose, a norm and an MLP channel by channel."""
+    x = x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+    into, out = p["token_mlp"]["proj_in"], p["token_mlp"]["proj_out"]
+    columns = []
+    for channel in layer_norm(p["token_norm"], x.T):
+        columns.append(out["weight"] @ gelu(into["weight"] @ channel + into["bias"]) + out["bias"])
+    return x + np.array(columns).T
+
+
 def gmlp_block(p, x, kind="split"):
     """Figure 1, and Figure 6 where there are parameters of an attention."""
     normed = layer_norm(p["norm"], x)
@@ -213,8 +237,8 @@ def gmlp_block(p, x, kind="split"):
     return x + linear(p["proj_out"], gate(p["gate"], gelu(linear(p["proj_in"], normed)), kind, attention))
 
 
-def encoder(p, x, block=gmlp_block):
+def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
     """The blocks one after another, each with its slice of the stacked parameters, and the final norm."""
     for layer in range(len(jax.tree.leaves(p["blocks"])[0])):
         x = block(jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"]), x)
-    return layer_norm(p["norm"], x)
+    return final_norm(p["norm"], x)

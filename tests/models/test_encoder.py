@@ -17,6 +17,8 @@ KINDS = {
     "transformer": {"block": "transformer", "heads": 2, "positions": "relative"},
     "rel_only": {"block": "transformer", "heads": 2, "positions": "relative_only"},
     "mixer": {"block": "mixer", "d_spatial": 4},
+    "resmlp": {"block": "resmlp"},
+    "feed_forward": {"block": "feed_forward", "d_spatial": 20},
 }
 KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -40,14 +42,18 @@ def test_against_numpy(d_attn):
     np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind, block", [
-    ("transformer", lambda p, x: reference.transformer_block(p, x, 2, 5)), ("mixer", reference.mixer_block),
+@pytest.mark.parametrize("kind, block, norm", [
+    ("transformer", lambda p, x: reference.transformer_block(p, x, 2, 5), reference.layer_norm),
+    ("mixer", reference.mixer_block, reference.layer_norm), ("resmlp", reference.resmlp_block, reference.affine),
+    ("feed_forward", reference.feed_forward_block, reference.layer_norm),
 ])  # fmt: skip
 @in_float64
-def test_other_blocks_against_numpy(kind, block):
+def test_other_blocks_against_numpy(kind, block, norm):
+    """Each with the final norm that its block names."""
     module = encoder(**KINDS[kind])
     x = normal(0, 5, 6)
-    np.testing.assert_allclose(quick_jit(module)(x[None])[0], reference.encoder(params_of(module), x, block), atol=1e-9)
+    expected = reference.encoder(params_of(module), x, block, norm)
+    np.testing.assert_allclose(quick_jit(module)(x[None])[0], expected, atol=1e-9 * np.abs(expected).max())
 
 
 @KIND
@@ -100,6 +106,9 @@ def test_remat_changes_no_number(kind):
     ("amlp", "none", 7, 0), ("amlp", "matmuls", 7, 1), ("amlp", "full", 7, 6),
     ("transformer", "none", 6, 0), ("transformer", "matmuls", 6, 1), ("transformer", "full", 6, 5),
     ("mixer", "none", 4, 0), ("mixer", "matmuls", 4, 0), ("mixer", "full", 4, 3),
+    # The scales of its branches want the branches' last products.
+    ("resmlp", "none", 3, 0), ("resmlp", "matmuls", 3, 0), ("resmlp", "full", 3, 3),
+    ("feed_forward", "none", 4, 0), ("feed_forward", "matmuls", 4, 0), ("feed_forward", "full", 4, 3),
 ])  # fmt: skip
 def test_what_backward_recomputes(kind, policy, dots, recomputed):
     """Matrix products of one layer: each has one forward and two backward; the last of a block is never needed."""
@@ -203,8 +212,10 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
 
 
 @pytest.mark.parametrize(
-    "kind, products", [("gmlp", 3), ("amlp", 7), ("transformer", 6), ("rel_only", 5), ("mixer", 4)]
-)
+    "kind, products", [
+        ("gmlp", 3), ("amlp", 7), ("transformer", 6), ("rel_only", 5), ("mixer", 4), ("resmlp", 3), ("feed_forward", 4),
+    ],
+)  # fmt: skip
 def test_bfloat16_products_and_float32_parameters(kind, products):
     module = encoder(dtype="bfloat16", remat="matmuls", **KINDS[kind])
     state, call = function_of(module)
@@ -229,7 +240,16 @@ def test_an_unknown_block_is_named():
         Encoder(small_spec(block="gmpl"), nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("block", ["gmlp", "mixer"])
+@pytest.mark.parametrize("block", ["gmlp", "mixer", "resmlp", "feed_forward"])
 def test_relative_positions_need_attention(block):
     with pytest.raises(ValueError, match=f"model.positions is 'relative': the {block} block has no attention logits"):
         Encoder(small_spec(block=block, positions="relative"), nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("kind", ["mixer", "resmlp", "feed_forward"])
+@pytest.mark.parametrize("tokens", [4, 6])
+def test_blocks_with_weights_for_each_token_refuse_another_number(kind, tokens):
+    module = nnx.eval_shape(lambda: Encoder(small_spec(dtype="float32", **KINDS[kind]), nnx.Rngs(0)))
+    state, call = function_of(module)
+    with pytest.raises(ValueError, match=f"was made for exactly 5 tokens and was given {tokens}"):
+        jax.eval_shape(call, state, jnp.ones((1, tokens, 6)))

@@ -5,7 +5,7 @@ from flax import nnx
 
 from gmlp_flax.models.gating import SpatialGate, gate_width
 from gmlp_flax.models.spec import GATES
-from tests.models.reference import gate, in_float64, normal, params_of, randomized, small_spec
+from tests.models.reference import gate, in_float64, layer_norm, normal, params_of, randomized, small_spec, spatial
 
 KINDS = pytest.mark.parametrize("kind", GATES)
 
@@ -50,6 +50,18 @@ def test_the_first_half_passes_and_the_second_is_normalised():
     second[..., 4:] *= 3
     np.testing.assert_allclose(module(first), 3 * module(z), rtol=1e-12)
     np.testing.assert_allclose(module(second), module(z), rtol=1e-4)
+
+
+@pytest.mark.parametrize("fields, eps", [
+    ({}, 1e-6), ({"norm_eps": 0.1}, 0.1), ({"gate_norm_eps": 0.2}, 0.2), ({"norm_eps": 0.1, "gate_norm_eps": 0.2}, 0.2),
+])
+@in_float64
+def test_the_epsilon_inside_the_gate(fields, eps):
+    """The spec's own, or that of the other norms."""
+    module, z = randomized(lambda: fresh("split", **fields)), normal(0, 5, 8)
+    p = params_of(module)
+    f = spatial(p["spatial"], layer_norm(p["norm"], z[:, 4:], eps))
+    np.testing.assert_allclose(module(z[None])[0], z[:, :4] * f, atol=1e-12)
 
 
 @in_float64

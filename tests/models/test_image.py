@@ -13,17 +13,32 @@ from tests.models.reference import small_spec
 IMAGE, PATCH = (6, 8), (2, 4)
 MEAN, STD = (0.2, 0.5, 0.7), (0.3, 0.4, 0.5)
 POOL = pytest.mark.parametrize("pool", ["mean", "cls"])
+# Each block's fields, its slow version and its final norm.
+BLOCKS = {
+    "gmlp": ({}, reference.gmlp_block, reference.layer_norm),
+    "vit": (
+        {"block": "transformer", "heads": 2, "positions": "absolute"},
+        lambda p, x: reference.transformer_block(p, x, 2, len(x)), reference.layer_norm,
+    ),
+    "mixer": ({"block": "mixer", "d_spatial": 4}, reference.mixer_block, reference.layer_norm),
+    "resmlp": ({"block": "resmlp"}, reference.resmlp_block, reference.affine),
+    "feed_forward": (
+        {"block": "feed_forward", "d_spatial": 9, "positions": "absolute"}, reference.feed_forward_block,
+        reference.layer_norm,
+    ),
+}
 
 
-def classifier(pool="mean", classes=7, **fields):
-    spec = small_spec(**{"length": token_count(IMAGE, PATCH, pool), "spatial": "dense"} | fields)
+def classifier(pool="mean", classes=7, pre_logits=False, image=IMAGE, patch=PATCH, **fields):
+    spec = small_spec(**{"length": token_count(image, patch, pool), "spatial": "dense"} | fields)
     return ImageClassifier(
-        spec, nnx.Rngs(0), image_size=IMAGE, patch_size=PATCH, classes=classes, pool=pool, mean=MEAN, std=STD
+        spec, nnx.Rngs(0), image_size=image, patch_size=patch, classes=classes, pool=pool, pre_logits=pre_logits,
+        mean=MEAN, std=STD,
     )
 
 
-def pictures(batch=2):
-    return np.random.default_rng(0).integers(0, 256, (batch, *IMAGE, 3), dtype=np.uint8)
+def pictures(batch=2, image=IMAGE):
+    return np.random.default_rng(0).integers(0, 256, (batch, *image, 3), dtype=np.uint8)
 
 
 def patches_by_loops(image, patch):
@@ -36,29 +51,55 @@ def patches_by_loops(image, patch):
     return np.array(found)
 
 
-def logits_by_numpy(p, image):
+def logits_by_numpy(p, image, patch=PATCH, block=reference.gmlp_block, final_norm=reference.layer_norm):
     """Of one picture; the parameters tell how tokens are pooled."""
     pixels = (image / 255 - np.array(MEAN)) / np.array(STD)
-    x = linear(p["stem"], patches_by_loops(pixels, PATCH))
+    x = linear(p["stem"], patches_by_loops(pixels, patch))
     x = np.concatenate([p["cls"][None], x]) if "cls" in p else x
-    hidden = reference.encoder(p["encoder"], x + p["positions"]["table"] if "positions" in p else x)
-    if "cls" in p:
-        pooled = np.tanh(hidden[0] @ p["pre_logits"]["kernel"] + p["pre_logits"]["bias"])
-    else:
-        pooled = hidden.mean(0)
+    x = x + p["positions"]["table"] if "positions" in p else x
+    hidden = reference.encoder(p["encoder"], x, block, final_norm)
+    pooled = hidden[0] if "cls" in p else hidden.mean(0)
+    if "pre_logits" in p:
+        pooled = np.tanh(pooled @ p["pre_logits"]["kernel"] + p["pre_logits"]["bias"])
     return pooled @ p["head"]["kernel"] + p["head"]["bias"]
 
 
 @pytest.mark.smoke
 @POOL
+@pytest.mark.parametrize("pre_logits", [False, True])
 @pytest.mark.parametrize("positions", ["none", "absolute"])
 @in_float64
-def test_against_numpy(pool, positions):
+def test_against_numpy(pool, pre_logits, positions):
     """Absolute positions are added after the cls token, which has one too."""
-    module, images = randomized(lambda: classifier(pool, positions=positions)), pictures()
+    module, images = randomized(lambda: classifier(pool, pre_logits=pre_logits, positions=positions)), pictures()
     logits = quick_jit(module)(images)
     assert logits.shape == (2, 7) and logits.dtype == jnp.float64
     np.testing.assert_allclose(logits, [logits_by_numpy(params_of(module), image) for image in images], atol=1e-10)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@POOL
+@in_float64
+def test_every_block_on_wide_pictures_in_wide_patches(name, pool):
+    """64 x 96 in patches of 8 x 16: 8 rows and 6 columns."""
+    (fields, block, final_norm), image, patch = BLOCKS[name], (64, 96), (8, 16)
+    module = randomized(lambda: classifier(pool, image=image, patch=patch, **fields), std=0.2)
+    picture = pictures(1, image)
+    assert module.spec.length == 48 + (pool == "cls") and module.stem.kernel.shape == (8 * 16 * 3, 6)
+    expected = logits_by_numpy(params_of(module), picture[0], patch, block, final_norm)
+    np.testing.assert_allclose(quick_jit(module)(picture)[0], expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@in_float64
+def test_gradients_are_finite_and_reach_every_parameter(name):
+    """Under stochastic depth and dropout, with the layers recomputed."""
+    fields, _, _ = BLOCKS[name]
+    noise = {"survival": 0.8, "survival_schedule": "linear", "dropout": 0.1, "remat": "matmuls"}
+    state, call = function_of(randomized(lambda: classifier("cls", pre_logits=True, **noise, **fields)))
+    loss = quick_jit(jax.grad(lambda state: (call(state, pictures(16), jax.random.key(0)) ** 2).sum()))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(loss(state)):
+        assert np.isfinite(leaf).all() and np.abs(leaf).max() > 1e-9, path
 
 
 @pytest.mark.parametrize(
@@ -95,15 +136,19 @@ def test_a_fresh_head_scores_nothing():
 
 
 def test_parameters():
-    mean, cls = (nnx.eval_shape(lambda pool=pool: classifier(pool, dtype="float32")) for pool in ("mean", "cls"))
-    mean, cls = (nnx.to_pure_dict(nnx.state(module, nnx.Param)) for module in (mean, cls))
-    assert set(mean) == {"stem", "encoder", "head"} and set(cls) - set(mean) == {"cls", "pre_logits"}
+    names = {}
+    for pool, pre_logits in (("mean", False), ("mean", True), ("cls", False), ("cls", True)):
+        module = nnx.eval_shape(lambda pool=pool, layer=pre_logits: classifier(pool, pre_logits=layer, dtype="float32"))
+        names[pool, pre_logits] = set(nnx.to_pure_dict(nnx.state(module, nnx.Param)))
+    plain = {"stem", "encoder", "head"}
+    assert names["mean", False] == plain and names["mean", True] == plain | {"pre_logits"}
+    assert names["cls", False] == plain | {"cls"} and names["cls", True] == plain | {"cls", "pre_logits"}
 
 
 @POOL
 def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before(pool):
     """The program's last product takes and gives float32; only that, since a compiler may leave out roundings."""
-    state, call = function_of(nnx.eval_shape(lambda: classifier(pool, dtype="bfloat16")))
+    state, call = function_of(nnx.eval_shape(lambda: classifier(pool, pre_logits=pool == "cls", dtype="bfloat16")))
     assert jax.eval_shape(call, state, pictures()).dtype == jnp.float32
     dots = [e for e in program(call, state, pictures()) if e.primitive.name == "dot_general"]
     types = [{str(operand.aval.dtype) for operand in (*dot.invars, *dot.outvars)} for dot in dots]

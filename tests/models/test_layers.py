@@ -87,6 +87,13 @@ def test_layer_norm():
     np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x, eps=0.1), atol=1e-12)
 
 
+@in_float64
+def test_layer_norm_with_an_epsilon_of_its_own():
+    norm = randomized(lambda: LayerNorm(small_spec(norm_eps=0.1), 9, 0.3))
+    x = 3 + 2 * normal(0, 4, 9)
+    np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x, eps=0.3), atol=1e-12)
+
+
 def test_layer_norm_starts_as_a_plain_norm():
     y = LayerNorm(small_spec(dtype="float32"), 64)(5 + 7 * normal(0, 3, 64).astype(np.float32))
     np.testing.assert_allclose(y.mean(-1), 0, atol=1e-6)

@@ -7,6 +7,7 @@ from flax import nnx
 from gmlp_flax.models.sizes import PREDICTED, PUBLISHED, VOCAB_SIZE, build, forward_flops, param_count
 
 IMAGE = [name for name, model in PUBLISHED.items() if model.pool]
+GMLP = [name for name in IMAGE if PUBLISHED[name].source == "Table 1"]
 # What the paper prints: parameters in millions and perplexity (of Table 5's models in Table 6).
 TABLES = {
     "Table 3": {
@@ -24,6 +25,35 @@ TABLES = {
     "Table 10": {"thin_12": (110, 4.83), "thin_24": (92, 5.08), "thin_48": (98, 4.99), "thin_96": (84, 5.30)},
     "ablation": {"amlp_36": (None, None), "amlp_36_128": (None, None)},
 }  # fmt: skip
+# Of images: source, printed parameters and multiply-adds, layers, d_model, heads, patch; then, in millions with the head
+# and without, what the counts come to.
+PEERS = {
+    "vit_b16": ("2010.11929", None, None, 12, 768, 12, 16, 86.57, 85.80),
+    "vit_l16": ("2010.11929", None, None, 24, 1024, 16, 16, 304.33, 303.30),
+    "vit_b16_384": ("Table 2", 86, 55.4, 12, 768, 12, 16, 86.86, 86.09),
+    "vit_l16_384": ("Table 2", 307, 190.7, 24, 1024, 16, 16, 304.72, 303.69),
+    "deit_ti": ("Table 2", 5, 1.3, 12, 192, 3, 16, 5.72, 5.52),
+    "deit_s": ("Table 2", 22, 4.6, 12, 384, 6, 16, 22.05, 21.67),
+    "deit_b": ("Table 2", 86, 17.5, 12, 768, 12, 16, 86.57, 85.80),
+    "mixer_s32": ("2105.01601", 19, None, 8, 512, 4, 32, 19.1, 18.6),
+    "mixer_s16": ("2105.01601", 18, None, 8, 512, 4, 16, 18.5, 18.0),
+    "mixer_b32": ("2105.01601", 60, None, 12, 768, 4, 32, 60.3, 59.5),
+    "mixer_b16": ("Table 2", 59, 12.7, 12, 768, 4, 16, 59.9, 59.1),
+    "mixer_l32": ("2105.01601", 206, None, 24, 1024, 4, 32, 206.9, 205.9),
+    "mixer_l16": ("Table 2", 207, 44.8, 24, 1024, 4, 16, 208.2, 207.2),
+    "resmlp_s12": ("Table 2", 15, 3.0, 12, 384, 4, 16, 15.35, 14.97),
+    "resmlp_s24": ("Table 2", 30, 6.0, 24, 384, 4, 16, 30.02, 29.64),
+    "resmlp_s36": ("Table 2", 45, 8.9, 36, 384, 4, 16, 44.69, 44.31),
+    "resmlp_b24": ("2105.03404", 129, 100, 24, 768, 4, 8, 129.14, 128.37),
+    "ff_tiny": ("2105.02723", 7.7, None, 12, 192, 4, 16, 7.68, 7.48),
+    "ff_base": ("2105.02723", 62, None, 12, 768, 4, 16, 61.94, 61.17),
+    "ff_large": ("2105.02723", 206, None, 24, 1024, 4, 32, 206.2, 205.2),
+}  # fmt: skip
+PEER = pytest.mark.parametrize("name", PEERS)
+# What the printed figures are not, each with its reason in the note.
+HEADLESS = {name for name in PEERS if name.startswith("mixer")} | {"vit_b16_384", "deit_b"}
+ODD_PARAMS, NO_CLS = {"vit_l16_384", "deit_ti"}, {"vit_b16_384", "vit_l16_384", "deit_b"}
+ODD_MADDS = {"mixer_b16": 0.008, "mixer_l16": 0.006}
 TEXT = [(source, name) for source, models in TABLES.items() for name in models]
 
 
@@ -31,6 +61,22 @@ def with_fields(name, **fields):
     """Parameters in millions of a published model with some fields of its spec changed."""
     model = PUBLISHED[name]
     return param_count(dataclasses.replace(model, spec=dataclasses.replace(model.spec, **fields))) / 1e6
+
+
+def digits(printed):
+    return len(f"{printed:g}".partition(".")[2])
+
+
+def madds_by_hand(name):
+    """Multiply-adds of one picture: stem, blocks by the kind of their token mixing, head."""
+    spec, patch = PUBLISHED[name].spec, PUBLISHED[name].patch_size[0]
+    n, d, hidden = spec.length, spec.d_model, spec.d_spatial
+    across = {
+        "transformer": 4 * n * d * d + 2 * n * n * d, "mixer": 2 * n * hidden * d, "resmlp": n * n * d,
+        "feed_forward": 2 * n * hidden * d,
+    }  # fmt: skip
+    patches = n - (PUBLISHED[name].pool == "cls")
+    return patches * 3 * patch * patch * d + spec.layers * (across[spec.block] + 8 * n * d * d) + 1000 * d
 
 
 def gmlp_params(layers, n, d, f, a=0):
@@ -62,7 +108,70 @@ def test_parameters_with_a_cls_token_are_table_1s(name, printed):
 
 
 def test_every_model_has_its_row():
+    assert set(GMLP) | set(PEERS) == set(IMAGE) and len(GMLP) == 6
     assert {name for _, name in TEXT} | set(IMAGE) == set(PUBLISHED)
+
+
+@PEER
+def test_parameters_of_the_peers(name):
+    """To the printed digit, where the note does not say otherwise; and what they come to with and without the head."""
+    source, printed, _, _, d_model, *_, whole, headless = PEERS[name]
+    model, count = PUBLISHED[name], param_count(PUBLISHED[name]) / 1e6
+    head = (d_model + 1) * 1000 / 1e6
+    assert (model.source, model.params_m) == (source, printed)
+    assert round(count, digits(whole)) == whole and round(count - head, digits(headless)) == headless
+    assert ("without the head" in model.note) == (name in HEADLESS | {"vit_l16_384"})
+    if printed is not None and name not in ODD_PARAMS:
+        assert round(count - head * (name in HEADLESS), digits(printed)) == printed
+    else:
+        assert model.note
+
+
+@PEER
+def test_operations_of_the_peers(name):
+    """Exactly those of their products by hand; to the printed digit, where the note does not say otherwise."""
+    printed, model = PEERS[name][2], PUBLISHED[name]
+    madds = forward_flops(model) / 2
+    assert madds == madds_by_hand(name) and model.madds_g == printed and model.flops_g is None
+    assert ("multiply-adds fit its patches" in model.note) == (name in NO_CLS)
+    assert ("multiply-adds exceed" in model.note) == (name in ODD_MADDS)
+    if name in NO_CLS:
+        spec = dataclasses.replace(model.spec, length=model.spec.length - 1)
+        madds = forward_flops(dataclasses.replace(model, spec=spec, pool="mean")) / 2
+    if name in ODD_MADDS:
+        assert round(printed / (madds / 1e9) - 1, 3) == ODD_MADDS[name]
+    elif printed is not None:
+        assert round(madds / 1e9, digits(printed)) == printed
+
+
+def test_figures_that_notes_explain():
+    """116M and 23 G are ResMLP-B24's in 16 x 16 patches; feed-forward large has 206.4M with 197 positions."""
+    b24 = PUBLISHED["resmlp_b24"]
+    coarse = dataclasses.replace(b24, spec=dataclasses.replace(b24.spec, length=196), patch_size=(16, 16))
+    assert round(param_count(coarse) / 1e6) == 116 and round(forward_flops(coarse) / 2e9) == 23
+    large = param_count(PUBLISHED["ff_large"])
+    assert round((large + (197 - 50) * 1024) / 1e6, 1) == 206.4
+
+
+@PEER
+def test_shapes_of_the_peers(name):
+    _, _, _, layers, d_model, heads, patch, *_ = PEERS[name]
+    model, side = PUBLISHED[name], 384 if name.endswith("384") else 224
+    spec, patches = model.spec, (side // patch) ** 2
+    assert (spec.layers, spec.d_model, spec.d_ffn, spec.heads) == (layers, d_model, 4 * d_model, heads)
+    assert (model.image_size, model.patch_size, model.pre_logits) == ((side, side), (patch, patch), False)
+    family = name.partition("_")[0]
+    block, pool, positions = {
+        "mixer": ("mixer", "mean", "none"), "resmlp": ("resmlp", "mean", "none"),
+        "ff": ("feed_forward", "cls", "absolute"),
+    }.get(family, ("transformer", "cls", "absolute"))
+    assert (spec.block, model.pool, spec.positions) == (block, pool, positions)
+    assert spec.length == patches + (pool == "cls")
+    assert spec.d_spatial == {"mixer": d_model // 2, "ff": 4 * spec.length}.get(family, 64)
+    recipe = {"resmlp": (0.95, "constant"), "deit": (0.9, "linear"), "ff": (0.9, "linear")}
+    assert (spec.survival, spec.survival_schedule) == recipe.get(family, (1.0, "constant"))
+    scales = {"resmlp_s12": 0.1, "resmlp_s24": 1e-5, "resmlp_s36": 1e-6, "resmlp_b24": 1e-6}
+    assert spec.layer_scale == scales.get(name, 0.1)
 
 
 @pytest.mark.parametrize("source, name", TEXT)
@@ -132,8 +241,9 @@ def test_operations_of_text_models_are_near_table_5s(name, flops_g):
 
 
 def test_rows_state_the_papers_choices():
-    for name in IMAGE:
+    for name in GMLP:
         spec = PUBLISHED[name].spec
+        assert PUBLISHED[name].pre_logits == (PUBLISHED[name].pool == "cls") == name.endswith("cls")
         assert (spec.layers, spec.d_ffn, spec.spatial) == (30, 6 * spec.d_model, "dense")
         assert spec.survival == {128: 1.0, 256: 0.95, 512: 0.8}[spec.d_model]
         assert spec.length == (197 if name.endswith("cls") else 196)

@@ -53,6 +53,18 @@ def test_numbers_of_buckets(buckets):
         small_spec(relative_buckets=buckets)
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.1, float("nan")])
+def test_layer_scale_is_positive(scale):
+    with pytest.raises(ValueError, match=r"model.layer_scale is .*: expected a scale above 0 \(ResMLP-S12: 0.1\)"):
+        small_spec(layer_scale=scale)
+
+
+def test_the_epsilon_of_the_gate_may_be_left_to_the_others_but_not_negative():
+    assert small_spec().gate_norm_eps == 0
+    with pytest.raises(ValueError, match=r"model.gate_norm_eps is -1e-05: expected 0 \(model.norm_eps\) or an epsilon"):
+        small_spec(gate_norm_eps=-1e-5)
+
+
 @pytest.mark.parametrize("survival", [0.0, -0.1, 1.1, float("nan")])
 def test_survival_is_a_probability(survival):
     with pytest.raises(ValueError, match="model.survival is"):

@@ -19,8 +19,8 @@ TOKENS = np.array([[1, 4, 4, 0, 10], [7, 2, 9, 3, 5]])
 POSITIONS = np.array([[3, 0], [4, 4]])
 
 
-def model(vocab=VOCAB, transform=False, **fields):
-    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform)
+def model(vocab=VOCAB, transform=False, scale_embeddings=False, **fields):
+    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform, scale_embeddings)
 
 
 def abstract(**fields):
@@ -28,9 +28,9 @@ def abstract(**fields):
     return nnx.eval_shape(lambda: model(**fields))
 
 
-def all_logits(p, tokens):
+def all_logits(p, tokens, scale=1):
     """Logits of one sequence at every position, by numpy."""
-    hidden = reference.encoder(p["encoder"], p["embedding"][tokens])
+    hidden = reference.encoder(p["encoder"], scale * p["embedding"][tokens])
     if "transform" in p:
         hidden = layer_norm(p["transform_norm"], gelu(linear(p["transform"], hidden)))
     return np.stack([p["embedding"] @ state + p["bias"] for state in hidden])
@@ -53,6 +53,15 @@ def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before():
     assert jax.eval_shape(call, state, TOKENS, POSITIONS).dtype == jnp.float32
     dots = [e for e in program(call, state, TOKENS, POSITIONS) if e.primitive.name == "dot_general"]
     assert [str(dot.outvars[0].aval.dtype) for dot in dots] == ["bfloat16"] * (len(dots) - 1) + ["float32"]
+
+
+@in_float64
+def test_scaled_embeddings_enter_the_encoder_and_plain_ones_score():
+    module = randomized(lambda: model(scale_embeddings=True))
+    params = params_of(module)
+    scale = np.sqrt(params["embedding"].shape[1])
+    expected = [all_logits(params, row, scale)[at] for row, at in zip(TOKENS, POSITIONS, strict=True)]
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, POSITIONS), expected, atol=1e-10)
 
 
 @in_float64

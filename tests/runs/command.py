@@ -63,6 +63,12 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
         assert word in message, result.stderr
 
 
+def assert_only_one_line(result: subprocess.CompletedProcess, *words: str) -> None:
+    """As assert_one_line_error, and nothing else was printed: the line came before any step."""
+    assert_one_line_error(result, *words)
+    assert len(result.stderr.splitlines()) == 1 and not result.stdout, result.stderr
+
+
 def metrics(workdir: Path) -> list[dict]:
     """The lines of metrics.jsonl, less throughput, which no two runs share."""
     lines = report.MetricsFile.read(str(workdir / report.METRICS_FILE))

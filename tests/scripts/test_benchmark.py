@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
-import runpy
 import subprocess
 import sys
+import tarfile
 
+import numpy as np
 import pytest
+from PIL import Image
 
-benchmark = runpy.run_path("scripts/benchmark.py")
+from gmlp_flax.data.errors import DataError
 
 
-def test_candidates_run_in_turn_each_warmed_up():
+@pytest.fixture(autouse=True)
+def in_scripts(monkeypatch):
+    """Scripts import each other by name, as they do where one of them is run."""
+    monkeypatch.syspath_prepend("scripts")
+
+
+@pytest.fixture
+def measuring():
+    return importlib.import_module("measuring")
+
+
+@pytest.fixture
+def benchmark_images():
+    return importlib.import_module("benchmark_images")
+
+
+def test_candidates_run_in_turn_each_warmed_up(measuring):
     order = []
-    seconds = benchmark["measure"]({name: lambda name=name: order.append(name) for name in "ab"}, repeats=2)
+    seconds = measuring.measure({name: lambda name=name: order.append(name) for name in "ab"}, repeats=2)
     assert order == ["a", "a", "b", "b", "a", "a", "b", "b"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
 
 
-def test_row_is_median_and_range():
-    row = benchmark["row"]("x", [3.0, 1.0, 2.0], "s", "< 4")
+def test_row_is_median_and_range(measuring):
+    row = measuring.row("x", [3.0, 1.0, 2.0], "s", "< 4")
     assert (row["median"], row["min"], row["max"], row["goal"]) == (2.0, 1.0, 3.0, "< 4")
-    assert benchmark["ratios"]([4.0, 9.0], [2.0, 3.0]) == [2.0, 3.0]
+    assert measuring.ratios([4.0, 9.0], [2.0, 3.0]) == [2.0, 3.0]
 
 
 def test_unknown_part_is_one_line():
     done = subprocess.run([sys.executable, "scripts/benchmark.py", "steps"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "there is no part 'steps'; choose from step, toeplitz" in done.stderr.splitlines()[-1]
+    assert "images" in done.stderr.splitlines()[-1]
+
+
+def test_jpegs_of_a_tar_and_of_a_folder(benchmark_images, tmp_path):
+    with tarfile.open(tmp_path / "flat.tar", "w") as tar:
+        for name, data in {"b.JPEG": b"2", "a.jpg": b"1", "list.txt": b"no", "c/d.jpeg": b"3"}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    assert benchmark_images.jpegs(str(tmp_path / "flat.tar")) == [b"1", b"2", b"3"]
+    with tarfile.open(tmp_path / "flat.tar") as tar:
+        tar.extractall(tmp_path / "folder", filter="data")
+    assert benchmark_images.jpegs(str(tmp_path / "folder")) == [b"1", b"2", b"3"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="^no .jpg or .jpeg file in '.*empty'; give a tar file or a folder of JPEG"):
+        benchmark_images.jpegs(str(tmp_path / "empty"))
+
+
+def test_both_sides_of_the_images_part_make_the_same_pictures(benchmark_images):
+    """Else their speeds could not be compared: the same crops, flips and operations, a few grey levels apart."""
+    [data] = benchmark_images.made_up(1)
+    assert 50_000 < len(data) < 150_000
+    with Image.open(io.BytesIO(data)) as picture:
+        assert picture.size == (500, 375)
+    for stage, calls in benchmark_images.STAGES.items():
+        for seed in range(6):
+            plain, ours = (np.asarray(call(data, np.random.default_rng(seed))).astype(int) for call in calls)
+            assert plain.shape == ours.shape, stage
+            assert np.median(abs(plain - ours)) <= (0 if stage == "decode" else 12), (stage, seed)
 
 
 @pytest.mark.slow

@@ -4,11 +4,12 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.data.errors import DataError
+from gmlp_flax.schema import SCHEMA
 from gmlp_flax.tasks.base import cache_folder, require_path, weighted
 
 
 def test_every_task_of_the_schema_is_in_the_table():
-    assert set(tasks.TASKS) == set(gmlp_config.SCHEMA["task"].choices)
+    assert set(tasks.TASKS) == set(SCHEMA["task"].choices)
 
 
 def test_sums_are_float32_whatever_the_values():

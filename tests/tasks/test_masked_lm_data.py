@@ -19,6 +19,7 @@ from gmlp_flax.data.selection import Selection
 from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import folder, loop
+from tests.data import writers
 from tests.training import tiny
 
 LINES = [f"{' '.join(tiny.WORDS[i % 7:i % 40 + 5])} and {i} more." for i in range(80)]
@@ -201,6 +202,105 @@ def test_documents_packing_trains(config, both):
     assert windows.how == "documents" and ((tokens == separator).sum(1) == 1).all()
 
 
+@pytest.mark.parametrize("packing", ["concatenated", "documents"])
+def test_windows_hold_each_token_of_a_side_once(config, tmp_path, packing):
+    """What is between [CLS] and the last [SEP] of the windows, one after another, is the side's text."""
+    config.data.update(train=str(write_lines(tmp_path / "raw.jsonl", LINES)), packing=packing)
+    found = task(config)
+    for name in ("train", "heldout"):
+        texts = [text for text in LINES if corpora.is_heldout(text, 0.2) == (name == "heldout")]
+        inside = []
+        for row in found.windows(name).windows(0, len(found.windows(name))).tolist():
+            assert row[0] == found.tokenizer.cls_id and len(row) == config.model.length
+            last = max(place for place, token in enumerate(row) if token == found.tokenizer.sep_id)
+            assert set(row[last + 1 :]) <= {found.tokenizer.pad_id}
+            inside += row[1:last]
+        ends = [found.tokenizer.sep_id] if packing == "concatenated" else []
+        assert inside == [token for text in texts for token in (*found.tokenizer.encode(text), *ends)]
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_splits_of_tfds(config, tmp_path, monkeypatch, file_format):
+    """C4 by its name, as configs/ give it: train and validation."""
+    shards = {"train": [LINES[:30], LINES[30:60]], "validation": [LINES[60:]]}
+    for name, texts in shards.items():
+        shards[name] = [[writers.example(text=text.encode()) for text in shard] for shard in texts]
+    writers.tfds_folder(tmp_path / "c4" / "en" / "3.0.1", shards, file_format)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    config.data.train = "tfds:c4/en"
+    found = task(config)
+    assert side(found, "train") == ids(found, LINES[:60]) and side(found, "heldout") == ids(found, LINES[60:])
+
+
+def test_hosts_share_a_batch(config, tmp_path):
+    """Two hosts' sequences are those that one host would have, at any step."""
+    config.data.train = str(write_lines(tmp_path / "raw.jsonl", LINES))
+    found = task(config)
+    for start in (0, 11):
+        batches = []
+        for host, hosts in ((0, 1), (0, 2), (1, 2)):
+            with found.train_batches(start, host, hosts) as each:
+                batches.append(next(each))
+        whole, *halves = ([*zip(b["index"].tolist(), b["tokens"].tolist(), strict=True)] for b in batches)
+        assert len(whole) == config.batch_size and sorted(whole) == sorted(halves[0] + halves[1])
+
+
+def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
+    """The text is that of the other records; the report comes again where the tokens were cached."""
+    whole = write_lines(tmp_path / "whole.jsonl", LINES)
+    spoiled = tmp_path / "spoiled.jsonl"
+    lines = whole.read_text().split("\n")
+    spoiled.write_text("\n".join([*lines[:4], "[3]", *lines[4:]]))
+    config.data.train = str(whole)
+    expected = side(task(config), "train")
+    assert not capsys.readouterr().err
+    config.data.update(train=str(spoiled), max_bad_records=1)
+    for _ in range(2):
+        assert side(task(config), "train") == expected
+        assert capsys.readouterr().err == (
+            f"train text: 1 bad record(s) skipped, the first: {spoiled}, line 5: found list; expected an object with "
+            "a string field 'text'\n"
+        )
+    config.data.max_bad_records = 0
+    with pytest.raises(DataError, match=rf"^config.data.train: {spoiled}, line 5: found .* \(0 bad records skipped before"):
+        task(config).windows("train")
+
+
+MODELS = {
+    "bert": dict(block="transformer", positions="absolute", heads=2), "mixer": dict(block="mixer", d_spatial=8),
+    "amlp": dict(gate="split", d_attn=4),
+}
+
+
+def evaluated(config, monkeypatch) -> dict[int, tuple]:
+    """What evaluation has the model read and predict, by the sequence."""
+    found, held = task(config), {}
+    monkeypatch.setattr(found, "_sums", lambda _, masked, weights, key: {"seen": (*masked[:3], weights)})
+    evaluate = jax.jit(lambda batch: found.evaluate(None, batch)["seen"])
+    with found.evaluation_batches(0, 1) as batches:
+        for batch in batches:
+            seen = jax.device_get(evaluate(batch))
+            for row, index in enumerate(batch["index"].tolist()):
+                if batch["weight"][row]:
+                    held[index] = [part[row].tolist() for part in seen]
+    return held
+
+
+def test_all_models_are_held_to_the_same_masks(config, monkeypatch, tmp_path):
+    """Whatever the model, its seed, its batches, its schedule and how it was masked in training."""
+    config.data.train = str(write_lines(tmp_path / "raw.jsonl", LINES))
+    expected = evaluated(config, monkeypatch)
+    assert len(expected) == task(config).evaluation_examples() > 5
+    assert all(sum(weights) >= 1 for *_, weights in expected.values())
+    for number, (name, model) in enumerate(MODELS.items(), start=1):
+        other = tiny.text_config(tmp_path, **model)
+        other.data.train, other.seed, other.batch_size = config.data.train, number, 8 + number
+        other.masking.static, other.optimizer.learning_rate, other.model.dropout = True, 0.1, 0.1
+        assert evaluated(other, monkeypatch) == expected, name
+    config.eval.seed = 1
+    assert evaluated(config, monkeypatch) != expected
+
+
 def masks_by_index(config, monkeypatch) -> dict[int, list[list[int]]]:
     """For each sequence, what the model was to read each time that it was seen in three epochs of training."""
     found, task_, seen = {}, task(config), []
@@ -224,7 +324,10 @@ def test_static_masks_stay_from_epoch_to_epoch(config, monkeypatch, tmp_path):
     assert all(inputs == each[0] for each in static.values() for inputs in each)
     again = [each for each in anew.values() if len(each) > 1]
     assert sum(each[0] == each[1] for each in again) < 0.2 * len(again)
-    config.seed = 1
+    config.batch_size = 5
+    smaller = masks_by_index(config, monkeypatch)
+    assert all(smaller[index][0] == static[index][0] for index in static.keys() & smaller.keys())
+    config.batch_size, config.seed = 8, 1
     other = masks_by_index(config, monkeypatch)
     assert sum(other[index][0] == static[index][0] for index in static) < 0.2 * len(static)
 

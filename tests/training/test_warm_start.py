@@ -33,8 +33,8 @@ def images(folder, patch, **model):
     return ImageClassification(config, str(folder))
 
 
-def adapt(old, new, saved):
-    return warm_start.adapt(saved, new.shapes(), old.config, new.config, "there/3")
+def adapt(old, new, saved, fresh=None):
+    return warm_start.adapt(saved, new.shapes(), old.config, new.config, "there/3", fresh or {})
 
 
 def test_same_shapes_are_taken_as_they_are(text_task):
@@ -81,10 +81,48 @@ def test_dense_projections_over_patches_are_resized(tmp_path):
     np.testing.assert_allclose(spatial(found)["bias"], np.full((2, 16), 1.5), rtol=1e-5)
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean"])
-def test_all_mismatches_are_listed(tmp_path, pool):
-    """A stem of other patches never fits; a dense projection with a cls token has no grid."""
-    old, new = images(tmp_path, 4, pool=pool), images(tmp_path, 2, pool=pool)
+def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
+    old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2, pool="cls")
+    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
+    weight, old_weight = (spatial(tree)["weight"] for tree in (adapt(old, new, saved), saved))
+    assert weight.shape == (2, 17, 17)
+    np.testing.assert_allclose(weight[:, 0, 0], old_weight[:, 0, 0])
+    for layer in range(2):
+        to_cls = jax.image.resize(old_weight[layer, 0, 1:].reshape(2, 2), (4, 4), "bicubic").reshape(-1) / 4
+        from_cls = jax.image.resize(old_weight[layer, 1:, 0].reshape(2, 2), (4, 4), "bicubic").reshape(-1)
+        np.testing.assert_allclose(weight[layer, 0, 1:], to_cls, rtol=1e-5)
+        np.testing.assert_allclose(weight[layer, 1:, 0], from_cls, rtol=1e-5)
+
+
+def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(tmp_path):
+    vit = {"block": "transformer", "positions": "absolute", "pool": "cls", "heads": 2}
+    old, new = images(tmp_path, 4, **vit), images(tmp_path, 2, **vit)
+    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
+    table, old_table = (tree["positions"]["table"] for tree in (adapt(old, new, saved), saved))
+    width = old_table.shape[1]
+    expected = jax.image.resize(old_table[1:].reshape(2, 2, width), (4, 4, width), "bicubic").reshape(16, width)
+    np.testing.assert_allclose(table, np.concatenate([old_table[:1], expected]), rtol=1e-5)
+    bert = {"block": "transformer", "positions": "absolute", "heads": 2}
+    old, new = (text(tmp_path, length, **bert) for length in (16, 12))
+    saved = random(old.shapes())
+    np.testing.assert_array_equal(adapt(old, new, saved)["positions"]["table"], saved["positions"]["table"][:12])
+    with pytest.raises(RunError, match=r"positions/table is float32\[12, 8\], not float32\[16, 8\]"):
+        adapt(new, old, random(new.shapes()))
+
+
+def test_fresh_parameters_replace_the_saved_ones(tmp_path):
+    task = images(tmp_path, 4)
+    saved = random(task.shapes())
+    kernel = jnp.full_like(saved["head"]["kernel"], 7)
+    saved["head"]["kernel"] = jnp.ones((3, 99))
+    found = adapt(task, task, saved, {"head/kernel": kernel})
+    np.testing.assert_array_equal(found["head"]["kernel"], kernel)
+    np.testing.assert_array_equal(found["head"]["bias"], saved["head"]["bias"])
+
+
+def test_all_mismatches_are_listed(tmp_path):
+    """A stem of other patches never fits; a dense projection has no grid where one side has a cls token."""
+    old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2)
     saved = random(old.shapes())
     del saved["encoder"]["norm"]["scale"]
     with pytest.raises(RunError) as caught:
@@ -92,7 +130,7 @@ def test_all_mismatches_are_listed(tmp_path, pool):
     message = str(caught.value)
     assert message.startswith("the checkpoint there/3 does not fit this config: ")
     assert "encoder/norm/scale is missing" in message and "stem/kernel is float32[16, 8], not float32[4, 8]" in message
-    assert ("spatial/weight is float32[2, 5, 5], not float32[2, 17, 17]" in message) is (pool == "cls")
+    assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in message
 
 
 def test_dense_text_projections_cannot_change_length(tmp_path):

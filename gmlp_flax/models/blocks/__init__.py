@@ -2,14 +2,19 @@
 
 A block is built as `Block(spec, rngs)` and called as `block(x, residual)`: x [batch, tokens, d_model], and a function
 that adds a branch to its shortcut (`encoder.Residual`: stochastic depth and dropout live there, once for all blocks).
+`Block.final_norm` is the norm, built as `final_norm(spec, d_model)`, that ends a stack of them.
 """
 
+from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
 from gmlp_flax.models.blocks.mixer import MixerBlock
+from gmlp_flax.models.blocks.resmlp import ResMLPBlock
 from gmlp_flax.models.blocks.transformer import TransformerBlock
 
 BLOCKS = {
     "gmlp": GMLPBlock,
     "transformer": TransformerBlock,
     "mixer": MixerBlock,
+    "resmlp": ResMLPBlock,
+    "feed_forward": FeedForwardBlock,
 }

@@ -16,6 +16,8 @@ from gmlp_flax.models.spec import EncoderSpec
 class GMLPBlock(nnx.Module):
     """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x) and joins inside the gate."""
 
+    final_norm = LayerNorm
+
     def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
         width = gate_width(spec)
         self.norm = LayerNorm(spec, spec.d_model)

@@ -20,6 +20,8 @@ class TransformerBlock(nnx.Module):
     96 blocks would hardly train. gMLP's own block is pre-norm, so this also leaves one difference fewer between them.
     """
 
+    final_norm = LayerNorm
+
     def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
         self.attention_norm = LayerNorm(spec, spec.d_model)
         self.attention = MultiHeadAttention(spec, rngs)

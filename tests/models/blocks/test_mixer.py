@@ -88,7 +88,7 @@ def test_gradients_are_finite_and_reach_every_parameter():
 
 @pytest.mark.parametrize("tokens", [4, 6])
 def test_other_numbers_of_tokens_are_refused(tokens):
-    with pytest.raises(ValueError, match=f"the token MLP was made for exactly 5 tokens and was given {tokens}"):
+    with pytest.raises(ValueError, match=f"the layer over tokens was made for exactly 5 tokens and was given {tokens}"):
         block(dtype="float32")(jnp.ones((1, tokens, 6)), add)
 
 

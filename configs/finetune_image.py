@@ -1,0 +1,34 @@
+"""Finetunes an image model on pictures of your own or a TFDS set, at any resolution.
+
+    python -m gmlp_flax.interop.timm --model=gmlp_s16_224 --checkpoint=gmlp_s16_224.safetensors --out=runs/gmlp_s_timm
+    python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_s --workdir=runs/flowers \\
+        --config.init_from=runs/gmlp_s_timm --config.data.train=tfds:oxford_flowers102
+
+ARGUMENT: MODEL or MODEL,size=SIZE: an image model by its name in `scripts/sizes.py`, and the side of the pictures, 224 (default),
+288, 320, 384 or 448. `--config.model.image_size="(256, 192)"` sets any other height and width.
+Spatial projections and learned positions are interpolated to the new grid of patches, and the head starts anew where
+the classes differ from those of the checkpoint. timm's gMLPs have an epsilon of their own in the gate, which
+`--config.model.gate_norm_eps=1e-5` keeps (it moves logits by 1e-5). Mixers and feed-forward stacks keep their number of patches.
+The paper does not finetune on images: the 20 epochs' worth of small steps here (AdamW 1e-4, cosine, random crops and
+flips only) are ours. bfloat16. Run here on a CPU with small models only (tests).
+"""
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import recipes
+
+SIZES = ("224", "288", "320", "384", "448")
+
+
+def get_config(arg: str = "gmlp_s"):
+    """See the module's docstring."""
+    name, size = gmlp_config.arguments(arg or "gmlp_s", recipes.IMAGE_MODELS, size=SIZES)
+    config = gmlp_config.default()
+    config.data.train = ""  # to be given
+    recipes.image_model(config, name)
+    recipes.gmlp_imagenet(config)
+    config.model.update(image_size=(int(size), int(size)), dtype="bfloat16")
+    config.augment.update(auto="none", mixup=0.0, cutmix=0.0)
+    config.batch_size, config.steps = 256, 5000
+    config.optimizer.update(learning_rate=1e-4, warmup=500)
+    config.eval.every = config.checkpoint.every = 1000
+    return config

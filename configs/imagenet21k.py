@@ -1,0 +1,30 @@
+"""Pretraining on ImageNet-21K: configs/imagenet.py's recipe on more pictures and more classes, for later finetuning.
+
+    python -m gmlp_flax.train --config=configs/imagenet21k.py:gmlp_b --workdir=runs/gmlp_b_21k --config.data.train=PATH
+    python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_b --workdir=runs/gmlp_b \\
+        --config.init_from=runs/gmlp_b_21k --config.data.train=tfds:imagenet2012
+
+ARGUMENT: MODEL, an image model by its name in `scripts/sizes.py`. PATH is a prepared TFDS folder or a folder of class
+folders; half a per cent of its training pictures is held out unless `--config.data.heldout=PATH` is given.
+The gMLP paper does not pretrain on it: the 90 epochs of batch 4096 are ours, chosen as the ViT paper's. 14.2 M
+pictures are assumed for the number of steps. bfloat16. Never run here.
+"""
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import recipes
+
+EXAMPLES = 14_197_122
+
+
+def get_config(arg: str = "gmlp_s"):
+    """See the module's docstring."""
+    (name,) = gmlp_config.arguments(arg or "gmlp_s", recipes.IMAGE_MODELS)
+    config = gmlp_config.default()
+    config.data.update(train="", heldout_share=0.005, workers=8)  # train is to be given
+    recipes.image_model(config, name)
+    recipes.gmlp_imagenet(config)
+    config.model.dtype = "bfloat16"
+    config.batch_size, config.optimizer.warmup = 4096, 10_000
+    config.steps = 90 * EXAMPLES // config.batch_size
+    config.eval.every = config.checkpoint.every = 10_000
+    return config

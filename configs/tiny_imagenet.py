@@ -1,0 +1,31 @@
+"""Tiny-ImageNet: the paper's ImageNet recipe in small, for one CPU or one GPU.
+
+    python -m gmlp_flax.train --config=configs/tiny_imagenet.py:gmlp --workdir=runs/tiny_imagenet --config.data.train=PATH
+
+PATH is the folder or tar of its 200 class folders; `--config.data.heldout=PATH` names the held-out ones, else a twentieth of PATH is.
+ARGUMENT: MODEL or MODEL,scale=SCALE.
+    small  (default) gmlp, mixer, vit, resmlp or feed_forward, each of 0.5 M parameters, for CPUs: 6 epochs of the whole set.
+    gpu    the same at twice the depth and three times the width, 200 epochs of batch 512 in bfloat16. Never run here.
+AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py. RESULT
+"""
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import recipes
+
+EXAMPLES = 100_000
+
+
+def get_config(arg: str = "gmlp"):
+    """See the module's docstring."""
+    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(recipes.SMALL_IMAGE_MODELS), scale=("small", "gpu"))
+    config = gmlp_config.default()
+    config.data.update(train="", heldout_share=0.05)  # train is to be given
+    recipes.small_image_model(config, name, 64)
+    recipes.gmlp_imagenet(config)
+    config.batch_size, config.steps, config.optimizer.warmup = 128, 5000, 500
+    if scale == "gpu":
+        wide = {key: 3 * config.model[key] for key in ("d_model", "d_ffn", "d_spatial")}
+        config.model.update(layers=2 * config.model.layers, dtype="bfloat16", survival=0.95, **wide)
+        config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * EXAMPLES // 512, 2000
+    config.eval.every = config.checkpoint.every = 1000
+    return config

@@ -1,0 +1,113 @@
+"""What happens to a training picture after crop and flip: AutoAugment or RandAugment, or colour jitter; then erasing.
+
+The order and the meaning of every option are timm's. Mixing pictures with each other is the training step's work.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageEnhance
+
+from gmlp_flax.data import auto_augment
+
+_ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+
+
+class Augmentation(NamedTuple):
+    """Options of `augmented`; the defaults do nothing.
+
+    Attributes:
+        auto: none, autoaugment or randaugment.
+        randaugment_layers, randaugment_magnitude, randaugment_std: see `auto_augment.rand_augment`.
+        color_jitter: see `color_jitter`; only where `auto` is none.
+        erasing: probability of `erased`.
+        mean, std: of the pixels, in 0 to 1, a value a channel (or more): the colour of what rotations and shifts bring
+            into view, and the distribution of erased pixels.
+    """
+
+    auto: str = "none"
+    randaugment_layers: int = 2
+    randaugment_magnitude: float = 9.0
+    randaugment_std: float = 0.5
+    color_jitter: float = 0.0
+    erasing: float = 0.0
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+
+def augmented(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
+    """A changed picture: a function of the arguments and of what is drawn.
+
+    Args:
+        pixels: uint8 [height, width, channels], 1 or 3 channels; not changed.
+        rng: the only source of chance. What is switched off draws nothing.
+        options: which changes, and how strong.
+
+    Returns:
+        uint8, as given; the same array where nothing happened.
+    """
+    if options.auto != "none" or options.color_jitter:
+        given = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+        image = _recoloured(given, rng, options)
+        pixels = pixels if image is given else np.asarray(image).reshape(pixels.shape)
+    if options.erasing and rng.random() < options.erasing:
+        pixels = erased(pixels, rng, options.mean, options.std)
+    return pixels
+
+
+def _recoloured(image: Image.Image, rng: np.random.Generator, options: Augmentation) -> Image.Image:
+    fill = tuple(min(255, round(255 * value)) for value in options.mean[: len(image.getbands())])
+    if options.auto == "autoaugment":
+        return auto_augment.auto_augment(image, rng, fill)
+    if options.auto == "randaugment":
+        return auto_augment.rand_augment(
+            image, rng, fill, layers=options.randaugment_layers, magnitude=options.randaugment_magnitude,
+            std=options.randaugment_std,
+        )
+    return color_jitter(image, rng, options.color_jitter)
+
+
+def color_jitter(image: Image.Image, rng: np.random.Generator, strength: float) -> Image.Image:
+    """Brightness, contrast and saturation in a random order, each by a factor within 1 - strength to 1 + strength.
+
+    torchvision's ColorJitter(strength, strength, strength) on Pillow images: hue stays, factors are at least 0.
+    """
+    for place in rng.permutation(len(_ENHANCERS)):
+        image = _ENHANCERS[place](image).enhance(rng.uniform(max(0.0, 1 - strength), 1 + strength))
+    return image
+
+
+def erased(
+    pixels: np.ndarray, rng: np.random.Generator, mean: tuple[float, ...], std: tuple[float, ...]
+) -> np.ndarray:
+    """Random noise in one rectangle: 2 % to a third of the area, its sides in a ratio of 0.3 to 1 / 0.3.
+
+    Zhong et al. 2017, timm's mode `pixel`: there, normalised pixels become draws from N(0, 1). Here pixels are not
+    normalised yet, so they become 255 * (mean + std * N(0, 1)), rounded and cut off at 0 and 255, which the stem
+    normalises back: the same but for the rounding and for draws that no pixel could have.
+
+    Args:
+        pixels: uint8 [height, width, channels].
+        rng: the only source of chance; ten tries to find a rectangle that fits.
+        mean, std: of pixels in 0 to 1, a value a channel (or more).
+
+    Returns:
+        uint8, a copy; `pixels` itself where no rectangle fitted.
+    """
+    height, width, channels = pixels.shape
+    limit = math.log(0.3)
+    for _ in range(10):
+        area = rng.uniform(0.02, 1 / 3) * height * width
+        ratio = math.exp(rng.uniform(limit, -limit))
+        rows, columns = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if rows < height and columns < width:
+            top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
+            noise = rng.standard_normal((rows, columns, channels), np.float32)
+            noise = 255 * (np.array(mean[:channels], np.float32) + np.array(std[:channels], np.float32) * noise)
+            pixels = pixels.copy()
+            pixels[top : top + rows, left : left + columns] = noise.round().clip(0, 255)
+            break
+    return pixels

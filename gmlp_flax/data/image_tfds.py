@@ -1,0 +1,177 @@
+"""Labelled images that TFDS prepared, in ArrayRecord or TFRecord, as random-access sources; without TensorFlow.
+
+Records are found as `tfds.data_source` finds them, ArrayRecord through the same class, and keep their images encoded,
+as `tfds.decode.SkipDecoding` would.
+"""
+
+import bisect
+import itertools
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gmlp_flax.data import files, tfds_folders
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.records import BadRecord, TFRecordFile
+from gmlp_flax.data.tfds_folders import Folder, Shard
+
+FORMATS = ("array_record", "tfrecord")
+
+_NAMES = ("file_name", "filename")  # what TFDS's builders call the feature with an image's file name
+_THREADS = 16  # that index TFRecord files
+
+
+def folder_at(path: str) -> Folder | None:
+    """What the TFDS folder at `path` (see tfds_folders.find) holds, or None if that is not one.
+
+    Raises:
+        DataError: it is not prepared, or its metadata are missing or damaged.
+    """
+    path = tfds_folders.find(path)
+    # Asked first: a folder of a million pictures need not be listed to know that it is none.
+    if not files.exists(files.join(path, "features.json")):
+        return None
+    return tfds_folders.load(path, files.find_files(path))
+
+
+class TFDSImages:
+    """A split of a TFDS folder, of any data set with an image and a class label.
+
+    The features are those called `image` and `label` or, under other names, the only ones of their kind. Items are
+    {"image": encoded bytes, "label": int32, "name"}, the name that of the image's file where records hold it, else
+    which record of which shard it is. TFRecord files are walked once to index their records; a remote split must be
+    in this format, as ArrayRecord's library reads local files alone.
+
+    Args:
+        folder: from `folder_at`.
+        split: one of its splits.
+
+    Raises:
+        DataError: no such split or features, another format, or shards that are missing, empty or truncated. From
+            items: a label that is not one of the classes (test splits may have -1).
+        BadRecord: from items: the record is damaged, or holds no image.
+    """
+
+    def __init__(self, folder: Folder, split: str):
+        self.path, self.split = folder.path, split
+        if folder.file_format not in FORMATS:
+            raise DataError(
+                f"{folder.path!r} is in TFDS's format {folder.file_format!r}, of which images are not read; expected "
+                f"{' or '.join(FORMATS)}: prepare it with `tfds build --file_format=array_record`"
+            )
+        if split not in folder.lengths:
+            raise DataError(
+                f"{folder.path!r} has no split {split!r}: give one of {', '.join(folder.lengths)} as config.data.split "
+                "or heldout_split"
+            )
+        self.classes, self._keys = _features(folder)
+        self._shards = folder.shards(split)
+        self._stops = list(itertools.accumulate(shard.records for shard in self._shards))
+        self._files = _open_shards(folder, self._shards)
+
+    def __len__(self) -> int:
+        return self._stops[-1]
+
+    def __getitem__(self, index: int) -> dict:
+        from google.protobuf.message import DecodeError
+        from tensorflow_datasets.proto import tf_example_pb2
+
+        number = bisect.bisect_right(self._stops, index)
+        place = index - self._stops[number] + self._shards[number].records
+        where = f"record {place} of {self._shards[number].file.name}"
+        try:
+            record = self._files[number][place]
+            return self._item(tf_example_pb2.Example.FromString(record).features.feature, where)
+        except (BadRecord, RuntimeError, DecodeError) as error:  # RuntimeError is ArrayRecord's
+            raise BadRecord(f"{where} cannot be read ({_line(error)})") from error
+
+    def _item(self, feature: Any, where: str) -> dict:
+        images = feature[self._keys.image].bytes_list.value
+        labels = feature[self._keys.label].int64_list.value
+        if len(images) != 1 or len(labels) != 1:
+            raise BadRecord(f"{len(images)} images and {len(labels)} labels, expected one of each")
+        if not 0 <= labels[0] < len(self.classes):
+            raise DataError(
+                f"{self.path!r}, {where}: label {labels[0]} is none of {len(self.classes)} classes; "
+                f"give a split with labels in place of {self.split!r}"
+            )
+        names = feature[self._keys.name].bytes_list.value if self._keys.name else ()
+        name = names[0].decode("utf-8", "replace") if names else where
+        return {"image": images[0], "label": np.int32(labels[0]), "name": name}
+
+    def __repr__(self) -> str:
+        return f"TFDSImages({self.path!r}, {self.split!r}, images={len(self)}, classes={len(self.classes)})"
+
+
+class _Keys(NamedTuple):
+    """Names of the features of an example; `name` is empty where there are no file names."""
+
+    image: str
+    label: str
+    name: str
+
+
+def _features(folder: Folder) -> tuple[tuple[str, ...], _Keys]:
+    """The names of the classes, and those of the features."""
+    import tensorflow_datasets as tfds
+
+    image = _only(folder, tfds.features.Image, "image")
+    label = _only(folder, tfds.features.ClassLabel, "label")
+    name = next((name for name in _NAMES if isinstance(folder.fields.get(name), tfds.features.Text)), "")
+    classes = tuple(folder.fields[label].names or ())
+    if not classes:
+        raise DataError(f"{folder.path!r}: feature {label!r} tells of no classes; prepare or copy it again")
+    return classes, _Keys(image, label, name)
+
+
+def _only(folder: Folder, kind: type, name: str) -> str:
+    """The feature of that kind: the one of that name, or the only one."""
+    found = [key for key, feature in folder.fields.items() if isinstance(feature, kind)]
+    if name not in found and len(found) != 1:
+        raise DataError(
+            f"{folder.path!r} has {len(found)} features of kind {kind.__name__} and none of them is {name!r}, found "
+            f"{folder.listed}; give a data set with one image and one label an example"
+        )
+    return name if name in found else found[0]
+
+
+def _open_shards(folder: Folder, shards: list[Shard]) -> list[Any]:
+    """A file with `len(file)` and `file[i]` for each shard, each as long as the folder's metadata say."""
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    open_file = TFRecordFile
+    if folder.file_format == "array_record":
+        if files.is_remote(folder.path):
+            raise DataError(f"{folder.path!r}: ArrayRecord is read from local disks alone; copy it, or use tfrecord")
+        _allow_open_files(len(shards))
+        open_file = ArrayRecordDataSource
+
+    def opened(shard: Shard) -> Any:
+        try:
+            file = open_file(shard.file.path)
+            count = len(file)
+        except RuntimeError as error:  # which is all that ArrayRecord says
+            raise DataError(f"{shard.file.path}: truncated or damaged; copy or prepare it again") from error
+        if count != shard.records:
+            raise DataError(
+                f"{shard.file.path}: {count} records where {shard.records} were expected: truncated, or of another "
+                "preparation; copy or prepare it again"
+            )
+        return file
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(opened, shards))
+
+
+def _allow_open_files(count: int) -> None:
+    """Raises the soft limit, also of worker processes: ArrayRecord keeps files open, and ImageNet has 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        wanted = soft + count if hard == resource.RLIM_INFINITY else min(soft + count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0].partition(";")[0]

@@ -1,0 +1,126 @@
+"""Our models beside timm's, with the same random weights: logits, and gradients of the pixels (extra `parity`)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gmlp_flax.interop import timm_names
+from gmlp_flax.training import dry_run
+from gmlp_flax.training.errors import RunError
+
+COMPARED = (
+    "gmlp_ti16_224", "gmlp_s16_224", "gmlp_b16_224", "mixer_b16_224", "resmlp_12_224", "resmlp_24_224",
+    "deit_tiny_patch16_224", "deit_small_patch16_224", "vit_base_patch16_224",
+)
+BATCH = 2
+
+
+class Errors(NamedTuple):
+    """Largest differences from timm, each relative to timm's largest number: of logits, and of the pixels' gradient."""
+
+    logits: float
+    gradient: float
+
+
+def import_timm() -> Any:
+    """timm, imported with or without a torchvision that fits the torch beside it.
+
+    Raises:
+        RunError: it, or torch, is not installed.
+    """
+    try:
+        import torch
+        from torch import library
+
+        # Without a torchvision that fits, timm asks for two of its operators as it is imported, and never runs them.
+        if not hasattr(torch.ops.torchvision, "nms"):
+            arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define("torchvision::nms", arguments)
+            library.define("torchvision::qnms", arguments)
+        import timm
+    except ImportError as error:
+        raise RunError(f"timm is not installed ({error}): pip install -e .[parity]") from None
+    return timm
+
+
+def randomise(model: Any, seed: int) -> None:
+    """Gives every tensor of a torch model random values that keep activations near 1.
+
+    Fresh ones would hide mistakes: timm's head starts at zero, its norms at one, and its spatial weights near zero.
+    """
+    import torch
+
+    numbers = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            noise = torch.randn(tensor.shape, generator=numbers, dtype=torch.float64)
+            if tensor.ndim > 1 and tensor.shape[0] > 1:  # a matrix or a convolution, of so many inputs
+                tensor.copy_(noise / tensor[0].numel() ** 0.5)
+            else:
+                tensor.add_(0.2 * noise)
+
+
+def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (224, 224), seed: int = 0) -> Errors:
+    """Runs both models on the same random pixels.
+
+    Args:
+        name: a row of `timm_names.MODELS`.
+        dtype: "float32", or "float64" where jax_enable_x64 is on.
+        image_size: height and width.
+        seed: of weights, pixels, and the direction in which the logits are differentiated.
+
+    Raises:
+        RunError: torch or timm is not installed.
+    """
+    timm = import_timm()
+    import torch
+
+    config = timm_names.config_for(name)
+    config.model.update(dtype=dtype, image_size=image_size)
+    model = timm.create_model(name, img_size=image_size).eval().requires_grad_(False).to(getattr(torch, dtype))
+    randomise(model, seed)
+    numbers = np.random.default_rng(seed)
+    pixels = numbers.uniform(0, 255, (BATCH, *image_size, config.model.channels)).astype(dtype)
+    direction = numbers.standard_normal((BATCH, model.num_classes)).astype(dtype)
+    theirs = _theirs(model, config, pixels, direction)
+
+    task = dry_run.dataless_task(config, model.num_classes)
+    state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+    rows = timm_names.MODELS[name].rows
+    params = timm_names.from_timm(state, rows, task.shapes(), timm_names.patch_shape(config), name)
+
+    @jax.jit
+    def forward_and_back(params, pixels, direction):
+        logits, pullback = jax.vjp(lambda pixels: task.apply(params, pixels), pixels)
+        return logits, *pullback(direction)
+
+    ours = forward_and_back(params, pixels, direction)
+    return Errors(*(_relative(mine, other) for mine, other in zip(ours, theirs, strict=True)))
+
+
+def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """timm's logits, and the gradient of their sum in a direction; timm's pixels are normalised outside the model."""
+    import torch
+
+    x = torch.tensor(pixels, requires_grad=True)
+    mean, std = (torch.tensor(config.data[key], dtype=x.dtype) for key in ("mean", "std"))
+    logits = model(((x / 255 - mean) / std).permute(0, 3, 1, 2))
+    (logits * torch.tensor(direction)).sum().backward()
+    return logits.detach().numpy(), x.grad.numpy()
+
+
+def _relative(ours: Any, theirs: np.ndarray) -> float:
+    return float(np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max())
+
+
+def table() -> str:
+    """The errors of all nine models that the tests hold to 1e-4 (logits) and 1e-3 (gradients), in float32."""
+    lines = [f"{'largest relative error, float32':<34} logits  gradient of the pixels"]
+    for name in COMPARED:
+        errors = compare(name)
+        lines.append(f"{name:<33} {errors.logits:.1e}  {errors.gradient:.1e}")
+    return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""Files of named weights: .safetensors (numpy), torch's .pth (tensors alone, never pickled code), and the hub's."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data.cache import write_atomically
+from gmlp_flax.training.errors import RunError
+
+PICKLES = (".pth", ".pt", ".bin")
+INNER = ("state_dict", "model")  # what training scripts call the weights among what else they save
+INSTALL = "pip install -e .[weights]"
+
+
+def read(path: str) -> dict[str, np.ndarray]:
+    """The weights in a file, by name.
+
+    Raises:
+        RunError: the file is missing, of another kind or damaged, holds more than tensors, or its reader is missing.
+    """
+    if not os.path.isfile(path):
+        raise RunError(f"there is no file {path}: give a .safetensors or .pth file of timm's weights")
+    suffix = os.path.splitext(path)[1]
+    if suffix == ".safetensors":
+        return _read_safetensors(path)
+    if suffix in PICKLES:
+        return _read_torch(path)
+    raise RunError(f"{path} is of no kind that is read here: give a .safetensors or .pth file")
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+    safetensors = _safetensors()
+    try:
+        return safetensors.numpy.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise RunError(f"{path} is no safetensors file, or is damaged ({error}): download it again") from None
+
+
+def _read_torch(path: str) -> dict[str, np.ndarray]:
+    try:
+        import torch
+    except ImportError:
+        raise RunError(f"{path} needs torch to be read: pip install torch, or give the .safetensors file") from None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise RunError(
+            f"{path} is damaged or holds more than tensors, and pickled code is never run here: give the .safetensors "
+            "file, or save the state dict alone"
+        ) from None
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0] or "it ends early"
+        raise RunError(f"{path} cannot be read by torch ({reason}): download it again") from None
+    for key in INNER:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
+        raise RunError(f"{path} holds no state dict: expected tensors by name, alone or under {' or '.join(INNER)}")
+    return {name: tensor.float().numpy() for name, tensor in content.items()}
+
+
+def write(path: str, weights: dict[str, np.ndarray]) -> None:
+    """Writes a .safetensors file, whole or not at all.
+
+    Raises:
+        RunError: the path has another ending, or safetensors is not installed.
+        DataError: the folder cannot be written to.
+    """
+    if not path.endswith(".safetensors"):
+        raise RunError(f"--out={path}: expected a name that ends in .safetensors")
+    content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers of torch's ask for this word
+    write_atomically(path, lambda file: file.write(content))
+
+
+def download(repository: str) -> tuple[str, dict[str, Any]]:
+    """Fetches a model of timm's from the Hugging Face hub, or finds it in the hub's cache.
+
+    Args:
+        repository: such as "timm/gmlp_s16_224.ra3_in1k".
+
+    Returns:
+        The path of its safetensors file, and its config.json.
+
+    Raises:
+        RunError: huggingface_hub is not installed, there is no network, or no such repository.
+    """
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise RunError(f"hf-hub:{repository} needs huggingface_hub, which is not installed: {INSTALL}") from None
+    try:
+        path = huggingface_hub.hf_hub_download(repository, "model.safetensors")
+        described = huggingface_hub.hf_hub_download(repository, "config.json")
+    except Exception as error:  # noqa: BLE001 - the hub raises its own, its HTTP client's and the system's
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise RunError(
+            f"hf-hub:{repository} cannot be downloaded ({reason}): check the name and the network, or download "
+            "model.safetensors elsewhere and give it as --checkpoint"
+        ) from None
+    with open(described) as file:
+        return path, json.load(file)
+
+
+def _safetensors():
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise RunError(f".safetensors files need safetensors, which is not installed: {INSTALL}") from None
+    return safetensors

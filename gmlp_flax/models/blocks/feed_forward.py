@@ -1,0 +1,40 @@
+"""The feed-forward stack: a ViT whose attention is a second MLP, across tokens ("Do You Even Need Attention?")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+
+from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.mlp import ChannelMLP, TokenMLP, check_tokens
+from gmlp_flax.models.spec import EncoderSpec
+
+
+class FeedForwardBlock(nnx.Module):
+    """x + channels(norm(x)), then x + tokens(norm(x)), the second norm over tokens (arXiv 2105.02723).
+
+    It differs from the Mixer's block in the order of the two, and in that the MLP across tokens, being the same module
+    on transposed activations, has its norm over the axis that it mixes: `token_norm` has n scales and biases.
+    """
+
+    final_norm = LayerNorm
+
+    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+        self.token_norm = LayerNorm(spec, spec.length)
+        self.token_mlp = TokenMLP(spec, rngs)
+        self.length = spec.length
+
+    def __call__(self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+        """[batch, tokens, d_model] to the same.
+
+        Raises:
+            ValueError: another number of tokens than n.
+        """
+        check_tokens(x, self.length)
+        x = residual(x, self.mlp(self.mlp_norm(x)))
+        normed = self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)
+        return residual(x, self.token_mlp(normed))

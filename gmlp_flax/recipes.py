@@ -1,0 +1,63 @@
+"""Training recipes that several config files share: one function a recipe, applied to a config."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ml_collections import ConfigDict
+
+from gmlp_flax.models.sizes import PUBLISHED
+
+IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
+
+# Pixels of ImageNet, for the models whose published weights were trained so; gMLP and Mixer take 0.5 for all.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# For CPUs: 64 patches, 0.51 to 0.54 M parameters beside stem and head, whatever mixes the tokens.
+SMALL_IMAGE_MODELS = {
+    "gmlp": dict(layers=6, d_ffn=576),
+    "mixer": dict(block="mixer", layers=6, d_ffn=384, d_spatial=96),
+    "vit": dict(block="transformer", positions="absolute", layers=5, d_ffn=352, heads=3, pool="cls"),
+    "resmlp": dict(block="resmlp", layers=6, d_ffn=416),
+    "feed_forward": dict(block="feed_forward", positions="absolute", layers=6, d_ffn=352, d_spatial=128, pool="cls"),
+}
+
+
+def image_model(config: ConfigDict, name: str) -> None:
+    """Sets a published image model, by its name in `scripts/sizes.py`: encoder, pooling, picture and patch size."""
+    published = PUBLISHED[name]
+    config.model.update(dataclasses.asdict(published.spec))
+    config.model.update(
+        pool=published.pool, pre_logits=published.pre_logits, image_size=published.image_size,
+        patch_size=published.patch_size,
+    )
+    if name.startswith(("deit", "resmlp", "ff")):
+        config.data.update(mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+
+def small_image_model(config: ConfigDict, name: str, image_size: int) -> None:
+    """Sets a model of SMALL_IMAGE_MODELS for square pictures, of 8 x 8 patches."""
+    side = (image_size, image_size)
+    config.model.update(d_model=96, spatial="dense", image_size=side, patch_size=(image_size // 8, image_size // 8))
+    config.model.update(SMALL_IMAGE_MODELS[name])
+
+
+def gmlp_imagenet(config: ConfigDict) -> None:
+    """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): all but batch, steps and warmup."""
+    config.task = "image_classification"
+    config.augment.update(auto="autoaugment", mixup=0.8, cutmix=1.0, switch=0.5)
+    config.optimizer.update(
+        learning_rate=1e-3, schedule="cosine", b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.05, clip=1.0,
+        label_smoothing=0.1,
+    )
+
+
+def deit_imagenet(config: ConfigDict) -> None:
+    """DeiT's, from its repository's defaults, for the models that were published with it. Its schedule ends at 1e-5
+    and starts at 1e-6, where ours does at 0."""
+    gmlp_imagenet(config)
+    config.augment.update(
+        auto="randaugment", randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5, erasing=0.25, repeats=3
+    )
+    config.optimizer.update(eps=1e-8, clip=0.0, ema=0.99996)
+    config.model.update(survival=0.9, survival_schedule="linear")

@@ -1,0 +1,80 @@
+"""Mixup and CutMix on the device, inside the training step: pictures of a batch are mixed in pairs.
+
+Example i of B is paired with example i + B/2 (mod B). Microbatches, which take every m-th example, then hold the same
+pairs as the whole batch, devices exchange whole shares of it, and copies of one picture, which lie closer together
+(`augment.repeats`), never meet. timm pairs i with B - 1 - i, which is the same up to the order of the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+def partners(x: jax.Array) -> jax.Array:
+    """The other example of each pair: [batch, ...], half a batch on. The batch is even, so it works both ways."""
+    return jnp.roll(x, len(x) // 2, axis=0)
+
+
+def blend(x: jax.Array, own: jax.Array) -> jax.Array:
+    """own * x + (1 - own) * partners(x): x [batch, ...], and own, which broadcasts to it, 0 to 1."""
+    return own * x + (1 - own) * partners(x)
+
+
+def pair_keys(keys: jax.Array) -> jax.Array:
+    """[batch] random keys, the same for both examples of a pair: its first one's."""
+    return jnp.tile(keys[: len(keys) // 2], 2)
+
+
+def own_weights(
+    keys: jax.Array, size: tuple[int, int], *, mixup: float, cutmix: float, switch: float
+) -> tuple[jax.Array, jax.Array]:
+    """How much of each pixel an example keeps.
+
+    Mixup (Zhang et al. 2017) keeps the same share of every pixel, drawn from Beta(mixup, mixup). CutMix (Yun et al.
+    2019) takes one box from the partner: of 1 - Beta(cutmix, cutmix) of the area, its centre anywhere, cut off at the
+    borders; so what is left of the area, not what was drawn, is the share that its label deserves.
+
+    Args:
+        keys: random keys [draws]: one for all examples, or one an example.
+        size: height and width.
+        mixup, cutmix: the alphas; 0 for the one that is not used, not for both.
+        switch: probability of CutMix where both are used.
+
+    Returns:
+        The weights of pixels, float32 [draws, height, width], and their means, the weights of labels, [draws]; 0 to 1.
+    """
+    switch = switch if mixup and cutmix else float(cutmix > 0)
+    return jax.vmap(functools.partial(_draw, size=size, alphas=(mixup, cutmix), switch=switch))(keys)
+
+
+def _draw(
+    key: jax.Array, *, size: tuple[int, int], alphas: tuple[float, float], switch: float
+) -> tuple[jax.Array, jax.Array]:
+    mixup_key, cutmix_key, centre_key, switch_key = jax.random.split(key, 4)
+    # An alpha of 0 has no distribution; what is drawn in its place is not used.
+    mixup_alpha, cutmix_alpha = (alpha or 1.0 for alpha in alphas)
+    share = jax.random.beta(mixup_key, mixup_alpha, mixup_alpha)
+    centre = jax.random.randint(centre_key, (2,), 0, jnp.array(size))
+    outside = outside_box(size, jax.random.beta(cutmix_key, cutmix_alpha, cutmix_alpha), centre)
+    cut = jax.random.uniform(switch_key) < switch
+    # The mean of a box's weights is exact; of equal fractions it would not be.
+    return jnp.where(cut, outside, share), jnp.where(cut, outside.mean(), share)
+
+
+def outside_box(size: tuple[int, int], share: jax.Array, centre: jax.Array) -> jax.Array:
+    """1 outside and 0 inside of CutMix's box of 1 - share of the area: float32 [height, width].
+
+    Args:
+        size: height and width of the picture.
+        share: of the area that is to stay outside; what the borders cut off stays outside as well.
+        centre: row and column, int [2].
+    """
+    sides = jnp.floor(jnp.array(size) * jnp.sqrt(1 - share)).astype(jnp.int32)
+    first, last = centre - sides // 2, centre + (sides + 1) // 2
+    row, column = (
+        (place >= first[axis]) & (place < last[axis]) for axis, place in enumerate(map(jnp.arange, size))
+    )
+    return 1.0 - (row[:, None] & column[None, :])

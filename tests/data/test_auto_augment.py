@@ -1,0 +1,294 @@
+import collections
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from gmlp_flax.data import auto_augment
+from gmlp_flax.data.auto_augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT
+from tests.timm_modules import timm_module
+
+FILL = (124, 116, 104)
+
+
+class Coin:
+    """A generator whose coin is known: below 0.5 the sign is negated."""
+
+    def __init__(self, negative):
+        self.negative = negative
+
+    def random(self):
+        return 0.1 if self.negative else 0.9
+
+
+def picture(channels=3, height=32, width=40):
+    """Smooth, dark on the left: no operation leaves it as it is."""
+    small = np.random.default_rng(0).integers(0, 256, (5, 6, channels), dtype=np.uint8)
+    image = Image.fromarray(small[..., 0] if channels == 1 else small).resize((width, height), Image.Resampling.BICUBIC)
+    ramp = np.linspace(0.1, 0.9, width).reshape(1, -1, *[1] * (channels > 1))
+    return Image.fromarray((np.asarray(image) * ramp).astype(np.uint8))
+
+
+def grey(pixels):
+    """Luminance (ITU-R 601), as Pillow rounds it; of grey pixels, themselves."""
+    if pixels.ndim == 2:
+        return pixels
+    red, green, blue = np.moveaxis(pixels.astype(int), -1, 0)
+    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+
+
+def blended(pixels, degenerate, factor):
+    return np.clip(degenerate + factor * (pixels.astype(float) - degenerate), 0, 255)
+
+
+def channelwise(function):
+    def apply(pixels, _):
+        return np.stack([function(p) for p in np.atleast_3d(pixels).transpose(2, 0, 1)], -1).reshape(pixels.shape)
+
+    return apply
+
+
+def stretched(channel):
+    low, high = int(channel.min()), int(channel.max())
+    return ((channel.astype(float) - low) * 255 / (high - low)).clip(0, 255)
+
+
+def equalized(channel):
+    """Level l becomes the share of pixels below it, in steps of a 255th of all pixels but the brightest."""
+    counts = np.bincount(channel.ravel(), minlength=256)
+    step = (counts.sum() - counts[channel.max()]) // 255
+    below = np.concatenate([[0], counts.cumsum()[:-1]])
+    return ((step // 2 + below) // step).clip(0, 255)[channel]
+
+
+def smooth(pixels):
+    """Pillow's SMOOTH leaves the border as it is."""
+    padded = pixels.astype(float)
+    result = padded.copy()
+    total = 4 * padded[1:-1, 1:-1]
+    for row in range(3):
+        for column in range(3):
+            total = total + padded[row : row + len(padded) - 2, column : column + padded.shape[1] - 2]
+    result[1:-1, 1:-1] = total / 13
+    return result
+
+
+def enhance(degenerate):
+    return lambda pixels, m: blended(pixels, degenerate(pixels), 0.1 + 0.18 * m)
+
+
+def increasing(degenerate):
+    return lambda pixels, m: blended(pixels, degenerate(pixels), 1 + 0.09 * m)
+
+
+def spread(grey_pixels, like):
+    return np.broadcast_to(grey_pixels.reshape(*grey_pixels.shape, *[1] * (like.ndim - 2)), like.shape)
+
+
+DEGENERATE = {
+    "Color": lambda pixels: spread(grey(pixels), pixels),
+    "Contrast": lambda pixels: int(grey(pixels).mean() + 0.5),
+    "Brightness": lambda pixels: 0,
+    "Sharpness": smooth,
+}
+
+# What each operation is, on arrays: (pixels, magnitude 0 to 10) -> pixels; signs are positive.
+REFERENCE = {
+    "AutoContrast": channelwise(stretched),
+    "Equalize": channelwise(equalized),
+    "Invert": lambda pixels, _: 255 - pixels,
+    "Posterize": lambda pixels, m: pixels & (256 - 2 ** (8 - (4 + int(0.4 * m)))),
+    "PosterizeIncreasing": lambda pixels, m: pixels & (256 - 2 ** (8 - (4 - int(0.4 * m)))),
+    "Solarize": lambda pixels, m: np.where(pixels < int(25.6 * m), pixels, 255 - pixels),
+    "SolarizeIncreasing": lambda pixels, m: np.where(pixels < 256 - int(25.6 * m), pixels, 255 - pixels),
+    "SolarizeAdd": lambda pixels, m: np.where(pixels < 128, np.minimum(255, pixels.astype(int) + int(11 * m)), pixels),
+    **{name: enhance(DEGENERATE[name]) for name in ("Color", "Contrast", "Sharpness")},
+    **{f"{name}Increasing": increasing(degenerate) for name, degenerate in DEGENERATE.items()},
+}
+
+
+def test_the_reference_misses_only_what_moves_pixels():
+    moving = {"Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"}
+    assert REFERENCE.keys() | moving == OPERATIONS.keys() and not REFERENCE.keys() & moving
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", REFERENCE)
+def test_operation_on_levels(name, channels):
+    image = picture(channels)
+    for magnitude in (0, 1, 3.5, 5, 8, 9, 10):
+        found = auto_augment.apply(name, image, magnitude, Coin(False), FILL[:channels])
+        assert found.mode == image.mode and found.size == image.size
+        expected = np.asarray(REFERENCE[name](np.asarray(image), magnitude), float)
+        # Pillow rounds or cuts, by operation; the smoothed picture is rounded before it is blended.
+        np.testing.assert_allclose(np.asarray(found), expected, atol=1.5 if "Sharpness" in name else 1.0)
+
+
+def test_signs():
+    image = picture()
+    brighter, darker = (
+        np.asarray(auto_augment.apply("BrightnessIncreasing", image, 5, Coin(negative), FILL)) for negative in (0, 1)
+    )
+    np.testing.assert_allclose(darker, 0.55 * np.asarray(image), atol=1)
+    np.testing.assert_allclose(brighter, (1.45 * np.asarray(image)).clip(0, 255), atol=1)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_translations(channels):
+    """At magnitude 10 by 0.45 of the side: 18 of 40 columns, and 9 of 20 rows."""
+    fill, image = FILL[:channels], picture(channels, 20, 40)
+    pixels = np.asarray(image).reshape(20, 40, channels)
+    for name, shift, axis in (("TranslateX", 18, 1), ("TranslateY", 9, 0)):
+        for negative in (False, True):
+            found = np.asarray(auto_augment.apply(name, image, 10, Coin(negative), fill)).reshape(pixels.shape)
+            moved = np.roll(pixels, shift if negative else -shift, axis)
+            new = np.arange(pixels.shape[axis]) < shift
+            new = new if negative else new[::-1]
+            expected = np.where(np.expand_dims(new, (1 - axis, 2)), fill, moved)
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name, axis", [("ShearX", 1), ("ShearY", 0)])
+def test_shears(name, axis):
+    """At 10/3 by a tenth: line i, its middle at i + 1/2, comes from (i + 1/2) / 10 further on."""
+    ramp = np.broadcast_to(np.arange(0, 200, 5, dtype=np.uint8), (40, 40))
+    image = Image.fromarray(ramp if axis == 1 else ramp.T.copy())
+    found = np.asarray(auto_augment.apply(name, image, 10 / 3, Coin(False), (0,))).astype(float)
+    found = found if axis == 1 else found.T
+    lines, places = np.mgrid[:40, :40]
+    inside = places + (lines + 0.5) / 10 < 37
+    np.testing.assert_allclose(found[inside], (5 * (places + (lines + 0.5) / 10))[inside], atol=1.5)
+
+
+def test_rotation():
+    """At 10 by 30 degrees: what was right of the middle moves up (counterclockwise), and corners come into view."""
+    pixels = np.full((61, 61), 50, np.uint8)
+    pixels[28:33, 48:53] = 250
+    found = np.asarray(auto_augment.apply("Rotate", Image.fromarray(pixels), 10, Coin(False), (7,)))
+    rows, columns = np.nonzero(found > 150)
+    angle = np.deg2rad(30)
+    assert rows.mean() == pytest.approx(30 - 20 * np.sin(angle), abs=0.3)
+    assert columns.mean() == pytest.approx(30 + 20 * np.cos(angle), abs=0.3)
+    assert found[0, 0] == found[-1, -1] == 7 and found[30, 30] == 50
+
+
+def timm_name(name):
+    others = {"Posterize": "PosterizeOriginal", "TranslateX": "TranslateXRel", "TranslateY": "TranslateYRel"}
+    return others.get(name, name)
+
+
+@pytest.fixture
+def timm():
+    return timm_module("data.auto_augment")
+
+
+def assert_as_timm(timm, monkeypatch, images):
+    """To the bit, but for geometry: there a grey level, save where the fill's colour begins, which OpenCV blends."""
+    hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
+    for name in OPERATIONS:
+        for place, magnitude in enumerate((0, 2, 4.7, 8, 9, 9.9)):
+            negative = place % 2 == 1
+            monkeypatch.setattr(timm.random, "random", lambda negative=negative: 0.9 if negative else 0.1)
+            theirs = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
+            image = images[place % len(images)]
+            found = auto_augment.apply(name, image, magnitude, Coin(negative), FILL)
+            differences = np.abs(np.asarray(found, int) - np.asarray(theirs(image), int))
+            if name.startswith(("Rotate", "Shear", "Translate")):
+                assert np.mean(differences <= 1) > 0.9 and differences.mean() < 2, f"{name} {magnitude}"
+            else:
+                assert not differences.any(), f"{name} {magnitude}"
+
+
+def test_operations_as_timm(timm, monkeypatch):
+    assert_as_timm(timm, monkeypatch, [picture(), picture(height=57, width=31)])
+
+
+def test_operations_as_timm_on_real_pictures(timm, monkeypatch, shared_data):
+    with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
+        members = [member for member in tar if member.isfile()][:6]
+        images = [Image.open(io.BytesIO(tar.extractfile(member).read())).convert("RGB") for member in members]
+    assert_as_timm(timm, monkeypatch, [image.resize((224, 160)) for image in images])
+
+
+def test_the_greatest_magnitude_of_posterize_is_black():
+    assert not np.asarray(auto_augment.apply("PosterizeIncreasing", picture(), 10, Coin(False), FILL)).any()
+
+
+def test_policy():
+    assert len(IMAGENET_POLICY) == 25 and all(len(pair) == 2 for pair in IMAGENET_POLICY)
+    flat = [entry for pair in IMAGENET_POLICY for entry in pair]
+    assert collections.Counter(name for name, *_ in flat) == {
+        "Equalize": 17, "Solarize": 7, "Color": 6, "Rotate": 6, "Posterize": 5, "Invert": 3, "AutoContrast": 2,
+        "Contrast": 2, "Sharpness": 1, "ShearX": 1,
+    }
+    assert len(RANDAUGMENT) == len(set(RANDAUGMENT)) == 15 and set(RANDAUGMENT) <= OPERATIONS.keys()
+
+
+def test_tables_are_timms(timm):
+    policy = timm.auto_augment_policy("original", timm._HPARAMS_DEFAULT)
+    theirs = [[(op.name, op.prob, op.magnitude) for op in pair] for pair in policy]
+    assert [[(timm_name(name), *rest) for name, *rest in pair] for pair in IMAGENET_POLICY] == theirs
+    rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
+    assert [timm_name(name) for name in RANDAUGMENT] == [op.name for op in rand.ops]
+    assert rand.num_layers == 2
+    assert {(op.prob, op.magnitude, op.magnitude_std) for op in rand.ops} == {(auto_augment.LAYER_PROBABILITY, 9, 0.5)}
+
+
+@pytest.fixture
+def applied(monkeypatch):
+    """Records (name, magnitude) of what is applied, a list a call of `auto_augment.apply`."""
+    seen = []
+
+    def record(name, image, magnitude, rng, fill):
+        seen.append((name, magnitude))
+        return image
+
+    monkeypatch.setattr(auto_augment, "apply", record)
+    return seen
+
+
+def test_frequencies_of_auto_augment(applied):
+    draws, rng = 20_000, np.random.default_rng(0)
+    for _ in range(draws):
+        auto_augment.auto_augment(None, rng, FILL)
+    expected = collections.Counter()
+    for pair in IMAGENET_POLICY:
+        for name, probability, magnitude in pair:
+            expected[name, magnitude] += probability / 25 * draws
+    found = collections.Counter(applied)
+    assert {entry for entry, count in expected.items() if count} == found.keys()
+    for entry, count in expected.items():
+        assert abs(found[entry] - count) < 5 * max(count, 1) ** 0.5, entry
+
+
+def test_frequencies_and_severities_of_rand_augment(applied):
+    draws, rng = 20_000, np.random.default_rng(0)
+    for _ in range(draws):
+        auto_augment.rand_augment(None, rng, FILL, layers=2, magnitude=9, std=0.5)
+    names, severities = zip(*applied, strict=True)
+    for name in RANDAUGMENT:
+        assert abs(names.count(name) - draws / 15) < 5 * (draws / 15) ** 0.5
+    # N(9, 1/2) cut off at 10, two standard deviations above.
+    severities = np.array(severities)
+    assert np.median(severities) == pytest.approx(9, abs=0.02) and severities.max() == 10
+    assert (severities == 10).mean() == pytest.approx(0.02275, abs=0.004)
+    assert (severities < 8.5).mean() == pytest.approx(0.1587, abs=0.01)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9))
+@settings(deadline=None, max_examples=60)
+def test_pictures_of_any_size_and_seed(seed, channels, height, width):
+    pixels = np.random.default_rng(1).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+
+    def result():
+        rng = np.random.default_rng(seed)
+        changed = auto_augment.auto_augment(image, rng, FILL[:channels])
+        return auto_augment.rand_augment(changed, rng, FILL[:channels], layers=3, magnitude=9, std=2.0)
+
+    assert (result().size, result().mode) == ((width, height), image.mode) and result() == result()
+    assert np.array_equal(np.asarray(image).reshape(pixels.shape), pixels)

@@ -1,0 +1,59 @@
+"""Our models and timm's, every tensor random, give the same logits and the same gradients of the pixels."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from flax import traverse_util
+
+from gmlp_flax.interop import parity, timm_names
+from gmlp_flax.training import dry_run
+from gmlp_flax.training.errors import RunError
+from tests.models.reference import in_float64
+
+@pytest.fixture(scope="module")
+def timm():
+    pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
+    try:
+        return parity.import_timm()
+    except RunError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", timm_names.MODELS)
+def test_names_and_shapes(name, timm):
+    """Each tensor of each model, and how pixels are seen, are timm's; nothing is allocated."""
+    import torch
+
+    config = timm_names.config_for(name)
+    ours = dry_run.dataless_task(config, 1000).shapes()
+    shapes = {path: leaf.shape for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
+    places = timm_names.places(timm_names.MODELS[name].rows, shapes, timm_names.patch_shape(config))
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    assert {place.name: place.shape for place in places} == expected
+    seen = model.pretrained_cfg
+    assert (seen["mean"], seen["std"], seen["crop_pct"]) == (config.data.mean, config.data.std, config.data.eval_crop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", parity.COMPARED)
+def test_float32(name, timm):
+    errors = parity.compare(name)
+    assert errors.logits < 1e-4 and errors.gradient < 1e-3, errors
+
+
+@pytest.mark.parametrize("name", ["gmlp_ti16_224", "mixer_s16_224", "resmlp_12_224", "deit_tiny_patch16_224"])
+@in_float64
+def test_float64(name, timm):
+    """One a family, oblong and small; tight enough to see a wrong epsilon, which changes logits by about 1e-5."""
+    errors = parity.compare(name, "float64", image_size=(32, 64))
+    assert errors.logits < 1e-12 and errors.gradient < 1e-12, errors
+
+
+def test_without_timm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(RunError, match=r"timm is not installed .*: pip install -e .\[parity\]"):
+        parity.import_timm()

@@ -1,0 +1,253 @@
+"""Weights of timm's as run folders, and runs as weights of timm's."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import predict
+from gmlp_flax.analysis import filters
+from gmlp_flax.interop import parity, timm, timm_names, weight_files
+from gmlp_flax.training import dry_run, evaluation, folder, loop
+from gmlp_flax.training.errors import RunError
+from tests.runs.command import assert_done, assert_one_line_error, Commands
+
+TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A tiny gMLP as a row of the table, in gmlp_s16_224's place."""
+    model = timm_names.MODELS["gmlp_s16_224"]
+    monkeypatch.setitem(timm_names.MODELS, "gmlp_s16_224", model._replace(model=model.model | TINY))
+    return "gmlp_s16_224"
+
+
+def random_state(name, classes, seed=0):
+    """A state dict for a row of the table, and our parameters with the same numbers."""
+    config = timm_names.config_for(name)
+    shapes = dry_run.dataless_task(config, classes).shapes()
+    numbers = np.random.default_rng(seed)
+    params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
+    return timm_names.to_timm(params, timm_names.MODELS[name].rows, timm_names.patch_shape(config)), params
+
+
+def picture(path, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def converted(tiny, tmp_path):
+    """The folder of a converted model of three classes that evaluates on four pictures, and its parameters."""
+    state, params = random_state(tiny, 3)
+    for number, label in enumerate((0, 1, 2, 2)):
+        picture(tmp_path / "pictures" / f"class {label}" / f"{number}.png", number)
+    config = timm_names.config_for(tiny)
+    config.data.heldout = str(tmp_path / "pictures")
+    timm.convert(state, config, tiny, str(tmp_path / "run"), "FILE")
+    return tmp_path / "run", params
+
+
+def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
+    run, params = converted
+    trained = folder.load(str(run), "best")
+    assert trained.step == 0 and trained.task.classes == trained.task.names == ("class 0", "class 1", "class 2")
+    jax.tree.map(np.testing.assert_array_equal, trained.params, params)
+    path = tmp_path / "pictures" / "class 1" / "1.png"
+    pixels = trained.task.evaluation_example({"image": path.read_bytes(), "name": "1", "label": 1})["image"]
+    logits = np.asarray(trained.task.apply(params, pixels[None]))[0]
+    ranked = predict.classify(trained, [str(path)], top=3)[0]
+    assert [name for name, _ in ranked] == [f"class {label}" for label in np.argsort(-logits)]
+    metrics = evaluation.Evaluator(trained.task, trained.mesh)(trained.params, trained.ema)
+    assert metrics["examples"] == 4 and metrics["top5"] == 1
+    assert filters.matrices(trained).shape == (2, 16, 16)
+    assert filters.draw(trained, str(run)) == str(run / "figures" / "filters.png")
+
+
+def test_a_converted_folder_starts_a_run(converted, tmp_path):
+    run, params = converted
+    options = config_lib.load(str(run / "config.json"))
+    options.update(steps=1, batch_size=2, init_from=str(run))
+    options.data.update(train=str(tmp_path / "pictures"), workers=0)
+    options.optimizer.update(learning_rate=0.0, warmup=0)
+    loop.train(options, str(tmp_path / "new"))
+    started = folder.load(str(tmp_path / "new")).params
+    jax.tree.map(np.testing.assert_array_equal, started, params)
+
+
+def test_damage_is_found(converted):
+    run, _ = converted
+    file = max(run.rglob("d/*"), key=lambda path: path.stat().st_size)  # the largest of array data
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(RunError):
+        folder.load(str(run))
+
+
+def test_there_and_back(converted, tiny, tmp_path):
+    pytest.importorskip("safetensors")
+    run, _ = converted
+    out = tmp_path / "w.safetensors"
+    assert timm.export(str(run), "best", str(out)) == (
+        f"timm.create_model('gmlp_s16_224', num_classes=3, checkpoint_path='{out}')"
+    )
+    expected, _ = random_state(tiny, 3)
+    found = weight_files.read(str(out))
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array, strict=True)
+
+
+def test_a_run_with_other_pixels_says_so(tiny, tmp_path):
+    pytest.importorskip("safetensors")
+    config = timm_names.config_for(tiny)
+    config.data.update(mean=(0.1, 0.2, 0.3), eval_crop=1.0)
+    config.model.image_size = (16, 32)
+    shapes = dry_run.dataless_task(config, 3).shapes()
+    rows, patch = timm_names.MODELS[tiny].rows, timm_names.patch_shape(config)
+    state = timm_names.to_timm(jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes), rows, patch)
+    timm.convert(state, config, tiny, str(tmp_path / "run"), "FILE")
+    said = timm.export(str(tmp_path / "run"), "0", str(tmp_path / "w.safetensors"))
+    assert "img_size=(16, 32), pretrained_cfg_overlay={'mean': (0.1, 0.2, 0.3), 'crop_pct': 1.0})" in said
+
+
+@pytest.mark.parametrize("name", [name for name in timm_names.MODELS if not name.startswith("deit_base")])
+def test_each_model_is_recognised(name):
+    assert timm.matching(timm_names.config_for(name)) == name
+
+
+def test_models_alike_are_told_apart_by_their_pixels():
+    config = timm_names.config_for("vit_base_patch16_224")
+    assert timm.matching(timm_names.config_for("deit_base_patch16_224")) == "deit_base_patch16_224"
+    config.data.update(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    assert timm.matching(config) == "deit_base_patch16_224"
+
+
+def test_a_model_that_timm_has_not():
+    config = timm_names.config_for("gmlp_s16_224")
+    config.model.update(layers=2, d_attn=64)
+    expected = "no model like the run's; beside gmlp_s16_224 its config.model has d_attn 64, not 0; layers 2, not 30$"
+    with pytest.raises(RunError, match=expected):
+        timm.matching(config)
+    with pytest.raises(RunError, match="config.task is 'masked_lm'"):
+        timm.matching(config_lib.default())
+
+
+def test_imagenets_classes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    files = timm.class_files(1000)
+    synsets = json.loads(files.pop("classes.json"))
+    assert not files
+    assert len(set(synsets)) == 1000 and synsets == sorted(synsets)
+    assert (synsets[0], synsets[207], synsets[999]) == ("n01440764", "n02099601", "n15075141")
+    assert json.loads(timm.class_files(2)["classes.json"]) == ["class 0", "class 1"]
+
+
+def test_imagenets_words(tiny, tmp_path):
+    try:
+        theirs = parity.import_timm().data.ImageNetInfo()
+    except RunError as error:
+        pytest.skip(str(error))
+    files = timm.class_files(1000)
+    assert json.loads(files["classes.json"]) == theirs.label_names()
+    assert json.loads(files["names.json"])[207] == "golden retriever"
+    state, params = random_state(tiny, 1000)
+    timm.convert(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"), "FILE")
+    (tmp_path / "run" / "names.json").unlink()  # as in a copy: the checkpoint carries it
+    trained = folder.load(str(tmp_path / "run"))
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
+    best = int(np.argmax(trained.task.apply(params, pixels)))
+    assert predict.rank_classes(trained, pixels)[0][0][0] == theirs.index_to_description(best)
+
+
+def test_unknown_models():
+    assert timm.known("mixer_b16_224") == "mixer_b16_224"
+    for name in ("gmlp_s16", "gmlp_s16_224.ra3_in1k", "gMLP_s16_224"):
+        with pytest.raises(RunError, match=f"^there is no model '{name}' here; did you mean 'gmlp_s16_224'"):
+            timm.known(name)
+    with pytest.raises(RunError, match="there is no model 'x' here; expected one of gmlp_ti16_224, "):
+        timm.known("x")
+
+
+def test_folders_that_hold_a_run(converted, tiny):
+    run, _ = converted
+    state, _ = random_state(tiny, 3)
+    with pytest.raises(RunError, match=r"--out=.* holds a run already \(config.json\): give another folder"):
+        timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
+    (run / "config.json").unlink()
+    with pytest.raises(RunError, match=r"holds a run already \(checkpoints\)"):
+        timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
+
+
+def test_wrong_weights_leave_nothing(tiny, tmp_path):
+    state, _ = random_state(tiny, 3)
+    del state["head.bias"]
+    with pytest.raises(RunError, match=r"FILE does not hold the weights of this model: 1 missing \(head.bias\)"):
+        timm.convert(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"), "FILE")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_hub_says_how_pixels_are_seen(monkeypatch):
+    pixels = {"mean": [0.0, 0.0, 0.0], "std": [1, 1, 1], "crop_pct": 0.9}
+    described = {"architecture": "mixer_b16_224", "pretrained_cfg": pixels}
+    monkeypatch.setattr(weight_files, "download", lambda repository: (f"{repository}/model.safetensors", described))
+    path, config, name = timm.from_hub("timm/mixer_b16_224.miil_in21k_ft_in1k")
+    assert (path, name) == ("timm/mixer_b16_224.miil_in21k_ft_in1k/model.safetensors", "mixer_b16_224")
+    assert (config.data.mean, config.data.std, config.data.eval_crop) == ((0, 0, 0), (1, 1, 1), 0.9)
+    described["architecture"] = "resnet50"
+    with pytest.raises(RunError, match="there is no model 'resnet50' here"):
+        timm.from_hub("timm/resnet50.a1_in1k")
+
+
+def test_mistakes_are_one_line(tmp_path):
+    command = Commands(tmp_path / "programs")
+    wrong = {f"--out={tmp_path}": "did you mean 'gmlp_s16_224'?", "--noparity": "--out is missing; usage:"}
+    for flag, message in wrong.items():
+        assert_one_line_error(command("--model=gmlp_s16", flag, module="interop.timm"), message)
+
+
+@pytest.mark.slow
+def test_the_commands(tmp_path):
+    """A whole gMLP-Ti of timm's: converted, used, and given back to timm, which gives the same probabilities."""
+    pytest.importorskip("safetensors")
+    try:
+        library = parity.import_timm()
+    except RunError as error:
+        pytest.skip(str(error))
+    import torch
+
+    theirs = library.create_model("gmlp_ti16_224").eval()
+    parity.randomise(theirs, 0)
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    run, file = tmp_path / "run", tmp_path / "0.png"
+    picture(file)
+    command = Commands(tmp_path / "programs")
+    assert_done(
+        command("--model=gmlp_ti16_224", f"--checkpoint={tmp_path}/w.pth", f"--out={run}", module="interop.timm")
+    )
+    shown = command(f"--workdir={run}", "--top=1", str(file), module="predict")
+    assert_done(shown)
+    task = folder.load(str(run)).task
+    pixels = task.evaluation_example({"image": file.read_bytes(), "name": "0", "label": 0})["image"] / 255
+    normalised = torch.tensor(pixels.transpose(2, 0, 1)[None] * 2 - 1, dtype=torch.float32)
+    with torch.inference_mode():
+        share, best = theirs(normalised).softmax(-1)[0].max(-1)
+    assert shown.stdout.strip() == f"{file}: {task.names[best]} {100 * share:.1f}%"
+    assert_done(command("--to_timm", f"--workdir={run}", f"--out={tmp_path}/back.safetensors", module="interop.timm"))
+    back = library.create_model("gmlp_ti16_224", checkpoint_path=f"{tmp_path}/back.safetensors")
+    for (name, mine), other in zip(back.state_dict().items(), theirs.state_dict().values(), strict=True):
+        assert torch.equal(mine, other), name
+
+
+def test_only_runs_are_given_to_timm(tmp_path):
+    with pytest.raises(RunError, match="is no run folder"):
+        timm.export(str(tmp_path), "latest", str(tmp_path / "w.safetensors"))

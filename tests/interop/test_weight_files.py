@@ -1,0 +1,121 @@
+"""Files of weights: what is read, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gmlp_flax.interop import weight_files
+from gmlp_flax.training.errors import RunError
+
+WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.float32([7, 8])}
+
+
+def assert_weights(found):
+    assert found.keys() == WEIGHTS.keys()
+    for name, array in WEIGHTS.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+
+
+def refused(path, *words):
+    """Reading ends in one line with the words."""
+    with pytest.raises(RunError) as caught:
+        weight_files.read(str(path))
+    assert "\n" not in str(caught.value)
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+
+
+def test_safetensors_round_trip(tmp_path):
+    pytest.importorskip("safetensors")
+    path = tmp_path / "new" / "w.safetensors"
+    weight_files.write(str(path), WEIGHTS)
+    assert_weights(weight_files.read(str(path)))
+    assert os.listdir(path.parent) == ["w.safetensors"]
+    path.write_bytes(path.read_bytes()[:-5])
+    refused(path, "is damaged")
+
+
+def test_torch_files_of_tensors(tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.tensor(array) for name, array in WEIGHTS.items()}
+    for number, content in enumerate((tensors, {"model": tensors, "epoch": 3}, {"state_dict": tensors})):
+        torch.save(content, tmp_path / f"{number}.pth")
+        assert_weights(weight_files.read(str(tmp_path / f"{number}.pth")))
+    torch.save({name: tensor.half() for name, tensor in tensors.items()}, tmp_path / "half.pt")
+    assert_weights(weight_files.read(str(tmp_path / "half.pt")))
+    torch.save([1, 2], tmp_path / "list.pth")
+    refused(tmp_path / "list.pth", "holds no state dict", "alone or under state_dict or model")
+    (tmp_path / "cut.pth").write_bytes((tmp_path / "0.pth").read_bytes()[:200])
+    refused(tmp_path / "cut.pth", "cannot be read by torch")
+
+
+class Runs:
+    """Pickled, this is a command for whoever loads it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_pickled_code_is_never_run(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"model": Runs(tmp_path / "ran")}, tmp_path / "code.pth")
+    refused(tmp_path / "code.pth", "pickled code is never run")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_half_precision(tmp_path):
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    for name in ("bfloat16", "float16"):
+        half = torch.tensor([1.5, -2], dtype=getattr(torch, name))
+        safetensors.save_file({"a": half}, tmp_path / "w.safetensors")
+        found = weight_files.read(str(tmp_path / "w.safetensors"))["a"]
+        np.testing.assert_array_equal(found.astype(np.float32), [1.5, -2])
+
+
+def test_other_files(tmp_path):
+    refused(tmp_path / "none.safetensors", "there is no file")
+    (tmp_path / "w.npz").write_bytes(b"x")
+    refused(tmp_path / "w.npz", "give a .safetensors or .pth file")
+    with pytest.raises(RunError, match=r"--out=w.pth: expected a name that ends in .safetensors"):
+        weight_files.write("w.pth", WEIGHTS)
+
+
+@pytest.mark.parametrize(("package", "name"), [("torch", "w.pth"), ("safetensors", "w.safetensors")])
+def test_a_reader_that_is_not_installed(package, name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.numpy", None)
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(RunError, match=rf"need.* {package}.*pip install"):
+        weight_files.read(str(tmp_path / name))
+
+
+def test_download(tmp_path, monkeypatch):
+    def fetch(repository, name):
+        assert repository == "timm/x.y"
+        (tmp_path / name).write_text(json.dumps({"architecture": "x"}))
+        return str(tmp_path / name)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=fetch))
+    assert weight_files.download("timm/x.y") == (str(tmp_path / "model.safetensors"), {"architecture": "x"})
+
+
+def test_download_without_network_or_hub(monkeypatch):
+    def fetch(repository, name):
+        raise ConnectionError("no route to host\nand three more lines")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=fetch))
+    with pytest.raises(RunError, match=r"^hf-hub:timm/x.y cannot be downloaded \(no route to host\): check .*$"):
+        weight_files.download("timm/x.y")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(RunError, match="needs huggingface_hub, which is not installed: pip install"):
+        weight_files.download("timm/x.y")

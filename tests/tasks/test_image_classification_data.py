@@ -1,0 +1,137 @@
+"""Where the pictures of a classifier come from, and how an evaluation counts them."""
+
+from __future__ import annotations
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.readable import UNREAD
+from gmlp_flax.tasks.image_classification import ImageClassification
+from tests.data import pictures, writers
+from tests.training import tiny
+
+
+def task(folder, *, real="", **data):
+    config = tiny.image_config()
+    config.model.update(channels=3)
+    config.data.update(**data)
+    config.eval.real_labels = str(real)
+    folder.mkdir(exist_ok=True)
+    return ImageClassification(config, str(folder))
+
+
+def failure(function, *args) -> str:
+    with pytest.raises(DataError) as caught:
+        function(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture(params=["array_record", "tfrecord"])
+def imagenet(tmp_path, monkeypatch, request):
+    """TFDS's imagenet2012 in small: 11 to train on; of 26 to validate on, the 4th is no picture, the 6th no record."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    validation = [pictures.record(i, image=b"no picture" if i == 3 else None) for i in range(26)]
+    validation[5] = b"\xff"
+    shards = {"train": [[pictures.record(i) for i in range(11)]], "validation": [validation[:9], validation[9:]]}
+    writers.tfds_folder(tmp_path / "imagenet2012" / "5.1.0", shards, request.param, **pictures.FEATURES)
+    return tmp_path
+
+
+def predicted(image):
+    """What stands for a model: the class of the first pixel."""
+    return image[:, 0, 0, 0].astype(np.int32) % 3
+
+
+def test_training_on_tfds(imagenet):
+    own = task(imagenet / "run", train="tfds:imagenet2012")
+    assert own.classes == ("cat", "dog", "eel") and own.evaluation_examples() == 26
+    with own.train_batches(0, 0, 1) as batches:
+        batch = next(batches)
+    assert batch["image"].shape == (8, 8, 8, 3) and set(batch["label"].tolist()) <= {0, 1, 2}
+    assert set(batch) == {"image", "label"}
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4])
+def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
+    """Batches of 12 do not divide 26; two of the 26 cannot be read, and three of the others have no ReaL label."""
+    real = [[i % 3, (i + 1) % 3] if i % 2 else [(i + 2) % 3] for i in range(26)]
+    real[8], real[9], real[10] = [], [], []
+    (imagenet / "real.json").write_text(json.dumps(real))
+    own = task(
+        imagenet / "run", train="tfds:imagenet2012", max_bad_records=2, min_scale=1.0, real=imagenet / "real.json"
+    )
+    own.config.eval.batch_size = 12
+    monkeypatch.setattr(own, "apply", lambda _, image: jnp.eye(3)[predicted(image)])
+    sums = {}
+    for host in range(hosts):
+        with own.evaluation_batches(host, hosts) as batches:
+            for batch in batches:
+                for name, pair in own.evaluate(None, batch).items():
+                    sums[name] = np.add(sums.get(name, (0, 0)), np.array(pair, np.float64))
+    metrics = own.summarize(sums)
+
+    read = [i for i in range(26) if i not in (3, 5)]
+    records = [{"image": pictures.png(i), "label": 0, "name": ""} for i in read]
+    views = np.stack([own.evaluation_example(record)["image"] for record in records])
+    guesses = dict(zip(read, predicted(views).tolist(), strict=True))
+    labelled = [i for i in read if real[i]]
+    assert metrics["top1"] == pytest.approx(np.mean([guesses[i] == i % 3 for i in read]))
+    assert metrics["real"] == pytest.approx(np.mean([guesses[i] in real[i] for i in labelled]))
+    assert (metrics["examples"], metrics["unread"], metrics["top5"]) == (26, 2, 1)
+    assert sums["real"][1] == 21 and sums["top1"][1] == 24 and sums["examples"].tolist() == [24, 26]
+    assert 0 < metrics["top1"] < 1 and 0 < metrics["real"] < 1
+
+
+def test_bad_pictures_of_all_hosts_count(imagenet):
+    """Each host may be below the limit and all of them above it."""
+    own = task(imagenet / "run", train="tfds:imagenet2012", max_bad_records=1)
+    sums = {name: (3.0, 4.0) for name in ("loss", "top1", "top5")}
+    assert own.summarize(sums | {"examples": (25, 26)})["unread"] == 1
+    assert "unread" not in own.summarize(sums | {"examples": (26, 26)})
+    expected = "2 of 26 held-out pictures cannot be read (config.data.max_bad_records=1; standard error names them)"
+    assert expected in failure(own.summarize, sums | {"examples": (24, 26)})
+    with own.evaluation_batches(0, 1) as batches:
+        message = failure(lambda: list(batches))
+    assert str(imagenet / "imagenet2012" / "5.1.0") in message and "(1 bad records skipped before; " in message
+
+
+def test_unread_pictures_weigh_nothing(image_task, monkeypatch):
+    monkeypatch.setattr(image_task, "apply", lambda *_: jnp.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]]))
+    batch = {"image": None, "label": jnp.array([0, UNREAD, 1]), "weight": jnp.array([1.0, 1.0, 0.0])}
+    sums = {name: (float(total), float(weight)) for name, (total, weight) in image_task.evaluate(None, batch).items()}
+    loss = float(np.log1p(np.exp(-1)))
+    assert sums["examples"] == (1, 2) and sums["top1"] == (1, 1) and sums["loss"] == (pytest.approx(loss), 1)
+
+
+def test_classes_must_be_those_of_the_training_data_and_of_the_run(imagenet):
+    digits = imagenet / "digits"
+    pictures.make_folder(digits, {f"{name}/a.png": pictures.png(0) for name in ("cat", "cow", "dog")})
+    own = task(imagenet / "run", train="tfds:imagenet2012", heldout=str(digits))
+    differ = "has 3 classes which differ from those of {}: 'eel' only there, 'cow' only in "
+    assert differ.format(imagenet / "imagenet2012" / "5.1.0") in failure(own.evaluation_examples)
+    known = imagenet / "known"
+    own = task(known, train="nowhere", heldout="tfds:imagenet2012")
+    (known / "classes.json").write_text(json.dumps(["cat", "dog", "eel"]))
+    assert own.evaluation_examples() == 26  # the training data need not be there to evaluate
+    assert "config.data.train: no images at 'nowhere'" in failure(own.train_batches, 0, 0, 1)
+    (known / "classes.json").write_text(json.dumps(["dog", "cat", "eel"]))
+    own = task(known, train="tfds:imagenet2012")
+    assert "are in another order, label 0 is 'cat' and not 'dog'; give" in failure(own.evaluation_examples)
+
+
+def test_real_labels_are_checked_before_training(imagenet):
+    (imagenet / "real.json").write_text("[[0]]")
+    pictures.make_folder(imagenet / "photos", {f"{c}/{i}.png": b"" for c in ("cat", "dog", "eel") for i in (1, 2)})
+    own = task(imagenet / "run", train=str(imagenet / "photos"), heldout_share=0.5, real=imagenet / "real.json")
+    assert "has no number in its name, expected names with ILSVRC2012_val_" in failure(own.evaluation_examples)
+
+
+def test_paths_that_lead_nowhere(tmp_path):
+    assert failure(task(tmp_path, train="").evaluation_examples).startswith("config.data.train is not set; give --")
+    message = failure(task(tmp_path, train="embedded", heldout="nowhere").evaluation_examples)
+    assert message.startswith("config.data.heldout: no images at 'nowhere'")

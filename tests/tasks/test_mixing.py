@@ -1,0 +1,243 @@
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.config import ConfigError
+from gmlp_flax.tasks import mixing
+from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.training import step
+from tests.timm_modules import timm_module
+from tests.training import tiny
+
+
+def slow_outside(size, share, centre):
+    """CutMix's box, pixel by pixel, in Python's integers."""
+    sides = [int(side * np.sqrt(np.float32(1) - np.float32(share))) for side in size]
+    outside = np.ones(size)
+    for row in range(centre[0] - sides[0] // 2, centre[0] + (sides[0] + 1) // 2):
+        for column in range(centre[1] - sides[1] // 2, centre[1] + (sides[1] + 1) // 2):
+            if 0 <= row < size[0] and 0 <= column < size[1]:
+                outside[row, column] = 0
+    return outside
+
+
+@given(st.data(), st.integers(1, 12), st.integers(1, 12), st.integers(0, 100))
+@settings(deadline=None, max_examples=60)
+def test_box(data, height, width, percent):
+    centre = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    share = percent / 100 + 1e-4 if percent < 100 else 1.0  # Between the shares at which a side is a whole number.
+    found = mixing.outside_box((height, width), jnp.float32(share), jnp.array(centre))
+    np.testing.assert_array_equal(found, slow_outside((height, width), share, centre))
+
+
+def test_blend():
+    x = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+    own = np.array([1.0, 0.25, 0.0, 0.5], np.float32).reshape(4, 1, 1)
+    expected = [x[0], 0.25 * x[1] + 0.75 * x[3], x[0], 0.5 * x[3] + 0.5 * x[1]]
+    np.testing.assert_array_equal(mixing.blend(x, own), expected)
+    np.testing.assert_array_equal(mixing.partners(mixing.partners(x)), x)
+
+
+def weights(draws=4000, size=(6, 8), **options):
+    options = {"mixup": 0.8, "cutmix": 1.0, "switch": 0.5} | options
+    draw = jax.jit(functools.partial(mixing.own_weights, size=size, **options))
+    found, shares = map(np.array, draw(jax.random.split(jax.random.key(0), draws)))
+    np.testing.assert_allclose(shares, found.mean((1, 2), dtype=np.float64), rtol=1e-6)
+    return found
+
+
+def test_mixup_draws():
+    """Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)); the same share of every pixel."""
+    found = weights(cutmix=0.0)
+    assert found.shape == (4000, 6, 8) and (found == found[:, :1, :1]).all()
+    assert found.mean() == pytest.approx(0.5, abs=0.03) and found.var() == pytest.approx(1 / 10.4, abs=0.005)
+
+
+def test_cutmix_draws():
+    found = weights(mixup=0.0, size=(24, 32))
+    assert set(np.unique(found)) == {0, 1}
+    # Boxes that the borders cut take less than the half that is drawn on average: timm's rand_bbox gives 0.6.
+    rng, shares = np.random.default_rng(0), []
+    for _ in range(4000):
+        shares.append(slow_outside((24, 32), rng.beta(1, 1), (rng.integers(24), rng.integers(32))).mean())
+    assert found.mean() == pytest.approx(np.mean(shares), abs=0.02)
+    assert found.mean((1, 2)).std() == pytest.approx(np.std(shares), abs=0.02)
+
+
+@pytest.mark.parametrize("switch", [0.0, 0.3, 1.0])
+def test_switch(switch):
+    found = weights(switch=switch)
+    cut = ((found == 0) | (found == 1)).all((1, 2))
+    assert cut.mean() == pytest.approx(switch, abs=0.03)
+
+
+@pytest.fixture
+def task(tmp_path):
+    config = tiny.image_config(dtype="float64", remat="none", spatial_init_std=0.1)
+    config.augment.update(mixup=0.8, cutmix=1.0)
+    config.optimizer.label_smoothing = 0.1
+    return ImageClassification(config, str(tmp_path))
+
+
+@pytest.fixture
+def batch(task):
+    with task.train_batches(0, 0, 1) as batches:
+        return next(batches) | {"key": jax.random.split(jax.random.key(7), 8)}
+
+
+def random_head(task):
+    params = jax.jit(task.init)(jax.random.key(0))
+    params["head"]["kernel"] = jax.random.normal(jax.random.key(1), params["head"]["kernel"].shape)
+    return params
+
+
+def expected_loss(task, params, batch, own):
+    """By hand: own [8, height, width]. The summed loss and the hits of the label that prevails."""
+    images, targets, prevailing = [], [], []
+    for i in range(8):
+        j, keep = (i + 4) % 8, own[i][..., None]
+        images.append(keep * batch["image"][i] + (1 - keep) * batch["image"][j])
+        share = own[i].mean()
+        target = np.full(10, 0.01)
+        target[batch["label"][i]] += 0.9 * share
+        target[batch["label"][j]] += 0.9 * (1 - share)
+        targets.append(target)
+        prevailing.append(batch["label"][i if share >= 0.5 else j])
+    logits = np.array(jax.jit(task.apply)(params, np.stack(images)))
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -(np.stack(targets) * log_p).sum(), (logits.argmax(-1) == prevailing).sum()
+
+
+@pytest.mark.parametrize("mixing_mode", ["batch", "pair"])
+@pytest.mark.parametrize("switch", [0.0, 1.0])
+def test_loss(task, batch, mixing_mode, switch):
+    task.config.augment.update(mixing=mixing_mode, switch=switch)
+    with jax.enable_x64(True):
+        params, key = random_head(task), jax.random.key(3)
+        keys = [jax.random.split(key)[1]] * 8 if mixing_mode == "batch" else list(batch["key"][:4]) * 2
+        own, _ = map(np.array, mixing.own_weights(jnp.stack(keys), (8, 8), mixup=0.8, cutmix=1.0, switch=switch))
+        assert len(np.unique(own, axis=0)) == (1 if mixing_mode == "batch" else 4)
+        total, sums = jax.jit(task.loss)(params, batch, key)
+        loss, hits = expected_loss(task, params, batch, own)
+    assert float(total) == float(sums["loss"][0]) == pytest.approx(loss, rel=1e-6)
+    assert float(sums["accuracy"][0]) == hits and float(sums["loss"][1]) == 8
+
+
+def test_pairs_are_the_same_however_the_batch_is_cut(task, batch):
+    """In four microbatches of a pair each; in float64, so that sums in another order agree."""
+    task.config.augment.mixing, found = "pair", {}
+    with jax.enable_x64(True):
+        params = random_head(task)
+        for microbatches in (1, 4):
+            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, jax.random.key(2), m))
+            found[microbatches] = jax.device_get(gradients(params, batch))
+    (expected, sums), (grads, other) = found.values()
+    assert other["accuracy"] == sums["accuracy"] and other["loss"][0] == pytest.approx(sums["loss"][0], rel=1e-6)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8), grads, expected)
+
+
+def test_as_timm(monkeypatch):
+    """Given the same share and centre. timm pairs i with B - 1 - i: the second half of the batch is turned around."""
+    timm = timm_module("data.mixup")
+    import torch
+
+    size, batch = (24, 32), 8
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (batch, *size, 3)).astype(np.float32)
+    labels = rng.integers(0, 10, batch)
+    places = np.r_[:4, 7:3:-1]
+    theirs = timm.Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=10)
+    one_hot = 0.9 * np.eye(10, dtype=np.float32)[labels] + 0.01
+    cases = ((0.3, (2, 30), True), (0.77, (12, 11), True), (0.9, (0, 0), True), (0.35, (0, 0), False))
+    for share, centre, cut in cases:
+        centres = iter(centre)
+        monkeypatch.setattr(timm.np.random, "randint", lambda *_, size, centres=centres: next(centres))
+        monkeypatch.setattr(theirs, "_params_per_batch", lambda share=share, cut=cut: (share, cut))
+        x = torch.tensor(images[places].transpose(0, 3, 1, 2).copy())
+        mixed, target = theirs(x, torch.tensor(labels[places]))
+        own = mixing.outside_box(size, share, jnp.array(centre)) if cut else jnp.full(size, share)
+        ours = mixing.blend(images, own[None, :, :, None])
+        np.testing.assert_allclose(ours[places], mixed.numpy().transpose(0, 2, 3, 1), atol=1e-4)
+        targets = mixing.blend(one_hot, np.array(own, np.float64).mean())
+        np.testing.assert_allclose(targets[places], target.numpy(), atol=1e-6)
+
+
+def test_an_odd_microbatch_is_refused():
+    config = gmlp_config.default()
+    config.batch_size, config.optimizer.accumulate = 6, 2
+    gmlp_config.validate(config)
+    config.augment.cutmix = 1.0
+    with pytest.raises(ConfigError, match="^config.batch_size is 6: mixup and CutMix mix pairs, .* must be even$"):
+        gmlp_config.validate(config)
+
+
+@pytest.mark.parametrize(
+    "name, value, expected",
+    [
+        ("erasing", 1.5, "0 to 1"), ("switch", -0.1, "0 to 1"), ("randaugment_magnitude", 11.0, "0 to 10"),
+        ("mixup", -1.0, "at least 0"), ("repeats", 0, "at least 1"),
+        ("auto", "auto", "one of none, autoaugment, randaugment"),
+    ],
+)
+def test_values_that_make_no_sense(name, value, expected):
+    config = gmlp_config.default()
+    config.augment[name] = value
+    with pytest.raises(ConfigError, match=f"^config.augment.{name} is {value!r}: expected {expected}$"):
+        gmlp_config.validate(config)
+
+
+DEVICES = """
+import jax
+
+from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.training import optimizer, partition, step
+from tests.training import tiny
+
+config = tiny.image_config(remat="none", spatial_init_std=0.1)
+config.augment.update(mixup=0.8, cutmix=1.0, mixing="pair")
+task, mesh = ImageClassification(config, ""), partition.make_mesh()
+transformation = optimizer.make(config, task.shapes())
+state = jax.jit(
+    lambda key: step.init_state(task, transformation, False, task.init(key)), out_shardings=partition.replicated(mesh)
+)(jax.random.key(0))
+train_step = step.make_train_step(task, transformation, mesh, config)
+compiled, losses = None, []
+with task.train_batches(0, 0, 1) as batches:
+    for _ in range(3):
+        batch = partition.put_batch(mesh, next(batches))
+        compiled = compiled or train_step.lower(state, batch).compile()
+        state, window = compiled(state, batch)
+        losses.append(float(window["loss"][0]))
+lines = [line for line in compiled.as_text().splitlines() if "8,8,1]" in line]
+assert not any("all-gather" in line for line in lines), lines
+assert any(" collective-permute" in line and "u8[" in line for line in lines) == (jax.device_count() > 1), lines
+print(*losses)
+"""
+
+
+@pytest.mark.slow
+def test_number_of_devices_makes_no_difference(tmp_path):
+    """And pictures move from device to device as bytes, each share once; none is gathered."""
+    script, found = tmp_path / "devices.py", {}
+    script.write_text(DEVICES)
+    for devices in (1, 2, 4):
+        environment = {
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PJRT_NPROC": "16",
+            "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        result = subprocess.run(
+            [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=200
+        )
+        assert result.returncode == 0, result.stderr
+        found[devices] = np.array(result.stdout.split(), float)
+    assert len(set(found[1])) == 3
+    np.testing.assert_allclose([found[2], found[4]], [found[1]] * 2, rtol=1e-5)

@@ -1,12 +1,15 @@
 """CIFAR-10: the paper's ImageNet recipe in small, for one CPU or one GPU.
 
-    python -m gmlp_flax.train --config=configs/cifar10.py:gmlp --workdir=runs/cifar10 --config.data.train=PATH
+    python -m gmlp_flax.train --config=configs/cifar10.py:gmlp --workdir=runs/cifar10 \\
+        --config.data.train=PATH
 
-PATH is a folder or tar of ten class folders, or `tfds:cifar10`; a tenth of a folder is held out unless `--config.data.heldout` is given.
+PATH is a folder or tar of ten class folders, or `tfds:cifar10`; a tenth of a folder is held out unless
+`--config.data.heldout` is given.
 ARGUMENT: MODEL or MODEL,scale=SCALE.
     small  (default) gmlp, mixer, vit, resmlp or feed_forward, each of 0.5 M parameters, for CPUs: 11 epochs.
     gpu    the same at twice the depth and three times the width, 200 epochs of batch 512 in bfloat16. Never run here.
-AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py. RESULT
+AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py. Run here for
+500 of its steps only.
 """
 
 from gmlp_flax import config as gmlp_config

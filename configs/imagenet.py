@@ -11,9 +11,9 @@ RECIPE:
     deit  DeiT's: batch 1024, 5 warmup epochs, RandAugment, random erasing, repeated augmentation, stochastic depth up
           to 0.1, a running mean of the parameters.
 `--config.data.train=PATH` is a prepared TFDS folder or a folder of class folders (then `--config.data.heldout=PATH`
-too); otherwise imagenet2012 is looked for where tensorflow_datasets keeps it. `--config.eval.real_labels=FILE` scores ReaL's
-labels as well. bfloat16. Published top-1: gMLP-Ti 72.3, S 79.6, B 81.6 (Table 2). Never run here: no ImageNet and
-no TPU; compiled for 16 and 32 TPU v5e chips (`python scripts/benchmark.py memory`).
+too); otherwise imagenet2012 is looked for where tensorflow_datasets keeps it. `--config.eval.real_labels=FILE` scores
+ReaL's labels as well. bfloat16. Published top-1: gMLP-Ti 72.3, S 79.6, B 81.6 (Table 2). Never run here: no
+ImageNet and no TPU; compiled for 16 and 32 TPU v5e chips (`python scripts/benchmark.py memory`).
 """
 
 from gmlp_flax import config as gmlp_config

@@ -72,7 +72,8 @@ def parse_flags(argv: list[str]) -> list[str]:
         # ml_collections puts the traceback of a config file in the message of another error, absl wraps that.
         while "Error whilst parsing config file" in str(error):
             error = error.__context__
-        fail(error if isinstance(error, (flags.Error, *USER_ERRORS)) else config.explain(error, given or "the command line"))
+        plain = isinstance(error, (flags.Error, *USER_ERRORS))
+        fail(error if plain else config.explain(error, given or "the command line"))
 
 
 def config_argument(argv: list[str]) -> str:

@@ -92,7 +92,8 @@ def explain(error: Exception, where: str) -> ConfigError:
     if isinstance(error, ConfigError):
         return ConfigError(f"{where}: {message}")
     if missing := re.search(r'Key "([^"]+)" does not exist', message):
-        return ConfigError(f"{where}: there is no config key {missing[1]!r}{nearest(missing[1], [n for n, _ in keys()])}")
+        known = [name for name, _ in keys()]
+        return ConfigError(f"{where}: there is no config key {missing[1]!r}{nearest(missing[1], known)}")
     return ConfigError(f"{where}: {type(error).__name__}: {message}")
 
 

@@ -57,7 +57,8 @@ def deit_imagenet(config: ConfigDict) -> None:
     and starts at 1e-6, where ours does at 0."""
     gmlp_imagenet(config)
     config.augment.update(
-        auto="randaugment", randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5, erasing=0.25, repeats=3
+        auto="randaugment", randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5, erasing=0.25,
+        repeats=3,
     )
     config.optimizer.update(eps=1e-8, clip=0.0, ema=0.99996)
     config.model.update(survival=0.9, survival_schedule="linear")

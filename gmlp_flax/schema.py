@@ -47,7 +47,7 @@ SCHEMA = {
                      ("none", "matmuls", "full")),
         "length": Key(128, "text: tokens a sequence (the paper's n)"),
         "vocab_size": Key(2000, "text: rows of the embedding table, and the size of a tokenizer trained here"),
-        "scale_embeddings": Key(False, "text: multiply embeddings by sqrt(d_model): for blocks that mix tokens at once"),
+        "scale_embeddings": Key(False, "text: times sqrt(d_model), for blocks that mix tokens at once"),
         "transform": Key(False, "text: BERT's transform layer before the logits (the paper's counts have none)"),
         "image_size": Key((224, 224), "images: height and width"),
         "patch_size": Key((16, 16), "images: height and width of a patch"),

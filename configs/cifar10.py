@@ -13,23 +13,9 @@ AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in c
 34.6 %, mixer 31.7 %.
 """
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax import recipes
-
-EXAMPLES = 45_000
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(recipes.SMALL_IMAGE_MODELS), scale=("small", "gpu"))
-    config = gmlp_config.default()
-    config.data.update(train="", heldout_share=0.1)  # train is to be given
-    recipes.small_image_model(config, name, 32)
-    recipes.gmlp_imagenet(config)
-    config.batch_size, config.steps, config.optimizer.warmup = 128, 4000, 400
-    if scale == "gpu":
-        wide = {key: 3 * config.model[key] for key in ("d_model", "d_ffn", "d_spatial")}
-        config.model.update(layers=2 * config.model.layers, dtype="bfloat16", survival=0.95, **wide)
-        config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * EXAMPLES // 512, 2000
-    config.eval.every = config.checkpoint.every = 1000
-    return config
+    return recipes.small_images(arg, image_size=32, examples=45_000, heldout_share=0.1, steps=4000)

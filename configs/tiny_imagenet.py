@@ -12,23 +12,9 @@ AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in c
 end here.
 """
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax import recipes
-
-EXAMPLES = 100_000
 
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(recipes.SMALL_IMAGE_MODELS), scale=("small", "gpu"))
-    config = gmlp_config.default()
-    config.data.update(train="", heldout_share=0.05)  # train is to be given
-    recipes.small_image_model(config, name, 64)
-    recipes.gmlp_imagenet(config)
-    config.batch_size, config.steps, config.optimizer.warmup = 128, 5000, 500
-    if scale == "gpu":
-        wide = {key: 3 * config.model[key] for key in ("d_model", "d_ffn", "d_spatial")}
-        config.model.update(layers=2 * config.model.layers, dtype="bfloat16", survival=0.95, **wide)
-        config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * EXAMPLES // 512, 2000
-    config.eval.every = config.checkpoint.every = 1000
-    return config
+    return recipes.small_images(arg, image_size=64, examples=100_000, heldout_share=0.05, steps=5000)

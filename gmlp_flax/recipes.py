@@ -6,6 +6,7 @@ import dataclasses
 
 from ml_collections import ConfigDict
 
+from gmlp_flax import config as gmlp_config
 from gmlp_flax.models.sizes import PUBLISHED
 
 IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
@@ -62,3 +63,30 @@ def deit_imagenet(config: ConfigDict) -> None:
     )
     config.optimizer.update(eps=1e-8, clip=0.0, ema=0.99996)
     config.model.update(survival=0.9, survival_schedule="linear")
+
+
+def small_images(arg: str, *, image_size: int, examples: int, heldout_share: float, steps: int) -> ConfigDict:
+    """The ImageNet recipe on a set of small square pictures, as configs/cifar10.py documents its argument.
+
+    Args:
+        arg: MODEL or MODEL,scale=SCALE.
+        image_size: side of the pictures, a multiple of 8.
+        examples: of an epoch, for the length of `scale=gpu`.
+        heldout_share: of the data, where no held-out data is given.
+        steps: of `scale=small`, a tenth of them warmup.
+
+    Raises:
+        ConfigError: there is no such model or scale.
+    """
+    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu"))
+    config = gmlp_config.default()
+    config.data.update(train="", heldout_share=heldout_share)  # train is to be given
+    small_image_model(config, name, image_size)
+    gmlp_imagenet(config)
+    config.batch_size, config.steps, config.optimizer.warmup = 128, steps, steps // 10
+    if scale == "gpu":
+        wide = {key: 3 * config.model[key] for key in ("d_model", "d_ffn", "d_spatial")}
+        config.model.update(layers=2 * config.model.layers, dtype="bfloat16", survival=0.95, **wide)
+        config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * examples // 512, 2000
+    config.eval.every = config.checkpoint.every = 1000
+    return config

@@ -12,6 +12,6 @@ from gmlp_flax.interop import parity
 def timm_module(name: str) -> ModuleType:
     """A module of timm, or skips the test where timm is not installed."""
     if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed (extra: bench)")
+        pytest.skip("timm is not installed (extra: parity)")
     parity.import_timm()
     return importlib.import_module(f"timm.{name}")

@@ -43,6 +43,7 @@ def _affine(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Ca
     """
 
     def apply(image: Image.Image, argument: float, fill: Fill) -> Image.Image:
+        """The picture moved, of the same size; `fill` where nothing of it comes to lie."""
         a, b, c, d, e, f = matrix(argument, image.size)
         # Pillow's matrices, as these, count from a pixel's corner, OpenCV's from its centre.
         centred = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])

@@ -149,6 +149,7 @@ def _open_shards(folder: Folder, shards: list[Shard]) -> list[Any]:
         open_file = ArrayRecordDataSource
 
     def opened(shard: Shard) -> Any:
+        """The shard's records as a sequence; raises DataError where it is damaged."""
         try:
             file = open_file(shard.file.path)
             count = len(file)

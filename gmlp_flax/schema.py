@@ -14,11 +14,13 @@ class Key(NamedTuple):
 
 
 SCHEMA = {
-    "task": Key("masked_lm", "what is trained", ("masked_lm", "image_classification")),
+    "task": Key("masked_lm", "what is trained", 
+                ("masked_lm", "image_classification", "text_classification", "question_answering")),
     "steps": Key(1000, "optimizer steps of the whole run"),
     "seed": Key(0, "with the step, determines every batch, mask, augmentation and dropped branch"),
     "batch_size": Key(32, "examples a step, over all devices and microbatches"),
     "init_from": Key("", "run folder or checkpoint whose parameters start this run; empty: fresh"),
+    "init_parameters": Key(True, "False: a finetuning run takes the model and vocabulary of init_from alone, a baseline"),
     "model": {
         "block": Key("gmlp", "the token mixer", ("gmlp", "transformer", "mixer", "resmlp", "feed_forward")),
         "layers": Key(6, "number of blocks (the paper's L)"),
@@ -49,6 +51,8 @@ SCHEMA = {
         "vocab_size": Key(2000, "text: rows of the embedding table, and the size of a tokenizer trained here"),
         "scale_embeddings": Key(False, "text: times sqrt(d_model), for blocks that mix tokens at once"),
         "transform": Key(False, "text: BERT's transform layer before the logits (the paper's counts have none)"),
+        "mask_padding": Key(False, "text: attention ignores [PAD]; spatial projections never do (paper)"),
+        "pooler": Key(False, "text classification: BERT's tanh layer between [CLS] and the head"),
         "image_size": Key((224, 224), "images: height and width"),
         "patch_size": Key((16, 16), "images: height and width of a patch"),
         "channels": Key(3, "images: 3 for RGB, 1 for grey", (1, 3)),
@@ -95,6 +99,18 @@ SCHEMA = {
         "random_share": Key(0.1, "share of the predicted that a random token replaces; the rest stays"),
         "static": Key(False, "mask each sequence once, instead of anew each time that it is seen"),
     },
+    "glue": {
+        "task": Key("sst2", "what text classification learns: a task of GLUE, or SNLI",
+                    ("sst2", "cola", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "snli")),
+    },
+    "squad": {
+        "version": Key("v1.1", "SQuAD v1.1, or v2.0 with questions that have no answer", ("v1.1", "v2.0")),
+        "stride": Key(128, "tokens from one window of a passage to the next"),
+        "max_query": Key(64, "a question's tokens at most; the rest is cut off"),
+        "max_answer": Key(30, "tokens of an answer at most"),
+        "n_best": Key(20, "starts and ends that are combined a window, and answers kept a question"),
+        "null_threshold": Key(0.0, "v2.0: no answer where its score exceeds the best answer's by more than this"),
+    },
     "optimizer": {
         "learning_rate": Key(1e-3, "peak of the schedule"),
         "schedule": Key("cosine", "after the warmup", ("cosine", "linear", "constant")),
@@ -133,5 +149,6 @@ AT_LEAST = {
     0: ("seed", "eval.every", "eval.batch_size", "data.max_bad_records", "optimizer.warmup", "optimizer.clip",
         "checkpoint.keep_best", "augment.randaugment_std", "augment.color_jitter", "augment.mixup", "augment.cutmix"),
     1: ("steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
-        "masking.max_predictions", "augment.randaugment_layers", "augment.repeats"),
+        "masking.max_predictions", "augment.randaugment_layers", "augment.repeats", "squad.stride",
+        "squad.max_query", "squad.max_answer", "squad.n_best"),
 }

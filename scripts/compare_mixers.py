@@ -15,102 +15,36 @@ import argparse
 import concurrent.futures
 import json
 import os
-import shlex
-import signal
 import statistics
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
+
+from running import ROOT, Runs, results
 
 from gmlp_flax import cli, config
 from gmlp_flax.models.sizes import PUBLISHED
-from gmlp_flax.training.errors import RunError
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CONFIG = "configs/c4_ablation.py"
+CONFIG = os.path.join(ROOT, "configs", "c4_ablation.py")
 MODELS = ("bert_rel", "mixer", "linear", "additive", "multiplicative", "sgu", "amlp_36")
 PROBE_SEED = 100
 
 
-class Runs:
-    """Trains runs, some at a time. Where its block ends early, those under way save and stop, others are not begun.
-
-    Args:
-        args: the command line.
-    """
-
-    def __init__(self, args: argparse.Namespace):
-        self._args, self._pool = args, concurrent.futures.ThreadPoolExecutor(args.jobs)
-        self._under_way: set[subprocess.Popen] = set()
-        self._lock, self._stopped = threading.Lock(), False
-
-    def submit(self, name: str, model: str, *flags: str) -> concurrent.futures.Future:
-        """Trains one run unless it is finished; the future gives its held-out perplexity, or raises RunError."""
-        return self._pool.submit(self._train, name, model, flags)
-
-    def _train(self, name: str, model: str, flags: tuple[str, ...]) -> float:
-        workdir = os.path.join(self._args.out, name)
-        result = os.path.join(workdir, "result.json")
-        if not os.path.exists(result):
-            command = [
-                sys.executable, "-m", "gmlp_flax.train", f"--config={CONFIG}:{model},scale=small",
-                f"--workdir={workdir}", *self._args.flags, *flags,
-            ]
-            if self._run(command, f"{workdir}.log"):
-                raise RunError(f"the run {workdir} failed: its output is in {workdir}.log")
-            if not os.path.exists(result):
-                raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
-        with open(result) as file:
-            return json.load(file)["eval"]["perplexity"]
-
-    def _run(self, command: list[str], log_path: str) -> int:
-        """Runs a command; its exit code, its output in a log."""
-        os.makedirs(self._args.out, exist_ok=True)
-        with open(log_path, "a") as log:
-            print(shlex.join(command), file=log, flush=True)
-            with self._lock:
-                if self._stopped:
-                    return 0
-                process = subprocess.Popen(
-                    command, cwd=ROOT, env=environment(self._args.threads), stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=log,
-                )
-                self._under_way.add(process)
-            code = process.wait()
-            self._under_way.discard(process)
-            return code
-
-    def __enter__(self) -> Runs:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            self._stopped = True
-            for process in list(self._under_way):
-                process.terminate()
-        self._pool.shutdown(cancel_futures=True)
+def training(args: argparse.Namespace, model: str, *flags: str) -> list[str]:
+    """The flags that train a model."""
+    return [f"--config={CONFIG}:{model},scale=small", *args.flags, *flags]
 
 
 def perplexities(runs: dict[tuple, concurrent.futures.Future]) -> dict[tuple, float]:
-    """What all runs give; raises the RunError of the first that fails, as soon as it does."""
-    for run in concurrent.futures.as_completed(runs.values()):
-        run.result()
-    return {key: run.result() for key, run in runs.items()}
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Of a run that shares the machine's cores with others: XLA makes as many threads as it believes to have cores."""
-    return os.environ | {"PYTHONPATH": ROOT, "PJRT_NPROC": str(threads)}
+    """What all runs end with; raises the RunError of the first that fails."""
+    return {key: metrics["perplexity"] for key, metrics in results(runs).items()}
 
 
 def best_rates(args: argparse.Namespace, runs: Runs) -> dict[str, str]:
     """The best of `args.rates` for each model after a short run at each."""
     found = perplexities({
-        (model, rate): runs.submit(
-            f"probe-{model}-{rate}", model, f"--config.optimizer.learning_rate={rate}",
-            f"--config.steps={args.probe_steps}", f"--config.seed={PROBE_SEED}",
-        )
+        (model, rate): runs.submit(f"probe-{model}-{rate}", training(
+            args, model, f"--config.optimizer.learning_rate={rate}", f"--config.steps={args.probe_steps}",
+            f"--config.seed={PROBE_SEED}",
+        ))
         for model in args.models for rate in args.rates
     })
     for model in args.models:
@@ -120,13 +54,13 @@ def best_rates(args: argparse.Namespace, runs: Runs) -> dict[str, str]:
 
 def compare(args: argparse.Namespace) -> list[dict]:
     """Runs all that is asked for; one object a model, best first."""
-    with Runs(args) as runs:
+    with Runs(args.out, args.jobs) as runs:
         rates = best_rates(args, runs) if args.rates else {}
         found = perplexities({
-            (model, seed): runs.submit(
-                f"{model}-{seed}", model, f"--config.seed={seed}",
+            (model, seed): runs.submit(f"{model}-{seed}", training(
+                args, model, f"--config.seed={seed}",
                 *([f"--config.optimizer.learning_rate={rates[model]}"] if rates else []),
-            )
+            ))
             for seed in args.seeds for model in args.models
         })
     rows = []
@@ -166,7 +100,7 @@ def listed(kind: Callable[[str], object]) -> Callable[[str], list]:
 def small_model(name: str) -> str:
     """The name, of a model that the config has in small; raises ArgumentTypeError."""
     try:
-        config.from_file(os.path.join(ROOT, CONFIG), f"{name},scale=small")
+        config.from_file(CONFIG, f"{name},scale=small")
     except config.ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return name
@@ -190,14 +124,12 @@ def arguments() -> argparse.Namespace:
     args.out = os.path.abspath(args.out)
     data = args.data if ":" in args.data else os.path.abspath(args.data)
     args.flags = [f"--config.data.train={data}", *args.flags]
-    args.threads = max(1, len(os.sched_getaffinity(0)) // args.jobs)
     return args
 
 
 def main() -> None:
     """Runs, prints, writes."""
     args = arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C, which leaves no run behind.
     rows = compare(args)
     show(rows)
     with open(os.path.join(args.out, "table.json"), "w") as file:

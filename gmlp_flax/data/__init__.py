@@ -10,6 +10,9 @@ Nothing here knows of models or devices, and nothing imports jax. Import the mod
     tokenizer        text -> ids and back: SentencePiece models (train, load) and WordPiece vocabularies
     prepare          corpus -> token ids on disk (the format: prepared), on all cores, resumed after a kill
     packing          prepared ids -> fixed-length windows, and (seed, step) -> a batch of them
+    sentences        GLUE's tasks and SNLI: labelled sentences and pairs (sentence_tasks, sentence_rows)
+    pairs            encoded texts -> [CLS] a [SEP] b [SEP]
+    squad            SQuAD's questions; squad_windows, squad_answers and squad_metrics: to windows, back to text, scored
     images           decode, and the views used for training and evaluation
     pipeline         source -> this host's batches
     cache            files that are built once, checked, and replaced atomically

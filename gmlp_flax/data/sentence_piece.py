@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -89,6 +90,20 @@ class SentencePieces:
         # A list of int32 arrays is made twice as fast as one of lists is read.
         return self._processor.encode(list(map(_utf8, texts)), num_threads=threads, return_type="numpy")
 
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See Tokenizer.encode_with_offsets."""
+        text = _utf8(text).decode()
+        found = self._processor.encode(text, return_type="offset_mapping")
+        ids, spans = np.array(found["ids"], np.int32), np.array(found["offsets"], np.int32).reshape(-1, 2)
+        # Of the pieces that one character becomes, its bytes above all, the last has its place and the others none.
+        last = np.where(spans[:, 0] < spans[:, 1], np.arange(len(spans)), len(spans))
+        shared = np.minimum(np.minimum.accumulate(last[::-1])[::-1], len(spans) - 1)
+        spans = spans[shared]
+        for place in np.flatnonzero([start < stop and _is_blank(text[start]) for start, stop in spans.tolist()]):
+            start, stop = spans[place]
+            spans[place, 0] = next((i for i in range(start, stop) if not _is_blank(text[i])), stop)
+        return ids, spans
+
     def encode_after(self, text: str) -> list[int]:
         """`encode` of a text that goes on where another token ends: without the space that begins a line."""
         if not text or text[0].isspace():
@@ -152,6 +167,11 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
 def _utf8(text: str) -> bytes:
     """The text with `?` for lone surrogates, which JSON allows and UTF-8 does not."""
     return text.encode("utf-8", "replace")
+
+
+def _is_blank(character: str) -> bool:
+    """True of white space and of what has no width, which models take for white space or leave out."""
+    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
 
 
 def _chunks(document: str) -> Iterator[str]:

@@ -83,6 +83,19 @@ class Tokenizer:
         """`encode` of each text as int32 [tokens], on so many threads; None for all cores."""
         return self._engine.encode_batch(texts, threads or os.cpu_count() or 1)
 
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """`encode`, and what each token stands for in the text as it is given, before it is normalised.
+
+        A token stands for text[start:stop], without white space before it: nothing, where it is white space alone.
+        Tokens that are parts of one character, such as its bytes, each stand for all of it. Neither start nor stop ever
+        decreases.
+
+        Returns:
+            ids: int32 [tokens].
+            spans: int32 [tokens, 2], start and stop in characters.
+        """
+        return self._engine.encode_with_offsets(text)
+
     def encode_masked(self, text: str) -> list[int]:
         """The text's token ids with [MASK] for each literal "[MASK]" in it.
 

@@ -65,6 +65,11 @@ class WordPieces:
         encodings = map(self._tokenizer.encode, texts) if threads == 1 else self._tokenizer.encode_batch_fast(texts)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See Tokenizer.encode_with_offsets."""
+        encoding = self._tokenizer.encode(_valid(text))
+        return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
+
     def encode_after(self, text: str) -> list[int]:
         """`encode`: a special piece ends a word, so what follows begins one."""
         return self.encode(text)

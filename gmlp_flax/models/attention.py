@@ -21,6 +21,22 @@ def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.A
     return jnp.einsum("...nd,...md->...nm", q, k, preferred_element_type=precise_dtype) * q.shape[-1] ** -0.5
 
 
+def hide_padding(scores: jax.Array, seen: jax.Array | None, heads: bool = False) -> jax.Array:
+    """Takes keys out of the softmax.
+
+    Args:
+        scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch may be left out.
+        seen: bool [batch, keys], False for padding; none: all stay.
+
+    Returns:
+        The scores, with a batch, the least number of their type where a key is hidden; or, where none is, as given.
+    """
+    if seen is None:
+        return scores
+    keys = seen[:, None, None] if heads else seen[:, None]
+    return jnp.where(keys, scores, jnp.finfo(scores.dtype).min)
+
+
 def mix(scores: jax.Array, v: jax.Array) -> jax.Array:
     """softmax(scores) v, the softmax in the type of the scores.
 
@@ -98,14 +114,20 @@ class MultiHeadAttention(nnx.Module):
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs)
         self.spec = spec
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] to the same."""
+    def scores_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """[batch, tokens, d_model] to scores [batch, heads, tokens, tokens], whose softmax weighs, and values
+        [batch, heads, tokens, d_model / heads]. Without content terms the scores have no batch."""
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
-        *q_k, v = heads.transpose(2, 0, 3, 1, 4)  # each [batch, heads, tokens, d_model / heads]
+        *q_k, v = heads.transpose(2, 0, 3, 1, 4)
         bias = self.relative(tokens) if self.relative else 0
-        scores = scaled_scores(*q_k, self.spec.precise_dtype) + bias if self.content else bias
-        return self.out(mix(scores, v).swapaxes(1, 2).reshape(batch, tokens, width))
+        return scaled_scores(*q_k, self.spec.precise_dtype) + bias if self.content else bias, v
+
+    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same; keys as in `hide_padding`."""
+        scores, v = self.scores_and_values(x)
+        mixed = mix(hide_padding(scores, seen, heads=True), v)
+        return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
 
 
 class TinyAttention(nnx.Module):
@@ -120,7 +142,13 @@ class TinyAttention(nnx.Module):
         self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero)
         self.precise_dtype = spec.precise_dtype
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] to [batch, tokens, d_out]."""
+    def scores_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """[batch, tokens, d_model] to scores [batch, tokens, tokens], whose softmax weighs, and values [batch, tokens,
+        d_attn]."""
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
-        return self.out(mix(scaled_scores(q, k, self.precise_dtype), v))
+        return scaled_scores(q, k, self.precise_dtype), v
+
+    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, tokens, d_out]; keys as in `hide_padding`."""
+        scores, v = self.scores_and_values(x)
+        return self.out(mix(hide_padding(scores, seen), v))

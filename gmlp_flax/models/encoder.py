@@ -67,12 +67,13 @@ class Encoder(nnx.Module):
         self.norm = block.final_norm(spec, spec.d_model)
         self.spec = spec
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: jax.Array, key: jax.Array | None = None, seen: jax.Array | None = None) -> jax.Array:
         """Runs the stack.
 
         Args:
             x: [batch, tokens, d_model] in the compute type.
             key: a random key for training (stochastic depth, dropout); none for evaluation.
+            seen: bool [batch, tokens], False for padding, which attention then ignores; none: there is none.
 
         Returns:
             [batch, tokens, d_model], normalised.
@@ -87,7 +88,7 @@ class Encoder(nnx.Module):
 
         def layer(x, inputs):
             params, survival, layer_key = inputs
-            return nnx.merge(definition, params)(x, Residual(spec, survival, layer_key)), None
+            return nnx.merge(definition, params)(x, Residual(spec, survival, layer_key), seen), None
 
         if spec.remat != "none":
             # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.

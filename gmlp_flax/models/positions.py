@@ -1,8 +1,9 @@
-"""Learned absolute positions, added to what a stem or an embedding gives."""
+"""Learned vectors added to what a stem or an embedding gives: of positions, and of the segments of a pair."""
 
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.spec import EncoderSpec
@@ -25,3 +26,17 @@ class LearnedPositions(nnx.Module):
         if tokens > rows:
             raise ValueError(f"the positions were made for at most {rows} tokens and were given {tokens}")
         return x + self.table[:tokens].astype(x.dtype)
+
+
+class LearnedSegments(nnx.Module):
+    """One vector for each of the two texts of a pair, `table` [2, d_model], as BERT has them.
+
+    They start at 0: models of the paper are pretrained on single texts, and stay what they are until finetuned.
+    """
+
+    def __init__(self, spec: EncoderSpec):
+        self.table = nnx.Param(jnp.zeros((2, spec.d_model), spec.param_dtype))
+
+    def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] and int [batch, tokens], 0 or 1, to the first's shape and type."""
+        return x + self.table[...].astype(x.dtype)[segments]

@@ -1,4 +1,4 @@
-"""Text models around an encoder: the masked language model."""
+"""Text models around an encoder: the masked language model, and the two that are finetuned from it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.encoder import Encoder, dropout
 from gmlp_flax.models.layers import LayerNorm, activation, Linear
-from gmlp_flax.models.positions import LearnedPositions
+from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
 from gmlp_flax.models.spec import EncoderSpec
 
+_BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
-class MaskedLM(nnx.Module):
-    """Token embedding, encoder, and logits through the same embedding table plus an output bias.
 
-    No padding mask, and no position embedding unless the spec asks for absolute ones (paper, section 4). The
-    published parameter counts leave no room for a second table of the vocabulary nor for BERT's transform layer; the
-    latter is an option.
+class TextModel(nnx.Module):
+    """Token embedding and encoder, which all text models share by the names of their parameters.
+
+    There is no position embedding unless the spec asks for absolute ones (paper, section 4).
 
     `scale_embeddings` multiplies what enters the encoder by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Blocks
     whose first branch mixes tokens at once, Transformer and Mixer, otherwise drown a token's own embedding, of standard
@@ -25,23 +25,51 @@ class MaskedLM(nnx.Module):
     """
 
     def __init__(
-        self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False, scale_embeddings: bool = False
+        self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
+        segments: bool = False,
     ):
-        init = nnx.initializers.normal(0.02)  # BERT's
-        self.embedding = nnx.Param(init(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype))
+        self.embedding = nnx.Param(_BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype))
         self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
+        self.segments = LearnedSegments(spec) if segments else None
         self.encoder = Encoder(spec, rngs)
-        self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
-        self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
-        self.bias = nnx.Param(jnp.zeros((vocab_size,), spec.param_dtype))
         self.scale = spec.d_model**0.5 if scale_embeddings else 1
         self.spec = spec
 
-    def hidden(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Token ids [batch, tokens] to the last layer's normalised states [batch, tokens, d_model]."""
+    def hidden(
+        self, tokens: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None,
+        seen: jax.Array | None = None,
+    ) -> jax.Array:
+        """The last layer's normalised states.
+
+        Args:
+            tokens: int [batch, tokens].
+            key: a random key for training, none for evaluation.
+            segments: int [batch, tokens], 0 or 1, for a model that has them.
+            seen: bool [batch, tokens], False for padding that attention is to ignore; none: it sees all.
+
+        Returns:
+            [batch, tokens, d_model] in the compute type.
+        """
         x = jnp.take(self.embedding[...], tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x)
-        return self.encoder(self.scale * x, key)
+        x = x if self.segments is None else self.segments(x, segments)
+        return self.encoder(self.scale * x, key, seen)
+
+
+class MaskedLM(TextModel):
+    """Logits through the embedding table itself plus an output bias.
+
+    The published parameter counts leave no room for a second table of the vocabulary nor for BERT's transform layer;
+    the latter is an option.
+    """
+
+    def __init__(
+        self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False, scale_embeddings: bool = False
+    ):
+        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings)
+        self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
+        self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
+        self.bias = nnx.Param(jnp.zeros((vocab_size,), spec.param_dtype))
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """States [..., d_model], best only those that need predicting, to float32 logits [..., vocab_size]."""
@@ -51,16 +79,56 @@ class MaskedLM(nnx.Module):
         scores = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype)
         return scores + self.bias[...]
 
-    def __call__(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None, seen: jax.Array | None = None
+    ) -> jax.Array:
         """Logits at some positions of each sequence.
 
         Args:
-            tokens: int [batch, tokens].
+            tokens, key, seen: as in `hidden`.
             positions: int [batch, predictions], where to predict.
-            key: a random key for training, none for evaluation.
 
         Returns:
             float32 [batch, predictions, vocab_size].
         """
-        hidden = self.hidden(tokens, key)
+        hidden = self.hidden(tokens, key, seen=seen)
         return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip"))
+
+
+class SequenceClassifier(TextModel):
+    """Classes of a text, or of a pair of texts, read off the [CLS] token's last state (paper, section 4.4).
+
+    `pooler` puts BERT's layer of its own and a tanh before the head, which the paper does not mention.
+    """
+
+    def __init__(
+        self, spec: EncoderSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pooler: bool = False,
+        scale_embeddings: bool = False,
+    ):
+        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, segments=True)
+        self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
+        self.head = Linear(spec, spec.d_model, classes, rngs, init=_BERT)
+
+    def __call__(
+        self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
+    ) -> jax.Array:
+        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout as elsewhere, on that state."""
+        encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
+        pooled = self.hidden(tokens, encoder_key, segments, seen)[:, 0].astype(self.spec.precise_dtype)
+        if self.pooler is not None:
+            pooled = jnp.tanh(self.pooler(pooled))
+        return self.head(dropout(pooled, self.spec.dropout, head_key))
+
+
+class SpanPredictor(TextModel):
+    """Where an answer starts and where it ends: two scores for each token (BERT, for SQuAD)."""
+
+    def __init__(self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False):
+        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, segments=True)
+        self.spans = Linear(spec, spec.d_model, 2, rngs, init=_BERT)
+
+    def __call__(
+        self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
+    ) -> jax.Array:
+        """float32 scores [batch, tokens, 2], of starts and of ends; arguments as in `hidden`."""
+        return self.spans(self.hidden(tokens, key, segments, seen).astype(self.spec.precise_dtype))

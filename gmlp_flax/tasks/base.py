@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from gmlp_flax.models.spec import EncoderSpec
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
+Outputs = dict[str, Any]  # name -> array, the leading axis the example
 
 EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
 
@@ -35,8 +37,11 @@ class Task(abc.ABC):
         unit: what throughput counts, "tokens" or "images".
         units_per_example: how many of them an example has.
         shared_assets: those of `assets` that a run must share with the one whose parameters start it.
+        inherits: keys of config.model that a run takes from that other one.
         heads: those of `assets` that it need not share: where they differ, the parameters whose paths begin with the
             value start anew.
+        added: beginnings of paths of parameters that the other model may lack; they then start anew.
+        inherited: `shared_assets` of the other run, by name, for a run that begins.
     """
 
     metrics: tuple[str, ...] = ("loss", "accuracy")
@@ -44,10 +49,12 @@ class Task(abc.ABC):
     unit: str
     units_per_example: int = 1
     shared_assets: tuple[str, ...] = ()
+    inherits: tuple[str, ...] = ()
     heads: Mapping[str, str] = {}
+    added: tuple[str, ...] = ()
 
-    def __init__(self, config: ConfigDict, folder: str):
-        self.config, self.folder = config, folder
+    def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
+        self.config, self.folder, self.inherited = config, folder, inherited
 
     @abc.abstractmethod
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
@@ -58,12 +65,18 @@ class Task(abc.ABC):
         """The summed loss, which is differentiated, and all `metrics`. `batch["key"]` holds a key an example."""
 
     @abc.abstractmethod
-    def evaluate(self, params: Any, batch: Batch) -> Sums:
-        """Sums over the examples of an evaluation batch, each counted `batch["weight"]` times, "examples" included."""
+    def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
+        """An evaluation batch.
+
+        Returns:
+            Sums over its examples, each counted `batch["weight"]` times, "examples" included; and what else `summarize`
+            and `prediction_files` need of each example, arrays [batch, ...]: {} for most tasks. With outputs, batches
+            have an "index" that gives the order of the examples.
+        """
 
     @abc.abstractmethod
-    def summarize(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
-        """The metrics of a whole evaluation, for people."""
+    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+        """The metrics of a whole evaluation, for people; `outputs` as numpy arrays [examples, ...]."""
 
     @abc.abstractmethod
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
@@ -80,6 +93,10 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def assets(self) -> dict[str, bytes]:
         """The files that predictions need beside the parameters, by name; the run folder and each checkpoint hold them."""
+
+    def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
+        """The predictions of a whole evaluation as official scorers read them: content by name. None for most tasks."""
+        return {}
 
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""

@@ -21,7 +21,7 @@ from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.readable import UNREAD, Readable, SharedBadRecords
 from gmlp_flax.data.real_labels import RealLabels
 from gmlp_flax.models.image import ImageClassifier, token_count
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Sums, Task, weighted
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, weighted
 from gmlp_flax.tasks.mixing import blend, own_weights, pair_keys, partners
 
 CLASSES_FILE = "classes.json"
@@ -95,7 +95,7 @@ class ImageClassification(Task):
         }
         return sums["loss"][0], sums
 
-    def evaluate(self, params: Any, batch: Batch) -> Sums:
+    def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32 [batch].
 
         Pictures with the label readable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
@@ -113,9 +113,9 @@ class ImageClassification(Task):
         if "real" in batch:
             real = batch["real"]
             sums["real"] = weighted((best[:, :1] == real).any(-1), read * (real >= 0).any(-1))
-        return sums
+        return sums, {}
 
-    def summarize(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         """Top-1, top-5, ReaL accuracy and loss of the pictures that were read, and how many were not.
 
         Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import os
 import sys
@@ -15,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from ml_collections import ConfigDict
 
 from gmlp_flax.data import (
     corpora, embedded, in_memory, packing, pipeline, prepare, prepared, tokenizer_training,
@@ -24,9 +22,8 @@ from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.selection import Selection
 from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Sums, Task, cache_folder, require_path, weighted
-
-TOKENIZER_FILE = "tokenizer.model"
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, cache_folder, weighted
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, given_tokenizer, require_rows
 
 
 class Masked(NamedTuple):
@@ -85,14 +82,10 @@ class MaskedLanguageModeling(Task):
     unit = "tokens"
     shared_assets = (TOKENIZER_FILE,)
 
-    def __init__(self, config: ConfigDict, folder: str):
-        super().__init__(config, folder)
-        self.units_per_example = config.model.length
-        if config.model.vocab_size < self.tokenizer.vocab_size:
-            raise DataError(
-                f"the tokenizer has {self.tokenizer.vocab_size} pieces, config.model.vocab_size is "
-                f"{config.model.vocab_size}: raise it, or train a smaller tokenizer"
-            )
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.units_per_example = self.config.model.length
+        require_rows(self, self.tokenizer)
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
@@ -109,10 +102,10 @@ class MaskedLanguageModeling(Task):
         sums = self._sums(params, masked, masked.weights, key)
         return sums["loss"][0], sums
 
-    def evaluate(self, params: Any, batch: Batch) -> Sums:
+    def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         masked = self.fixed_mask(batch, self.config.eval.seed)
         sums = self._sums(params, masked, masked.weights * batch["weight"][:, None], None)
-        return sums | {"examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}
+        return sums | {"examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
         """Masks each sequence with its own key: [batch] and [batch, tokens]."""
@@ -125,13 +118,14 @@ class MaskedLanguageModeling(Task):
         return self.mask(jax.vmap(functools.partial(jax.random.fold_in, base))(batch["index"]), batch["tokens"])
 
     def _sums(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
-        logits = self.apply(params, masked.inputs, masked.positions, key)
+        seen = masked.inputs != self.tokenizer.pad_id if self.config.model.mask_padding else None
+        logits = self.apply(params, masked.inputs, masked.positions, key, seen)
         target_logits = jnp.take_along_axis(logits, masked.targets[..., None], -1, mode="clip")[..., 0]
         losses = jax.nn.logsumexp(logits, axis=-1) - target_logits
         hits = jnp.argmax(logits, axis=-1) == masked.targets
         return {"loss": weighted(losses, weights), "accuracy": weighted(hits, weights)}
 
-    def summarize(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         loss, predictions = sums["loss"]
         mean = loss / predictions
         perplexity = math.exp(mean) if mean < 700 else math.inf
@@ -145,26 +139,19 @@ class MaskedLanguageModeling(Task):
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run folder's, the one that the config names, that of prepared data; else one trained on the text.
+        """The run folder's, the one that the config names, that of prepared data or of `config.init_from`; else one trained
+        on the text.
 
         Raises:
             DataError: two of those that are there differ, or one is damaged.
         """
         data = self.config.data
-        places = {"this run's": os.path.join(self.folder, TOKENIZER_FILE)}
-        if not os.path.exists(places["this run's"]):
-            del places["this run's"]
-        if data.tokenizer:
-            places["config.data.tokenizer"] = require_path(data.tokenizer, "data.tokenizer")
-        for key in ("train", "heldout"):
-            if data[key] and prepared.is_prepared(data[key]):
-                places[f"that of config.data.{key}"] = os.path.join(data[key], prepared.TOKENIZER)
-        found = {f"{what}, {path}": Tokenizer.load(path) for what, path in places.items()}
-        for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):
-            if tokenizer != next_tokenizer:
-                raise DataError(f"two different tokenizers: {what}, and {other}; train and evaluate with one of them")
-        if found:
-            return next(iter(found.values()))
+        of_prepared = {
+            f"that of config.data.{key}": os.path.join(data[key], prepared.TOKENIZER)
+            for key in ("train", "heldout") if data[key] and prepared.is_prepared(data[key])
+        }
+        if (given := given_tokenizer(self, of_prepared)) is not None:
+            return given
         corpus, selection = self._corpus("train")
         with _about("data.train"):
             return tokenizer_training.cached_tokenizer(

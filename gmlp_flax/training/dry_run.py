@@ -24,7 +24,9 @@ from gmlp_flax.training.errors import RunError
 def dataless_task(config: ConfigDict, classes: int = 1000) -> Task:
     """The task of a config, with as many classes or the vocabulary that it names, and no data behind it."""
     task = tasks.TASKS[config.task]
-    tokenizer = types.SimpleNamespace(special_ids=tuple(range(5)), mask_id=4, vocab_size=config.model.vocab_size)
+    tokenizer = types.SimpleNamespace(
+        special_ids=tuple(range(5)), pad_id=0, mask_id=4, vocab_size=config.model.vocab_size
+    )
     stand_ins = {"tokenizer": tokenizer, "classes": tuple(map(str, range(classes)))}
     return type(f"Dataless{task.__name__}", (task,), stand_ins)(config, "")
 
@@ -58,10 +60,17 @@ def lower(config: ConfigDict, mesh: Mesh) -> jax.stages.Lowered:
 
 def batch_shapes(config: ConfigDict, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and shardings of a training batch."""
-    size, model = config.batch_size, config.model
-    if config.task == "masked_lm":
-        shapes = {"tokens": ((size, model.length), jnp.int32), "index": ((size,), jnp.int32)}
-    else:
-        shapes = {"image": ((size, *model.image_size, model.channels), jnp.uint8), "label": ((size,), jnp.int32)}
+    text, number = ((config.model.length,), jnp.int32), ((), jnp.int32)
+    image = ((*config.model.image_size, config.model.channels), jnp.uint8)
+    pair = {"tokens": text, "segments": text, "index": number}
+    shapes = {
+        "masked_lm": {"tokens": text, "index": number},
+        "image_classification": {"image": image, "label": number},
+        "text_classification": pair | {"label": number, "part": number},
+        "question_answering": pair | {"start": number, "end": number},
+    }[config.task]
     sharding = partition.over_batch(mesh)
-    return {name: jax.ShapeDtypeStruct(*shape, sharding=sharding) for name, shape in shapes.items()}
+    return {
+        name: jax.ShapeDtypeStruct((config.batch_size, *shape), dtype, sharding=sharding)
+        for name, (shape, dtype) in shapes.items()
+    }

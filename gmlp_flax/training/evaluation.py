@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
-from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.base import Outputs, Task
 from gmlp_flax.training import partition
 from gmlp_flax.training.step import make_eval_step
 
@@ -21,24 +22,44 @@ class Evaluator:
         self.task, self.mesh = task, mesh
         self._step: Callable = make_eval_step(task, mesh)
 
-    def __call__(self, params: Any, ema: Any = None) -> dict[str, float]:
-        """Metrics over all held-out examples, each counted once; those of the running mean as `ema_...` beside them."""
-        metrics = self._score(params)
-        if ema is not None:
-            metrics |= {f"ema_{name}": value for name, value in self._score(ema).items()}
-        return metrics
+    def __call__(self, params: Any, ema: Any = None) -> tuple[dict[str, float], Outputs]:
+        """Scores parameters and, where there is one, their running mean.
 
-    def _score(self, params: Any) -> dict[str, float]:
-        sums = None
+        Returns:
+            Metrics over all held-out examples, each counted once, those of the mean as `ema_...` beside them; and the
+            task's outputs, the mean's where there is one: numpy arrays, the leading axis the example.
+        """
+        metrics, outputs = self._score(params)
+        if ema is not None:
+            of_mean, outputs = self._score(ema)
+            metrics |= {f"ema_{name}": value for name, value in of_mean.items()}
+        return metrics, outputs
+
+    def _score(self, params: Any) -> tuple[dict[str, float], Outputs]:
+        sums, kept = None, []
         with self.task.evaluation_batches(jax.process_index(), jax.process_count()) as batches:
             for host_batch in batches:
                 batch = partition.put_batch(self.mesh, host_batch)
                 if sums is None:
-                    shapes = jax.eval_shape(self.task.evaluate, params, batch)
-                    sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-                sums = self._step(params, batch, sums)
+                    shapes, _ = jax.eval_shape(self.task.evaluate, params, batch)
+                    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+                    # Where the step leaves its sums: anywhere else, the second batch would compile it again.
+                    sums = jax.device_put(zeros, partition.replicated(self.mesh))
+                sums, outputs = self._step(params, batch, sums)
+                kept.append(outputs)
         totals = {name: (float(total), float(weight)) for name, (total, weight) in jax.device_get(sums).items()}
         counted, expected = totals["examples"][1], self.task.evaluation_examples()
         if counted != expected:
             raise AssertionError(f"evaluation counted {counted:g} examples of {expected}")
-        return self.task.summarize(totals)
+        outputs = _in_order(kept)
+        return self.task.summarize(totals, outputs), outputs
+
+
+def _in_order(kept: list[Outputs]) -> Outputs:
+    """The outputs of all batches, one row an example, by "index"; without padding."""
+    if not kept[0]:
+        return {}
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *map(partition.gather, kept))
+    real = np.flatnonzero(whole.pop("weight"))
+    order = real[np.argsort(whole["index"][real], kind="stable")]
+    return {name: values[order] for name, values in whole.items()}

@@ -49,9 +49,10 @@ class Run:
         config_lib.validate(config)
         partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
         partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
+        config, inherited = warm_start.inherit(config, workdir)
         folder.make(workdir)
         self.config, self.workdir, self.mesh = config, workdir, partition.make_mesh()
-        self.task = tasks.create(config, workdir)
+        self.task = tasks.create(config, workdir, inherited)
         self.shapes = model_shapes(self.task)
         self.task.evaluation_examples()
         self.optimizer = optimizer.make(config, self.shapes)
@@ -160,7 +161,7 @@ class Run:
             tracker.log(done, {f"train/{name}": value for name, value in means.items()})
 
     def _evaluate(self, state: TrainState, done: int) -> None:
-        metrics = self.evaluator(state.params, state.ema)
+        metrics, _ = self.evaluator(state.params, state.ema)
         self.metrics.write({"step": done, "eval": metrics})
         self.progress.say(f"step {done}  held out: " + "  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
         for tracker in self.trackers:
@@ -182,7 +183,7 @@ class Run:
             print(f"resuming {self.workdir} at step {done}", file=sys.stderr)
             return state, done
         shardings = jax.tree.map(lambda x: x.sharding, template)
-        if self.config.init_from:
+        if self.config.init_from and self.config.init_parameters:
             return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.shapes, self.mesh)), 0
         fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
         return fresh(jax.random.key(self.config.seed)), 0

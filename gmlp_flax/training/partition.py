@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gmlp_flax.training.errors import RunError
@@ -47,6 +48,11 @@ def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     """This host's share of a batch, as the global batch on the devices. Returns before the copy is done."""
     sharding = over_batch(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}
+
+
+def gather(tree: Any) -> Any:
+    """Arrays split over the batch as whole numpy arrays, on every host."""
+    return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def describe(tree: Any, mesh: Mesh) -> Any:

@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.base import Outputs, Task
 from gmlp_flax.training import partition, schedule
 from gmlp_flax.training.state import Sums, TrainState
 
@@ -91,11 +91,17 @@ def make_train_step(
     )
 
 
-def make_eval_step(task: Task, mesh: Mesh) -> Callable[[Any, Batch, Sums], Sums]:
-    """Compiles (params, batch, sums so far) -> sums. Padding carries weight 0 in `batch["weight"]`."""
+def make_eval_step(task: Task, mesh: Mesh) -> Callable[[Any, Batch, Sums], tuple[Sums, Outputs]]:
+    """Compiles (params, batch, sums so far) -> sums and the task's outputs, of which "index" and "weight" tell which
+    example each row is, and whether it is padding (weight 0)."""
 
-    def step(params: Any, batch: Batch, sums: Sums) -> Sums:
-        return jax.tree.map(jnp.add, sums, task.evaluate(params, batch))
+    def step(params: Any, batch: Batch, sums: Sums) -> tuple[Sums, Outputs]:
+        found, outputs = task.evaluate(params, batch)
+        if outputs:
+            outputs = outputs | {name: batch[name] for name in ("index", "weight")}
+        return jax.tree.map(jnp.add, sums, found), outputs
 
     sharded, replicated = partition.over_batch(mesh), partition.replicated(mesh)
-    return jax.jit(step, donate_argnums=2, in_shardings=(replicated, sharded, replicated), out_shardings=replicated)
+    return jax.jit(
+        step, donate_argnums=2, in_shardings=(replicated, sharded, replicated), out_shardings=(replicated, sharded)
+    )

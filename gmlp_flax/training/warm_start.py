@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import traverse_util
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
 from gmlp_flax.models import spatial, toeplitz
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import folder, partition
+from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import require_fit
 
 # Dense projections over tokens, [layers, tokens, tokens] with a bias beside: gMLP's and ResMLP's.
 DENSE = ("spatial/weight", "token_linear/weight")
+
+
+def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
+    """What a run takes over from `config.init_from` before its model can be made.
+
+    Args:
+        config: as given.
+        workdir: the run folder. A run that goes on finds there what it took over, and does not need the other one.
+
+    Returns:
+        The config with the other run's model, as far as the task inherits it; and the task's shared files.
+
+    Raises:
+        RunError: there is no such run or checkpoint.
+    """
+    task = tasks.TASKS[config.task]
+    if not config.init_from or not task.shared_assets:
+        return config, {}
+    own, files = os.path.join(workdir, folder.CONFIG_FILE), {}
+    if os.path.exists(own):
+        old_config = config_lib.load(own)
+    else:
+        source, step, old_config = folder.parameter_source(config.init_from)
+        files = {name: content for name, content in source.read_files(step).items() if name in task.shared_assets}
+        source.close()
+    config = config.copy_and_resolve_references()
+    config.model.update({key: old_config.model[key] for key in task.inherits})
+    return config, files
 
 
 def load(task: Task, shapes: Any, mesh: Mesh) -> Any:
@@ -29,7 +62,7 @@ def load(task: Task, shapes: Any, mesh: Mesh) -> Any:
         mesh: the devices they go to.
 
     Returns:
-        Nested dict of arrays. Heads of other classes than the task's are new.
+        Nested dict of arrays. Heads of other classes than the task's are new, as is what the task's model adds.
 
     Raises:
         RunError: there is no such checkpoint, it belongs to another vocabulary, or it does not fit.
@@ -40,9 +73,12 @@ def load(task: Task, shapes: Any, mesh: Mesh) -> Any:
     template = {"params": partition.describe(source.shapes(step)["params"], mesh)}
     params, files = source.restore(step, template)["params"], source.read_files(step)
     source.close()
-    fresh = _fresh(task, tuple(head for name, head in task.heads.items() if files.get(name) != own[name]))
+    known = traverse_util.flatten_dict(params, sep="/")
+    heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
+    added = [path for path in task.added if not any(name.startswith(path) for name in known)]
+    fresh = _fresh(task, (*heads, *added))
     if fresh:
-        print(f"note: {config.init_from} has other classes: {', '.join(fresh)} start anew", file=sys.stderr)
+        print(f"note: start anew, as {config.init_from} has no such: {', '.join(fresh)}", file=sys.stderr)
     return adapt(params, shapes, old_config, config, f"{source.folder}/{step}", fresh)
 
 
@@ -60,7 +96,7 @@ def adapt(
 ) -> Any:
     """Makes saved parameters fit a model.
 
-    Toeplitz projections are cropped or extended to the model's length. Of images, dense projections and learned
+    Toeplitz projections and biases of offsets are cropped or extended to the model's length. Of images, dense projections and learned
     positions are interpolated over the grid of patches; a cls token's part stays. Positions of text are cropped. All
     else must have the model's shapes.
 
@@ -87,6 +123,8 @@ def adapt(
             length = flat_wanted[bias].shape[-1]
             fitted = jax.vmap(lambda t, b, length=length: _fit_taps(t, b, length))(flat[name], flat[bias])
             flat[name], flat[bias] = fitted
+        elif name.endswith("relative/bias") and not old_config.model.relative_buckets | config.model.relative_buckets:
+            flat[name] = _fit_offsets(flat[name], shape[-1])
         elif name.endswith(DENSE) and grids:
             flat[name], flat[bias] = jax.vmap(lambda w, b: spatial.resize(w, b, *grids))(flat[name], flat[bias])
         elif name == "positions/table" and grids:
@@ -103,6 +141,14 @@ def _grids(old_config: ConfigDict, config: ConfigDict) -> tuple[spatial.Grid, sp
         return None
     old, new = (patch_grid(c.model.image_size, c.model.patch_size) for c in (old_config, config))
     return old, new, int(config.model.pool == "cls")
+
+
+def _fit_offsets(bias: jax.Array, entries: int) -> jax.Array:
+    """[..., offsets] made to serve more tokens, whose offsets get the farthest known ones' biases, or fewer."""
+    more = (entries - bias.shape[-1]) // 2
+    if more < 0:
+        return bias[..., -more:more]
+    return jnp.pad(bias, [*[(0, 0)] * (bias.ndim - 1), (more, more)], mode="edge")
 
 
 def _fit_taps(taps: jax.Array, bias: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:

@@ -1,6 +1,7 @@
 import io
 import pickle
 
+import numpy as np
 import pytest
 import sentencepiece
 from hypothesis import given
@@ -67,6 +68,16 @@ def test_masks_beside_unknown_characters(tokenizer):
     ]
 
 
+def test_offsets_of_unknown_characters(tokenizer):
+    """Without byte fallback, unknown characters in a row are one piece."""
+    text = "an  €日 object"
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text)
+    (unknown,) = np.flatnonzero(ids == tokenizer.unk_id)
+    assert spans[unknown].tolist() == [4, 6] and text[slice(*spans[0])] == "an"
+    assert spans[unknown + 1, 0] == 7 and spans[-1, 1] == len(text)
+
+
 def test_lone_surrogates_are_question_marks(tokenizer):
     expected = tokenizer.encode("an ?")
     assert tokenizer.encode("an \ud800") == expected == tokenizer.encode_batch(["an \ud800"], 1)[0].tolist()
@@ -95,3 +106,7 @@ def test_t5(shared_data):
     ids = tokenizer.encode_masked("Paris is the [MASK] of France.")
     assert ids == [*tokenizer.encode("Paris is the"), 32_001, *tokenizer.encode("of France.")]
     assert tokenizer.decode(ids) == "Paris is the of France."
+    text = "  Paris is\tthe  capital (of France)."
+    assert [text[start:stop] for start, stop in tokenizer.encode_with_offsets(text)[1]] == [
+        "Paris", "is", "the", "capital", "(", "of", "France", ")."
+    ]

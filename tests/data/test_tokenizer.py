@@ -1,5 +1,6 @@
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,34 @@ def test_case_is_kept_and_white_space_is_not(tokenizer):
 def test_encode_batch(tokenizer):
     texts = ["an object", "", "the class"]
     assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [tokenizer.encode(text) for text in texts]
+
+
+def test_offsets(tokenizer):
+    text = "  an object\n\n日 is½ "
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text) and (ids.dtype, spans.dtype) == ("int32", "int32")
+    pieces = [tokenizer.piece(token) for token in ids]
+    found = [text[start:stop] for start, stop in spans]
+    # Up to the last word, every piece is what it stands for.
+    assert "".join(found[: pieces.index("<0xE6>")]) == "anobject"
+    assert found[pieces.index("<0xE6>") :][:3] == ["日"] * 3 and spans[pieces.index("<0xE6>")].tolist() == [13, 14]
+    assert found[pieces.index("<0xE6>") - 1] == "" and pieces[pieces.index("<0xE6>") - 1] == " "
+    assert found[-1] == found[-2] == "½" and spans[-1, 1] == len(text) - 1
+    empty, none = tokenizer.encode_with_offsets("")
+    assert (empty.shape, none.shape) == ((0,), (0, 2))
+
+
+@given(st.text(st.sampled_from("the is \t\u2003\u200bé日½\u0301ﬁ🙂\x01\u00ad\ud800."), max_size=25))
+def test_offsets_of_any_text(tokenizer, text):
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text) and spans.shape == (len(ids), 2)
+    assert (spans[:, 0] <= spans[:, 1]).all() and (np.diff(spans, axis=0) >= 0).all()
+    assert spans.size == 0 or (spans.min() >= 0 and spans.max() <= len(text))
+    blank = " \t\u2003\u200b\x01\u00ad"
+    assert not any(start < stop and text[start] in blank for start, stop in spans)
+    covered = {place for start, stop in spans for place in range(start, stop)}
+    # What is in no token is white, or was left out with what is.
+    assert all(text[place] in blank for place in set(range(len(text))) - covered)
 
 
 def test_pieces_show_words(tokenizer):

@@ -31,6 +31,15 @@ def test_uncased(tokenizer):
     assert pickle.loads(pickle.dumps(tokenizer)) == tokenizer
 
 
+def test_offsets(tokenizer):
+    text = "The  Cafe\u0301s\u00ad is\n😀old \ud800."
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text) and (ids.dtype, spans.dtype) == ("int32", "int32")
+    found = [text[start:stop] for start, stop in spans]
+    assert found[:2] == ["The", "Cafe"] and found[2][-1:] == "s" and found[3:] == ["is", "😀old", "\ud800", "."]
+    assert tokenizer.encode_with_offsets(" ")[1].shape == (0, 2)
+
+
 def test_cased():
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     tokenizer = Tokenizer(vocabulary([*PIECES, "The", "café"]))

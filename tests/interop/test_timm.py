@@ -66,7 +66,7 @@ def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
     logits = np.asarray(trained.task.apply(params, pixels[None]))[0]
     ranked = predict.classify(trained, [str(path)], top=3)[0]
     assert [name for name, _ in ranked] == [f"class {label}" for label in np.argsort(-logits)]
-    metrics = evaluation.Evaluator(trained.task, trained.mesh)(trained.params, trained.ema)
+    metrics, _ = evaluation.Evaluator(trained.task, trained.mesh)(trained.params, trained.ema)
     assert metrics["examples"] == 4 and metrics["top5"] == 1
     assert filters.matrices(trained).shape == (2, 16, 16)
     assert filters.draw(trained, str(run)) == str(run / "figures" / "filters.png")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets
+from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets, hide_padding
 from tests.models import reference
 from tests.models.reference import count, function_of, in_float64, largest_array, normal, params_of, program, quick_jit
 from tests.models.reference import randomized, small_spec, t5_bucket, tiny_attention
@@ -172,3 +172,31 @@ def test_relative_bias_starts_small_and_differs_by_head():
     assert bias.shape == (3, 399)
     np.testing.assert_allclose(bias.std(), 0.02, rtol=0.1)
     assert np.abs(np.corrcoef(bias) - np.eye(3)).max() < 0.3
+
+
+SEEN = np.array([[True] * 5, [True, True, True, False, False], [True, False, True, True, False]])
+
+
+@pytest.mark.parametrize("kind", ["tiny", "none", "relative", "relative_only"])
+@in_float64
+def test_hidden_keys_might_as_well_not_be_there(kind):
+    """Seen tokens get what they get where the hidden ones are far away: with the same offsets, at a score of -1e9."""
+    module = randomized(attention) if kind == "tiny" else randomized(lambda: many_heads(positions=kind))
+    x = normal(0, 3, 5, 6)
+    found = quick_jit(module)(x, SEEN)
+    np.testing.assert_allclose(found[0], quick_jit(module)(x)[0], atol=1e-14)
+    other = np.where(SEEN[..., None], x, normal(1, 3, 5, 6))
+    np.testing.assert_allclose(found[SEEN], quick_jit(module)(other, SEEN)[SEEN], atol=1e-12)
+    # Padding at the end: as the shorter sequence.
+    np.testing.assert_allclose(found[1, :3], quick_jit(module)(x[1:2, :3])[0], atol=1e-12)
+    assert np.abs(np.asarray(found)[1, :3] - quick_jit(module)(x)[1, :3]).max() > 1e-3
+
+
+def test_hide_padding_of_all_keys_leaves_no_nan():
+    scores = hide_padding(jnp.ones((2, 3, 3)), jnp.zeros((1, 3), bool), heads=True)
+    np.testing.assert_allclose(jax.nn.softmax(scores, -1), np.full((1, 2, 3, 3), 1 / 3), rtol=1e-6)
+
+
+def test_hide_padding_without_padding_is_nothing():
+    scores = jnp.ones((1, 3, 3))
+    assert hide_padding(scores, None) is scores

@@ -9,7 +9,7 @@ from flax import nnx
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.spec import POSITIONS as POSITION_KINDS
-from gmlp_flax.models.text import MaskedLM
+from gmlp_flax.models.text import MaskedLM, SequenceClassifier, SpanPredictor
 from tests.models import reference
 from tests.models.reference import function_of, gelu, in_float64, largest_array, layer_norm, linear, params_of, program
 from tests.models.reference import quick_jit, randomized, small_spec
@@ -200,3 +200,99 @@ def test_the_key_reaches_the_encoder():
     call = quick_jit(module)
     first, second = (call(TOKENS, POSITIONS, jax.random.key(seed)) for seed in range(2))
     assert np.abs(first - second).max() > 0.1
+
+
+SEGMENTS = np.array([[0, 0, 1, 1, 1], [0, 1, 0, 0, 0]])
+SEEN = np.array([[True] * 5, [True, True, False, False, False]])
+AMLP = {"d_attn": 3}
+BERT = BLOCKS["transformer"][0] | {"positions": "relative"}
+
+
+def classifier(pooler=False, **fields):
+    return SequenceClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pooler=pooler)
+
+
+def spans(**fields):
+    return SpanPredictor(small_spec(**fields), VOCAB, nnx.Rngs(0))
+
+
+def states(p, tokens, segments):
+    """The encoder's states of one pair, by numpy."""
+    return reference.encoder(p["encoder"], p["embedding"][tokens] + p["segments"]["table"][segments])
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+@in_float64
+def test_a_classifier_reads_the_first_token(pooler):
+    module = randomized(lambda: classifier(pooler))
+    p = params_of(module)
+    first = [states(p, *pair)[0] for pair in zip(TOKENS, SEGMENTS, strict=True)]
+    if pooler:
+        first = [np.tanh(state @ p["pooler"]["kernel"] + p["pooler"]["bias"]) for state in first]
+    expected = [state @ p["head"]["kernel"] + p["head"]["bias"] for state in first]
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)
+
+
+@in_float64
+def test_spans_have_two_scores_a_token():
+    module = randomized(spans)
+    p = params_of(module)
+    expected = [states(p, *pair) @ p["spans"]["kernel"] + p["spans"]["bias"] for pair in zip(TOKENS, SEGMENTS, strict=True)]
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", [classifier, spans])
+@in_float64
+def test_transformers_ignore_hidden_padding(make):
+    module = randomized(lambda: make(**BERT))
+    other = np.where(SEEN, TOKENS, 6)
+    found = quick_jit(module)(TOKENS, SEGMENTS, SEEN)
+    again = quick_jit(module)(other, SEGMENTS, SEEN)
+    places = SEEN if found.ndim == 3 else slice(None)
+    np.testing.assert_allclose(found[places], again[places], atol=1e-12)
+
+
+@in_float64
+def test_spatial_projections_see_padding_and_tiny_attention_need_not():
+    """The paper masks nothing in gMLP's blocks: what a hidden token is still matters there, to all the same extent."""
+    other = np.where(SEEN, TOKENS, 6)
+    gmlp = randomized(classifier)
+    np.testing.assert_array_equal(quick_jit(gmlp)(TOKENS, SEGMENTS, SEEN), quick_jit(gmlp)(TOKENS, SEGMENTS))
+    assert np.abs(quick_jit(gmlp)(TOKENS, SEGMENTS) - quick_jit(gmlp)(other, SEGMENTS))[1].max() > 1e-3
+    amlp = randomized(lambda: classifier(**AMLP))
+    hidden, open_ = quick_jit(amlp)(TOKENS, SEGMENTS, SEEN), quick_jit(amlp)(TOKENS, SEGMENTS)
+    np.testing.assert_allclose(hidden[0], open_[0], atol=1e-12)
+    assert np.abs(hidden[1] - open_[1]).max() > 1e-3
+
+
+@in_float64
+def test_a_model_cropped_to_fewer_tokens_gives_what_the_whole_one_does_within_reach():
+    """Two layers of taps that reach 2 tokens: of 12 tokens of 16, the first 8 cannot tell what follows."""
+    length, cut, reach = 16, 12, 2
+    long = randomized(lambda: model(length=length, layers=2))
+    params = nnx.to_pure_dict(nnx.state(long, nnx.Param))
+    at = params["encoder"]["blocks"]["gate"]["spatial"]
+    offsets = np.arange(1 - length, length)
+    at["taps"] = jnp.where(np.abs(offsets) <= reach, at["taps"], 0)
+    definition, state = nnx.split(long)
+    nnx.replace_by_pure_dict(state, params)
+    short, short_state = nnx.split(randomized(lambda: model(length=cut, layers=2)))
+    at["taps"] = jax.vmap(lambda taps: toeplitz.crop(taps, cut))(at["taps"])
+    at["bias"] = at["bias"][:, :cut]
+    nnx.replace_by_pure_dict(short_state, params)
+    tokens, every = np.random.default_rng(0).integers(0, VOCAB, (2, length)), np.tile(np.arange(cut), (2, 1))
+    whole = quick_jit(nnx.merge(definition, state))(tokens, every)
+    cropped = quick_jit(nnx.merge(short, short_state))(tokens[:, :cut], every)
+    within = cut - 2 * reach
+    np.testing.assert_allclose(cropped[:, :within], whole[:, :within], atol=1e-10)
+    assert np.abs(cropped[:, within:] - whole[:, within:]).max(axis=(0, 2)).min() > 1e-4
+
+
+@in_float64
+def test_dropout_of_the_classifier_needs_a_key():
+    module = randomized(lambda: classifier(layers=1, dropout=0.5))
+    plain = quick_jit(module)(TOKENS, SEGMENTS)
+    np.testing.assert_array_equal(plain, quick_jit(module)(TOKENS, SEGMENTS))
+    draw = quick_jit(lambda key: module(TOKENS, SEGMENTS, None, key))
+    first, second = draw(jax.random.key(0)), draw(jax.random.key(1))
+    assert np.abs(first - second).max() > 1e-3

@@ -97,7 +97,7 @@ def test_killed_and_run_again(compare, commands, tmp_path):
 
     assert_done(compare(*arguments))
     log = Path(f"{run}.log").read_text()
-    assert "resuming " in log and log.count("--config=configs/c4_ablation.py:sgu,scale=small") == 2
+    assert "resuming " in log and log.count("configs/c4_ablation.py:sgu,scale=small") == 2
     assert table(tmp_path)["sgu"]["perplexities"] == [result(tmp_path, "sgu-1")["eval"]["perplexity"]]
     assert [line["step"] for line in metrics(run) if "loss" in line] == list(range(1, 301))
     assert int(final_state(run)["step"]) == 300

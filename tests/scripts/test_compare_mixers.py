@@ -6,75 +6,22 @@ Whole runs are in tests/runs/test_compare_mixers.py.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import itertools
 import json
 import os
-import runpy
 import shlex
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax import cli
 from gmlp_flax.models.sizes import PUBLISHED
+from tests.scripts.stand_in import Trainer
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = runpy.run_path("scripts/compare_mixers.py")
-
-# Called as Python is: notes what it was called with, then does what plan.json says for the folder's name.
-TRAINER = """#!{python}
-import json, os, sys, time
-flags = dict(word[2:].split("=", 1) for word in sys.argv if word.startswith("--"))
-with open("{folder}/calls.jsonl", "a") as file:
-    file.write(json.dumps(sys.argv[1:]) + "\\n")
-name = os.path.basename(flags["workdir"])
-does = json.load(open("{folder}/plan.json")).get(name, 10.0)
-print(name, "says", does)
-if does == "hangs":
-    open("{folder}/hanging", "w").close()
-    time.sleep(60)
-if does == "fails":
-    while "{waits}" and not os.path.exists("{folder}/hanging"):
-        time.sleep(0.01)
-    raise SystemExit(2)
-if does != "stops":
-    os.makedirs(flags["workdir"], exist_ok=True)
-    json.dump({{"eval": {{"perplexity": does}}}}, open(flags["workdir"] + "/result.json", "w"))
-"""
-
-
-class Trainer:
-    """A stand-in that gives each run the perplexity of `plan`, by the run's name, or does what stands there."""
-
-    def __init__(self, folder: Path, waits: bool = False):
-        self.folder, self.executable = folder, folder / "python"
-        self.executable.write_text(TRAINER.format(python=sys.executable, folder=folder, waits="waits" * waits))
-        self.executable.chmod(0o755)
-        self.plan()
-
-    def plan(self, **does: float | str) -> None:
-        names = {name.replace("_of_", "-"): value for name, value in does.items()}
-        (self.folder / "plan.json").write_text(json.dumps(names))
-
-    def calls(self) -> list[list[str]]:
-        path = self.folder / "calls.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def names(self) -> list[str]:
-        return [Path(flag).name for call in self.calls() for flag in call if flag.startswith("--workdir=")]
-
-    def command(self, *options: str) -> list[str]:
-        return ["scripts/compare_mixers.py", "--data=books.jsonl", f"--out={self.folder / 'out'}", *options]
-
-    def log(self, name: str) -> Path:
-        return self.folder / "out" / f"{name}.log"
 
 
 @pytest.fixture
@@ -83,24 +30,19 @@ def trainer(tmp_path):
 
 
 @pytest.fixture
-def compare(monkeypatch, capsys):
+def script(monkeypatch):
+    monkeypatch.syspath_prepend("scripts")  # Scripts import each other by name.
+    return importlib.import_module("compare_mixers")
+
+
+@pytest.fixture
+def compare(script, monkeypatch, capsys):
     """Runs the command in this process: its exit code, standard output, and standard error by lines."""
-    handler = signal.getsignal(signal.SIGTERM)
+    return lambda trainer, *options: trainer.call(script.main, command(trainer, *options), monkeypatch, capsys)
 
-    def call(trainer: Trainer, *options: str) -> tuple[int, str, list[str]]:
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "executable", str(trainer.executable))
-            patch.setattr(sys, "argv", trainer.command(*options))
-            try:
-                cli.explained(SCRIPT["main"])
-                code = 0
-            except SystemExit as exit_:
-                code = exit_.code
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err.splitlines()
 
-    yield call
-    signal.signal(signal.SIGTERM, handler)
+def command(trainer: Trainer, *options: str) -> list[str]:
+    return ["scripts/compare_mixers.py", "--data=books.jsonl", f"--out={trainer.folder / 'out'}", *options]
 
 
 def table(trainer: Trainer) -> list[dict]:
@@ -108,7 +50,7 @@ def table(trainer: Trainer) -> list[dict]:
 
 
 def test_table(trainer, compare):
-    trainer.plan(sgu_of_0=40.0, sgu_of_1=42.0, mixer_of_0=41.0, mixer_of_1=39.5, linear_of_0=30.0, linear_of_1=31.0)
+    trainer.plan({"sgu-0": 40.0, "sgu-1": 42.0, "mixer-0": 41.0, "mixer-1": 39.5, "linear-0": 30.0, "linear-1": 31.0})
     code, printed, errors = compare(trainer, "--models=sgu,mixer,linear")
     assert (code, errors) == (0, [])
     paper = {name: PUBLISHED[name].perplexity for name in ("sgu", "mixer", "linear")}
@@ -127,7 +69,8 @@ def test_table(trainer, compare):
 
 
 @given(st.lists(st.lists(st.floats(1, 9), min_size=1, max_size=3), min_size=3, max_size=3))
-def test_every_pair_of_the_papers_is_judged_once(perplexities):
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_pair_of_the_papers_is_judged_once(script, perplexities):
     """An ordering holds where every seed of the one is below every seed of the other."""
     models = ("sgu", "linear", "mixer")  # As the paper orders them.
     rows = [
@@ -136,7 +79,7 @@ def test_every_pair_of_the_papers_is_judged_once(perplexities):
     ]
     rows.append({"model": "none", "rate": None, "perplexities": [1.0], "mean": 1.0, "paper": None})
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        SCRIPT["show"](rows[::-1])
+        script.show(rows[::-1])
     expected = []
     for (better, low), (worse, high) in itertools.combinations(zip(models, perplexities, strict=True), 2):
         pairs = list(itertools.product(low, high))
@@ -151,17 +94,16 @@ def test_what_each_run_is(trainer, compare):
     assert compare(trainer, "--models=sgu,mixer", "--seeds=3,4", "--", "--config.steps=7")[0] == 0
     assert trainer.names() == ["sgu-3", "mixer-3", "sgu-4", "mixer-4"]
     assert trainer.calls()[1] == [
-        "-m", "gmlp_flax.train", "--config=configs/c4_ablation.py:mixer,scale=small",
-        f"--workdir={trainer.folder}/out/mixer-3", f"--config.data.train={os.getcwd()}/books.jsonl", "--config.steps=7",
-        "--config.seed=3",
+        "-m", "gmlp_flax.train", f"--workdir={trainer.folder}/out/mixer-3",
+        f"--config={ROOT}/configs/c4_ablation.py:mixer,scale=small", f"--config.data.train={os.getcwd()}/books.jsonl",
+        "--config.steps=7", "--config.seed=3",
     ]
     assert shlex.split(trainer.log("mixer-3").read_text().splitlines()[0])[1:] == trainer.calls()[1]
     assert trainer.log("mixer-3").read_text().splitlines()[1] == "mixer-3 says 10.0"
 
 
 def test_the_best_rate_of_each_model(trainer, compare):
-    trainer.plan(**{"probe_of_sgu_of_1e-3": 50.0, "probe_of_sgu_of_2e-3": 40.0, "probe_of_mixer_of_1e-3": 60.0,
-                    "probe_of_mixer_of_2e-3": 60.0})
+    trainer.plan({"probe-sgu-1e-3": 50.0, "probe-sgu-2e-3": 40.0, "probe-mixer-1e-3": 60.0, "probe-mixer-2e-3": 60.0})
     options = ["--models=sgu,mixer", "--seeds=0", "--rates=1e-3,2e-3", "--probe_steps=5", "--", "--config.steps=7"]
     code, printed, _ = compare(trainer, *options)
     assert code == 0 and [" ".join(line.split()) for line in printed.splitlines()[:2]] == [
@@ -192,7 +134,7 @@ def test_names_given_twice_run_once(trainer, compare, jobs):
 
 
 def test_failing_run_ends_the_comparison(trainer, compare):
-    trainer.plan(mixer_of_0="fails")
+    trainer.plan({"mixer-0": "fails"})
     code, printed, errors = compare(trainer, "--models=sgu,mixer,linear", "--seeds=0,1,2,3")
     log = trainer.log("mixer-0")
     assert (code, printed) == (2, "")
@@ -200,46 +142,9 @@ def test_failing_run_ends_the_comparison(trainer, compare):
     assert "mixer-0 says fails" in log.read_text() and not (trainer.folder / "out" / "table.json").exists()
     # One more may have begun before the failure was seen.
     assert trainer.names()[:2] == ["sgu-0", "mixer-0"] and len(trainer.names()) <= 3
-    trainer.plan()
+    trainer.plan({})
     assert compare(trainer, "--models=sgu,mixer,linear", "--seeds=0")[0] == 0
     assert trainer.names().count("sgu-0") == 1 and trainer.names().count("mixer-0") == 2
-
-
-def test_failing_run_ends_those_beside_it(tmp_path, compare):
-    """Though it is the second of the table, and the first would go on for long."""
-    trainer = Trainer(tmp_path, waits=True)
-    trainer.plan(sgu_of_0="hangs", mixer_of_0="fails")
-    begin = time.monotonic()
-    code, _, errors = compare(trainer, "--models=sgu,mixer,linear", "--seeds=0", "--jobs=2")
-    log = trainer.log("mixer-0")
-    assert code == 2 and errors == [f"error: the run {tmp_path}/out/mixer-0 failed: its output is in {log}"]
-    assert time.monotonic() - begin < 30
-
-
-def test_run_that_something_else_stopped(trainer, compare):
-    """A trainer that is told to stop saves and ends well, without a result."""
-    trainer.plan(sgu_of_0="stops")
-    code, _, errors = compare(trainer, "--models=sgu", "--seeds=0")
-    stopped = f"error: the run {trainer.folder}/out/sgu-0 was stopped before its end: the same command again goes on"
-    assert (code, errors) == (2, [stopped])
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_signal_ends_all_runs(trainer, name):
-    trainer.plan(sgu_of_0="hangs")
-    argv = trainer.command("--models=sgu,mixer")
-    program = (f"import runpy, sys; sys.executable = {str(trainer.executable)!r}; sys.argv = {argv!r}; "
-               "runpy.run_path(sys.argv[0], run_name='__main__')")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, **pipes)
-    deadline = time.monotonic() + 60
-    while not (trainer.folder / "hanging").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(getattr(signal, name))
-    printed, errors = process.communicate(timeout=30)
-    assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
-    assert trainer.names() == ["sgu-0"]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_loss_with_label_smoothing(image_task, params):
 def test_evaluation_against_numpy(image_task, params):
     """382 pictures in batches of 100: the last one holds 82. The loss has no label smoothing."""
     image_task.config.eval.batch_size = 100
-    metrics = evaluation.Evaluator(image_task, partition.make_mesh())(params, params)
+    metrics, _ = evaluation.Evaluator(image_task, partition.make_mesh())(params, params)
     with image_task.evaluation_batches(0, 1) as batches:
         batches = list(batches)
     images, labels, weight = (np.concatenate([b[name] for b in batches]) for name in ("image", "label", "weight"))
@@ -68,7 +68,7 @@ def test_top5_of_three_classes(image_task, monkeypatch):
     logits = jnp.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     monkeypatch.setattr(image_task, "apply", lambda *_: logits)
     batch = {"image": None, "label": jnp.array([0, 0]), "weight": jnp.array([1.0, 1.0])}
-    sums = image_task.evaluate(None, batch)
+    sums, _ = image_task.evaluate(None, batch)
     assert (float(sums["top1"][0]), float(sums["top5"][0])) == (1, 2)
 
 

@@ -71,9 +71,9 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     for host in range(hosts):
         with own.evaluation_batches(host, hosts) as batches:
             for batch in batches:
-                for name, pair in own.evaluate(None, batch).items():
+                for name, pair in own.evaluate(None, batch)[0].items():
                     sums[name] = np.add(sums.get(name, (0, 0)), np.array(pair, np.float64))
-    metrics = own.summarize(sums)
+    metrics = own.summarize(sums, {})
 
     read = [i for i in range(26) if i not in (3, 5)]
     records = [{"image": pictures.png(i), "label": 0, "name": ""} for i in read]
@@ -91,10 +91,10 @@ def test_bad_pictures_of_all_hosts_count(imagenet):
     """Each host may be below the limit and all of them above it."""
     own = task(imagenet / "run", train="tfds:imagenet2012", max_bad_records=1)
     sums = {name: (3.0, 4.0) for name in ("loss", "top1", "top5")}
-    assert own.summarize(sums | {"examples": (25, 26)})["unread"] == 1
-    assert "unread" not in own.summarize(sums | {"examples": (26, 26)})
+    assert own.summarize(sums | {"examples": (25, 26)}, {})["unread"] == 1
+    assert "unread" not in own.summarize(sums | {"examples": (26, 26)}, {})
     expected = "2 of 26 held-out pictures cannot be read (config.data.max_bad_records=1; standard error names them)"
-    assert expected in failure(own.summarize, sums | {"examples": (24, 26)})
+    assert expected in failure(own.summarize, sums | {"examples": (24, 26)}, {})
     with own.evaluation_batches(0, 1) as batches:
         message = failure(lambda: list(batches))
     assert str(imagenet / "imagenet2012" / "5.1.0") in message and "(1 bad records skipped before; " in message
@@ -103,7 +103,7 @@ def test_bad_pictures_of_all_hosts_count(imagenet):
 def test_unread_pictures_weigh_nothing(image_task, monkeypatch):
     monkeypatch.setattr(image_task, "apply", lambda *_: jnp.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]]))
     batch = {"image": None, "label": jnp.array([0, UNREAD, 1]), "weight": jnp.array([1.0, 1.0, 0.0])}
-    sums = {name: (float(total), float(weight)) for name, (total, weight) in image_task.evaluate(None, batch).items()}
+    sums = {name: (float(total), float(weight)) for name, (total, weight) in image_task.evaluate(None, batch)[0].items()}
     loss = float(np.log1p(np.exp(-1)))
     assert sums["examples"] == (1, 2) and sums["top1"] == (1, 1) and sums["loss"] == (pytest.approx(loss), 1)
 

@@ -148,7 +148,7 @@ def test_evaluation_against_numpy(text_task, params):
     found = {}
     for batch_size in (8, 47):
         text_task.config.eval.batch_size = batch_size
-        found[batch_size] = evaluation.Evaluator(text_task, partition.make_mesh())(params)
+        found[batch_size], _ = evaluation.Evaluator(text_task, partition.make_mesh())(params)
     examples = [text_task.windows("heldout")[index] for index in range(text_task.evaluation_examples())]
     assert len(examples) % 8
     batch = {name: np.stack([example[name] for example in examples]) for name in ("tokens", "index")}
@@ -171,7 +171,7 @@ def test_wrong_denominator_is_noticed(text_task, params, monkeypatch):
 
 
 def test_summary_of_a_hopeless_model(text_task):
-    metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)})
+    metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {})
     assert metrics == {"perplexity": math.inf, "accuracy": 0.0, "loss": 800.0, "predictions": 10, "examples": 3}
 
 

@@ -276,7 +276,7 @@ def evaluated(config, monkeypatch) -> dict[int, tuple]:
     """What evaluation has the model read and predict, by the sequence."""
     found, held = task(config), {}
     monkeypatch.setattr(found, "_sums", lambda _, masked, weights, key: {"seen": (*masked[:3], weights)})
-    evaluate = jax.jit(lambda batch: found.evaluate(None, batch)["seen"])
+    evaluate = jax.jit(lambda batch: found.evaluate(None, batch)[0]["seen"])
     with found.evaluation_batches(0, 1) as batches:
         for batch in batches:
             seen = jax.device_get(evaluate(batch))

@@ -25,7 +25,7 @@ def main(folder: str, out: str) -> None:
     with task.train_batches(0, 0, 1) as batches:
         for _ in range(3):
             state, window = train_step(state, partition.put_batch(mesh, next(batches)))
-    metrics = evaluation.Evaluator(task, mesh)(state.params)
+    metrics, _ = evaluation.Evaluator(task, mesh)(state.params)
     x = jax.random.normal(jax.random.key(0), (16, 3))
     sums = [jax.jit(checkpoint.checksum)(jax.device_put(x, s)) for s in (partition.over_batch(mesh), jax.devices()[0])]
     flat = jax.tree_util.tree_leaves_with_path((state.params, window))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from gmlp_flax.data import pipeline
+from gmlp_flax.tasks.base import weighted
 from gmlp_flax.training import evaluation, folder, partition
+from tests.training import tiny
 
 
 def test_batch_size_changes_nothing(text_run):
     trained = folder.load(str(text_run))
-    expected = evaluation.Evaluator(trained.task, trained.mesh)(trained.params)
+    expected, _ = evaluation.Evaluator(trained.task, trained.mesh)(trained.params)
     trained.config.eval.batch_size = 7
-    found = evaluation.Evaluator(trained.task, trained.mesh)(trained.params)
+    found, outputs = evaluation.Evaluator(trained.task, trained.mesh)(trained.params)
+    assert outputs == {}
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5)
@@ -26,5 +32,33 @@ def test_a_lost_example_is_noticed(text_run, monkeypatch):
 
 def test_ema_names(image_run):
     trained = folder.load(str(image_run))
-    metrics = evaluation.Evaluator(trained.task, partition.make_mesh())(trained.params, trained.params)
+    metrics, _ = evaluation.Evaluator(trained.task, partition.make_mesh())(trained.params, trained.params)
     assert all(metrics[f"ema_{name}"] == metrics[name] for name in ("top1", "top5", "loss", "examples"))
+
+
+class Echo(tiny.Line):
+    """Outputs what it reads."""
+
+    def evaluation_batches(self, host, hosts):
+        source = [{"x": np.float32(3 * index % 7), "index": np.int32(6 - index)} for index in range(7)]
+        return pipeline.evaluation_batches(source, batch_size=4, host=host, hosts=hosts)
+
+    def evaluation_examples(self):
+        return 7
+
+    def evaluate(self, params, batch):
+        sums = {"examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}
+        return sums, {"pair": jnp.stack([batch["x"], 2 * batch["x"]], 1)}
+
+    def summarize(self, sums, outputs):
+        return {"rows": len(outputs["pair"])}
+
+
+def test_outputs_come_in_the_examples_order_without_padding(config, mesh):
+    evaluator = evaluation.Evaluator(Echo(config, ""), mesh)
+    metrics, outputs = evaluator({})
+    assert evaluator._step._cache_size() == 1
+    assert metrics == {"rows": 7}
+    np.testing.assert_array_equal(outputs["index"], np.arange(7))
+    x = np.array([3 * (6 - index) % 7 for index in range(7)], np.float32)
+    np.testing.assert_array_equal(outputs["pair"], np.stack([x, 2 * x], 1))

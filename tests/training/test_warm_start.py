@@ -3,10 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
 from gmlp_flax.models import toeplitz
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import warm_start
+from gmlp_flax.training import folder, warm_start
 from gmlp_flax.training.errors import RunError
 from tests.training import tiny
 
@@ -108,6 +110,77 @@ def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(t
     np.testing.assert_array_equal(adapt(old, new, saved)["positions"]["table"], saved["positions"]["table"][:12])
     with pytest.raises(RunError, match=r"positions/table is float32\[12, 8\], not float32\[16, 8\]"):
         adapt(new, old, random(new.shapes()))
+
+
+def test_biases_of_offsets_are_cropped_or_go_on_as_their_ends(tmp_path):
+    bert = {"block": "transformer", "positions": "relative", "heads": 2}
+    long, short = (text(tmp_path, length, **bert) for length in (16, 12))
+    saved = random(long.shapes())
+    bias = lambda tree: np.asarray(tree["encoder"]["blocks"]["attention"]["relative"]["bias"])  # noqa: E731
+    np.testing.assert_array_equal(bias(adapt(long, short, saved)), bias(saved)[..., 4:-4])
+    saved = random(short.shapes())
+    old, new = bias(saved), bias(adapt(short, long, saved))
+    np.testing.assert_array_equal(new[..., 4:-4], old)
+    np.testing.assert_array_equal(new[..., :4], np.repeat(old[..., :1], 4, -1))
+    np.testing.assert_array_equal(new[..., -4:], np.repeat(old[..., -1:], 4, -1))
+
+
+def test_buckets_of_offsets_are_no_offsets(tmp_path):
+    bert = {"block": "transformer", "positions": "relative", "heads": 2}
+    old, new = text(tmp_path, 16, relative_buckets=8, **bert), text(tmp_path, 16, **bert)
+    with pytest.raises(RunError, match=r"relative/bias is float32\[2, 2, 8\], not float32\[2, 2, 31\]"):
+        adapt(old, new, random(old.shapes()))
+
+
+def finetuning(init_from, **model):
+    """A classification of sentences that starts from a run."""
+    config = gmlp_config.default()
+    config.task, config.init_from = "text_classification", str(init_from)
+    config.model.update(model)
+    return config
+
+
+def test_a_finetuning_run_takes_over_model_and_vocabulary(text_run, tmp_path):
+    old = gmlp_config.load(str(text_run / "config.json"))
+    config, files = warm_start.inherit(finetuning(text_run, length=12, dropout=0.1), str(tmp_path))
+    for key in ("layers", "d_model", "d_ffn", "vocab_size", "spatial"):
+        assert config.model[key] == old.model[key]
+    assert config.model.d_model != gmlp_config.default().model.d_model
+    assert (config.model.length, config.model.dropout) == (12, 0.1)
+    assert files == {"tokenizer.model": (text_run / "tokenizer.model").read_bytes()}
+
+
+def test_a_run_that_goes_on_does_not_need_the_other_one(text_run, tmp_path):
+    config, _ = warm_start.inherit(finetuning(text_run), str(tmp_path))
+    (tmp_path / "config.json").write_text(gmlp_config.to_json(config))
+    again, files = warm_start.inherit(finetuning("/no/such/run"), str(tmp_path))
+    assert files == {} and again.model == config.model
+
+
+def test_classes_of_pictures_are_not_taken_over(image_run, tmp_path):
+    config = gmlp_config.load(str(image_run / "config.json"))
+    config.init_from = str(image_run)
+    assert warm_start.inherit(config, str(tmp_path)) == (config, {})
+
+
+def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, mesh, capsys):
+    config, files = warm_start.inherit(finetuning(text_run, pooler=True, length=16), str(tmp_path))
+    task = tasks.create(config, str(tmp_path), files)
+    found = warm_start.load(task, task.shapes(), mesh)
+    saved = final_params(text_run)
+    np.testing.assert_array_equal(found["embedding"], saved["embedding"])
+    np.testing.assert_array_equal(found["segments"]["table"], 0)
+    own = task.init(jax.random.key(config.seed))
+    for part in ("head", "pooler"):
+        jax.tree.map(lambda new, fresh: np.testing.assert_allclose(new, fresh, rtol=1e-6), found[part], own[part])
+    note = capsys.readouterr().err
+    assert note.startswith("note: ") and note.count("\n") == 1
+    assert "head/bias, head/kernel, pooler/bias, pooler/kernel, segments/table" in note
+
+
+def final_params(run):
+    trained = folder.load(str(run), "best")
+    return jax.device_get(trained.params)
 
 
 def test_fresh_parameters_replace_the_saved_ones(tmp_path):

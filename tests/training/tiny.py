@@ -67,9 +67,9 @@ class Line(Task):
 
     def evaluate(self, params, batch):
         _, sums = self.loss(params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))}, None)
-        return {"loss": sums["loss"], "examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}
+        return {"loss": sums["loss"], "examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
 
-    def summarize(self, sums):
+    def summarize(self, sums, outputs):
         return {"loss": sums["loss"][0] / sums["loss"][1]}
 
     def train_batches(self, start, host, hosts):

@@ -28,7 +28,9 @@ class FeedForwardBlock(nnx.Module):
         self.token_mlp = TokenMLP(spec, rngs)
         self.length = spec.length
 
-    def __call__(self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+    ) -> jax.Array:
         """[batch, tokens, d_model] to the same.
 
         Raises:

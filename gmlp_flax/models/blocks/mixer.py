@@ -23,7 +23,9 @@ class MixerBlock(nnx.Module):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+    ) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
         x = residual(x, self.token_mlp(self.token_norm(x)))
         return residual(x, self.mlp(self.mlp_norm(x)))

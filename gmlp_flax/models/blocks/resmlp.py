@@ -54,7 +54,9 @@ class ResMLPBlock(nnx.Module):
         self.mlp = ChannelMLP(spec, rngs)
         self.mlp_scale = LayerScale(spec)
 
-    def __call__(self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+    ) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
         x = residual(x, self.token_scale(self.token_linear(self.token_affine(x))))
         return residual(x, self.mlp_scale(self.mlp(self.mlp_affine(x))))

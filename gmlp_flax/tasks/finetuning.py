@@ -1,0 +1,57 @@
+"""What the tasks that finetune a pretrained text model share: its encoder, its vocabulary, how a batch is read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.tasks.base import Batch, Task
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, given_tokenizer, require_rows
+
+
+class Finetuning(Task):
+    """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
+
+    Batches have "tokens" and "segments" int32 [batch, length] and "index" int32 [batch]. The encoder is that of
+    `config.init_from`: its keys of config.model, all but those which say how it is run, are taken from there. Without
+    `init_from` they are the config's, and config.data.tokenizer names the vocabulary.
+    """
+
+    unit = "examples"
+    shared_assets = (TOKENIZER_FILE,)
+    inherits = (
+        "block", "layers", "d_model", "d_ffn", "gate", "spatial", "d_attn", "positions", "heads", "relative_buckets",
+        "d_spatial", "activation", "norm_eps", "gate_norm_eps", "layer_scale", "vocab_size", "scale_embeddings",
+    )
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        require_rows(self, self.tokenizer)
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The run folder's, the one that the config names, or that of `config.init_from`.
+
+        Raises:
+            DataError: there is none, two differ, or one is damaged.
+        """
+        tokenizer = given_tokenizer(self, {})
+        if tokenizer is None:
+            raise DataError(
+                "there is no vocabulary: give --config.init_from=RUN, a pretrained text model, or, to train a new one, "
+                "--config.data.tokenizer=FILE"
+            )
+        return tokenizer
+
+    def assets(self) -> dict[str, bytes]:
+        return {TOKENIZER_FILE: self.tokenizer.model}
+
+    def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """What the model says of a batch; a key for training, none for evaluation."""
+        tokens = batch["tokens"]
+        seen = tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
+        return self.apply(params, tokens, batch["segments"], seen, key)

@@ -1,0 +1,169 @@
+"""Answers as spans of a passage: SQuAD v1.1 and v2.0, finetuned from a masked language model (section 4.4)."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from gmlp_flax.data import pipeline, squad, squad_answers, squad_metrics
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.records import BadRecords
+from gmlp_flax.data.squad_answers import Answer, SpanScores
+from gmlp_flax.data.squad_windows import Windows
+from gmlp_flax.models.text import SpanPredictor
+from gmlp_flax.tasks.base import Batch, Outputs, Sums, weighted
+from gmlp_flax.tasks.finetuning import Finetuning
+
+
+class QuestionAnswering(Finetuning):
+    """Predicts where an answer starts and ends; batches have "start" and "end" int32 [batch] as well.
+
+    An example is a window of a passage (see squad_windows.Windows); where it holds no answer, both are at [CLS]. As in
+    BERT, starts and ends may fall anywhere but on padding while training, and on the passage alone in an answer.
+    """
+
+    best = ("f1", "max")
+    added = ("segments/", "spans/")
+
+    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        model = self.config.model
+        return SpanPredictor(
+            self.spec(model.length), model.vocab_size, rngs, scale_embeddings=model.scale_embeddings
+        )
+
+    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+        """The mean of both cross-entropies, and hits: windows whose start and end are both right."""
+        sums = _sums(self._span_scores(params, batch, key), batch, jnp.ones(batch["start"].shape))
+        return sums["loss"][0], sums
+
+    def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
+        """Sums as in `loss`, and the fields of squad_answers.SpanScores."""
+        scores, every = self._span_scores(params, batch, None), batch["weight"]
+        n_best = min(self.config.squad.n_best, scores.shape[-1])
+        found = [jax.lax.top_k(scores[:, i], n_best) for i in (0, 1)]
+        outputs = SpanScores(*found[0], *found[1], null=scores[..., 0].sum(-1))._asdict()
+        return _sums(scores, batch, every) | {"examples": weighted(jnp.ones_like(every), every)}, outputs
+
+    def _span_scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """Scores of starts and ends, float32 [batch, 2, tokens], the least there is for padding."""
+        scores = self.scores(params, batch, key).swapaxes(1, 2)
+        padding = batch["tokens"] == self.tokenizer.pad_id
+        return jnp.where(padding[:, None], jnp.finfo(scores.dtype).min, scores)
+
+    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+        """F1 and exact match of all questions, in percent, and loss and accuracy of the windows.
+
+        In v2.0, also F1 and exact match of the questions with (HasAns_) and without an answer (NoAns_), and what the
+        best threshold would give (best_): config.squad.null_threshold is the one that counts.
+        """
+        questions, version = self.windows("heldout").questions, self.config.squad.version
+        answers, odds = self._answers(outputs)
+        metrics = squad_metrics.evaluate(questions, self._predictions(answers, odds))
+        if version == "v1.1":
+            metrics = {name: metrics[name] for name in ("exact", "f1", "total")}
+        else:
+            del metrics["missing_filled_with_empty"]
+            metrics |= squad_metrics.tuned(questions, squad_answers.predictions(questions, answers), odds)
+        means = {name: sums[name][0] / sums[name][1] for name in ("loss", "accuracy")}
+        return metrics | means | {"windows": int(sums["examples"][1])}
+
+    def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
+        """predictions.json and, of v2.0, null_odds.json, as the official script takes them; nbest_predictions.json."""
+        questions = self.windows("heldout").questions
+        answers, odds = self._answers(outputs)
+        nulls = squad_answers.null_scores(self.windows("heldout"), outputs["null"]) if odds else None
+        files = {
+            "predictions.json": self._predictions(answers, odds),
+            "nbest_predictions.json": squad_answers.n_best_lists(questions, answers, nulls),
+        }
+        files |= {"null_odds.json": odds} if odds else {}
+        return {name: json.dumps(content, indent=1).encode() for name, content in files.items()}
+
+    def _answers(self, outputs: Outputs) -> tuple[list[list[Answer]], dict[str, float] | None]:
+        """The best answers to each held-out question and, in v2.0, the odds of having none."""
+        options, windows = self.config.squad, self.windows("heldout")
+        found = SpanScores(*(outputs[name] for name in SpanScores._fields))
+        answers = squad_answers.find_answers(windows, found, n_best=options.n_best, max_answer=options.max_answer)
+        if options.version == "v1.1":
+            return answers, None
+        nulls = squad_answers.null_scores(windows, outputs["null"])
+        return answers, squad_answers.null_odds(windows.questions, answers, nulls)
+
+    def _predictions(self, answers: list[list[Answer]], odds: dict[str, float] | None) -> dict[str, str]:
+        questions, threshold = self.windows("heldout").questions, self.config.squad.null_threshold
+        return squad_answers.predictions(questions, answers, odds, threshold)
+
+    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
+        return pipeline.train_batches(
+            self.windows("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
+            hosts=hosts, workers=self.config.data.workers,
+        )
+
+    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
+        return pipeline.evaluation_batches(
+            self.windows("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
+        )
+
+    def evaluation_examples(self) -> int:
+        return len(self.windows("heldout"))
+
+    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def windows(self, side: str) -> Windows:
+        """The windows of a side, "train" or "heldout". What is not quite as it should be goes to standard error.
+
+        Raises:
+            DataError: the questions cannot be read, or do not fit the model's length.
+        """
+        options, training = self.config.squad, side == "train"
+        questions = self._questions(side)
+        try:
+            windows = Windows(
+                questions, self.tokenizer, length=self.config.model.length, stride=options.stride,
+                max_query=options.max_query, training=training,
+            )
+        except DataError as error:
+            raise DataError(f"config.{error}") from None
+        unaligned = int(windows.targets.unaligned.sum())
+        if training and unaligned + windows.left_out:
+            _note(
+                side,
+                f"{unaligned} of {len(questions)} have an answer that does not begin and end where tokens do: the "
+                f"tokens that hold it are trained on; {windows.left_out} have one that no token holds: left out",
+            )
+        return windows
+
+    def _questions(self, side: str) -> list[squad.Question]:
+        data, version = self.config.data, self.config.squad.version
+        key = "heldout" if side == "heldout" and data.heldout else "train"
+        if not data[key]:
+            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH or tfds:squad/{version}")
+        bad = BadRecords(data.max_bad_records) if side == "train" else None
+        try:
+            questions = squad.read_side(
+                data[key], side, version, split=data.split, heldout_split=data.heldout_split,
+                heldout_share=0.0 if data.heldout else data.heldout_share, bad=bad,
+            )
+        except DataError as error:
+            raise DataError(f"config.data.{key}: {error}") from None
+        if bad and bad.count:
+            _note(side, f"{bad.count} left out, the first: {bad.first[0]}")
+        return questions
+
+
+def _sums(scores: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
+    """Loss and hits of scores [batch, 2, tokens]."""
+    places = jnp.stack([batch["start"], batch["end"]], axis=1)
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, places).mean(-1)
+    hits = (scores.argmax(-1) == places).all(-1)
+    return {"loss": weighted(losses, weights), "accuracy": weighted(hits, weights)}
+
+
+def _note(side: str, what: str) -> None:
+    print(f"{side} questions: {what}", file=sys.stderr)

@@ -1,0 +1,170 @@
+"""Classification of sentences and of pairs: GLUE's tasks and SNLI (paper, section 4)."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from gmlp_flax.data import pairs, pipeline, sentences
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.records import BadRecords
+from gmlp_flax.data.sentence_tasks import TASKS, SentenceTask
+from gmlp_flax.models.text import SequenceClassifier
+from gmlp_flax.tasks.base import Batch, Outputs, Sums, weighted
+from gmlp_flax.tasks.finetuning import Finetuning
+
+LABELS_FILE = "labels.json"
+
+
+class TextClassification(Finetuning):
+    """Predicts the class of a sentence or pair; batches have "label" int32 [batch] as well, UNLABELLED in test sets."""
+
+    best = ("accuracy", "max")
+    heads = {LABELS_FILE: "head/"}
+    added = ("segments/", "pooler/")
+
+    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        model = self.config.model
+        return SequenceClassifier(
+            self.spec(model.length), model.vocab_size, len(self.glue.labels), rngs, pooler=model.pooler,
+            scale_embeddings=model.scale_embeddings,
+        )
+
+    @property
+    def glue(self) -> SentenceTask:
+        """What the config's task is."""
+        return TASKS[self.config.glue.task]
+
+    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+        """Cross-entropy and hits of a batch."""
+        logits, labels = self.scores(params, batch, key), batch["label"]
+        every = jnp.ones(labels.shape)
+        sums = {
+            "loss": weighted(optax.softmax_cross_entropy_with_integer_labels(logits, labels), every),
+            "accuracy": weighted(logits.argmax(-1) == labels, every),
+        }
+        return sums["loss"][0], sums
+
+    def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
+        """Loss and hits of the labelled examples, MNLI's mismatched ones apart; and the predicted "label" of each.
+
+        For Matthews's correlation and F1, also how many are in class 1, are predicted to be, and both.
+        """
+        logits, labels, every = self.scores(params, batch, None), batch["label"], batch["weight"]
+        predicted = logits.argmax(-1).astype(jnp.int32)
+        known = every * (labels != sentences.UNLABELLED)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
+        sums = {
+            "loss": weighted(losses, known),
+            "accuracy": weighted(predicted == labels, known * (batch["part"] == 0)),
+            "accuracy_mm": weighted(predicted == labels, known * (batch["part"] == 1)),
+            "examples": weighted(jnp.ones_like(every), every),
+        }
+        if self.glue.scores:
+            is_one, says_one = labels == 1, predicted == 1
+            sums |= {"ones": weighted(is_one, known), "said": weighted(says_one, known)}
+            sums["right"] = weighted(is_one & says_one, known)
+        return sums, {"label": predicted}
+
+    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+        """Accuracy (of MNLI matched, and mismatched as `accuracy_mm`), loss, and what else GLUE reports of the task.
+
+        What no example has a label for is left out; `unlabelled` tells how many have none.
+        """
+        names = [name for name in ("accuracy", "accuracy_mm", "loss") if sums[name][1]]
+        metrics = {name: sums[name][0] / sums[name][1] for name in names}
+        examples, labelled = int(sums["examples"][1]), int(sums["loss"][1])
+        if labelled:
+            counts = [int(sums[name][0]) for name in ("ones", "said", "right") if name in sums]
+            metrics |= {name: SCORES[name](labelled, *counts) for name in self.glue.scores}
+        unlabelled = {"unlabelled": examples - labelled} if examples > labelled else {}
+        return metrics | {"examples": examples} | unlabelled
+
+    def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
+        """What GLUE's server takes: a line an example, its id and the predicted label; a file for each part."""
+        heldout, files = self._sentences("heldout"), {}
+        for part in np.unique(heldout.part):
+            lines = ["index\tprediction"]
+            for place in np.flatnonzero(heldout.part == part):
+                label = int(outputs["label"][place])
+                lines.append(f"{heldout.ids[place]}\t{self.glue.labels[label] if self.glue.names else label}")
+            files[self.glue.submission[part]] = ("\n".join(lines) + "\n").encode()
+        return files
+
+    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
+        return pipeline.train_batches(
+            self.examples("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
+            hosts=hosts, workers=self.config.data.workers,
+        )
+
+    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
+        return pipeline.evaluation_batches(
+            self.examples("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
+        )
+
+    def evaluation_examples(self) -> int:
+        return len(self._sentences("heldout"))
+
+    def assets(self) -> dict[str, bytes]:
+        labels = {"task": self.config.glue.task, "labels": self.glue.labels}
+        return super().assets() | {LABELS_FILE: json.dumps(labels, indent=1).encode()}
+
+    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def examples(self, side: str) -> pairs.Pairs:
+        """The encoded examples of a side, "train" or "heldout", in the order of `prediction_files`."""
+        found, length = self._sentences(side), self.config.model.length
+        first, second = pairs.encode_pairs(found.first, found.second, self.tokenizer)
+        columns = {"label": found.labels, "part": found.part}
+        try:
+            source = pairs.Pairs(first, second, columns, length=length, tokenizer=self.tokenizer, name=found.path)
+        except DataError as error:
+            raise DataError(f"config.model.{error}") from None
+        if source.cut:
+            self._note(side, f"{source.cut} of {len(source)} are longer than config.model.length={length} and are cut")
+        return source
+
+    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def _sentences(self, side: str) -> sentences.Sentences:
+        data = self.config.data
+        key = "heldout" if side == "heldout" and data.heldout else "train"
+        if not data[key]:
+            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH, or tfds:glue/NAME")
+        bad = BadRecords(data.max_bad_records)
+        try:
+            found = sentences.open_sentences(
+                data[key], self.config.glue.task, side, split=data.split, heldout_split=data.heldout_split,
+                heldout_share=0.0 if data.heldout else data.heldout_share, bad=bad,
+            )
+        except DataError as error:
+            raise DataError(f"config.data.{key}: {error}") from None
+        if bad.count:
+            self._note(side, f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")
+        if found.dropped:
+            self._note(side, f"{found.dropped} without a gold label are left out, {len(found)} remain")
+        return found
+
+    def _note(self, side: str, what: str) -> None:
+        print(f"{side} examples: {what}", file=sys.stderr)
+
+
+def matthews(examples: int, ones: int, said: int, right: int) -> float:
+    """Matthews's correlation of class 1: of `examples`, `ones` are in it, `said` predicted to be, `right` both; 0 where
+    all are, or are predicted to be, of one class."""
+    spread = ones * (examples - ones) * said * (examples - said)
+    return (examples * right - ones * said) / spread**0.5 if spread else 0.0
+
+
+def f1(examples: int, ones: int, said: int, right: int) -> float:
+    """Harmonic mean of precision and recall of class 1, counted as in `matthews`; 0 where no example is in question."""
+    return 2 * right / (ones + said) if ones + said else 0.0
+
+
+SCORES = {"matthews": matthews, "f1": f1}

@@ -1,0 +1,49 @@
+"""Which tokenizer a run has."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.tasks.base import Task, require_path
+
+TOKENIZER_FILE = "tokenizer.model"
+
+
+def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
+    """The tokenizer that a run was given: its folder's, config.data.tokenizer, or one of `more`; else the inherited one.
+
+    Args:
+        task: of the run.
+        more: other files that must hold the same one, by what messages call them.
+
+    Returns:
+        None where there is none.
+
+    Raises:
+        DataError: two that are there differ, or one is damaged.
+    """
+    places = {"this run's": os.path.join(task.folder, TOKENIZER_FILE)}
+    if not os.path.exists(places["this run's"]):
+        del places["this run's"]
+    if task.config.data.tokenizer:
+        places["config.data.tokenizer"] = require_path(task.config.data.tokenizer, "data.tokenizer")
+    found = {f"{what}, {path}": Tokenizer.load(path) for what, path in (places | more).items()}
+    for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):
+        if tokenizer != next_tokenizer:
+            raise DataError(f"two different tokenizers: {what}, and {other}; train and evaluate with one of them")
+    if not found and TOKENIZER_FILE in task.inherited:
+        return Tokenizer(task.inherited[TOKENIZER_FILE], task.config.init_from)
+    return next(iter(found.values()), None)
+
+
+def require_rows(task: Task, tokenizer: Tokenizer) -> None:
+    """Raises DataError where the embedding table is too small for the tokenizer."""
+    if task.config.model.vocab_size < tokenizer.vocab_size:
+        raise DataError(
+            f"the tokenizer has {tokenizer.vocab_size} pieces, config.model.vocab_size is "
+            f"{task.config.model.vocab_size}: raise it, or train a smaller tokenizer"
+        )

@@ -1,0 +1,219 @@
+"""Attention's maps against a slow reference that runs the whole model, and the pictures of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from gmlp_flax import tasks
+from gmlp_flax.analysis import attention
+from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
+from gmlp_flax.training import folder, loop, partition
+from gmlp_flax.training.errors import RunError
+from tests.models import reference
+from tests.training import tiny
+
+MODELS = {
+    "amlp": {"d_attn": 4}, "dense amlp": {"d_attn": 4, "spatial": "dense"},
+    "transformer": {"block": "transformer", "heads": 2, "scale_embeddings": True},
+    "relative": {"block": "transformer", "heads": 2, "positions": "relative"},
+    "relative_only": {"block": "transformer", "heads": 2, "positions": "relative_only"},
+    "absolute": {"block": "transformer", "heads": 2, "positions": "absolute"},
+}
+PAIR = ("the time of", "by some")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("words") / "vocabulary"
+    Tokenizer.train([" ".join(tiny.WORDS)] * 20, 340).save(path)
+    return Tokenizer.load(path)
+
+
+def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> folder.Trained:
+    """A run whose parameters are random numbers, large enough for attention to prefer some tokens."""
+    config = tiny.text_config(tmp_path, **model)
+    config.task, config.model.length, config.model.vocab_size, config.model.layers = task, 20, 340, 3
+    made, rng = tasks.create(config, str(tmp_path), {TOKENIZER_FILE: tokenizer.model}), np.random.default_rng(0)
+    if task == "masked_lm":
+        made.tokenizer = tokenizer
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
+    return folder.Trained(config, made, 3, params, None, partition.make_mesh())
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def slow_maps(trained, tokens, segments):
+    """Each layer's weights, query by query, of a model that numpy runs; of several heads the largest."""
+    params, model = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.weights), trained.config.model
+    x = params["embedding"][tokens]
+    x = x + params["positions"]["table"][: len(tokens)] if "positions" in params else x
+    x = x + params["segments"]["table"][segments] if "segments" in params else x
+    x, found = x * (model.d_model**0.5 if model.scale_embeddings else 1), []
+    for layer in range(model.layers):
+        p = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["encoder"]["blocks"])
+        of = p["attention"]
+        if model.block == "gmlp":
+            q, k, _ = np.split(reference.linear(of["qkv"], reference.layer_norm(p["norm"], x)), 3, axis=1)
+            found.append(softmax(np.array([reference.dot_products(query, k) for query in q])))
+            x = reference.gmlp_block(p, x)
+            continue
+        projected = reference.linear(of["proj_in"], reference.layer_norm(p["attention_norm"], x))
+        heads = []
+        for head in range(2):
+            scores, at = np.zeros((len(tokens), len(tokens))), slice(head * 4, head * 4 + 4)
+            if model.positions.startswith("relative"):
+                scores += reference.relative_bias(of["relative"], len(tokens), model.length)[head]
+            if model.positions != "relative_only":
+                q, k = projected[:, :8][:, at], projected[:, 8:16][:, at]
+                scores += [reference.dot_products(query, k) for query in q]
+            heads.append(softmax(scores))
+        found.append(np.max(heads, axis=0))
+        x = reference.transformer_block(p, x, heads=2, length=model.length)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_maps_against_numpy(tokenizer, tmp_path, name):
+    """The deeper layers' maps tell that the layers before were run as the model runs them."""
+    trained = untrained(tokenizer, tmp_path, **MODELS[name])
+    sentences = attention.encode(trained, *PAIR)
+    found = attention.maps(trained, sentences)
+    assert found.shape == (3, len(sentences.tokens), len(sentences.tokens)) and found.dtype == np.float32
+    np.testing.assert_allclose(found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5)
+    assert (found[0] > 2 / len(sentences.tokens)).any()
+    if trained.config.model.block == "gmlp":
+        np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["text_classification", "question_answering"])
+@pytest.mark.parametrize("mask", [False, True])
+def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, task, mask):
+    trained = untrained(tokenizer, tmp_path, task, d_attn=4, mask_padding=mask)
+    sentences = attention.encode(trained, *PAIR)
+    count = len(sentences.labels)
+    assert len(sentences.tokens) == 20 > count and (sentences.tokens[count:] == tokenizer.pad_id).all()
+    assert 0 < sentences.segments.sum() < count
+    found = attention.maps(trained, sentences)
+    np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+    if mask:
+        assert (found[:, :, count:] == 0).all()
+    else:
+        np.testing.assert_allclose(found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5)
+
+
+def test_maps_are_those_of_the_models_own_attention(tokenizer, tmp_path):
+    """What the first layer adds to its gate is its map times the values."""
+    trained = untrained(tokenizer, tmp_path, d_attn=4)
+    sentences = attention.encode(trained, PAIR[0])
+    p = jax.tree.map(lambda leaf: leaf[0], trained.weights["encoder"]["blocks"])
+    normed = reference.layer_norm(p["norm"], trained.weights["embedding"][sentences.tokens])
+    v = np.split(reference.linear(p["attention"]["qkv"], normed), 3, axis=1)[2]
+    mixed = reference.linear(p["attention"]["out"], attention.maps(trained, sentences)[0] @ v)
+    np.testing.assert_allclose(mixed, reference.tiny_attention(p["attention"], normed), atol=1e-4)
+
+
+def test_what_the_model_reads(tokenizer, tmp_path):
+    trained = untrained(tokenizer, tmp_path, d_attn=4)
+    one = attention.encode(trained, "the time")
+    assert [one.labels[0], *one.labels[-1:]] == ["[CLS]", "[SEP]"] and "the" in one.labels
+    assert one.tokens.tolist() == [tokenizer.cls_id, *tokenizer.encode("the time"), tokenizer.sep_id]
+    two = attention.encode(trained, *PAIR)
+    first, second = (tokenizer.encode(text) for text in PAIR)
+    assert two.tokens.tolist() == [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id]
+    assert two.segments.tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    # A model of fixed length reads padding, which has no label.
+    padded = attention.encode(untrained(tokenizer, tmp_path, d_attn=4, spatial="dense"), *PAIR)
+    assert len(padded.tokens) == 20 and padded.labels == two.labels
+
+
+@pytest.mark.parametrize(
+    ("piece", "label"),
+    [(" the", "the"), ("ing", "##ing"), (" ", "␣"), (".", "."), ("[CLS]", "[CLS]"), ("<0x0A>", "<0x0A>")],
+)
+def test_labels(piece, label):
+    assert attention.label(piece) == label
+
+
+def test_pictures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, monkeypatch):
+    trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
+    drawn = {}
+    monkeypatch.setattr(attention, "save", lambda figure, workdir, name: drawn.update({name: figure}) or name)
+    sentences = attention.encode(trained, *PAIR)
+    count = len(sentences.labels)
+    found = attention.maps(trained, sentences)[:, :count, :count]
+
+    assert attention.draw(trained, "run", *PAIR) == ["attention.png", "attention_layers.png"]
+    axis = drawn["attention.png"].axes[0]
+    np.testing.assert_array_equal(axis.images[0].get_array(), found[0])  # The first half of three layers is one.
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == sentences.labels
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == sentences.labels
+    (boundary,) = np.flatnonzero(np.diff(sentences.segments[:count]))
+    assert [line.get_ydata()[0] for line in axis.lines[:1]] == [boundary + 0.5]
+    assert len(drawn["attention_layers.png"].axes) == 1
+
+    attention.draw(trained, "run", *PAIR, layers="all")
+    np.testing.assert_array_equal(drawn["attention.png"].axes[0].images[0].get_array(), found.max(0))
+    layers = drawn["attention_layers.png"].axes
+    assert [axis.get_title().partition(",")[0] for axis in layers] == ["layer 1", "layer 2", "layer 3"]
+    for axis, weights in zip(layers, found, strict=True):
+        np.testing.assert_array_equal(axis.images[0].get_array(), weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "texts", "message"),
+    [
+        ({"d_attn": 4}, ("the " * 19,), "the text has 21 tokens with [CLS] and [SEP], the model reads at most 20"),
+        ({"d_attn": 4}, (" ",), "--text has no words: give a sentence"),
+        ({"d_attn": 4}, ("the", ""), "--second has no words: give a sentence"),
+        ({}, ("the",), "the run's config.model.d_attn is 0: it has no tiny attention; give an aMLP or a Transformer"),
+        ({"block": "mixer"}, ("the",), "the run trained a mixer on masked_lm: give a text model with attention"),
+    ],
+)
+def test_mistakes(tokenizer, tmp_path, model, texts, message):
+    with pytest.raises(RunError) as caught:
+        attention.draw(untrained(tokenizer, tmp_path, **model), str(tmp_path), *texts)
+    assert str(caught.value) == message
+
+
+def command(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "gmlp_flax.analysis.attention", *arguments], capture_output=True, text=True
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def test_command(tmp_path):
+    config = tiny.text_config(tmp_path, d_attn=4)
+    config.steps = 1
+    run = str(tmp_path / "run")
+    loop.train(config, run)
+    code, printed, errors = command(f"--workdir={run}", "--text=the time $", "--second=of $")
+    assert code == 0, errors
+    names = ("attention.png", "attention_layers.png")
+    assert printed == [f"{run}/figures/{name}" for name in names]
+    assert all((tmp_path / "run" / "figures" / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for name in names)
+
+
+def test_pictures_have_no_words(tmp_path):
+    trained = folder.Trained(tiny.image_config(), None, 0, {}, None, None)
+    with pytest.raises(RunError, match="^the run trained a gmlp on image_classification: give a text model with att"):
+        attention.draw(trained, str(tmp_path), "the")
+
+
+def test_mistakes_are_one_line(text_run):
+    usage = "usage: python -m gmlp_flax.analysis.attention --workdir=DIR --text=SENTENCE"
+    none = "error: the run's config.model.d_attn is 0: it has no tiny attention; give an aMLP or a Transformer"
+    assert command(f"--workdir={text_run}", "--text=the") == (2, [], [none])
+    code, _, errors = command(f"--workdir={text_run}")
+    assert code == 2 and errors[0].startswith(f"error: --text is missing; {usage}") and len(errors) == 1
+    code, _, errors = command(f"--workdir={text_run}", "--text=the", "--layers=some")
+    assert code == 2 and errors == ["error: flag --layers=some: value should be one of <first_half|all>"]

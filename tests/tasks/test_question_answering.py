@@ -1,0 +1,234 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.data import squad_metrics
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.tasks.question_answering import QuestionAnswering
+from gmlp_flax.training import evaluation, partition
+from tests.data.squad_files import article, colours, entry, write
+
+LENGTH = 48
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Eight articles, of which some have a question without an answer, and a tokenizer."""
+    folder = tmp_path_factory.mktemp("squad")
+    articles = [colours(i) for i in range(8)]
+    write(folder / "v1.1.json", *articles)
+    write(folder / "v2.0.json", *(colours(i, impossible=i % 2 == 0) for i in range(8)))
+    texts = [one["paragraphs"][0]["context"] for one in articles]
+    Tokenizer.train([*texts, "What is the road?"] * 9, 320).save(folder / "tokenizer.model")
+    return folder
+
+
+def make(folder, version="v1.1", run="none", **data):
+    config = gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale=small")
+    config.batch_size, config.steps, config.eval.batch_size = 8, 6, 8
+    config.model.update(
+        layers=2, d_model=8, d_ffn=16, length=LENGTH, vocab_size=320, spatial_init_std=0.02, dropout=0.0
+    )
+    config.squad.update(stride=8, max_query=12, n_best=5, max_answer=9)
+    config.data.update(tokenizer=str(folder / "tokenizer.model"), train=str(folder / f"{version}.json"))
+    config.data.update(heldout_share=0.3, **data)
+    return QuestionAnswering(config, str(folder / run))
+
+
+@pytest.fixture(scope="module", params=["v1.1", "v2.0"])
+def task(request, folder):
+    return make(folder, request.param)
+
+
+@pytest.fixture(scope="module")
+def params(folder):
+    """Fresh ones, made large enough for the model to tell places apart."""
+    return jax.tree.map(lambda x: 5 * x, jax.jit(make(folder).init)(jax.random.key(0)))
+
+
+def all_windows(task, side):
+    windows = task.windows(side)
+    items = [windows[i] for i in range(len(windows))]
+    return {name: np.stack([item[name] for item in items]) for name in items[0]}
+
+
+def reference(task, params, batch):
+    """float64 logits [2, windows, tokens], without padding, and the loss of each window."""
+    seen = batch["tokens"] != task.tokenizer.pad_id
+    logits = np.array(jax.jit(task.apply)(params, batch["tokens"], batch["segments"], seen), np.float64)
+    logits = np.where(seen, np.moveaxis(logits, -1, 0), -np.inf)
+    normalised = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    rows = np.arange(len(seen))
+    losses = -(normalised[0, rows, batch["start"]] + normalised[1, rows, batch["end"]]) / 2
+    return logits, losses
+
+
+def test_training_loss_against_numpy(folder, params):
+    task = make(folder)
+    batch = all_windows(task, "train")
+    logits, losses = reference(task, params, batch)
+    total, sums = jax.jit(task.loss)(params, batch, jax.random.key(1))
+    hits = (logits[0].argmax(-1) == batch["start"]) & (logits[1].argmax(-1) == batch["end"])
+    assert set(sums) == set(task.metrics)
+    assert float(total) == float(sums["loss"][0]) == pytest.approx(losses.sum(), rel=1e-5)
+    assert float(sums["accuracy"][0]) == hits.sum() and float(sums["accuracy"][1]) == len(losses)
+    twice, _ = jax.jit(task.loss)(params, jax.tree.map(lambda x: np.concatenate([x, x]), batch), jax.random.key(1))
+    assert float(twice) == pytest.approx(2 * float(total), rel=1e-5)
+
+
+def test_padding_cannot_be_the_answer(folder, params):
+    task = make(folder)
+    batch = all_windows(task, "heldout")
+    assert (batch["tokens"] == task.tokenizer.pad_id).any(1).any()
+    sums, outputs = jax.jit(task.evaluate)(params, batch | {"weight": np.ones(len(batch["index"]), np.float32)})
+    for name in ("start_places", "end_places"):
+        chosen = np.take_along_axis(batch["tokens"], np.array(outputs[name]), 1)
+        assert chosen.shape[1] == 5 and (chosen != task.tokenizer.pad_id).all()
+    assert all(np.isfinite(float(total)) for total, _ in sums.values())
+
+
+def test_evaluation(task, params):
+    """Scores of every window once, in order, whatever the batches; and the answers that they give."""
+    batch = all_windows(task, "heldout")
+    logits, losses = reference(task, params, batch)
+    found = {}
+    for size in (27, 50):
+        task.config.eval.batch_size = size
+        found[size] = evaluation.Evaluator(task, partition.make_mesh())(params)
+    assert len(losses) % 27 and found[50][0] == pytest.approx(found[27][0], rel=1e-4)
+    metrics, outputs = found[27]
+    assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5) and metrics["windows"] == len(losses)
+    order = np.argsort(-logits, axis=-1, kind="stable")[:, :, :5]
+    np.testing.assert_allclose(outputs["null"], logits[:, :, 0].sum(0), rtol=1e-4, atol=1e-4)
+    for side, name in enumerate(("start", "end")):
+        scores = np.take_along_axis(logits[side], order[side], 1)
+        np.testing.assert_allclose(outputs[f"{name}_scores"], scores, rtol=1e-4, atol=1e-4)
+        at = np.take_along_axis(logits[side], outputs[f"{name}_places"], 1)
+        np.testing.assert_allclose(at, scores, rtol=1e-4, atol=1e-4)
+
+
+def test_files_give_the_metrics(task, params):
+    metrics, outputs = evaluation.Evaluator(task, partition.make_mesh())(params)
+    files = {name: json.loads(content) for name, content in task.prediction_files(outputs).items()}
+    questions = task.windows("heldout").questions
+    scored = squad_metrics.evaluate(questions, files["predictions.json"])
+    assert scored["missing_filled_with_empty"] == 0
+    assert {name: scored[name] for name in scored if name in metrics} == {
+        name: value for name, value in metrics.items() if name in scored
+    }
+    assert set(files["nbest_predictions.json"]) == {question.id for question in questions}
+    if task.config.squad.version == "v1.1":
+        assert set(files) == {"predictions.json", "nbest_predictions.json"}
+        assert list(metrics) == ["exact", "f1", "total", "loss", "accuracy", "windows"]
+        for name, answers in files["nbest_predictions.json"].items():
+            assert answers[0]["text"] == files["predictions.json"][name] and len(answers) <= 5
+    else:
+        assert {"HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"} < set(metrics)
+        odds = files["null_odds.json"]
+        assert all((odds[name] > 0) == (not text) for name, text in files["predictions.json"].items())
+        assert metrics["best_f1"] >= metrics["f1"] and metrics["best_exact"] >= metrics["exact"]
+
+
+def oracle(task, doubt=0.0):
+    """Outputs that point at each window's target; `doubt` is added to the score of having no answer."""
+    batch = all_windows(task, "heldout")
+    null = np.where(batch["start"] == 0, 10.0, -10.0).astype(np.float32) + np.float32(doubt)
+    scores = np.full((len(null), 1), 5, np.float32)
+    return {
+        "start_scores": scores, "start_places": batch["start"][:, None], "end_scores": scores,
+        "end_places": batch["end"][:, None], "null": null,
+    }
+
+
+SUMS = {name: (3.0, 6.0) for name in ("loss", "accuracy", "examples")}
+
+
+def test_an_oracle(folder):
+    task = make(folder)
+    assert task.summarize(SUMS, oracle(task)) == {
+        "exact": 100.0, "f1": 100.0, "total": len(task.windows("heldout").questions), "loss": 0.5, "accuracy": 0.5,
+        "windows": 6,
+    }
+    task = make(folder, "v2.0")
+    metrics = task.summarize(SUMS, oracle(task))
+    assert metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
+    doubtful = task.summarize(SUMS, oracle(task, 100))
+    assert doubtful["NoAns_exact"] == 100 and doubtful["HasAns_exact"] == 0 and doubtful["best_exact"] == 100
+    task.config.squad.null_threshold = doubtful["best_f1_thresh"]
+    assert task.summarize(SUMS, oracle(task, 100))["exact"] == 100
+
+
+def test_batches(folder):
+    task = make(folder)
+    with task.train_batches(3, 0, 1) as batches, task.train_batches(0, 0, 1) as from_start:
+        third, skipped = next(batches), [next(from_start) for _ in range(4)]
+    jax.tree.map(np.testing.assert_array_equal, third, skipped[3])
+    assert {name: value.shape for name, value in third.items()} == {
+        "tokens": (8, LENGTH), "segments": (8, LENGTH), "start": (8,), "end": (8,), "index": (8,)
+    }
+    assert len(task.windows("train")) > len(task.windows("train").questions)
+    train, heldout = ({q.title for q in task.windows(side).questions} for side in ("train", "heldout"))
+    assert not train & heldout and len(train | heldout) == 8
+
+
+def test_a_file_for_each_side(folder):
+    task = make(folder, heldout=str(folder / "v1.1.json"))
+    assert len(task.windows("train").questions) == len(task.windows("heldout").questions) == 64
+
+
+def test_what_is_reported(folder, tmp_path, capsys):
+    context = "red\u00ad \u200d green greenish"
+    entries = [
+        entry("a", "which?", context, "red"), entry("b", "which?", context, "gr"),
+        entry("c", "which?", context, "\u200d"),
+    ]
+    wrong = entry("d", "which?", context, "red") | {"answers": [{"text": "blue", "answer_start": 0}]}
+    path = write(tmp_path / "a.json", article("x", context, *entries, wrong))
+    task = make(folder, heldout=str(folder / "v1.1.json"))
+    task.config.data.update(train=str(path), max_bad_records=1)
+    assert [question.id for question in task.windows("train").questions] == ["a", "b"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"train questions: 1 left out, the first: {path}, article 1 ('x'), paragraph 1, ")
+    assert lines[1] == (
+        "train questions: 1 of 3 have an answer that does not begin and end where tokens do: the tokens that hold it "
+        "are trained on; 1 have one that no token holds: left out"
+    )
+    assert len(lines) == 2
+    assert not make(folder).windows("heldout").targets.unaligned.any() and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("keys", "message"), [
+    ({"data.train": ""}, "config.data.train is not set; give --config.data.train=PATH or tfds:squad/v1.1"),
+    ({"data.train": "none.json"}, "config.data.train: no text at 'none.json'"),
+    ({"data.heldout": "none.json"}, "config.data.heldout: no text at 'none.json'"),
+    ({"model.length": 15}, "config.model.length=15 has no room for a passage beside squad.max_query=12 tokens"),
+    ({"data.heldout_share": 0.001}, "config.data.train: .* none of its 8 article(s) is on the side 'heldout'"),
+    ({"data.train": "v2.0.json"}, "no answer, as v2.0 has such; set config.squad.version=v2.0"),
+])
+def test_bad_input_is_one_line(folder, keys, message):
+    task = make(folder)
+    for name, value in keys.items():
+        group, _, key = name.partition(".")
+        task.config[group][key] = str(folder / value) if value == "v2.0.json" else value
+    with pytest.raises(DataError) as caught:
+        task.evaluation_examples()
+    assert "\n" not in str(caught.value)
+    assert all(part in str(caught.value) for part in message.split(" .* "))
+
+
+def test_no_vocabulary(folder):
+    with pytest.raises(DataError, match="there is no vocabulary: give --config.init_from=RUN"):
+        QuestionAnswering(gmlp_config.from_file("configs/finetune_squad.py"), str(folder / "none"))
+
+
+def test_gradients_are_finite(folder, params):
+    task = make(folder)
+    batch = jax.tree.map(lambda x: x[:4], all_windows(task, "train"))
+    grads = jax.jit(jax.grad(lambda p: task.loss(p, batch, jax.random.key(0))[0]))(params)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(grads))
+    assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves((grads["segments"], grads["spans"])))

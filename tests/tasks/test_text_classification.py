@@ -1,0 +1,270 @@
+"""Finetuning on sentences and pairs: batches, sums over every example once, GLUE's scores and files."""
+
+import itertools
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.data.errors import DataError
+from gmlp_flax.data.sentence_tasks import TASKS
+from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.tasks import text_classification
+from gmlp_flax.tasks.text_classification import TextClassification
+from gmlp_flax.training.evaluation import Evaluator
+from gmlp_flax.training.partition import make_mesh
+from tests.training import tiny
+
+PAIRS = "index\tsentence1\tsentence2\tlabel\n"
+MNLI = "index\tsentence1\tsentence2\tgold_label\n"
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "tokenizer.model"
+    Tokenizer.train([" ".join(tiny.WORDS[i:]) for i in range(40)], 300).save(path)
+    return str(path)
+
+
+def rows(labels, start=0) -> str:
+    """A row a label: id, two runs of words of varying length, label."""
+    words = " ".join(tiny.WORDS)
+    return "".join(
+        f"{start + i}\t{words[i % 40 : i % 40 + 9 + i]}\t{words[(7 * i) % 90 :][:12]}\t{label}\n"
+        for i, label in enumerate(labels)
+    )
+
+
+def config(vocabulary, train, task="rte", **data):
+    options = gmlp_config.default()
+    options.task, options.glue.task, options.batch_size = "text_classification", task, 8
+    options.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.5,
+                         mask_padding=True)
+    options.data.update(train=str(train), tokenizer=vocabulary, **data)
+    return options
+
+
+def glue_folder(folder, **files):
+    for name, content in files.items():
+        (folder / f"{name}.tsv").write_text(content)
+    return folder
+
+
+def rte(folder):
+    names = TASKS["rte"].labels
+    dev = PAIRS + rows([names[i % 3 == 0] for i in range(21)], 100)
+    return glue_folder(folder, train=PAIRS + rows([names[i % 2] for i in range(30)]), dev=dev)
+
+
+@pytest.fixture(scope="module")
+def task(vocabulary, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rte")
+    return TextClassification(config(vocabulary, rte(folder)), str(folder))
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return undecided(task)
+
+
+def undecided(task):
+    """Parameters that put about half of the held-out examples in each of the first two classes."""
+    params = task.init(jax.random.key(0))
+    params["head"]["kernel"] *= 50
+    logits = logits_of(task, params)
+    leads = np.sort(logits[:, 0] - logits[:, 1])
+    middle = len(leads) // 2
+    params["head"]["bias"] = params["head"]["bias"].at[1].set((leads[middle - 1] + leads[middle]) / 2)
+    return params
+
+
+def logits_of(task, params, side="heldout"):
+    """Of the whole side at once, without the pipeline."""
+    examples = task.examples(side)
+    rows = [examples[i] for i in range(len(examples))]
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return np.asarray(jax.jit(lambda params, batch: task.scores(params, batch, None))(params, batch))
+
+
+@pytest.mark.smoke
+def test_the_model(task, params):
+    assert params["head"]["kernel"].shape == (8, 2) and "pooler" not in params
+    assert task.metrics == ("loss", "accuracy") and task.best == ("accuracy", "max") and task.unit == "examples"
+
+
+def test_a_pooler(vocabulary, tmp_path):
+    options = config(vocabulary, rte(tmp_path), "mnli")
+    options.model.pooler = True
+    shapes = TextClassification(options, str(tmp_path)).shapes()
+    assert shapes["pooler"]["kernel"].shape == (8, 8) and shapes["head"]["kernel"].shape == (8, 3)
+
+
+def test_training_batches(task):
+    with task.train_batches(0, 0, 1) as batches:
+        found = list(itertools.islice(batches, 15))
+    assert found[0]["tokens"].shape == found[0]["segments"].shape == (8, 16)
+    index = np.concatenate([batch["index"] for batch in found])
+    for epoch in range(4):
+        assert sorted(index[30 * epoch : 30 * (epoch + 1)]) == list(range(30))
+    assert index[:30].tolist() != index[30:60].tolist() != list(range(30))
+    examples = task.examples("train")
+    for place, batch in enumerate(found[:4]):
+        for row, i in enumerate(batch["index"]):
+            assert {name: values[row].tolist() for name, values in batch.items()} == {
+                name: value.tolist() for name, value in examples[i].items()
+            }, place
+
+
+def test_training_batches_are_the_same_on_two_hosts_and_from_the_middle(task):
+    with task.train_batches(2, 0, 1) as whole, task.train_batches(2, 0, 2) as one, task.train_batches(2, 1, 2) as two:
+        for _ in range(3):
+            alone, first, second = next(whole), next(one), next(two)
+            np.testing.assert_array_equal(alone["tokens"][::2], first["tokens"])
+            np.testing.assert_array_equal(alone["tokens"][1::2], second["tokens"])
+
+
+def test_loss(task, params):
+    with task.train_batches(0, 0, 1) as batches:
+        batch = next(batches)
+    loss, sums = jax.jit(task.loss)(params, batch, jax.random.key(0))
+    logits, labels = logits_of(task, params, "train")[batch["index"]], batch["label"]
+    expected = np.log(np.exp(logits).sum(-1)) - logits[np.arange(8), labels]
+    assert float(loss) == pytest.approx(expected.sum(), rel=1e-5) and float(sums["loss"][1]) == 8
+    assert float(sums["accuracy"][0]) == (logits.argmax(-1) == labels).sum()
+
+
+@pytest.mark.parametrize("batch_size", [8, 21, 64])
+def test_every_example_counts_once(task, params, batch_size):
+    task.config.eval.batch_size = batch_size
+    metrics, outputs = Evaluator(task, make_mesh(jax.devices()[:1]))(params)
+    logits, labels = logits_of(task, params), task.examples("heldout").columns["label"]
+    assert metrics["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == labels)) and metrics["examples"] == 21
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(21), labels]
+    assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert set(metrics) == {"accuracy", "loss", "examples"}
+    np.testing.assert_array_equal(outputs["label"], logits.argmax(-1))
+    assert 0 < outputs["label"].sum() < 21  # both labels are predicted
+
+
+def test_the_last_batch_has_the_shapes_of_the_others(task):
+    """So that nothing is compiled for it."""
+    task.config.eval.batch_size = 8
+    with task.evaluation_batches(0, 1) as batches:
+        shapes = [{name: value.shape for name, value in batch.items()} for batch in batches]
+    assert len(shapes) == 3 and shapes[0] == shapes[1] == shapes[2]
+
+
+def test_the_files_of_rte(task):
+    predicted = np.arange(21) % 2
+    (name, content), = task.prediction_files({"label": predicted}).items()
+    lines = content.decode().split("\n")
+    assert name == "RTE.tsv" and lines[:3] == ["index\tprediction", "100\tentailment", "101\tnot_entailment"]
+    assert len(lines) == 23 and lines[-1] == ""
+
+
+def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
+    labels = TASKS["mnli"].labels
+    matched, mismatched = (MNLI + rows([labels[i % 3] for i in range(size)]) for size in (10, 7))
+    glue_folder(tmp_path, train=MNLI + rows(labels), dev_matched=matched, dev_mismatched=mismatched)
+    task = TextClassification(config(vocabulary, tmp_path, "mnli"), str(tmp_path))
+    metrics, outputs = Evaluator(task, make_mesh(jax.devices()[:1]))(undecided(task))
+    hits = outputs["label"] == [*(i % 3 for i in range(10)), *(i % 3 for i in range(7))]
+    assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
+    assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
+    files = task.prediction_files(outputs)
+    assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
+    assert [content.count(b"\n") for content in files.values()] == [11, 8]
+    assert files["MNLI-mm.tsv"].split(b"\n")[1] == f"0\t{labels[outputs['label'][10]]}".encode()
+
+
+@pytest.mark.parametrize("name", ["cola", "mrpc"])
+def test_scores_beside_accuracy(vocabulary, tmp_path, name):
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    content = {
+        "cola": "".join(f"s\t{i % 2}\t*\t{tiny.WORDS[i]} {tiny.WORDS[-i]}\n" for i in range(20)),
+        "mrpc": header + "".join(f"{i % 2}\t1\t2\t{tiny.WORDS[i]}\t{tiny.WORDS[-i]}\n" for i in range(20)),
+    }[name]
+    options = config(vocabulary, glue_folder(tmp_path, train=content, dev=content), name)
+    task = TextClassification(options, str(tmp_path))
+    metrics, outputs = Evaluator(task, make_mesh(jax.devices()[:1]))(undecided(task))
+    labels, predicted = np.arange(20) % 2, outputs["label"]
+    assert 0 < predicted.sum() < 20
+    if name == "cola":
+        assert metrics["matthews"] == pytest.approx(np.corrcoef(labels, predicted)[0, 1]) and "f1" not in metrics
+    else:
+        right = (labels & predicted).sum()
+        precision, recall = right / predicted.sum(), right / labels.sum()
+        assert metrics["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    written = task.prediction_files(outputs)[TASKS[name].submission[0]]
+    assert written.startswith(b"index\tprediction\n0\t%d\n1\t%d\n" % tuple(predicted[:2]))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_matthews_and_f1(examples):
+    """Against their definitions over the four counts."""
+    pairs = np.array(examples)
+    truth, said = pairs.T
+    tp, fp, fn, tn = ((truth & said).sum(), (~truth & said).sum(), (truth & ~said).sum(), (~truth & ~said).sum())
+    counts = len(pairs), int(truth.sum()), int(said.sum()), int(tp)
+    spread = math.sqrt(float(tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    expected = (float(tp) * tn - float(fp) * fn) / spread if spread else 0
+    assert text_classification.matthews(*counts) == pytest.approx(expected)
+    assert text_classification.f1(*counts) == pytest.approx(2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0)
+
+
+def test_a_test_set(vocabulary, tmp_path):
+    """Without labels there are predictions and no metrics."""
+    folder = glue_folder(rte(tmp_path), test="index\tsentence1\tsentence2\n0\tthe\ta\n1\tof\tto\n")
+    task = TextClassification(config(vocabulary, folder, heldout_split="test"), str(tmp_path))
+    metrics, outputs = Evaluator(task, make_mesh(jax.devices()[:1]))(task.init(jax.random.key(0)))
+    assert metrics == {"examples": 2, "unlabelled": 2}
+    assert task.prediction_files(outputs)["RTE.tsv"].count(b"entailment\n") == 2
+
+
+def test_assets(task):
+    files = task.assets()
+    assert files["tokenizer.model"] == task.tokenizer.model
+    assert json.loads(files["labels.json"]) == {"task": "rte", "labels": ["entailment", "not_entailment"]}
+    assert set(task.heads) < set(files) and set(task.shared_assets) < set(files)
+
+
+def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
+    good = rows(["neutral"] * 3)
+    train = tmp_path / "train.tsv"
+    train.write_text(MNLI + good + "7\tbroken\n" + rows(["-"], 50))
+    task = TextClassification(config(vocabulary, train, "snli", heldout=str(train), max_bad_records=1), str(tmp_path))
+    assert len(task.examples("train")) == 3
+    told = capsys.readouterr().err
+    assert f"train examples: 1 bad record(s) skipped, the first: {train}, line 5: 2 columns" in told
+    assert "train examples: 1 without a gold label are left out, 3 remain" in told
+    lengths = [[len(task.tokenizer.encode(text)) for text in line.split("\t")[1:3]] for line in good.splitlines()]
+    cut = sum(sum(pair) + 3 > 16 for pair in lengths)
+    assert cut and f"train examples: {cut} of 3 are longer than config.model.length=16 and are cut" in told
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, or tfds:glue/NAME"),
+    ({"train": "embedded"}, "config.data.train: no text at 'embedded': expected a file or a folder"),
+    ({"heldout": "nowhere.tsv"}, "config.data.heldout: no text at 'nowhere.tsv'"),
+    ({"split": "trian"}, "has no split 'trian': it has 'validation', 'train'; give another split"),
+])
+def test_errors_name_the_key(vocabulary, tmp_path, keys, words):
+    options = config(vocabulary, rte(tmp_path))
+    options.data.update(keys)
+    side = "heldout" if "heldout" in keys else "train"
+    with pytest.raises(DataError) as caught:
+        TextClassification(options, str(tmp_path)).examples(side)
+    assert "\n" not in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_too_short_a_length(vocabulary, tmp_path):
+    options = config(vocabulary, rte(tmp_path))
+    options.model.length = 4
+    with pytest.raises(DataError, match="^config.model.length=4 has no room for two texts beside .*: give 5 or more$"):
+        TextClassification(options, str(tmp_path)).examples("train")

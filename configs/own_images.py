@@ -8,7 +8,7 @@ for a CPU, at 64 x 64), or gmlp_ti, gmlp_s or gmlp_b (Table 1, at 224 x 224), wh
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.models.sizes import PUBLISHED
+from gmlp_flax import recipes
 
 
 def get_config(arg: str = "small"):
@@ -24,10 +24,8 @@ def get_config(arg: str = "small"):
     if size == "small":
         config.model.update(layers=8, d_model=128, d_ffn=768, image_size=(64, 64), patch_size=(8, 8))
         return config
-    spec = PUBLISHED[size].spec
-    config.model.update(
-        layers=spec.layers, d_model=spec.d_model, d_ffn=spec.d_ffn, survival=spec.survival, dtype="bfloat16"
-    )
+    recipes.image_model(config, size)
+    config.model.dtype = "bfloat16"
     config.steps, config.batch_size = 100_000, 1024
     config.optimizer.warmup = 10_000
     config.eval.every = config.checkpoint.every = 5000

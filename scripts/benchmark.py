@@ -9,6 +9,7 @@ Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE] [--ima
     text      tokens a second: preparing text beside the bare tokenizer, and batches from prepared ids
     images    images a second and core: decoded, cropped and flipped, through AutoAugment, beside plain Pillow; and two
               worker processes beside one. Of JPEG files (--images), or of made-up photographs
+    finetune  the training step of finetuning beside that of pretraining, the same encoder at n = 128
     memory    the training step compiled for TPU slices (extra `plan`): temporaries a chip, products recomputed; gMLP-S
               and -B, and the seven models of Table 5
     compile   gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
@@ -180,6 +181,25 @@ def bench_long(repeats: int) -> list[Row]:
     return rows
 
 
+def bench_finetune(repeats: int) -> list[Row]:
+    """The small models of configs/c4_ablation.py, batches of 16: heads and losses are what differs."""
+    rows = []
+    for name in ("sgu", "amlp_36", "bert_rel"):
+        pretraining = config.from_file(os.path.join(CONFIGS, "c4_ablation.py"), f"{name},scale=small")
+        calls = {"pretraining": step_call(pretraining)}
+        for task in ("text_classification", "question_answering"):
+            finetuning = pretraining.copy_and_resolve_references()
+            finetuning.task, finetuning.model.mask_padding = task, True
+            calls[task] = step_call(finetuning)
+        seconds = measure(calls, repeats)
+        rates = [pretraining.batch_size / value for value in seconds["pretraining"]]
+        rows.append(row(f"{name}: pretraining", rates, "examples/s"))
+        for task in list(calls)[1:]:
+            speed = ratios(seconds["pretraining"], seconds[task])
+            rows.append(row(f"{name}: {task}, of that", speed, "x", ">= 0.9"))
+    return rows
+
+
 # Config, its argument, examples a step, TPU slice, limits in GB of temporaries a chip and in matrix products.
 PROGRAMS = (
     ("own_images.py", "gmlp_s", 4096, "v5e:4x4", 8.5, 14),
@@ -267,7 +287,7 @@ def bench_loop(_repeats: int) -> list[Row]:
 
 PARTS = {
     "step": bench_step, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text, "images": bench_images,
-    "memory": bench_memory, "compile": bench_compile, "loop": bench_loop,
+    "finetune": bench_finetune, "memory": bench_memory, "compile": bench_compile, "loop": bench_loop,
 }
 
 

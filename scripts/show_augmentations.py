@@ -53,8 +53,7 @@ def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[np.ndarray, np.nd
         if augment[kind]:
             alphas = {"mixup": 0.0, "cutmix": 0.0, kind: augment[kind]}
             own, shares = mixing.own_weights(keys, views.shape[1:3], switch=0.5, **alphas)
-            pictures = np.asarray(mixing.blend(views, own[..., None])).round().astype(np.uint8)
-            rows.append((pictures, np.asarray(shares)))
+            rows.append((np.asarray(mixing.blend_pixels(views, own)), np.asarray(shares)))
     return rows if len(rows) > 1 else []
 
 

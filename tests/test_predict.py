@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from gmlp_flax import predict
+from gmlp_flax import predict, tasks
 from gmlp_flax.data.embedded import embedded_digits
-from gmlp_flax.training import folder
+from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.training import folder, partition
 from gmlp_flax.training.errors import RunError
+from tests.training import tiny
 
 
 def run(*arguments, text=""):
@@ -85,3 +88,43 @@ def test_mistakes_are_one_line(text_run, image_run, tmp_path):
         code, _, error = run(*arguments, text=text)
         assert code == 2, arguments
         assert message in error and len(error.splitlines()) == 1, error
+
+
+def finetuned(tmp_path, task: str, **options) -> folder.Trained:
+    """A run with random parameters: what it predicts makes no sense, but is anything but uniform."""
+    config = tiny.text_config(tmp_path)
+    config.task, config.model.vocab_size, config.model.length = task, 400, 24
+    config.squad.update(stride=4, max_query=8, n_best=24)
+    for name, value in options.items():
+        config[name.partition("_")[0]][name.partition("_")[2]] = value
+    tokenizer = Tokenizer.train([" ".join(tiny.WORDS)] * 20, 320)
+    made, rng = tasks.create(config, str(tmp_path), {"tokenizer.model": tokenizer.model}), np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
+    return folder.Trained(config, made, 3, params, None, partition.make_mesh())
+
+
+def test_a_pair_is_classified_as_evaluation_does(tmp_path):
+    lines = [{"premise": "all of the time", "hypothesis": "only some of it", "label": "neutral"}]
+    (tmp_path / "pairs.jsonl").write_text(str(lines[0]).replace("'", '"'))
+    trained = finetuned(tmp_path, "text_classification", glue_task="mnli", data_heldout=str(tmp_path / "pairs.jsonl"))
+    ranked = predict.classify_text(trained, "all of the time\tonly some of it", top=2)
+    with trained.task.evaluation_batches(0, 1) as batches:
+        _, outputs = jax.jit(trained.task.evaluate)(trained.weights, next(batches))
+    assert ranked[0][0] == trained.task.glue.labels[int(outputs["label"][0])]
+    assert len(ranked) == 2 and 1 >= ranked[0][1] >= ranked[1][1] > 0
+    with pytest.raises(RunError, match=r"^the line has 1 text\(s\), separated by tabs, the task 2: 'one'$"):
+        predict.classify_text(trained, "one")
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+def test_answers_are_spans_of_the_passage(tmp_path, version):
+    trained = finetuned(tmp_path, "question_answering", squad_version=version)
+    passage = " ".join(tiny.WORDS[:30])
+    ranked = predict.answer(trained, f"which one\t{passage}", top=500)
+    assert len(ranked) > 3 and all(text in passage or text == "(no answer)" for text, _ in ranked)
+    assert ("(no answer)" in dict(ranked)) == (version == "v2.0")
+    shares = [share for _, share in ranked]
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1)
+    for line in ("no tab", "no passage\t", "\tno question"):
+        with pytest.raises(RunError, match="^give a question and a passage with a tab between them, not "):
+            predict.answer(trained, line)

@@ -9,11 +9,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageEnhance
 
 from gmlp_flax.data import auto_augment
 
-_ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+# Brightness, contrast and saturation.
+_JITTERED = (auto_augment.black, auto_augment.flat, auto_augment.grey)
 
 
 class Augmentation(NamedTuple):
@@ -49,35 +49,30 @@ def augmented(pixels: np.ndarray, rng: np.random.Generator, options: Augmentatio
     Returns:
         uint8, as given; the same array where nothing happened.
     """
-    if options.auto != "none" or options.color_jitter:
-        given = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-        image = _recoloured(given, rng, options)
-        pixels = pixels if image is given else np.asarray(image).reshape(pixels.shape)
+    fill = tuple(min(255, round(255 * value)) for value in options.mean[: pixels.shape[2]])
+    if options.auto == "autoaugment":
+        pixels = auto_augment.auto_augment(pixels, rng, fill)
+    elif options.auto == "randaugment":
+        pixels = auto_augment.rand_augment(
+            pixels, rng, fill, layers=options.randaugment_layers, magnitude=options.randaugment_magnitude,
+            std=options.randaugment_std,
+        )
+    elif options.color_jitter:
+        pixels = color_jitter(pixels, rng, options.color_jitter)
     if options.erasing and rng.random() < options.erasing:
         pixels = erased(pixels, rng, options.mean, options.std)
     return pixels
 
 
-def _recoloured(image: Image.Image, rng: np.random.Generator, options: Augmentation) -> Image.Image:
-    fill = tuple(min(255, round(255 * value)) for value in options.mean[: len(image.getbands())])
-    if options.auto == "autoaugment":
-        return auto_augment.auto_augment(image, rng, fill)
-    if options.auto == "randaugment":
-        return auto_augment.rand_augment(
-            image, rng, fill, layers=options.randaugment_layers, magnitude=options.randaugment_magnitude,
-            std=options.randaugment_std,
-        )
-    return color_jitter(image, rng, options.color_jitter)
-
-
-def color_jitter(image: Image.Image, rng: np.random.Generator, strength: float) -> Image.Image:
+def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
     """Brightness, contrast and saturation in a random order, each by a factor within 1 - strength to 1 + strength.
 
     torchvision's ColorJitter(strength, strength, strength) on Pillow images: hue stays, factors are at least 0.
+    `pixels` and what is returned as in `augmented`.
     """
-    for place in rng.permutation(len(_ENHANCERS)):
-        image = _ENHANCERS[place](image).enhance(rng.uniform(max(0.0, 1 - strength), 1 + strength))
-    return image
+    for place in rng.permutation(len(_JITTERED)):
+        pixels = auto_augment.enhanced(pixels, _JITTERED[place], rng.uniform(max(0.0, 1 - strength), 1 + strength))
+    return pixels
 
 
 def erased(

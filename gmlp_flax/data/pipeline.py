@@ -7,6 +7,7 @@ What a batch holds depends on the seed and the batch's number alone: neither on 
 worker processes, nor on whether the run was interrupted.
 """
 
+import gc
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +54,9 @@ class Batches(Iterator[Batch]):
 
 def _close_and_drop(held: list[grain.DatasetIterator]) -> None:
     held.pop().close()
+    # At the end of the data the workers' last batches hang in a cycle of Grain's. Their shared memory must be let go
+    # before the interpreter ends, or Python prints warnings of it.
+    gc.collect()
 
 
 def train_batches(
@@ -185,4 +189,10 @@ def _read_ahead(batches: grain.MapDataset, workers: int, threads: int, buffer: i
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()
         ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffer))
+        ahead = ahead.map(_owned)
     return Batches(iter(ahead))
+
+
+def _owned(batch: Batch) -> Batch:
+    """A batch in memory of its own: what JAX holds of a shared one may outlive the interpreter, see _close_and_drop."""
+    return {name: np.array(value) for name, value in batch.items()}

@@ -22,7 +22,7 @@ from gmlp_flax.data.readable import UNREAD, Readable, SharedBadRecords
 from gmlp_flax.data.real_labels import RealLabels
 from gmlp_flax.models.image import ImageClassifier, token_count
 from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, weighted
-from gmlp_flax.tasks.mixing import blend, own_weights, pair_keys, partners
+from gmlp_flax.tasks.mixing import blend, blend_pixels, own_weights, pair_keys, partners
 
 CLASSES_FILE = "classes.json"
 NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
@@ -80,7 +80,7 @@ class ImageClassification(Task):
             own, share = own_weights(
                 keys, pictures.shape[1:3], mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
             )
-            pictures = blend(pictures, own[..., None])
+            pictures = blend_pixels(pictures, own)
         logits = self.apply(params, pictures, key)
         targets = optax.smooth_labels(
             jax.nn.one_hot(labels, logits.shape[-1]), self.config.optimizer.label_smoothing

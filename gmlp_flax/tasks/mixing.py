@@ -23,6 +23,18 @@ def blend(x: jax.Array, own: jax.Array) -> jax.Array:
     return own * x + (1 - own) * partners(x)
 
 
+def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
+    """`blend` of pictures, rounded to whole levels as in timm's loader: uint8 [batch, height, width, channels].
+
+    As float32, which backward would keep, they would take four times the memory.
+
+    Args:
+        pixels: uint8, of that shape.
+        own: [batch or 1, height, width].
+    """
+    return jnp.round(blend(pixels, own[..., None])).astype(pixels.dtype)
+
+
 def pair_keys(keys: jax.Array) -> jax.Array:
     """[batch] random keys, the same for both examples of a pair: its first one's."""
     return jnp.tile(keys[: len(keys) // 2], 2)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from hypothesis.extra import numpy as hnp
+from PIL import Image, ImageEnhance, ImageOps
 
 from gmlp_flax.data import auto_augment
 from gmlp_flax.data.auto_augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT
@@ -28,16 +29,20 @@ class Coin:
 def picture(channels=3, height=32, width=40):
     """Smooth, dark on the left: no operation leaves it as it is."""
     small = np.random.default_rng(0).integers(0, 256, (5, 6, channels), dtype=np.uint8)
-    image = Image.fromarray(small[..., 0] if channels == 1 else small).resize((width, height), Image.Resampling.BICUBIC)
-    ramp = np.linspace(0.1, 0.9, width).reshape(1, -1, *[1] * (channels > 1))
-    return Image.fromarray((np.asarray(image) * ramp).astype(np.uint8))
+    image = as_image(small).resize((width, height), Image.Resampling.BICUBIC)
+    ramp = np.linspace(0.1, 0.9, width)[:, None]
+    return (np.asarray(image).reshape(height, width, channels) * ramp).astype(np.uint8)
+
+
+def as_image(pixels):
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
 def grey(pixels):
-    """Luminance (ITU-R 601), as Pillow rounds it; of grey pixels, themselves."""
-    if pixels.ndim == 2:
+    """Luminance (ITU-R 601), as Pillow rounds it; of grey pixels, themselves: [height, width, 1]."""
+    if pixels.shape[2] == 1:
         return pixels
-    red, green, blue = np.moveaxis(pixels.astype(int), -1, 0)
+    red, green, blue = np.split(pixels.astype(int), 3, axis=-1)
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 
@@ -47,7 +52,7 @@ def blended(pixels, degenerate, factor):
 
 def channelwise(function):
     def apply(pixels, _):
-        return np.stack([function(p) for p in np.atleast_3d(pixels).transpose(2, 0, 1)], -1).reshape(pixels.shape)
+        return np.stack([function(channel) for channel in pixels.transpose(2, 0, 1)], -1)
 
     return apply
 
@@ -85,12 +90,8 @@ def increasing(degenerate):
     return lambda pixels, m: blended(pixels, degenerate(pixels), 1 + 0.09 * m)
 
 
-def spread(grey_pixels, like):
-    return np.broadcast_to(grey_pixels.reshape(*grey_pixels.shape, *[1] * (like.ndim - 2)), like.shape)
-
-
 DEGENERATE = {
-    "Color": lambda pixels: spread(grey(pixels), pixels),
+    "Color": grey,
     "Contrast": lambda pixels: int(grey(pixels).mean() + 0.5),
     "Brightness": lambda pixels: 0,
     "Sharpness": smooth,
@@ -119,32 +120,71 @@ def test_the_reference_misses_only_what_moves_pixels():
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", REFERENCE)
 def test_operation_on_levels(name, channels):
-    image = picture(channels)
+    pixels = picture(channels)
     for magnitude in (0, 1, 3.5, 5, 8, 9, 10):
-        found = auto_augment.apply(name, image, magnitude, Coin(False), FILL[:channels])
-        assert found.mode == image.mode and found.size == image.size
-        expected = np.asarray(REFERENCE[name](np.asarray(image), magnitude), float)
+        found = auto_augment.apply(name, pixels, magnitude, Coin(False), FILL[:channels])
+        assert found.dtype == np.uint8 and found.shape == pixels.shape
+        expected = np.asarray(REFERENCE[name](pixels, magnitude), float)
         # Pillow rounds or cuts, by operation; the smoothed picture is rounded before it is blended.
-        np.testing.assert_allclose(np.asarray(found), expected, atol=1.5 if "Sharpness" in name else 1.0)
+        tolerance = 1.5 if "Sharpness" in name else 1.0
+        np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), atol=tolerance)
+
+
+# The same by Pillow, argument in hand.
+PILLOW = {
+    "AutoContrast": lambda image, _: ImageOps.autocontrast(image),
+    "Equalize": lambda image, _: ImageOps.equalize(image),
+    "Invert": lambda image, _: ImageOps.invert(image),
+    "Posterize": ImageOps.posterize,
+    "Solarize": ImageOps.solarize,
+    "SolarizeAdd": lambda image, added: image.point(lambda level: min(255, level + added) if level < 128 else level),
+    "Color": lambda image, factor: ImageEnhance.Color(image).enhance(factor),
+    "Contrast": lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
+    "BrightnessIncreasing": lambda image, change: ImageEnhance.Brightness(image).enhance(1 + change),
+    "Sharpness": lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
+}
+PICTURES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])).flatmap(
+    # Few colours, fill most of the picture: levels that hardly occur, channels of one level.
+    lambda shape: hnp.arrays(np.uint8, shape, elements=st.integers(0, 255), fill=st.sampled_from([0, 7, 200, 255]))
+)
+
+
+@pytest.mark.parametrize("name", PILLOW)
+@given(pixels=PICTURES, magnitude=st.floats(0, 10))
+@settings(deadline=None, max_examples=60)
+def test_pixels_are_pillows(name, pixels, magnitude):
+    found = auto_augment.apply(name, pixels, magnitude, Coin(False), ())
+    argument = OPERATIONS[name].argument
+    expected = PILLOW[name](as_image(pixels), argument and argument(magnitude / 10))
+    np.testing.assert_array_equal(found, np.asarray(expected).reshape(pixels.shape))
+
+
+@pytest.mark.parametrize("name", PILLOW)
+def test_pixels_of_photographs_are_pillows(name, photographs):
+    """As a flip leaves them: views that run backwards."""
+    for place, photograph in enumerate(photographs):
+        pixels, argument = np.asarray(photograph)[:, ::-1], OPERATIONS[name].argument
+        found = auto_augment.apply(name, pixels, 2 * place, Coin(False), ())
+        expected = PILLOW[name](Image.fromarray(pixels), argument and argument(place / 5))
+        np.testing.assert_array_equal(found, np.asarray(expected))
 
 
 def test_signs():
-    image = picture()
+    pixels = picture()
     brighter, darker = (
-        np.asarray(auto_augment.apply("BrightnessIncreasing", image, 5, Coin(negative), FILL)) for negative in (0, 1)
+        auto_augment.apply("BrightnessIncreasing", pixels, 5, Coin(negative), FILL) for negative in (0, 1)
     )
-    np.testing.assert_allclose(darker, 0.55 * np.asarray(image), atol=1)
-    np.testing.assert_allclose(brighter, (1.45 * np.asarray(image)).clip(0, 255), atol=1)
+    np.testing.assert_allclose(darker, 0.55 * pixels, atol=1)
+    np.testing.assert_allclose(brighter, (1.45 * pixels).clip(0, 255), atol=1)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_translations(channels):
     """At magnitude 10 by 0.45 of the side: 18 of 40 columns, and 9 of 20 rows."""
-    fill, image = FILL[:channels], picture(channels, 20, 40)
-    pixels = np.asarray(image).reshape(20, 40, channels)
+    fill, pixels = FILL[:channels], picture(channels, 20, 40)
     for name, shift, axis in (("TranslateX", 18, 1), ("TranslateY", 9, 0)):
         for negative in (False, True):
-            found = np.asarray(auto_augment.apply(name, image, 10, Coin(negative), fill)).reshape(pixels.shape)
+            found = auto_augment.apply(name, pixels, 10, Coin(negative), fill)
             moved = np.roll(pixels, shift if negative else -shift, axis)
             new = np.arange(pixels.shape[axis]) < shift
             new = new if negative else new[::-1]
@@ -156,8 +196,8 @@ def test_translations(channels):
 def test_shears(name, axis):
     """At 10/3 by a tenth: line i, its middle at i + 1/2, comes from (i + 1/2) / 10 further on."""
     ramp = np.broadcast_to(np.arange(0, 200, 5, dtype=np.uint8), (40, 40))
-    image = Image.fromarray(ramp if axis == 1 else ramp.T.copy())
-    found = np.asarray(auto_augment.apply(name, image, 10 / 3, Coin(False), (0,))).astype(float)
+    ramp = ramp if axis == 1 else ramp.T
+    found = auto_augment.apply(name, ramp[..., None], 10 / 3, Coin(False), (0,))[..., 0].astype(float)
     found = found if axis == 1 else found.T
     lines, places = np.mgrid[:40, :40]
     inside = places + (lines + 0.5) / 10 < 37
@@ -168,7 +208,7 @@ def test_rotation():
     """At 10 by 30 degrees: what was right of the middle moves up (counterclockwise), and corners come into view."""
     pixels = np.full((61, 61), 50, np.uint8)
     pixels[28:33, 48:53] = 250
-    found = np.asarray(auto_augment.apply("Rotate", Image.fromarray(pixels), 10, Coin(False), (7,)))
+    found = auto_augment.apply("Rotate", pixels[..., None], 10, Coin(False), (7,))[..., 0]
     rows, columns = np.nonzero(found > 150)
     angle = np.deg2rad(30)
     assert rows.mean() == pytest.approx(30 - 20 * np.sin(angle), abs=0.3)
@@ -186,6 +226,14 @@ def timm():
     return timm_module("data.auto_augment")
 
 
+@pytest.fixture
+def photographs(shared_data):
+    with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
+        members = [member for member in tar if member.isfile()][:6]
+        images = [Image.open(io.BytesIO(tar.extractfile(member).read())).convert("RGB") for member in members]
+    return [image.resize((224, 160)) for image in images]
+
+
 def assert_as_timm(timm, monkeypatch, images):
     """To the bit, but for geometry: there a grey level, save where the fill's colour begins, which OpenCV blends."""
     hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
@@ -195,8 +243,8 @@ def assert_as_timm(timm, monkeypatch, images):
             monkeypatch.setattr(timm.random, "random", lambda negative=negative: 0.9 if negative else 0.1)
             theirs = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
             image = images[place % len(images)]
-            found = auto_augment.apply(name, image, magnitude, Coin(negative), FILL)
-            differences = np.abs(np.asarray(found, int) - np.asarray(theirs(image), int))
+            found = auto_augment.apply(name, np.asarray(image), magnitude, Coin(negative), FILL)
+            differences = np.abs(found.astype(int) - np.asarray(theirs(image), int))
             if name.startswith(("Rotate", "Shear", "Translate")):
                 assert np.mean(differences <= 1) > 0.9 and differences.mean() < 2, f"{name} {magnitude}"
             else:
@@ -204,18 +252,15 @@ def assert_as_timm(timm, monkeypatch, images):
 
 
 def test_operations_as_timm(timm, monkeypatch):
-    assert_as_timm(timm, monkeypatch, [picture(), picture(height=57, width=31)])
+    assert_as_timm(timm, monkeypatch, [as_image(picture()), as_image(picture(height=57, width=31))])
 
 
-def test_operations_as_timm_on_real_pictures(timm, monkeypatch, shared_data):
-    with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
-        members = [member for member in tar if member.isfile()][:6]
-        images = [Image.open(io.BytesIO(tar.extractfile(member).read())).convert("RGB") for member in members]
-    assert_as_timm(timm, monkeypatch, [image.resize((224, 160)) for image in images])
+def test_operations_as_timm_on_real_pictures(timm, monkeypatch, photographs):
+    assert_as_timm(timm, monkeypatch, photographs)
 
 
 def test_the_greatest_magnitude_of_posterize_is_black():
-    assert not np.asarray(auto_augment.apply("PosterizeIncreasing", picture(), 10, Coin(False), FILL)).any()
+    assert not auto_augment.apply("PosterizeIncreasing", picture(), 10, Coin(False), FILL).any()
 
 
 def test_policy():
@@ -243,9 +288,9 @@ def applied(monkeypatch):
     """Records (name, magnitude) of what is applied, a list a call of `auto_augment.apply`."""
     seen = []
 
-    def record(name, image, magnitude, rng, fill):
+    def record(name, pixels, magnitude, rng, fill):
         seen.append((name, magnitude))
-        return image
+        return pixels
 
     monkeypatch.setattr(auto_augment, "apply", record)
     return seen
@@ -283,12 +328,13 @@ def test_frequencies_and_severities_of_rand_augment(applied):
 @settings(deadline=None, max_examples=60)
 def test_pictures_of_any_size_and_seed(seed, channels, height, width):
     pixels = np.random.default_rng(1).integers(0, 256, (height, width, channels), dtype=np.uint8)
-    image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+    before = pixels.copy()
 
     def result():
         rng = np.random.default_rng(seed)
-        changed = auto_augment.auto_augment(image, rng, FILL[:channels])
+        changed = auto_augment.auto_augment(pixels, rng, FILL[:channels])
         return auto_augment.rand_augment(changed, rng, FILL[:channels], layers=3, magnitude=9, std=2.0)
 
-    assert (result().size, result().mode) == ((width, height), image.mode) and result() == result()
-    assert np.array_equal(np.asarray(image).reshape(pixels.shape), pixels)
+    assert result().shape == pixels.shape and result().dtype == np.uint8
+    np.testing.assert_array_equal(result(), result())
+    np.testing.assert_array_equal(pixels, before)

@@ -47,6 +47,16 @@ def test_blend():
     np.testing.assert_array_equal(mixing.partners(mixing.partners(x)), x)
 
 
+def test_blended_pixels_are_rounded():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
+    for own in (np.full((1, 6, 5), 0.3, np.float32), np.random.default_rng(1).random((4, 6, 5), np.float32)):
+        found, exact = np.array(mixing.blend_pixels(pixels, own)), mixing.blend(pixels.astype(float), own[..., None])
+        assert found.dtype == np.uint8 and np.abs(found - exact).max() <= 0.5 + 1e-4
+    outside = np.arange(30).reshape(1, 6, 5) % 2
+    cut = np.where(outside[..., None], pixels, np.roll(pixels, 2, axis=0))
+    np.testing.assert_array_equal(mixing.blend_pixels(pixels, outside.astype(np.float32)), cut)
+
+
 def weights(draws=4000, size=(6, 8), **options):
     options = {"mixup": 0.8, "cutmix": 1.0, "switch": 0.5} | options
     draw = jax.jit(functools.partial(mixing.own_weights, size=size, **options))
@@ -105,7 +115,7 @@ def expected_loss(task, params, batch, own):
     images, targets, prevailing = [], [], []
     for i in range(8):
         j, keep = (i + 4) % 8, own[i][..., None]
-        images.append(keep * batch["image"][i] + (1 - keep) * batch["image"][j])
+        images.append(np.rint(keep * batch["image"][i] + (1 - keep) * batch["image"][j]).astype(np.uint8))
         share = own[i].mean()
         target = np.full(10, 0.01)
         target[batch["label"][i]] += 0.9 * share
@@ -115,6 +125,15 @@ def expected_loss(task, params, batch, own):
     logits = np.array(jax.jit(task.apply)(params, np.stack(images)))
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return -(np.stack(targets) * log_p).sum(), (logits.argmax(-1) == prevailing).sum()
+
+
+def test_backward_keeps_mixed_pictures_as_bytes(task, batch):
+    def backward(params):
+        return jax.vjp(lambda params: task.loss(params, batch, jax.random.key(3))[0], params)[1]
+
+    with jax.enable_x64(True):
+        kept = jax.tree.leaves(jax.eval_shape(backward, jax.eval_shape(task.init, jax.random.key(0))))
+    assert {x.dtype.name for x in kept if x.shape == batch["image"].shape} == {"uint8"}
 
 
 @pytest.mark.parametrize("mixing_mode", ["batch", "pair"])

@@ -87,7 +87,9 @@ def test_damage_is_found(converted):
     run, _ = converted
     file = max(run.rglob("d/*"), key=lambda path: path.stat().st_size)  # the largest of array data
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    # Half of it: a single byte may be one of the formats' own, such as a level of compression, which changes no number.
+    for place in range(len(content) // 4, 3 * len(content) // 4):
+        content[place] ^= 1
     file.write_bytes(content)
     with pytest.raises(RunError):
         folder.load(str(run))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from typing import Any
 
 import jax
 
+from gmlp_flax.data import pipeline
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.tasks.base import Batch, Task
@@ -46,6 +48,24 @@ class Finetuning(Task):
                 "--config.data.tokenizer=FILE"
             )
         return tokenizer
+
+    @abc.abstractmethod
+    def examples(self, side: str) -> Any:
+        """The encoded examples of a side, "train" or "heldout", as a random-access source of what batches hold."""
+
+    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
+        return pipeline.train_batches(
+            self.examples("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
+            hosts=hosts, workers=self.config.data.workers,
+        )
+
+    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
+        return pipeline.evaluation_batches(
+            self.examples("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
+        )
+
+    def evaluation_examples(self) -> int:
+        return len(self.examples("heldout"))
 
     def assets(self) -> dict[str, bytes]:
         return {TOKENIZER_FILE: self.tokenizer.model}

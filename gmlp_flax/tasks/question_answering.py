@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from gmlp_flax.data import pipeline, squad, squad_answers, squad_metrics
+from gmlp_flax.data import squad, squad_answers, squad_metrics
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.records import BadRecords
 from gmlp_flax.data.squad_answers import Answer, SpanScores
@@ -100,19 +100,8 @@ class QuestionAnswering(Finetuning):
         questions, threshold = self.windows("heldout").questions, self.config.squad.null_threshold
         return squad_answers.predictions(questions, answers, odds, threshold)
 
-    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        return pipeline.train_batches(
-            self.windows("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
-            hosts=hosts, workers=self.config.data.workers,
-        )
-
-    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
-        return pipeline.evaluation_batches(
-            self.windows("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
-        )
-
-    def evaluation_examples(self) -> int:
-        return len(self.windows("heldout"))
+    def examples(self, side: str) -> Windows:
+        return self.windows(side)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> Windows:

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from gmlp_flax.data import pairs, pipeline, sentences
+from gmlp_flax.data import pairs, sentences
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.records import BadRecords
 from gmlp_flax.data.sentence_tasks import TASKS, SentenceTask
@@ -98,20 +98,6 @@ class TextClassification(Finetuning):
                 lines.append(f"{heldout.ids[place]}\t{self.glue.labels[label] if self.glue.names else label}")
             files[self.glue.submission[part]] = ("\n".join(lines) + "\n").encode()
         return files
-
-    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        return pipeline.train_batches(
-            self.examples("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
-            hosts=hosts, workers=self.config.data.workers,
-        )
-
-    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
-        return pipeline.evaluation_batches(
-            self.examples("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
-        )
-
-    def evaluation_examples(self) -> int:
-        return len(self._sentences("heldout"))
 
     def assets(self) -> dict[str, bytes]:
         labels = {"task": self.config.glue.task, "labels": self.glue.labels}

@@ -6,10 +6,10 @@
 
 ARGUMENT: MODEL or MODEL,size=SIZE: an image model by its name in `scripts/sizes.py`, and the side of the pictures, 224
 (default), 288, 320, 384 or 448. `--config.model.image_size="(256, 192)"` sets any other height and width.
-Spatial projections and learned positions are interpolated to the new grid of patches, and the head starts anew where
-the classes differ from those of the checkpoint. timm's gMLPs have an epsilon of their own in the gate, which
-`--config.model.gate_norm_eps=1e-5` keeps (it moves logits by 1e-5). Mixers and feed-forward stacks keep
-their number of patches.
+Layers over tokens (spatial projections, the token MLPs of Mixers and feed-forward stacks) and learned positions are
+interpolated to the new grid of patches, and the head starts anew where the classes differ from those of the checkpoint.
+timm's gMLPs have an epsilon of their own in the gate, which `--config.model.gate_norm_eps=1e-5` keeps (it moves logits
+by 1e-5).
 The paper does not finetune on images: the 20 epochs' worth of small steps here (AdamW 1e-4, cosine, random crops and
 flips only) are ours. bfloat16. Run here on a CPU with small models only (tests).
 """

@@ -79,27 +79,14 @@ def resize_tokens(
     return jnp.concatenate([kept, moved.reshape(*before, new_grid[0] * new_grid[1], *after)], axis)
 
 
-def resize(
-    weight: jax.Array, bias: jax.Array, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
-) -> tuple[jax.Array, jax.Array]:
-    """A dense projection over one 2-D grid of patches, made to serve another resolution.
+def resize_inputs(
+    weight: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
+) -> jax.Array:
+    """Interpolates the axis of a matrix along which it sums over the tokens of a 2-D grid of patches.
 
-    W is interpolated over the grid of its outputs and over the grid of its inputs, b over its one grid. Each output
-    then sums over more (or fewer) patches, so their weights are scaled by the ratio of their numbers: a smooth picture
-    keeps its response.
-
-    Args:
-        weight: [tokens, tokens], rows are outputs; tokens are `prefix` others (cls), then h * w patches.
-        bias: [tokens].
-        grid, new_grid, prefix, method: as in `resize_tokens`.
-
-    Returns:
-        Weight and bias for prefix + H * W tokens; unchanged where the grids agree.
-
-    Raises:
-        ValueError: the weight does not belong to the grid.
+    It then sums over more (or fewer) patches, so their weights are scaled by the ratio of their numbers: a smooth
+    picture keeps its response. Arguments, result and errors as of `resize_tokens`.
     """
-    scale = (grid[0] * grid[1]) / (new_grid[0] * new_grid[1])
-    for axis in (0, 1):
-        weight = resize_tokens(weight, axis, grid, new_grid, prefix, method)
-    return weight.at[:, prefix:].multiply(scale), resize_tokens(bias, 0, grid, new_grid, prefix, method)
+    resized = resize_tokens(weight, axis, grid, new_grid, prefix, method)
+    patches = (slice(None),) * axis + (slice(prefix, None),)
+    return resized.at[patches].multiply((grid[0] * grid[1]) / (new_grid[0] * new_grid[1]))

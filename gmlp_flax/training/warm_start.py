@@ -21,8 +21,13 @@ from gmlp_flax.training import folder, partition
 from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import require_fit
 
-# Dense projections over tokens, [layers, tokens, tokens] with a bias beside: gMLP's and ResMLP's.
-DENSE = ("spatial/weight", "token_linear/weight")
+# Which axis of parameters [layers, ...] is that of the tokens that they give, and which of those that they sum over.
+OVER_TOKENS = {
+    "spatial/weight": (1, 2), "spatial/bias": (1, None), "token_linear/weight": (1, 2), "token_linear/bias": (1, None),
+    "token_mlp/proj_in/weight": (None, 2), "token_mlp/proj_out/weight": (1, None), "token_mlp/proj_out/bias": (1, None),
+    "token_norm/scale": (1, None), "token_norm/bias": (1, None),  # the feed-forward stack's, over tokens
+    "positions/table": (0, None),  # has no layers
+}
 
 
 def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
@@ -96,9 +101,9 @@ def adapt(
 ) -> Any:
     """Makes saved parameters fit a model.
 
-    Toeplitz projections and biases of offsets are cropped or extended to the model's length. Of images, dense projections and learned
-    positions are interpolated over the grid of patches; a cls token's part stays. Positions of text are cropped. All
-    else must have the model's shapes.
+    Toeplitz projections and biases of offsets are cropped or extended to the model's length. Of images, dense layers
+    over tokens and learned positions are interpolated over the grid of patches; a cls token's part stays. Positions of
+    text are cropped. All else must have the model's shapes.
 
     Args:
         saved: nested dict of arrays.
@@ -115,20 +120,19 @@ def adapt(
     """
     flat = traverse_util.flatten_dict(saved, sep="/") | fresh
     flat_wanted = traverse_util.flatten_dict(wanted, sep="/")
-    misfits = {name: leaf.shape for name, leaf in flat_wanted.items() if name in flat and flat[name].shape != leaf.shape}
+    misfits = {
+        name: leaf.shape for name, leaf in flat_wanted.items() if name in flat and flat[name].shape != leaf.shape
+    }
     grids = _grids(old_config, config)
     for name, shape in misfits.items():
-        bias = name.rpartition("/")[0] + "/bias"
-        if name.endswith("/taps"):
-            length = flat_wanted[bias].shape[-1]
-            fitted = jax.vmap(lambda t, b, length=length: _fit_taps(t, b, length))(flat[name], flat[bias])
-            flat[name], flat[bias] = fitted
+        module = name.rpartition("/")[0]
+        if f"{module}/taps" in flat:
+            if name.endswith("/taps"):
+                flat |= _fit_toeplitz(flat, module, flat_wanted[f"{module}/bias"].shape[-1])
         elif name.endswith("relative/bias") and not old_config.model.relative_buckets | config.model.relative_buckets:
             flat[name] = _fit_offsets(flat[name], shape[-1])
-        elif name.endswith(DENSE) and grids:
-            flat[name], flat[bias] = jax.vmap(lambda w, b: spatial.resize(w, b, *grids))(flat[name], flat[bias])
-        elif name == "positions/table" and grids:
-            flat[name] = spatial.resize_tokens(flat[name], 0, *grids)
+        elif grids:
+            flat[name] = _fit_patches(flat[name], name, *grids)
         elif name == "positions/table":
             flat[name] = flat[name][: shape[0]]
     require_fit(flat, flat_wanted, where)
@@ -151,7 +155,21 @@ def _fit_offsets(bias: jax.Array, entries: int) -> jax.Array:
     return jnp.pad(bias, [*[(0, 0)] * (bias.ndim - 1), (more, more)], mode="edge")
 
 
-def _fit_taps(taps: jax.Array, bias: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
-    if length <= bias.shape[0]:
-        return toeplitz.crop(taps, length), bias[:length]
-    return toeplitz.extend(taps, bias, length)
+def _fit_patches(x: jax.Array, name: str, old: spatial.Grid, new: spatial.Grid, prefix: int) -> jax.Array:
+    """A parameter of an image model for other patches, if its path and shape say that it has an axis of them."""
+    axes = next((axes for ending, axes in OVER_TOKENS.items() if name.endswith(ending)), (None, None))
+    for axis, resize in zip(axes, (spatial.resize_tokens, spatial.resize_inputs), strict=True):
+        if axis is not None and x.shape[axis] == prefix + old[0] * old[1]:
+            x = resize(x, axis, old, new, prefix)
+    return x
+
+
+def _fit_toeplitz(flat: dict[str, jax.Array], module: str, length: int) -> dict[str, jax.Array]:
+    """The taps and biases of all layers, by their paths, for `length` tokens."""
+    def fit(taps: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if length <= bias.shape[0]:
+            return toeplitz.crop(taps, length), bias[:length]
+        return toeplitz.extend(taps, bias, length)
+
+    names = f"{module}/taps", f"{module}/bias"
+    return dict(zip(names, jax.vmap(fit)(*(flat[name] for name in names)), strict=True))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.spatial import SpatialProjection, resize
+from gmlp_flax.models.spatial import SpatialProjection, resize_inputs, resize_tokens
 from tests.models.reference import function_of, in_float64, normal, params_of, quick_jit, randomized, small_spec
 from tests.models.reference import spatial
 
@@ -65,6 +65,11 @@ def test_bfloat16(kind):
     assert f(z).dtype == jnp.bfloat16 and f.bias.dtype == jnp.float32
     expected = [spatial(params_of(f), np.asarray(sample).astype(np.float64)) for sample in z]
     np.testing.assert_allclose(f(z).astype(jnp.float32), expected, rtol=0.03, atol=0.03)
+
+
+def resize(weight, bias, *grids, **options):
+    """A dense projection for another resolution: W over the grids of its outputs and inputs, b over its one."""
+    return tuple(resize_tokens(x, 0, *grids, **options) for x in (resize_inputs(weight, 1, *grids, **options), bias))
 
 
 def smooth_projection(grid):

@@ -96,6 +96,35 @@ def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
         np.testing.assert_allclose(weight[layer, 1:, 0], from_cls, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("block", "pool"), [("mixer", "mean"), ("feed_forward", "cls")])
+def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
+    """Hidden units keep their response to a smooth picture, and what they add to it keeps its shape."""
+    model = {"block": block, "d_spatial": 5, "pool": pool}
+    old, new = images(tmp_path, 4, **model), images(tmp_path, 2, **model)
+    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
+    cls = int(pool == "cls")
+
+    def wide(x):
+        """[layers, tokens, ...] over 4 x 4 patches in place of 2 x 2."""
+        patches = x[:, cls:].reshape(2, 2, 2, -1)
+        patches = jax.image.resize(patches, (2, 4, 4, patches.shape[-1]), "bicubic").reshape(2, 16, *x.shape[2:])
+        return np.concatenate([x[:, :cls], patches], 1)
+
+    before, after = (tree["encoder"]["blocks"] for tree in (saved, adapt(old, new, saved)))
+    read, found = (np.swapaxes(blocks["token_mlp"]["proj_in"]["weight"], 1, 2) for blocks in (before, after))
+    np.testing.assert_allclose(found, wide(read) / np.array([1] * cls + [4] * 16)[:, None], rtol=1e-5, atol=1e-6)
+    for of in (lambda blocks: blocks["token_mlp"]["proj_out"], lambda blocks: blocks["token_norm"] if cls else {}):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(y, wide(x), rtol=1e-5, atol=1e-6), of(before), of(after))
+    np.testing.assert_array_equal(after["token_mlp"]["proj_in"]["bias"], before["token_mlp"]["proj_in"]["bias"])
+
+
+def test_another_width_is_told_though_patches_differ_too(tmp_path):
+    old, new = images(tmp_path, 4, block="mixer"), images(tmp_path, 2, block="mixer")
+    new.config.model.d_model = 12
+    with pytest.raises(RunError, match=r"token_norm/bias is float32\[2, 8\], not float32\[2, 12\]"):
+        adapt(old, new, random(old.shapes()))
+
+
 def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(tmp_path):
     vit = {"block": "transformer", "positions": "absolute", "pool": "cls", "heads": 2}
     old, new = images(tmp_path, 4, **vit), images(tmp_path, 2, **vit)

@@ -18,6 +18,7 @@ SCALE:
            bfloat16. Never run here.
     small  for the small models of configs/c4_ablation.py and 2 CPU cores: length 64, rate 1e-3, at most 4,000 steps;
            not tuned.
+The head reads [CLS], as the paper's; `--config.model.pool=mean` has it read the mean of all tokens but padding.
 The paper gives the median of five runs on the development set. Whether the best of its grid was chosen there too, for
 each model, it does not say; the second command above, the grid and five seeds of its best point, does so. A run's
 model, all but its length and dropout, is that of `init_from`.
@@ -42,7 +43,7 @@ def get_config(arg: str = "sst2"):
     config.task, config.glue.task = "text_classification", task
     config.data.train = ""  # to be given
     config.batch_size, config.steps = 32, 5 * EXAMPLES[task] // 32
-    config.model.update(length=128, dropout=0.1, mask_padding=True, dtype="bfloat16")
+    config.model.update(length=128, dropout=0.1, mask_padding=True, pool="cls", dtype="bfloat16")
     config.optimizer.update(learning_rate=2e-5, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0)
     if scale == "small":
         config.steps = min(config.steps, 4000)

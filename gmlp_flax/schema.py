@@ -52,11 +52,11 @@ SCHEMA = {
         "scale_embeddings": Key(False, "text: times sqrt(d_model), for blocks that mix tokens at once"),
         "transform": Key(False, "text: BERT's transform layer before the logits (the paper's counts have none)"),
         "mask_padding": Key(False, "text: attention ignores [PAD]; spatial projections never do (paper)"),
-        "pooler": Key(False, "text classification: BERT's tanh layer between [CLS] and the head"),
+        "pooler": Key(False, "text classification: BERT's tanh layer before the head"),
         "image_size": Key((224, 224), "images: height and width"),
         "patch_size": Key((16, 16), "images: height and width of a patch"),
         "channels": Key(3, "images: 3 for RGB, 1 for grey", (1, 3)),
-        "pool": Key("mean", "images: mean of the tokens, or a cls token (ViT, DeiT)", ("mean", "cls")),
+        "pool": Key("mean", "classification reads the mean of the tokens, or a cls token (ViT, DeiT, BERT)", ("mean", "cls")),
         "pre_logits": Key(False, "images: a tanh layer between pooling and the head, as the first ViTs have"),
     },
     "data": {

@@ -96,25 +96,30 @@ class MaskedLM(TextModel):
 
 
 class SequenceClassifier(TextModel):
-    """Classes of a text, or of a pair of texts, read off the [CLS] token's last state (paper, section 4.4).
+    """Classes of a text, or of a pair of texts, read off the last states.
 
+    `pool="cls"` reads the [CLS] token's state (paper, section 4.4), `pool="mean"` the mean of the tokens that are seen:
+    short pretraining leaves a gMLP with filters that reach a few tokens, and [CLS] far from most of the text.
     `pooler` puts BERT's layer of its own and a tanh before the head, which the paper does not mention.
     """
 
     def __init__(
-        self, spec: EncoderSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pooler: bool = False,
-        scale_embeddings: bool = False,
+        self, spec: EncoderSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls",
+        pooler: bool = False, scale_embeddings: bool = False,
     ):
         super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, segments=True)
+        self.pool = pool
         self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=_BERT)
 
     def __call__(
         self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout as elsewhere, on that state."""
+        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout as elsewhere, on what is read."""
         encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
-        pooled = self.hidden(tokens, encoder_key, segments, seen)[:, 0].astype(self.spec.precise_dtype)
+        states = self.hidden(tokens, encoder_key, segments, seen).astype(self.spec.precise_dtype)
+        where = None if seen is None else seen[..., None]
+        pooled = states[:, 0] if self.pool == "cls" else states.mean(axis=1, where=where)
         if self.pooler is not None:
             pooled = jnp.tanh(self.pooler(pooled))
         return self.head(dropout(pooled, self.spec.dropout, head_key))

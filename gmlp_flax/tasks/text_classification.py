@@ -34,8 +34,8 @@ class TextClassification(Finetuning):
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
         return SequenceClassifier(
-            self.spec(model.length), model.vocab_size, len(self.glue.labels), rngs, pooler=model.pooler,
-            scale_embeddings=model.scale_embeddings,
+            self.spec(model.length), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
+            pooler=model.pooler, scale_embeddings=model.scale_embeddings,
         )
 
     @property

@@ -208,8 +208,8 @@ AMLP = {"d_attn": 3}
 BERT = BLOCKS["transformer"][0] | {"positions": "relative"}
 
 
-def classifier(pooler=False, **fields):
-    return SequenceClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pooler=pooler)
+def classifier(pool="cls", pooler=False, **fields):
+    return SequenceClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pool=pool, pooler=pooler)
 
 
 def spans(**fields):
@@ -222,15 +222,26 @@ def states(p, tokens, segments):
 
 
 @pytest.mark.parametrize("pooler", [False, True])
+@pytest.mark.parametrize("pool", ["cls", "mean"])
 @in_float64
-def test_a_classifier_reads_the_first_token(pooler):
-    module = randomized(lambda: classifier(pooler))
+def test_a_classifier_reads_the_first_token_or_all_that_are_seen(pool, pooler):
+    module = randomized(lambda: classifier(pool, pooler))
     p = params_of(module)
-    first = [states(p, *pair)[0] for pair in zip(TOKENS, SEGMENTS, strict=True)]
+    pooled = [
+        states(p, tokens, segments)[[0] if pool == "cls" else seen].mean(0)
+        for tokens, segments, seen in zip(TOKENS, SEGMENTS, SEEN, strict=True)
+    ]
     if pooler:
-        first = [np.tanh(state @ p["pooler"]["kernel"] + p["pooler"]["bias"]) for state in first]
-    expected = [state @ p["head"]["kernel"] + p["head"]["bias"] for state in first]
-    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)
+        pooled = [np.tanh(state @ p["pooler"]["kernel"] + p["pooler"]["bias"]) for state in pooled]
+    expected = [state @ p["head"]["kernel"] + p["head"]["bias"] for state in pooled]
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS, SEEN), expected, atol=1e-10)
+
+
+@in_float64
+def test_the_mean_is_of_all_tokens_where_none_is_hidden():
+    module = randomized(lambda: classifier("mean"))
+    every = quick_jit(module)(TOKENS, SEGMENTS, np.ones_like(SEEN))
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), every, atol=1e-12)
 
 
 @in_float64

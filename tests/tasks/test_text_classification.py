@@ -44,7 +44,7 @@ def config(vocabulary, train, task="rte", **data):
     options = gmlp_config.default()
     options.task, options.glue.task, options.batch_size = "text_classification", task, 8
     options.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.5,
-                         mask_padding=True)
+                         mask_padding=True, pool="cls")
     options.data.update(train=str(train), tokenizer=vocabulary, **data)
     return options
 
@@ -102,6 +102,23 @@ def test_a_pooler(vocabulary, tmp_path):
     options.model.pooler = True
     shapes = TextClassification(options, str(tmp_path)).shapes()
     assert shapes["pooler"]["kernel"].shape == (8, 8) and shapes["head"]["kernel"].shape == (8, 3)
+
+
+def test_the_mean_of_the_tokens_may_be_read_in_place_of_cls(vocabulary, tmp_path):
+    options = config(vocabulary, rte(tmp_path))
+    options.model.update(pool="mean", spatial_init_std=0.0)  # blocks that mix no tokens
+    task = TextClassification(options, str(tmp_path))
+    params = task.init(jax.random.key(1))
+    params["segments"]["table"] = jax.numpy.eye(2, 8)
+    params["head"]["kernel"] *= 50
+    scores = jax.jit(lambda batch: task.scores(params, batch, None))
+    batch = {name: np.stack([task.examples("heldout")[i][name] for i in range(4)]) for name in ("tokens", "segments")}
+    padding = batch["tokens"] == task.tokenizer.pad_id
+    assert padding.any()
+    found = scores(batch)
+    np.testing.assert_array_equal(scores(batch | {"segments": np.where(padding, 1, batch["segments"])}), found)
+    other = batch | {"tokens": np.where(np.arange(16) == 3, 7, batch["tokens"])}
+    assert np.abs(scores(other) - found).max() > 1e-4
 
 
 def test_training_batches(task):

@@ -15,7 +15,7 @@ import sys
 import time
 
 from gmlp_flax import cli
-from gmlp_flax.data import corpora, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data import cache, corpora, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.corpora import Corpus
 from gmlp_flax.data.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--shard_bytes", type=int, default=prepare.SHARD_BYTES, help="bytes of the corpus in a shard (%(default)s)"
     )
-    parser.add_argument("--cache", default=default_cache(), help="where trained tokenizers are kept (%(default)s)")
+    parser.add_argument("--cache", default=cache.default_folder(), help="where trained tokenizers are kept (%(default)s)")
     options = parser.parse_args()
     for name in ("vocab_size", "tokenizer_sample", "workers", "shard_bytes"):
         if getattr(options, name) < 1:
@@ -53,11 +53,6 @@ def arguments() -> argparse.Namespace:
     if os.path.commonpath([corpus, out]) == corpus:
         cli.fail(f"--out={options.out} lies in the corpus, which would grow by it; give a folder beside it")
     return options
-
-
-def default_cache() -> str:
-    """The folder that training keeps tokenizers in, too."""
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gmlp_flax")
 
 
 def find_tokenizer(options: argparse.Namespace, corpus: Corpus, chosen: selection.Selection) -> Tokenizer:

@@ -10,6 +10,11 @@ from typing import BinaryIO
 from gmlp_flax.data.errors import DataError
 
 
+def default_folder() -> str:
+    """Where tokenizers and token ids are kept between runs, unless another folder is given."""
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gmlp_flax")
+
+
 def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
     """Calls `write(file)` on a new file beside `path`, then renames it: a reader sees all of the file or none.
 

@@ -125,12 +125,6 @@ class Task(abc.ABC):
         return self.config.eval.batch_size or self.config.batch_size
 
 
-def cache_folder(config: ConfigDict) -> str:
-    """Where tokenizers and token ids are kept between runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return config.data.cache or os.path.join(base, "gmlp_flax")
-
-
 def weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(sum, weight) in float32."""
     weights = weights.astype(jnp.float32)

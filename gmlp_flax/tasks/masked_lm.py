@@ -16,13 +16,13 @@ import numpy as np
 from flax import nnx
 
 from gmlp_flax.data import (
-    corpora, embedded, in_memory, packing, pipeline, prepare, prepared, tokenizer_training,
+    cache, corpora, embedded, in_memory, packing, pipeline, prepare, prepared, tokenizer_training,
 )
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.selection import Selection
 from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, cache_folder, weighted
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, weighted
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, given_tokenizer, require_rows
 
 
@@ -155,7 +155,7 @@ class MaskedLanguageModeling(Task):
         corpus, selection = self._corpus("train")
         with _about("data.train"):
             return tokenizer_training.cached_tokenizer(
-                corpus, self.config.model.vocab_size, cache_folder(self.config), selection=selection,
+                corpus, self.config.model.vocab_size, data.cache or cache.default_folder(), selection=selection,
                 max_bad_records=data.max_bad_records,
             )
 
@@ -183,7 +183,7 @@ class MaskedLanguageModeling(Task):
             corpus, selection = self._corpus(side)
             with _about(f"data.{side}"):
                 tokens = prepare.cached(
-                    corpus, self.tokenizer, cache_folder(self.config), selection=selection,
+                    corpus, self.tokenizer, data.cache or cache.default_folder(), selection=selection,
                     max_bad_records=data.max_bad_records,
                 )
             if tokens.skipped:

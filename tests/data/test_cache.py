@@ -1,7 +1,15 @@
 import pytest
 
-from gmlp_flax.data.cache import cached_file, write_atomically
+from gmlp_flax.data.cache import cached_file, default_folder, write_atomically
 from gmlp_flax.data.errors import DataError
+
+
+def test_default_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == f"{tmp_path}/gmlp_flax"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == f"{tmp_path}/.cache/gmlp_flax"
 
 
 def test_built_once_and_rebuilt_when_damaged(tmp_path):

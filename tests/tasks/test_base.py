@@ -1,11 +1,10 @@
 import jax.numpy as jnp
 import pytest
 
-from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.schema import SCHEMA
-from gmlp_flax.tasks.base import cache_folder, require_path, weighted
+from gmlp_flax.tasks.base import require_path, weighted
 
 
 def test_every_task_of_the_schema_is_in_the_table():
@@ -21,14 +20,6 @@ def test_path_that_does_not_exist_names_its_key(tmp_path):
     assert require_path(str(tmp_path), "data.train") == str(tmp_path)
     with pytest.raises(DataError, match="^config.data.train is 'nowhere', which does not exist; give a file or a folder$"):
         require_path("nowhere", "data.train")
-
-
-def test_cache_folder(monkeypatch, tmp_path):
-    config = gmlp_config.default()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder(config) == f"{tmp_path}/gmlp_flax"
-    config.data.cache = "elsewhere"
-    assert cache_folder(config) == "elsewhere"
 
 
 def test_spec_takes_all_fields_from_the_config(text_task):

@@ -69,7 +69,7 @@ SCHEMA = {
         "packing": Key("concatenated", "text: windows over all documents in a row, or over each one alone",
                        ("concatenated", "documents")),
         "max_bad_records": Key(0, "records that cannot be read are skipped (pictures: a host); one more stops the run"),
-        "cache": Key("", "folder for tokenizers and token ids; empty: ~/.cache/gmlp_flax"),
+        "cache": Key("", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"),
         "min_scale": Key(0.08, "images: least share of the picture that a training crop covers; 1: no crop"),
         "eval_crop": Key(0.875, "images: share of the resized picture's side that evaluation crops; 1: all of it"),
         "flip": Key(True, "images: mirror half of the training pictures"),

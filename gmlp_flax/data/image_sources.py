@@ -84,7 +84,8 @@ def open_images(path: str) -> ImageFolder | ImageTar:
 
 
 def open_side(
-    path: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0
+    path: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    cache_folder: str = "",
 ) -> ImageSource:
     """The images at `path` to train on, or those held out.
 
@@ -96,6 +97,7 @@ def open_side(
         side: "train" or "heldout".
         split, heldout_split: other splits than these.
         heldout_share: 0 where each side has a path of its own: all that is at `path`, or one split, is the side.
+        cache_folder: see TFDSImages.
 
     Raises:
         DataError: nothing there, no such split, or one that would be both trained on and held out.
@@ -111,15 +113,15 @@ def open_side(
     heldout = heldout_split or next((name for name in _HELDOUT_SPLITS if name in known), "")
     if not heldout_share:
         only = known[0] if len(known) == 1 else ""
-        return TFDSImages(folder, train if side == "train" else heldout or only or "validation")
+        return TFDSImages(folder, train if side == "train" else heldout or only or "validation", cache_folder)
     if heldout == train and heldout_split:
         raise DataError(
             f"the split {heldout!r} of {path!r} would be both trained on and held out; give two splits as "
             f"config.data.split and heldout_split (it has {', '.join(known)})"
         )
     if heldout and heldout != train:
-        return TFDSImages(folder, {"train": train, "heldout": heldout}[side])
-    return _shared(TFDSImages(folder, train), side, heldout_share)
+        return TFDSImages(folder, {"train": train, "heldout": heldout}[side], cache_folder)
+    return _shared(TFDSImages(folder, train, cache_folder), side, heldout_share)
 
 
 def _shared(source: ImageSource, side: str, heldout_share: float) -> Subset:

@@ -8,13 +8,15 @@ import bisect
 import itertools
 import resource
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.data import files, tfds_folders
+from gmlp_flax.data import cache, files, tfds_folders
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.records import BadRecord, TFRecordFile
+from gmlp_flax.data.selection import key
 from gmlp_flax.data.tfds_folders import Folder, Shard
 
 FORMATS = ("array_record", "tfrecord")
@@ -41,12 +43,13 @@ class TFDSImages:
 
     The features are those called `image` and `label` or, under other names, the only ones of their kind. Items are
     {"image": encoded bytes, "label": int32, "name"}, the name that of the image's file where records hold it, else
-    which record of which shard it is. TFRecord files are walked once to index their records; a remote split must be
-    in this format, as ArrayRecord's library reads local files alone.
+    which record of which shard it is. TFRecord files are walked to index their records, and the index is kept; a remote
+    split must be in this format, as ArrayRecord's library reads local files alone.
 
     Args:
         folder: from `folder_at`.
         split: one of its splits.
+        cache_folder: where indexes are kept; empty: with tokenizers.
 
     Raises:
         DataError: no such split or features, another format, or shards that are missing, empty or truncated. From
@@ -54,7 +57,7 @@ class TFDSImages:
         BadRecord: from items: the record is damaged, or holds no image.
     """
 
-    def __init__(self, folder: Folder, split: str):
+    def __init__(self, folder: Folder, split: str, cache_folder: str = ""):
         self.path, self.split = folder.path, split
         if folder.file_format not in FORMATS:
             raise DataError(
@@ -69,7 +72,7 @@ class TFDSImages:
         self.classes, self._keys = _features(folder)
         self._shards = folder.shards(split)
         self._stops = list(itertools.accumulate(shard.records for shard in self._shards))
-        self._files = _open_shards(folder, self._shards)
+        self._files = _open_shards(folder, self._shards, cache_folder or cache.default_folder())
 
     def __len__(self) -> int:
         return self._stops[-1]
@@ -137,33 +140,46 @@ def _only(folder: Folder, kind: type, name: str) -> str:
     return name if name in found else found[0]
 
 
-def _open_shards(folder: Folder, shards: list[Shard]) -> list[Any]:
+def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> list[Any]:
     """A file with `len(file)` and `file[i]` for each shard, each as long as the folder's metadata say."""
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-    open_file = TFRecordFile
-    if folder.file_format == "array_record":
-        if files.is_remote(folder.path):
-            raise DataError(f"{folder.path!r}: ArrayRecord is read from local disks alone; copy it, or use tfrecord")
+    if folder.file_format == "tfrecord":
+        indexes = _indexes(shards, cache_folder)
+    elif files.is_remote(folder.path):
+        raise DataError(f"{folder.path!r}: ArrayRecord is read from local disks alone; copy it, or use tfrecord")
+    else:
+        indexes = [None] * len(shards)
         _allow_open_files(len(shards))
-        open_file = ArrayRecordDataSource
 
-    def opened(shard: Shard) -> Any:
+    def opened(shard: Shard, index: np.ndarray | None) -> Any:
         """The shard's records as a sequence; raises DataError where it is damaged."""
+        path = shard.file.path
         try:
-            file = open_file(shard.file.path)
+            file = ArrayRecordDataSource(path) if index is None else TFRecordFile(path, index)
             count = len(file)
         except RuntimeError as error:  # which is all that ArrayRecord says
-            raise DataError(f"{shard.file.path}: truncated or damaged; copy or prepare it again") from error
+            raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
         if count != shard.records:
             raise DataError(
-                f"{shard.file.path}: {count} records where {shard.records} were expected: truncated, or of another "
+                f"{path}: {count} records where {shard.records} were expected: truncated, or of another "
                 "preparation; copy or prepare it again"
             )
         return file
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(opened, shards))
+        return list(pool.map(opened, shards, indexes))
+
+
+def _indexes(shards: list[Shard], cache_folder: str) -> list[np.ndarray]:
+    """`TFRecordFile.offsets` of every shard. A split that has not changed is walked once: a read for each record."""
+    def write(out: BinaryIO) -> None:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            np.savez(out, *pool.map(lambda shard: TFRecordFile(shard.file.path).offsets, shards))
+
+    path = Path(cache_folder) / f"tfrecord-{key('index', [shard.file for shard in shards])}.npz"
+    with np.load(cache.cached_file(path, write)) as found:
+        return [found[f"arr_{number}"] for number in range(len(shards))]
 
 
 def _allow_open_files(count: int) -> None:

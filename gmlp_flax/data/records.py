@@ -67,24 +67,30 @@ def check_limit(message: str, before: int, added: int, limit: int) -> None:
 class TFRecordFile:
     """The records (bytes) of one TFRecord file, local or remote, by position; every length and record is checked.
 
-    `len(file)` and `file[i]` use an index of offsets, built on first use by walking the file once and kept, also when
+    `len(file)` and `file[i]` use an index, given or built on first use by walking the file once, and kept, also when
     pickled (8 bytes a record). Each item is one read, or one request; no file stays open. Thread-safe.
+
+    Args:
+        path: of the file.
+        offsets: what the property of that name was before, if it is known.
 
     Raises:
         DataError: the file cannot be read, is truncated, is not TFRecord, or a record's length fails its checksum.
         BadRecord: from `file[i]`, where the record fails its checksum.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, offsets: np.ndarray | None = None):
         self.path = str(path)
+        if offsets is not None:
+            self.offsets = offsets
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)} in {self.path}")
-        start, stop = map(int, self._offsets[index : index + 2])
+        start, stop = map(int, self.offsets[index : index + 2])
         start += _HEADER.size
         return _checked(files.read_range(self.path, start, stop), index)
 
@@ -105,7 +111,7 @@ class TFRecordFile:
         _check_count(self.path, number + 1, stop)
 
     @cached_property
-    def _offsets(self) -> np.ndarray:
+    def offsets(self) -> np.ndarray:
         """Int64 [records + 1]: where each record's header begins, and the end."""
         # A small buffer: of large records, only the headers are to be read.
         with files.opened(self.path, unpack=False, buffer=8192) as stream:

@@ -231,7 +231,7 @@ class ImageClassification(Task):
         try:
             return image_sources.open_side(
                 data[key], side, split=data.split, heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share,
+                heldout_share=0.0 if data.heldout else data.heldout_share, cache_folder=data.cache,
             )
         except DataError as error:
             raise DataError(f"config.data.{key}: {error}") from None

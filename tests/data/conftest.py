@@ -8,6 +8,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path, monkeypatch):
+    """Where tokenizers and indexes go by default: not to the cache of whoever runs the tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "gmlp_flax"
+
+
 @pytest.fixture
 def shared_data() -> Callable[[str], str]:
     """Gives the path of a real data file kept beside the repository, or skips the test, naming the file."""

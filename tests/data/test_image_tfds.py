@@ -1,4 +1,5 @@
 import pickle
+import shutil
 import tarfile
 
 import numpy as np
@@ -8,14 +9,14 @@ import tensorflow_datasets as tfds
 from gmlp_flax.data import image_tfds, images
 from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.image_tfds import TFDSImages
-from gmlp_flax.data.records import BadRecord
+from gmlp_flax.data.records import BadRecord, TFRecordFile
 from tests.data import pictures, writers
 
 FORMATS = pytest.mark.parametrize("file_format", image_tfds.FORMATS)
 
 
-def opened(path, split="train"):
-    return TFDSImages(image_tfds.folder_at(str(path)), split)
+def opened(path, split="train", cache_folder=""):
+    return TFDSImages(image_tfds.folder_at(str(path)), split, cache_folder)
 
 
 def failure(function, *args) -> str:
@@ -56,6 +57,24 @@ def test_remote_tfrecords(tmp_path):
     assert [source[i] for i in range(4)] == [opened(local)[i] for i in range(4)]
     remote = writers.remote(pictures.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "array_record"))
     assert "ArrayRecord is read from local disks alone; copy it" in failure(opened, remote)
+
+
+def test_tfrecords_are_walked_once(tmp_path, monkeypatch, cache_folder):
+    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [2, 3]}, "tfrecord")
+    walked, walk = [], TFRecordFile._walk
+    monkeypatch.setattr(TFRecordFile, "_walk", lambda file, stream: walked.append(file.path) or walk(file, stream))
+    items = [opened(path)[i] for i in range(5)]
+    assert sorted(walked) == sorted({*walked}) and len(walked) == 2 and len(list(cache_folder.glob("*.npz"))) == 1
+    assert [opened(path)[i] for i in range(5)] == items and len(walked) == 2
+    opened(path, cache_folder=str(tmp_path / "elsewhere"))
+    assert len(walked) == 4 and list((tmp_path / "elsewhere").glob("*.npz"))
+    # Of a split that was prepared again, and of an index that is damaged, nothing is believed.
+    shutil.rmtree(path)
+    pictures.tfds_folder(tmp_path / "1.0.0", {"train": [3, 3]}, "tfrecord")
+    assert len(opened(path)) == 6 and len(walked) == 6
+    for index in cache_folder.glob("*.npz"):
+        index.write_bytes(index.read_bytes()[:-1])
+    assert opened(path)[5]["image"] == pictures.png(5) and len(walked) == 8
 
 
 def test_features_by_kind(tmp_path):

@@ -35,6 +35,7 @@ def failure(function, *args) -> str:
 def imagenet(tmp_path, monkeypatch, request):
     """TFDS's imagenet2012 in small: 11 to train on; of 26 to validate on, the 4th is no picture, the 6th no record."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     validation = [pictures.record(i, image=b"no picture" if i == 3 else None) for i in range(26)]
     validation[5] = b"\xff"
     shards = {"train": [[pictures.record(i) for i in range(11)]], "validation": [validation[:9], validation[9:]]}

@@ -6,10 +6,11 @@
 RUN is the folder, or one checkpoint, of a masked language model, whose blocks and vocabulary this run takes. ARGUMENT:
 v1.1 (default) or v2.0, or VERSION,scale=SCALE. SCALE:
     paper  (default) n 512, the data from tensorflow_datasets. Recalled, not read in the paper: AdamW's betas and its
-           peak rate 5e-5, batch 32, hidden dropout 0.1, weight decay 0.01, no clipping. Recalled, and the same in a
-           public re-implementation: n 512, 8,000 steps, 1,000 warmup steps, linear decay, epsilon 1e-6. The paper's
-           dropout of 0.1 on attention weights is not here. bfloat16. Never run here.
-    small  for models that a CPU can train: n 256, 1,000 steps of batch 16 at 1e-3. `--config.data.train=FILE` names
+           peak rate 5e-5, batch 32, dropout of 0.1 on states and on attention's weights, weight decay 0.01,
+           no clipping. Recalled, and the same in a public re-implementation: n 512, 8,000 steps, 1,000 warmup steps,
+           linear decay, epsilon 1e-6. bfloat16. Never run here.
+    small  for models that a CPU can train: n 256, 1,000 steps of batch 16 at 1e-3, dropout of
+           0.1 on states alone. `--config.data.train=FILE` names
            SQuAD's JSON (also .xz, .gz); a sixth of its articles is held out unless `--config.data.heldout` is given.
 Windows, stride 128, 64 tokens of a question, answers of 30 tokens at most, 20 best: BERT's. In v2.0 "no answer" wins by
 a margin of 0 (config.squad.null_threshold); evaluation tells which margin would have been best on the same questions.
@@ -29,7 +30,7 @@ def get_config(arg: str = "v1.1"):
     config.data.heldout_share = 0.17
     if scale == "paper":
         config.data.train = f"tfds:squad/{version}"
-        config.model.dtype = "bfloat16"
+        config.model.update(attention_dropout=0.1, dtype="bfloat16")
         config.batch_size, config.steps = 32, 8000
         config.optimizer.update(learning_rate=5e-5, warmup=1000, clip=0.0)
         config.eval.every = config.checkpoint.every = 2000

@@ -44,6 +44,7 @@ SCHEMA = {
         "survival": Key(1.0, "probability that stochastic depth keeps a residual branch of a sample"),
         "survival_schedule": Key("constant", "the same for all layers, or linear in depth", ("constant", "linear")),
         "dropout": Key(0.0, "rate of dropout on embeddings and residual branches"),
+        "attention_dropout": Key(0.0, "rate of dropout on the weights of attention"),
         "dtype": Key("float32", "type of activations and matrix products", ("float32", "bfloat16")),
         "remat": Key("matmuls", "what backward recomputes: nothing, all but matrix products, or all",
                      ("none", "matmuls", "full")),

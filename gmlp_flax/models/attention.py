@@ -9,7 +9,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.layers import Linear, dropout
 from gmlp_flax.models.products import NAME
 from gmlp_flax.models.spec import EncoderSpec
 
@@ -37,17 +37,18 @@ def hide_padding(scores: jax.Array, seen: jax.Array | None, heads: bool = False)
     return jnp.where(keys, scores, jnp.finfo(scores.dtype).min)
 
 
-def mix(scores: jax.Array, v: jax.Array) -> jax.Array:
+def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
     """softmax(scores) v, the softmax in the type of the scores.
 
     Args:
         scores: [..., queries, keys]; leading axes that it lacks are shared.
         v: [..., keys, d].
+        rate, key: of dropout on the weights, one draw for all that share them; none without a key.
 
     Returns:
         [..., queries, d] in the type of v. Being a product over tokens, it is kept by the remat policy `matmuls`.
     """
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    weights = dropout(jax.nn.softmax(scores, axis=-1).astype(v.dtype), rate, key)
     return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
 
 
@@ -123,10 +124,10 @@ class MultiHeadAttention(nnx.Module):
         bias = self.relative(tokens) if self.relative else 0
         return scaled_scores(*q_k, self.spec.precise_dtype) + bias if self.content else bias, v
 
-    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same; keys as in `hide_padding`."""
+    def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, a random key for training."""
         scores, v = self.scores_and_values(x)
-        mixed = mix(hide_padding(scores, seen, heads=True), v)
+        mixed = mix(hide_padding(scores, seen, heads=True), v, self.spec.attention_dropout, key)
         return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
 
 
@@ -140,7 +141,7 @@ class TinyAttention(nnx.Module):
         self.qkv = Linear(spec, spec.d_model, 3 * spec.d_attn, rngs)
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero)
-        self.precise_dtype = spec.precise_dtype
+        self.precise_dtype, self.dropout = spec.precise_dtype, spec.attention_dropout
 
     def scores_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """[batch, tokens, d_model] to scores [batch, tokens, tokens], whose softmax weighs, and values [batch, tokens,
@@ -148,7 +149,7 @@ class TinyAttention(nnx.Module):
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
         return scaled_scores(q, k, self.precise_dtype), v
 
-    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to [batch, tokens, d_out]; keys as in `hide_padding`."""
+    def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, tokens, d_out]; `seen` and `key` as in MultiHeadAttention."""
         scores, v = self.scores_and_values(x)
-        return self.out(mix(hide_padding(scores, seen), v))
+        return self.out(mix(hide_padding(scores, seen), v, self.dropout, key))

@@ -8,6 +8,7 @@ from flax import nnx
 
 from gmlp_flax.models import products
 from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.layers import dropout
 from gmlp_flax.models.spec import EncoderSpec
 
 REMAT_POLICIES = {
@@ -15,13 +16,7 @@ REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
-
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes elements with probability `rate` and scales the rest by 1 / (1 - rate); the identity without a key."""
-    if key is None or rate == 0:
-        return x
-    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(kept, x / (1 - rate), 0)
+ATTENTION = 1 << 16  # folded into a layer's key where its branches fold in 0, 1, ...
 
 
 class Residual:
@@ -79,7 +74,7 @@ class Encoder(nnx.Module):
             [batch, tokens, d_model], normalised.
         """
         spec = self.spec
-        if spec.survival == 1 and spec.dropout == 0:
+        if spec.survival == 1 and spec.dropout == spec.attention_dropout == 0:
             key = None
         definition, stacked = nnx.split(self.blocks)
         keys = None if key is None else jax.random.split(key, spec.layers + 1)
@@ -88,7 +83,9 @@ class Encoder(nnx.Module):
 
         def layer(x, inputs):
             params, survival, layer_key = inputs
-            return nnx.merge(definition, params)(x, Residual(spec, survival, layer_key), seen), None
+            attention_key = None if layer_key is None else jax.random.fold_in(layer_key, ATTENTION)
+            block = nnx.merge(definition, params)
+            return block(x, Residual(spec, survival, layer_key), seen, attention_key), None
 
         if spec.remat != "none":
             # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.

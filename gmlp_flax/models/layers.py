@@ -10,6 +10,14 @@ from gmlp_flax.models.products import over_channels
 from gmlp_flax.models.spec import EncoderSpec
 
 
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Zeroes elements with probability `rate` and scales the rest by 1 / (1 - rate); the identity without a key."""
+    if key is None or rate == 0:
+        return x
+    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), 0)
+
+
 class Linear(nnx.Module):
     """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform unless told otherwise, `bias`."""
 

@@ -45,6 +45,7 @@ class EncoderSpec:
         survival: probability that a residual branch is kept for a sample (Table 1); 1 turns stochastic depth off.
         survival_schedule: "constant", every layer alike, or "linear", from 1 down to `survival` at the last layer.
         dropout: rate of dropout on the embeddings and on every residual branch.
+        attention_dropout: that on the weights of attention, after their softmax.
         dtype: type of activations and matrix products. Parameters, norms, softmax and logits stay in float32.
         remat: what backward recomputes: "none" keeps all, "matmuls" keeps the products over channels and over tokens
             and recomputes the rest (also the scores of attention, O(n^2) a head and sample), "full" keeps each
@@ -72,6 +73,7 @@ class EncoderSpec:
     survival: float = 1.0
     survival_schedule: str = "constant"
     dropout: float = 0.0
+    attention_dropout: float = 0.0
     dtype: str = "float32"
     remat: str = "matmuls"
 
@@ -102,8 +104,9 @@ class EncoderSpec:
             raise ValueError(f"model.layer_scale is {self.layer_scale}: expected a scale above 0 (ResMLP-S12: 0.1)")
         if not 0 < self.survival <= 1:
             raise ValueError(f"model.survival is {self.survival}: expected a probability above 0 and at most 1")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.dropout is {self.dropout}: expected a rate from 0 to below 1")
+        for field in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"model.{field} is {getattr(self, field)}: expected a rate from 0 to below 1")
 
     @property
     def compute_dtype(self) -> jnp.dtype:

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.encoder import Encoder, dropout
-from gmlp_flax.models.layers import LayerNorm, activation, Linear
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.layers import LayerNorm, activation, dropout, Linear
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
 from gmlp_flax.models.spec import EncoderSpec
 

@@ -5,7 +5,8 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.encoder import Encoder, Residual, dropout
+from gmlp_flax.models.encoder import Encoder, Residual
+from gmlp_flax.models.layers import dropout
 from tests.models import reference
 from tests.models.reference import count, function_of, in_float64, normal, params_of, program, quick_jit, randomized
 from tests.models.reference import small_spec
@@ -208,6 +209,18 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
     draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]
     assert draws == [(2, 5, 6), (2, 5, 6)]
     state, call = function_of(encoder(dropout=0.1, dtype="float32"))
+    assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
+
+
+@pytest.mark.parametrize(("kind", "weights"), [
+    ("amlp", (2, 5, 5)), ("transformer", (2, 2, 5, 5)), ("rel_only", (2, 5, 5)), ("gmlp", None), ("mixer", None),
+])
+def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
+    """Once for all layers, which are scanned; weights that all samples share are drawn once for all of them."""
+    state, call = function_of(encoder(attention_dropout=0.1, dtype="float32", **KINDS[kind]))
+    trace = program(call, state, jnp.ones((2, 5, 6)), jax.random.key(0))
+    draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]
+    assert draws == ([] if weights is None else [weights])
     assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
 
 

@@ -72,9 +72,10 @@ def test_survival_is_a_probability(survival):
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_dropout_is_a_rate(rate):
-    with pytest.raises(ValueError, match="model.dropout is"):
-        small_spec(dropout=rate)
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+def test_dropout_is_a_rate(name, rate):
+    with pytest.raises(ValueError, match=f"model.{name} is"):
+        small_spec(**{name: rate})
 
 
 @pytest.mark.parametrize(

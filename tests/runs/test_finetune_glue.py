@@ -29,6 +29,7 @@ def test_the_config_knows_every_task():
     mnli = gmlp_config.from_file("configs/finetune_glue.py", "mnli")
     assert (mnli.batch_size, mnli.steps, mnli.optimizer.warmup, mnli.model.length) == (32, 61_359, 6135, 128)
     assert (mnli.optimizer.learning_rate, mnli.optimizer.schedule, mnli.model.dropout) == (2e-5, "linear", 0.1)
+    assert mnli.model.attention_dropout == 0.1
     assert (mnli.optimizer.eps, mnli.optimizer.b2, mnli.optimizer.weight_decay) == (1e-6, 0.999, 0.01)
 
 

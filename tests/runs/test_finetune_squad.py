@@ -101,7 +101,7 @@ def test_the_papers_protocol(version):
     adamw = config.optimizer
     assert (adamw.learning_rate, adamw.schedule, adamw.weight_decay) == (5e-5, "linear", 0.01)
     assert (adamw.eps, adamw.b1, adamw.b2, adamw.clip) == (1e-6, 0.9, 0.999, 0)
-    assert config.model.dropout == 0.1 and config.model.mask_padding
+    assert config.model.dropout == config.model.attention_dropout == 0.1 and config.model.mask_padding
     assert config.data.train == f"tfds:squad/{version}" and config.squad.version == version
     assert tuple(config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best")) == (128, 64, 30, 20)
     gmlp_config.validate(gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale=small"))

@@ -29,7 +29,8 @@ class FeedForwardBlock(nnx.Module):
         self.length = spec.length
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same.
 

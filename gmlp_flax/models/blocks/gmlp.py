@@ -28,10 +28,11 @@ class GMLPBlock(nnx.Module):
         self.activation = spec.activation
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same; `seen` hides padding from tiny attention alone (paper, section 4)."""
         normed = self.norm(x)
         z = activation(self.activation, self.proj_in(normed))
-        z = self.gate(z, self.attention(normed, seen) if self.attention else None)
+        z = self.gate(z, self.attention(normed, seen, key) if self.attention else None)
         return residual(x, self.proj_out(z))

@@ -24,7 +24,8 @@ class MixerBlock(nnx.Module):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
         x = residual(x, self.token_mlp(self.token_norm(x)))

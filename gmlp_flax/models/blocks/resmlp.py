@@ -55,7 +55,8 @@ class ResMLPBlock(nnx.Module):
         self.mlp_scale = LayerScale(spec)
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
         x = residual(x, self.token_scale(self.token_linear(self.token_affine(x))))

@@ -29,8 +29,9 @@ class TransformerBlock(nnx.Module):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None
+        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
-        x = residual(x, self.attention(self.attention_norm(x), seen))
+        x = residual(x, self.attention(self.attention_norm(x), seen, key))
         return residual(x, self.mlp(self.mlp_norm(x)))

@@ -127,7 +127,7 @@ def kill_at_work(command, folder, rng, at_random) -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize(("kills", "files"), [(4, 30), pytest.param(24, 150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "files"), [(4, 30), pytest.param(12, 80, marks=pytest.mark.slow)])
 def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, files):
     text = write_corpus(tmp_path / "text", files, 300, 400)
     command = [text, f"--tokenizer={folder}/t.model", "--shard_bytes=100000"]

@@ -9,8 +9,8 @@ ARGUMENT: MODEL or MODEL,scale=SCALE.
     small  (default) gmlp, mixer, vit, resmlp or feed_forward, each of 0.5 M parameters, for CPUs: 11 epochs.
     gpu    the same at twice the depth and three times the width, 200 epochs of batch 512 in bfloat16. Never run here.
 AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py. Run here with
-`--config.steps=500 --config.optimizer.warmup=50` only, 1.4 epochs: top-1 of 5,021 held out, one seed: gmlp 40.9 %, vit
-34.6 %, mixer 31.7 %.
+`--config.steps=1300 --config.optimizer.warmup=130` only, 3.7 epochs: top-1 of 5,021 held out, one seed: gmlp 53.0 %,
+mixer 43.6 %, vit 43.2 %.
 """
 
 from gmlp_flax import recipes

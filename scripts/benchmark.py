@@ -21,6 +21,7 @@ Each figure is a median with its range over the repeats; what is compared runs a
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -108,7 +109,8 @@ def step_call(options) -> Callable:
     task, mesh = dry_run.dataless_task(options), partition.make_mesh()
     params = jax.jit(task.init)(jax.random.key(0))
     transformation = optimizer.make(options, params)
-    state = [jax.jit(lambda params: step.init_state(task, transformation, False, params))(params)]
+    initial = functools.partial(step.init_state, task, transformation, False)
+    state = [jax.jit(initial, out_shardings=partition.replicated(mesh))(params)]  # else the second step compiles again
     train_step, batch = step.make_train_step(task, transformation, mesh, options), example_batch(options)
 
     def one_step() -> None:

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gmlp_flax import config
 from gmlp_flax.data.errors import DataError
+from gmlp_flax.training import step
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +83,19 @@ def test_both_sides_of_the_images_part_make_the_same_pictures(benchmark_images):
 
 
 @pytest.mark.slow
+def test_steps_are_compiled_once(monkeypatch):
+    """Else the first one that is timed would be a compilation."""
+    benchmark, made, make = importlib.import_module("benchmark"), [], step.make_train_step
+    monkeypatch.setattr(step, "make_train_step", lambda *given: made.append(make(*given)) or made[-1])
+    options = config.from_file("configs/quickstart_text.py")
+    options.model.update(layers=1, length=16, d_model=8, d_ffn=16, vocab_size=300)
+    options.batch_size = 8
+    call = benchmark.step_call(options)
+    for _ in range(3):
+        call()
+    assert made[0]._cache_size() == 1
+
+
 def test_compile_part_writes_json(tmp_path):
     command = [sys.executable, "scripts/benchmark.py", "compile", f"--json={tmp_path}/rows.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

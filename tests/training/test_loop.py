@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.training import loop
+from gmlp_flax.training import loop, step
+from tests.conftest import small_text_config
 
 
 def test_result_and_metrics_agree(text_run):
@@ -29,6 +30,16 @@ def test_a_finished_run_does_not_train_again(text_run, tmp_path):
     result = loop.train(options, str(again))
     assert result["eval"] == json.loads((text_run / "result.json").read_text())["eval"]
     assert (again / "metrics.jsonl").read_text() == before
+
+
+def test_the_step_is_compiled_once_in_a_run_and_in_its_resumption(tmp_path, monkeypatch):
+    """Not again because its state comes from somewhere else than a step."""
+    made, make = [], step.make_train_step
+    monkeypatch.setattr(step, "make_train_step", lambda *given: made.append(make(*given)) or made[-1])
+    options = small_text_config(tmp_path / "cache")
+    for options.steps in (3, 6):
+        loop.train(options, str(tmp_path / "run"))
+    assert [train_step._cache_size() for train_step in made] == [1, 1]
 
 
 def test_fewer_steps_than_done_is_refused(text_run, tmp_path):

@@ -18,7 +18,8 @@ from tests.scripts.stand_in import Trainer
 ROOT = Path(__file__).parents[2]
 # A script of its own that trains two runs.
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells start background jobs, perhaps these tests, without.
 sys.path.insert(0, "scripts")
 sys.executable = {executable!r}
 from running import Runs, results

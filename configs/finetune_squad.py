@@ -9,9 +9,9 @@ v1.1 (default) or v2.0, or VERSION,scale=SCALE. SCALE:
            peak rate 5e-5, batch 32, dropout of 0.1 on states and on attention's weights, weight decay 0.01,
            no clipping. Recalled, and the same in a public re-implementation: n 512, 8,000 steps, 1,000 warmup steps,
            linear decay, epsilon 1e-6. bfloat16. Never run here.
-    small  for models that a CPU can train: n 256, 1,000 steps of batch 16 at 1e-3, dropout of
-           0.1 on states alone. `--config.data.train=FILE` names
-           SQuAD's JSON (also .xz, .gz); a sixth of its articles is held out unless `--config.data.heldout` is given.
+    small  for models that a CPU can train: n 256, 1,000 steps of batch 16 at 1e-3, dropout of 0.1 on states
+           alone. `--config.data.train=FILE` names SQuAD's JSON (also .xz, .gz); a sixth of its articles is held out
+           unless `--config.data.heldout` is given.
 Windows, stride 128, 64 tokens of a question, answers of 30 tokens at most, 20 best: BERT's. In v2.0 "no answer" wins by
 a margin of 0 (config.squad.null_threshold); evaluation tells which margin would have been best on the same questions.
 """

@@ -82,7 +82,6 @@ def test_both_sides_of_the_images_part_make_the_same_pictures(benchmark_images):
             assert np.median(abs(plain - ours)) <= (0 if stage == "decode" else 12), (stage, seed)
 
 
-@pytest.mark.slow
 def test_steps_are_compiled_once(monkeypatch):
     """Else the first one that is timed would be a compilation."""
     benchmark, made, make = importlib.import_module("benchmark"), [], step.make_train_step
@@ -96,6 +95,7 @@ def test_steps_are_compiled_once(monkeypatch):
     assert made[0]._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_compile_part_writes_json(tmp_path):
     command = [sys.executable, "scripts/benchmark.py", "compile", f"--json={tmp_path}/rows.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl import app, flags, logging
 from ml_collections import config_flags
@@ -30,6 +31,35 @@ def define_config_flag() -> None:
         "config", None, "A config file, with an argument after a colon if it takes one, or a run's config.json.",
         lock_config=True,
     )
+
+
+def define_multihost_flags() -> None:
+    """Defines the flags of a program that may be one process of many."""
+    flags.DEFINE_enum(
+        "multihost", "auto", ["auto", "on", "off"], "Join other processes: where a TPU slice, SLURM, Open MPI or "
+        "--coordinator says that there are some; always; never.",
+    )
+    flags.DEFINE_string("coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected.")
+    flags.DEFINE_integer("processes", None, "How many processes there are; with --coordinator.", lower_bound=1)
+    flags.DEFINE_integer("process", None, "Which of them this is, from 0; with --coordinator.", lower_bound=0)
+
+
+@contextlib.contextmanager
+def among_processes() -> Iterator[None]:
+    """Joins the processes of `define_multihost_flags`; to be entered before a device is touched.
+
+    An error inside is shown, and ends one process of several at once.
+    """
+    from gmlp_flax.training import distributed  # imports JAX
+
+    names = ("multihost", "coordinator", "processes", "process")
+    distributed.initialize(*(flags.FLAGS[name].value for name in names))
+    try:
+        with explaining():
+            yield
+    except BaseException as error:
+        distributed.end_failed(error)
+        raise
 
 
 def required(name: str, usage: str) -> str:
@@ -117,12 +147,19 @@ def run(
     app.run(guarded, flags_parser=parser)
 
 
-def explained(main: Callable, *args: object) -> None:
-    """Calls a main function; errors that are the user's to mend end the program with one line."""
+@contextlib.contextmanager
+def explaining() -> Iterator[None]:
+    """Errors that are the user's to mend end the program with one line."""
     try:
-        main(*args)
+        yield
     except USER_ERRORS as error:
         fail(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def explained(main: Callable, *args: object) -> None:
+    """Calls a main function under `explaining`."""
+    with explaining():
+        main(*args)

@@ -134,11 +134,27 @@ def validate(config: ml_collections.ConfigDict) -> None:
             f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
             "optimizer.accumulate) must be even"
         )
+    profiled_steps(config)
     for pattern in config.optimizer.freeze:
         try:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"config.optimizer.freeze: {pattern!r} is no regular expression ({error})") from None
+
+
+def profiled_steps(config: ml_collections.ConfigDict) -> range:
+    """The steps that `config.profile.steps` asks a trace of.
+
+    Raises:
+        ConfigError: it is not FIRST:LAST, or there are no such steps.
+    """
+    text = config.profile.steps
+    if not text:
+        return range(0)
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]) <= config.steps:
+        raise ConfigError(f"config.profile.steps is {text!r}: expected FIRST:LAST, both from 1 to config.steps={config.steps}")
+    return range(int(match[1]), int(match[2]) + 1)
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:

@@ -28,12 +28,19 @@ def main(_argv: list[str]) -> None:
     workdir = cli.required("workdir", "evaluate --workdir=DIR [--checkpoint=latest|best|STEP]")
     if flags.FLAGS.config is not None:
         config_lib.validate(flags.FLAGS.config)
-    from gmlp_flax.training import evaluation, folder, partition
+    with cli.among_processes():
+        _evaluate(workdir)
+
+
+def _evaluate(workdir: str) -> None:
+    from gmlp_flax.training import distributed, evaluation, folder, partition
 
     trained = folder.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
-    partition.check_batch(trained.task.evaluation_batch_size(), 1, "config.eval.batch_size")
+    partition.check_batch(trained.task.evaluation_batch_size(), 1, "config.eval.batch_size", trained.mesh)
     evaluator = evaluation.Evaluator(trained.task, trained.mesh)
     metrics, outputs = evaluator(trained.params, trained.ema)
+    if not distributed.is_first():
+        return
     if flags.FLAGS.predictions:
         _write(trained.task.prediction_files(outputs), flags.FLAGS.predictions)
     checkpoint = os.path.join(os.path.abspath(workdir), folder.CHECKPOINTS, str(trained.step))
@@ -53,4 +60,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("predictions", "", "A folder to write the predictions to, as official scorers read them.")
     cli.define_run_flags(checkpoint="latest")
     cli.define_config_flag()
+    cli.define_multihost_flags()
     cli.run(main, parser=cli.parse_flags_on_run)

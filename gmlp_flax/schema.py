@@ -89,7 +89,7 @@ SCHEMA = {
         "mixup": Key(0.0, "images: alpha of mixup (paper: 0.8); 0: none"),
         "cutmix": Key(0.0, "images: alpha of CutMix (paper: 1.0); 0: none"),
         "switch": Key(0.5, "images: probability of CutMix where both are on"),
-        "mixing": Key("batch", "images: one draw a microbatch, as DeiT, or one a pair, the same however it is cut",
+        "mixing": Key("batch", "images: one draw of mixup or CutMix for all of a batch, as DeiT, or one a pair",
                       ("batch", "pair")),
         "repeats": Key(1, "images: times that an epoch holds each picture, augmented anew (DeiT: 3)"),
     },
@@ -126,6 +126,13 @@ SCHEMA = {
         "freeze": Key((), "regular expressions of parameter paths that stay as they started"),
         "label_smoothing": Key(0.0, "images: share of the target spread over all classes"),
     },
+    "mesh": {
+        "data": Key(-1, "devices, or groups of them, that hold a copy of the state each; -1: the rest, here or below"),
+        "fsdp": Key(1, "devices that share one copy of the state, and the batch; a layer is gathered when it runs"),
+        "tensor": Key(1, "devices that share the products of a layer: d_ffn and the vocabulary are split"),
+        "slices": Key(1, "TPU slices that a network joins; they divide the data axis"),
+        "rules": Key((), "more rules on parameter paths, before our own: REGEX=AXIS,..., - for an axis left whole"),
+    },
     "eval": {
         "every": Key(0, "steps between evaluations; 0: at the end alone"),
         "batch_size": Key(0, "examples a batch; 0: as in training"),
@@ -136,6 +143,10 @@ SCHEMA = {
         "every": Key(20, "steps that one line of metrics.jsonl averages"),
         "tensorboard": Key(False, "also write TensorBoard files (extra: tensorboard)"),
         "wandb": Key("", "project on Weights & Biases to log to as well (extra: wandb)"),
+        "hang_seconds": Key(1800.0, "a run without a step, evaluation or checkpoint done for so long ends; 0: never"),
+    },
+    "profile": {
+        "steps": Key("", "FIRST:LAST, the steps of which RUN/profile gets a profiler's trace; empty: none"),
     },
     "checkpoint": {
         "every": Key(500, "steps between checkpoints; one is always saved at the end"),
@@ -148,7 +159,7 @@ SCHEMA = {
 # The least value of some numbers.
 AT_LEAST = {
     0: ("seed", "eval.every", "eval.batch_size", "data.max_bad_records", "optimizer.warmup", "optimizer.clip",
-        "checkpoint.keep_best", "augment.randaugment_std", "augment.color_jitter", "augment.mixup", "augment.cutmix"),
+        "checkpoint.keep_best", "log.hang_seconds", "augment.randaugment_std", "augment.color_jitter", "augment.mixup", "augment.cutmix"),
     1: ("steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
         "masking.max_predictions", "augment.randaugment_layers", "augment.repeats", "squad.stride",
         "squad.max_query", "squad.max_answer", "squad.n_best"),

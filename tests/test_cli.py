@@ -45,6 +45,11 @@ def test_help_config_prints_all():
         (["--config.model.gate=foo"], ["config.model.gate is 'foo'", "linear, additive, multiplicative, split"]),
         (["--confg.steps=3"], ["confg.steps"]),
         (["steps=3"], ["'steps=3' is no flag", "--name=value"]),
+        (["--processes=2"], ["--processes=2 is given without --coordinator=HOST:PORT"]),
+        (["--coordinator=h:80", "--processes=2", "--process=2"], ["--process=2 is not one of --processes=2"]),
+        (["--process=-1"], ["process", "-1"]),
+        (["--multihost=maybe"], ["multihost", "maybe", "auto|on|off"]),
+        (["--multihost=on"], ["found no TPU slice, SLURM or Open MPI", "--coordinator"]),
     ],
     ids=lambda value: value[0].lstrip("-") if len(value) == 1 else "",
 )

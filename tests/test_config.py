@@ -88,6 +88,11 @@ def test_group_is_no_key():
         ("optimizer.clip", -1.0, "config.optimizer.clip is -1.0: expected at least 0"),
         ("optimizer.accumulate", 5, "config.batch_size is 32: it must divide into 5 microbatches"),
         ("optimizer.freeze", ("(",), "config.optimizer.freeze: '(' is no regular expression"),
+        ("log.hang_seconds", -1.0, "config.log.hang_seconds is -1.0: expected at least 0"),
+        ("profile.steps", "10", "config.profile.steps is '10': expected FIRST:LAST, both from 1 to config.steps=1000"),
+        ("profile.steps", "0:3", "config.profile.steps is '0:3': expected FIRST:LAST"),
+        ("profile.steps", "15:10", "config.profile.steps is '15:10': expected FIRST:LAST"),
+        ("profile.steps", "10:1001", "config.profile.steps is '10:1001': expected FIRST:LAST"),
     ],
 )
 def test_values_that_make_no_sense(config, name, value, message):
@@ -95,6 +100,12 @@ def test_values_that_make_no_sense(config, name, value, message):
     with pytest.raises(ConfigError) as caught:
         gmlp_config.validate(config)
     assert str(caught.value).startswith(message)
+
+
+def test_profiled_steps(config):
+    assert gmlp_config.profiled_steps(config) == range(0)
+    config.profile.steps = "10:15"
+    assert list(gmlp_config.profiled_steps(config)) == [10, 11, 12, 13, 14, 15]
 
 
 def test_config_without_all_keys():

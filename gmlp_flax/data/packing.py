@@ -170,13 +170,14 @@ class Order:
         self._epochs, self._pools = Recent(self._epoch, 2), Recent(self._pool, 2)
 
     def batch(self, step: int, batch_size: int, host: int = 0, hosts: int = 1) -> dict[str, np.ndarray]:
-        """The part of a global batch that one of the hosts takes: every `hosts`-th window from the `host`-th on.
+        """The part of a global batch that one of the hosts takes: side by side, the parts are the batch.
 
         Returns:
             {"tokens": int32 [batch_size / hosts, length], "index": int32 [batch_size / hosts]}: windows, and their
             numbers in the corpus.
         """
-        places = step * batch_size + np.arange(host, batch_size, hosts)
+        each = batch_size // hosts
+        places = step * batch_size + host * each + np.arange(each)
         tokens = np.empty((len(places), self.packing.length), np.int32)
         index = np.empty(len(places), np.int32)
         done = 0

@@ -88,7 +88,8 @@ def train_batches(
         batch_size: examples a step, over all hosts.
         transform: applied to each example with a random generator that is a function of the seed and of the
             example's place in the global order. It may not keep the generator. With `workers` it is pickled.
-        host, hosts: this host takes every `hosts`-th example.
+        host, hosts: this host takes the part of each batch that stands where it does among them: side by side, the
+            hosts' parts are the batch that one host would make.
         repeats: see above.
         workers: processes that read and transform; 0 for threads in this process. They are spawned: a script must
             guard its entry with `if __name__ == "__main__"`.
@@ -113,8 +114,10 @@ def train_batches(
     if transform is not None:
         # Before the hosts part ways, so that the generator follows the global place.
         examples = examples.random_map(transform, seed=transform_seed)
+    if hosts > 1:
+        examples = _share(examples, host * each, each, batch_size)
     # There is no remainder; but allowing for one, Grain divides the endless length as a float, and overflows.
-    batches = examples[host::hosts].batch(each, drop_remainder=True)
+    batches = examples.batch(each, drop_remainder=True)
     return _read_ahead(batches[start:], workers, threads, buffer)
 
 
@@ -131,8 +134,8 @@ def evaluation_batches(
 ) -> Batches:
     """Every example once, over all hosts, in the source's order; every host has as many batches of the same shape.
 
-    The last global batch is filled with repeats of the last example. Batches have one more entry, "weight"
-    (float32 [batch]): 1 for examples, 0 for repeats.
+    Hosts take every `hosts`-th example. The last global batch is filled with repeats of the last example. Batches have
+    one more entry, "weight" (float32 [batch]): 1 for examples, 0 for repeats.
 
     Args:
         transform: applied to each example.
@@ -168,6 +171,13 @@ def read_ahead(
         others: as in `train_batches`.
     """
     return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers, threads, buffer)
+
+
+def _share(examples: grain.MapDataset, first: int, each: int, batch_size: int) -> grain.MapDataset:
+    """Of every batch, the `each` examples from the `first` on."""
+    return grain.MapDataset.range(_ENDLESS).map(
+        lambda place: examples[place // each * batch_size + first + place % each]
+    )
 
 
 def per_host(source: Sequence[Example], batch_size: int, hosts: int) -> int:

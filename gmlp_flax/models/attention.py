@@ -43,12 +43,14 @@ def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | Non
     Args:
         scores: [..., queries, keys]; leading axes that it lacks are shared.
         v: [..., keys, d].
-        rate, key: of dropout on the weights, one draw for all that share them; none without a key.
+        rate, key: of dropout on the weights, a key an example, [batch]; none without keys.
 
     Returns:
         [..., queries, d] in the type of v. Being a product over tokens, it is kept by the remat policy `matmuls`.
     """
-    weights = dropout(jax.nn.softmax(scores, axis=-1).astype(v.dtype), rate, key)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    if key is not None and rate:
+        weights = dropout(jnp.broadcast_to(weights, (*v.shape[:-1], weights.shape[-1])), rate, key)
     return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
 
 
@@ -125,7 +127,7 @@ class MultiHeadAttention(nnx.Module):
         return scaled_scores(*q_k, self.spec.precise_dtype) + bias if self.content else bias, v
 
     def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, a random key for training."""
+        """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""
         scores, v = self.scores_and_values(x)
         mixed = mix(hide_padding(scores, seen, heads=True), v, self.spec.attention_dropout, key)
         return self.out(mixed.swapaxes(1, 2).reshape(x.shape))

@@ -6,40 +6,38 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import products
+from gmlp_flax.models import layout, products
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.layers import dropout
+from gmlp_flax.models.layers import dropout, split_keys
 from gmlp_flax.models.spec import EncoderSpec
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(products.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-
-ATTENTION = 1 << 16  # folded into a layer's key where its branches fold in 0, 1, ...
+BRANCHES = 2  # of a block, at most
 
 
 class Residual:
-    """Adds a block's branches to their shortcuts: dropout, then stochastic depth, each branch with a key of its own.
+    """Adds a block's branches to their shortcuts: dropout, then stochastic depth, each branch with keys of its own.
 
     Stochastic depth drops a branch for a sample as a whole and scales the kept ones by 1 / survival, so that the
     expected value is that of evaluation, which keeps all.
     """
 
-    def __init__(self, spec: EncoderSpec, survival: jax.Array, key: jax.Array | None):
-        self.spec, self.survival, self.key, self.branches = spec, survival, key, 0
+    def __init__(self, spec: EncoderSpec, survival: jax.Array, keys: jax.Array | None):
+        """`keys` [2 * BRANCHES, batch], or none for evaluation."""
+        self.spec, self.survival, self.keys = spec, survival, None if keys is None else iter(keys)
 
     def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
         """Both [batch, tokens, d_model]."""
-        if self.key is None:
-            return shortcut + branch
-        drop_key, depth_key = jax.random.split(jax.random.fold_in(self.key, self.branches))
-        self.branches += 1
-        branch = dropout(branch, self.spec.dropout, drop_key)
-        if self.spec.survival < 1:
-            kept = jax.random.bernoulli(depth_key, self.survival, (branch.shape[0], 1, 1))
-            branch = branch * (kept / self.survival).astype(branch.dtype)
-        return shortcut + branch
+        if self.keys is not None:
+            drop_keys, depth_keys = next(self.keys), next(self.keys)
+            branch = dropout(branch, self.spec.dropout, drop_keys)
+            if self.spec.survival < 1:
+                kept = jax.vmap(lambda key: jax.random.bernoulli(key, self.survival))(depth_keys)
+                branch = branch * (kept / self.survival).astype(branch.dtype)[:, None, None]
+        return layout.cut(shortcut + branch, layout.BATCH)
 
 
 class Encoder(nnx.Module):
@@ -67,7 +65,7 @@ class Encoder(nnx.Module):
 
         Args:
             x: [batch, tokens, d_model] in the compute type.
-            key: a random key for training (stochastic depth, dropout); none for evaluation.
+            key: a random key an example, [batch], for training (stochastic depth, dropout); none for evaluation.
             seen: bool [batch, tokens], False for padding, which attention then ignores; none: there is none.
 
         Returns:
@@ -77,15 +75,16 @@ class Encoder(nnx.Module):
         if spec.survival == 1 and spec.dropout == spec.attention_dropout == 0:
             key = None
         definition, stacked = nnx.split(self.blocks)
-        keys = None if key is None else jax.random.split(key, spec.layers + 1)
+        keys = None if key is None else split_keys(key, spec.layers + 1)
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
+        x = layout.cut(x, layout.BATCH)
 
         def layer(x, inputs):
-            params, survival, layer_key = inputs
-            attention_key = None if layer_key is None else jax.random.fold_in(layer_key, ATTENTION)
-            block = nnx.merge(definition, params)
-            return block(x, Residual(spec, survival, layer_key), seen, attention_key), None
+            params, survival, key = inputs
+            attention_key, *branch_keys = (None, None) if key is None else split_keys(key, 1 + 2 * BRANCHES)
+            residual = Residual(spec, survival, None if key is None else branch_keys)
+            return nnx.merge(definition, params)(x, residual, seen, attention_key), None
 
         if spec.remat != "none":
             # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.layers import LayerNorm
@@ -27,19 +26,18 @@ class SpatialGate(nnx.Module):
     def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
         self.norm = LayerNorm(spec, gate_width(spec), spec.gate_norm_eps)
         self.spatial = SpatialProjection(spec, bias=float(spec.gate in ("multiplicative", "split")), rngs=rngs)
-        self.gate = spec.gate
+        self.gate, self.parts = spec.gate, 2 if spec.gate == "split" else 1
 
-    def __call__(self, z: jax.Array, attention: jax.Array | None = None) -> jax.Array:
+    def __call__(self, passed: jax.Array, gated: jax.Array, attention: jax.Array | None = None) -> jax.Array:
         """Gates a block's channels.
 
         Args:
-            z: [batch, tokens, d_ffn].
+            passed, gated: Z1 and Z2 of the split gate, Z and Z of the others: [batch, tokens, gate_width].
             attention: tiny attention's output [batch, tokens, gate_width], added to f(Z) (Figure 6).
 
         Returns:
             [batch, tokens, gate_width].
         """
-        passed, gated = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
         f = self.spatial(self.norm(gated))
         if attention is not None:
             f = f + attention

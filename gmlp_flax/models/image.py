@@ -77,7 +77,7 @@ class ImageClassifier(nnx.Module):
 
         Args:
             images: [batch, height, width, channels], uint8 or float, 0 to 255.
-            key: a random key for training, none for evaluation.
+            key: a random key an example, [batch], for training; none for evaluation.
 
         Returns:
             float32 logits [batch, classes].

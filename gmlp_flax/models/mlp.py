@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from gmlp_flax.models import layout
 from gmlp_flax.models.layers import activation, Linear
 from gmlp_flax.models.products import over_tokens
 from gmlp_flax.models.spec import EncoderSpec
@@ -21,7 +22,8 @@ class ChannelMLP(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
-        return self.proj_out(activation(self.activation, self.proj_in(x)))
+        hidden = layout.cut(self.proj_in(x), layout.BATCH, None, layout.TENSOR)
+        return self.proj_out(activation(self.activation, hidden))
 
 
 def check_tokens(x: jax.Array, tokens: int) -> None:

@@ -8,9 +8,13 @@ needs no transposition. Which branch is taken is settled when the program is low
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+
+from gmlp_flax.models import layout
 
 NAME = "matrix product"
 
@@ -66,11 +70,10 @@ def _summed_outer_products(g, x):
 
 def _over_tokens_backward(saved, g):
     weight, x = saved
-    d_weight = jax.lax.platform_dependent(
-        g, x,
-        cpu=_summed_outer_products,
-        default=lambda g, x: jnp.einsum("bic,bjc->ij", g, x),
-    )
+    einsum = functools.partial(jnp.einsum, "bic,bjc->ij")
+    # One example after another cannot be shared by devices: the batch would be gathered.
+    one_by_one = _summed_outer_products if layout.is_whole() else einsum
+    d_weight = jax.lax.platform_dependent(g, x, cpu=one_by_one, default=einsum)
     return d_weight, _mix(weight.T, g)
 
 

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from gmlp_flax.models import layout
 from gmlp_flax.models.encoder import Encoder
-from gmlp_flax.models.layers import LayerNorm, activation, dropout, Linear
+from gmlp_flax.models.layers import LayerNorm, activation, dropout, Linear, split_keys
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
 from gmlp_flax.models.spec import EncoderSpec
 
@@ -43,14 +44,15 @@ class TextModel(nnx.Module):
 
         Args:
             tokens: int [batch, tokens].
-            key: a random key for training, none for evaluation.
+            key: a random key an example, [batch], for training; none for evaluation.
             segments: int [batch, tokens], 0 or 1, for a model that has them.
             seen: bool [batch, tokens], False for padding that attention is to ignore; none: it sees all.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
         """
-        x = jnp.take(self.embedding[...], tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
+        table = layout.cut(self.embedding[...], None, None)  # whole: cut, the compiler would move activations instead
+        x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x)
         x = x if self.segments is None else self.segments(x, segments)
         return self.encoder(self.scale * x, key, seen)
@@ -116,7 +118,7 @@ class SequenceClassifier(TextModel):
         self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout as elsewhere, on what is read."""
-        encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
+        encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
         states = self.hidden(tokens, encoder_key, segments, seen).astype(self.spec.precise_dtype)
         where = None if seen is None else seen[..., None]
         pooled = states[:, 0] if self.pool == "cls" else states.mean(axis=1, where=where)

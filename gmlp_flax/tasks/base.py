@@ -22,6 +22,7 @@ Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 Outputs = dict[str, Any]  # name -> array, the leading axis the example
 
+MODEL = 1 << 16  # folded into an example's key
 EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
 
 
@@ -60,9 +61,16 @@ class Task(abc.ABC):
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """Builds the model."""
 
+    def mix(self, batch: Batch, key: jax.Array) -> Batch:
+        """A training batch, examples mixed with each other, before it is cut into microbatches and over devices."""
+        return batch
+
     @abc.abstractmethod
-    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
-        """The summed loss, which is differentiated, and all `metrics`. `batch["key"]` holds a key an example."""
+    def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
+        """The summed loss, which is differentiated, and all `metrics`.
+
+        `batch["key"]` holds a key an example: all randomness, so that an example's is the same wherever it is run.
+        """
 
     @abc.abstractmethod
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
@@ -123,6 +131,11 @@ class Task(abc.ABC):
     def evaluation_batch_size(self) -> int:
         """Examples of an evaluation batch, over all hosts."""
         return self.config.eval.batch_size or self.config.batch_size
+
+
+def model_keys(batch: Batch) -> jax.Array:
+    """The random keys of a batch's examples for dropout and stochastic depth: others than those which mask."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, MODEL))(batch["key"])
 
 
 def weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:

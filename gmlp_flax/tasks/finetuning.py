@@ -71,7 +71,7 @@ class Finetuning(Task):
         return {TOKENIZER_FILE: self.tokenizer.model}
 
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """What the model says of a batch; a key for training, none for evaluation."""
+        """What the model says of a batch; keys [batch] for training, none for evaluation."""
         tokens = batch["tokens"]
         seen = tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
         return self.apply(params, tokens, batch["segments"], seen, key)

@@ -21,8 +21,8 @@ from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.readable import UNREAD, Readable, SharedBadRecords
 from gmlp_flax.data.real_labels import RealLabels
 from gmlp_flax.models.image import ImageClassifier, token_count
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, weighted
-from gmlp_flax.tasks.mixing import blend, blend_pixels, own_weights, pair_keys, partners
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, model_keys, weighted
+from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
 
 CLASSES_FILE = "classes.json"
 NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
@@ -67,27 +67,31 @@ class ImageClassification(Task):
             pre_logits=model.pre_logits, mean=self.config.data.mean, std=self.config.data.std,
         )
 
-    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+    def mix(self, batch: Batch, key: jax.Array) -> Batch:
+        """Mixup or CutMix: adds "share", how much of its own label an example keeps, and "other", its partner's."""
+        augment, pictures, labels = self.config.augment, batch["image"], batch["label"]
+        if not (augment.mixup or augment.cutmix):
+            return batch
+        keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
+        own, share = own_weights(
+            keys, pictures.shape[1:3], mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
+        )
+        share = jnp.broadcast_to(share, labels.shape)
+        return batch | {"image": blend_pixels(pictures, own), "other": partners(labels), "share": share}
+
+    def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy with smoothed labels: "image" uint8 [batch, height, width, channels], "label" int32 [batch].
 
-        With mixup or CutMix, pictures and targets are mixed before; accuracy counts hits of the label that prevails.
+        Of mixed pictures, targets are mixed as well, and accuracy counts hits of the label that prevails.
         """
-        augment, pictures, labels = self.config.augment, batch["image"], batch["label"]
-        share = None
-        if augment.mixup or augment.cutmix:
-            key, mix_key = jax.random.split(key)
-            keys = mix_key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
-            own, share = own_weights(
-                keys, pictures.shape[1:3], mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
-            )
-            pictures = blend_pixels(pictures, own)
-        logits = self.apply(params, pictures, key)
-        targets = optax.smooth_labels(
-            jax.nn.one_hot(labels, logits.shape[-1]), self.config.optimizer.label_smoothing
-        )
-        if share is not None:
-            targets = blend(targets, share[:, None])
-            labels = jnp.where(share < 0.5, partners(labels), labels)
+        labels, logits = batch["label"], self.apply(params, batch["image"], model_keys(batch))
+        hot = functools.partial(jax.nn.one_hot, num_classes=logits.shape[-1])
+        targets = hot(labels)
+        if "share" in batch:
+            share, other = batch["share"], batch["other"]
+            targets = share[:, None] * targets + (1 - share)[:, None] * hot(other)
+            labels = jnp.where(share < 0.5, other, labels)
+        targets = optax.smooth_labels(targets, self.config.optimizer.label_smoothing)
         every = jnp.ones(logits.shape[:1])
         sums = {
             "loss": weighted(optax.softmax_cross_entropy(logits, targets), every),

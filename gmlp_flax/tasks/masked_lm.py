@@ -22,7 +22,7 @@ from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.selection import Selection
 from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, weighted
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, model_keys, weighted
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, given_tokenizer, require_rows
 
 
@@ -94,12 +94,12 @@ class MaskedLanguageModeling(Task):
             scale_embeddings=model.scale_embeddings,
         )
 
-    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+    def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         if self.config.masking.static:
             masked = self.fixed_mask(batch, self.config.seed)
         else:
             masked = self.mask(batch["key"], batch["tokens"])
-        sums = self._sums(params, masked, masked.weights, key)
+        sums = self._sums(params, masked, masked.weights, model_keys(batch))
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
@@ -120,7 +120,9 @@ class MaskedLanguageModeling(Task):
     def _sums(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
         seen = masked.inputs != self.tokenizer.pad_id if self.config.model.mask_padding else None
         logits = self.apply(params, masked.inputs, masked.positions, key, seen)
-        target_logits = jnp.take_along_axis(logits, masked.targets[..., None], -1, mode="clip")[..., 0]
+        # Not looked up: a sum can be shared by devices that hold parts of the vocabulary.
+        is_target = jnp.arange(logits.shape[-1]) == masked.targets[..., None]
+        target_logits = jnp.where(is_target, logits, 0).sum(-1)
         losses = jax.nn.logsumexp(logits, axis=-1) - target_logits
         hits = jnp.argmax(logits, axis=-1) == masked.targets
         return {"loss": weighted(losses, weights), "accuracy": weighted(hits, weights)}

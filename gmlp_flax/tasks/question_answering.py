@@ -18,7 +18,7 @@ from gmlp_flax.data.records import BadRecords
 from gmlp_flax.data.squad_answers import Answer, SpanScores
 from gmlp_flax.data.squad_windows import Windows
 from gmlp_flax.models.text import SpanPredictor
-from gmlp_flax.tasks.base import Batch, Outputs, Sums, weighted
+from gmlp_flax.tasks.base import Batch, Outputs, Sums, model_keys, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
 
 
@@ -38,9 +38,9 @@ class QuestionAnswering(Finetuning):
             self.spec(model.length), model.vocab_size, rngs, scale_embeddings=model.scale_embeddings
         )
 
-    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+    def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """The mean of both cross-entropies, and hits: windows whose start and end are both right."""
-        sums = _sums(self._span_scores(params, batch, key), batch, jnp.ones(batch["start"].shape))
+        sums = _sums(self._span_scores(params, batch, model_keys(batch)), batch, jnp.ones(batch["start"].shape))
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:

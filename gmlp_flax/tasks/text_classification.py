@@ -18,7 +18,7 @@ from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.records import BadRecords
 from gmlp_flax.data.sentence_tasks import TASKS, SentenceTask
 from gmlp_flax.models.text import SequenceClassifier
-from gmlp_flax.tasks.base import Batch, Outputs, Sums, weighted
+from gmlp_flax.tasks.base import Batch, Outputs, Sums, model_keys, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
 
 LABELS_FILE = "labels.json"
@@ -43,9 +43,9 @@ class TextClassification(Finetuning):
         """What the config's task is."""
         return TASKS[self.config.glue.task]
 
-    def loss(self, params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+    def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy and hits of a batch."""
-        logits, labels = self.scores(params, batch, key), batch["label"]
+        logits, labels = self.scores(params, batch, model_keys(batch)), batch["label"]
         every = jnp.ones(labels.shape)
         sums = {
             "loss": weighted(optax.softmax_cross_entropy_with_integer_labels(logits, labels), every),

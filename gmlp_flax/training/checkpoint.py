@@ -23,7 +23,7 @@ from absl import logging
 from flax import traverse_util
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from gmlp_flax.training import assets
+from gmlp_flax.training import assets, distributed, partition
 from gmlp_flax.training.errors import RunError
 from gmlp_flax.training.state import from_dict, path_name, to_dict
 
@@ -88,14 +88,9 @@ class Checkpoints:
             ]),
             best_fn=rank, best_mode="max",
         )
-        for name in _half_written(folder):
-            logging.error("%s/%s was never finished and is ignored", folder, name)
-        for step in _unreadable_metrics(folder):
-            # Orbax reads the metrics of all checkpoints at once, and raises.
-            problem = f"{folder}/{step}/metrics cannot be read"
-            if read_only:
-                raise Damaged(f"{problem}: move {folder}/{step} away, or run the training command again, which does")
-            logging.error("%s; the checkpoint is put aside in %s", problem, _put_aside(folder, step))
+        if distributed.is_first():
+            _tidy(folder, read_only)
+        distributed.wait_for_all(f"tidied {folder}")
         self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
 
     def steps(self) -> list[int]:
@@ -147,11 +142,7 @@ class Checkpoints:
             Damaged: the files cannot be read, or a leaf's checksum differs.
         """
         wanted = to_dict(template)
-        self._check_shapes(step, wanted)
-        if self.files:
-            assets.require_same(self.read_files(step), self.files, f"{self.folder}/{step}")
-        scalar = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.uint32, sharding=x.sharding), wanted)
-        restored = self._read(step, {"state": wanted, "checksums": scalar})
+        restored = self._read_whole(step, wanted)
         found, _ = examine(restored["state"])
         pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
@@ -159,6 +150,24 @@ class Checkpoints:
         if wrong:
             raise Damaged(f"{self.folder}/{step}: the checksum of {', '.join(wrong[:3])} differs ({len(wrong)} in all)")
         return from_dict(template, restored["state"])
+
+    def _read_whole(self, step: int, wanted: dict) -> dict:
+        """Parts of the state and their checksums, read on every process or refused on every one: each reads what its
+        devices hold, and one that alone failed would leave the others waiting for it in the next collective."""
+        problem, restored = None, {}
+        try:
+            self._check_shapes(step, wanted)
+            if self.files:
+                assets.require_same(self.read_files(step), self.files, f"{self.folder}/{step}")
+            scalars = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((), jnp.uint32, sharding=partition.replicated(x.sharding.mesh)), wanted
+            )
+            restored = self._read(step, {"state": wanted, "checksums": scalars})
+        except RunError as error:
+            problem = error
+        if not distributed.everywhere(problem is None):
+            raise problem or Damaged(f"{self.folder}/{step} cannot be read by another process")
+        return restored
 
     def read_files(self, step: int) -> assets.Files:
         """The files that a checkpoint carries, by name.
@@ -198,7 +207,9 @@ class Checkpoints:
             try:
                 return step, self.restore(step, template)
             except Damaged as error:
-                logging.error("%s; it is put aside in %s", error, _put_aside(self.folder, step))
+                if distributed.is_first():
+                    logging.error("%s; it is put aside in %s", error, _put_aside(self.folder, step))
+                distributed.wait_for_all(f"put {self.folder}/{step} aside")
                 self._manager.reload()
         if steps:
             raise RunError(f"no checkpoint in {self.folder} is good (tried {', '.join(map(str, steps))}); start in a new folder")
@@ -288,6 +299,18 @@ def _reading(checkpoint: str):
             gc.collect()
     if problem is not None:
         raise Damaged(f"{checkpoint} cannot be read ({problem})")
+
+
+def _tidy(folder: str, read_only: bool) -> None:
+    """Names what was never finished, and puts aside what Orbax cannot open a folder with: it reads the metrics of all
+    checkpoints at once."""
+    for name in _half_written(folder):
+        logging.error("%s/%s was never finished and is ignored", folder, name)
+    for step in _unreadable_metrics(folder):
+        problem = f"{folder}/{step}/metrics cannot be read"
+        if read_only:
+            raise Damaged(f"{problem}: move {folder}/{step} away, or run the training command again, which does")
+        logging.error("%s; the checkpoint is put aside in %s", problem, _put_aside(folder, step))
 
 
 def _put_aside(folder: str, step: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import types
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,19 +30,20 @@ def dataless_task(config: ConfigDict, classes: int = 1000) -> Task:
     return type(f"Dataless{task.__name__}", (task,), stand_ins)(config, "")
 
 
-def tpu_mesh(topology: str) -> Mesh:
+def tpu_devices(topology: str) -> list[jax.Device]:
     """The devices of a TPU slice that is not here, such as "v5e:4x4".
 
     Raises:
         RunError: libtpu is not installed or knows no such topology.
     """
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    # Without the second, v4 is described by its cores, which hold half of a chip's memory each.
+    names = {"topology_name": topology} | ({"chip_config_name": "megacore"} if topology.startswith("v4:") else {})
     try:
-        devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        return list(topologies.get_topology_desc(platform="tpu", **names).devices)
     except Exception as error:  # noqa: BLE001 - libtpu raises what it likes
         line = (str(error).splitlines() or [""])[0]
         raise RunError(f"cannot describe the TPU topology {topology!r} ({line}): pip install -e .[plan]") from None
-    return partition.make_mesh(devices)
 
 
 def lower(config: ConfigDict, mesh: Mesh) -> jax.stages.Lowered:
@@ -51,10 +51,8 @@ def lower(config: ConfigDict, mesh: Mesh) -> jax.stages.Lowered:
     task = dataless_task(config)
     transformation = optimizer.make(config, task.shapes())
 
-    def initial(params: Any) -> Any:
-        return step.init_state(task, transformation, bool(config.optimizer.ema), params)
-
-    state = partition.describe(jax.eval_shape(initial, task.shapes()), mesh)
+    partition.check_parameters(task.shapes(), mesh, partition.parse_rules(config.mesh.rules))
+    state = step.describe_state(task, transformation, config, mesh)
     return step.make_train_step(task, transformation, mesh, config).lower(state, batch_shapes(config, mesh))
 
 

@@ -22,23 +22,26 @@ class Evaluator:
         self.task, self.mesh = task, mesh
         self._step: Callable = make_eval_step(task, mesh)
 
-    def __call__(self, params: Any, ema: Any = None) -> tuple[dict[str, float], Outputs]:
-        """Scores parameters and, where there is one, their running mean.
+    def __call__(
+        self, params: Any, ema: Any = None, alive: Callable[[], None] = lambda: None
+    ) -> tuple[dict[str, float], Outputs]:
+        """Scores parameters and, where there is one, their running mean; calls `alive` at each batch.
 
         Returns:
             Metrics over all held-out examples, each counted once, those of the mean as `ema_...` beside them; and the
             task's outputs, the mean's where there is one: numpy arrays, the leading axis the example.
         """
-        metrics, outputs = self._score(params)
+        metrics, outputs = self._score(params, alive)
         if ema is not None:
-            of_mean, outputs = self._score(ema)
+            of_mean, outputs = self._score(ema, alive)
             metrics |= {f"ema_{name}": value for name, value in of_mean.items()}
         return metrics, outputs
 
-    def _score(self, params: Any) -> tuple[dict[str, float], Outputs]:
+    def _score(self, params: Any, alive: Callable[[], None]) -> tuple[dict[str, float], Outputs]:
         sums, kept = None, []
-        with self.task.evaluation_batches(jax.process_index(), jax.process_count()) as batches:
+        with self.task.evaluation_batches(*partition.host_share(self.mesh)) as batches:
             for host_batch in batches:
+                alive()
                 batch = partition.put_batch(self.mesh, host_batch)
                 if sums is None:
                     shapes, _ = jax.eval_shape(self.task.evaluate, params, batch)

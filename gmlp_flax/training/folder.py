@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.data.cache import write_atomically
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import partition
+from gmlp_flax.training import distributed, partition, report
 from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import Checkpoints
 from gmlp_flax.training.errors import RunError
@@ -53,7 +54,7 @@ def make(workdir: str) -> None:
     """
     try:
         os.makedirs(os.path.join(workdir, FIGURES), exist_ok=True)
-        probe = os.path.join(workdir, ".writable")
+        probe = os.path.join(workdir, f".writable.{jax.process_index()}")
         with open(probe, "w"):
             os.remove(probe)
     except OSError as error:
@@ -70,6 +71,21 @@ def write_files(workdir: str, files: Files, replace: bool) -> None:
         path = os.path.join(workdir, name)
         if replace or not os.path.exists(path):
             write_atomically(path, lambda file, content=content: file.write(content))
+
+
+def describe(workdir: str, config: ConfigDict, files: Files) -> None:
+    """Writes what a run is: its config, its environment, and the files that predictions need.
+
+    Keys that changed since the run began are noted on standard error.
+    """
+    path = os.path.join(workdir, CONFIG_FILE)
+    if os.path.exists(path):
+        before = config_lib.load(path)
+        for name in [name for name, _ in config_lib.keys() if before[name] != config[name]]:
+            print(f"note: config.{name} was {before[name]!r} and is now {config[name]!r}", file=sys.stderr)
+    report.write_text(path, config_lib.to_json(config))
+    report.write_json(os.path.join(workdir, report.ENVIRONMENT_FILE), report.environment())
+    write_files(workdir, files, replace=True)
 
 
 def open_checkpoints(
@@ -105,15 +121,26 @@ def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) 
         raise RunError(f"there is no checkpoint in {workdir} yet")
     checkpoints = open_checkpoints(config, workdir, read_only=True)
     step = checkpoints.pick(which)
-    write_files(workdir, checkpoints.read_files(step), replace=False)
-    task, mesh = tasks.create(config, workdir), partition.make_mesh()
+    files = checkpoints.read_files(step)
+    if distributed.is_first():
+        write_files(workdir, files, replace=False)
+    distributed.wait_for_all("files of the run")
+    task, mesh = tasks.create(config, workdir), mesh_here(config)
     checkpoints.files = task.assets()
-    template = {"params": partition.describe(task.shapes(), mesh)}
+    template = {"params": partition.describe(task.shapes(), mesh, partition.parse_rules(config.mesh.rules))}
     if config.optimizer.ema:
         template["ema"] = template["params"]
     restored = checkpoints.restore(step, template)
     checkpoints.close()
     return Trained(config, task, step, restored["params"], restored.get("ema"), mesh)
+
+
+def mesh_here(config: ConfigDict) -> Mesh:
+    """The run's mesh where the devices here make it; else all of them in one axis, so that a pod's run loads anywhere."""
+    try:
+        return partition.make_mesh(config.mesh)
+    except RunError:
+        return partition.make_mesh()
 
 
 def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import os
 import shlex
-import signal
 import sys
 import time
 from typing import Any
@@ -16,10 +16,12 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.training import folder, optimizer, partition, report, step, warm_start
+from gmlp_flax.training import distributed, folder, optimizer, partition, report, step, stopping, warm_start
 from gmlp_flax.training.errors import RunError
 from gmlp_flax.training.evaluation import Evaluator
+from gmlp_flax.training.profile import Profile
 from gmlp_flax.training.state import TrainState
+from gmlp_flax.training.watchdog import Watchdog
 
 
 def train(config: ConfigDict, workdir: str) -> dict[str, Any] | None:
@@ -38,6 +40,9 @@ def train(config: ConfigDict, workdir: str) -> dict[str, Any] | None:
     run = Run(config, os.path.abspath(workdir))
     try:
         return run.train()
+    except Exception as error:
+        distributed.end_if_process_lost(error)  # before closing, which waits for all
+        raise
     finally:
         run.close()
 
@@ -47,44 +52,54 @@ class Run:
 
     def __init__(self, config: ConfigDict, workdir: str):
         config_lib.validate(config)
-        partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
-        partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
+        self.mesh = partition.make_mesh(config.mesh)
+        partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size", self.mesh)
+        partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size", self.mesh)
+        rules = partition.parse_rules(config.mesh.rules)
         config, inherited = warm_start.inherit(config, workdir)
         folder.make(workdir)
-        self.config, self.workdir, self.mesh = config, workdir, partition.make_mesh()
+        self.config, self.workdir = config, workdir
         self.task = tasks.create(config, workdir, inherited)
         self.shapes = model_shapes(self.task)
-        self.task.evaluation_examples()
+        partition.check_parameters(self.shapes, self.mesh, rules)
         self.optimizer = optimizer.make(config, self.shapes)
-        self.trackers = report.trackers(config, workdir)
-        self.checkpoints = folder.open_checkpoints(config, workdir, self.task.assets())
+        assets = self.task.assets()
+        examples = str(self.task.evaluation_examples())
+        distributed.require_alike(
+            {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | assets
+        )
+        self.trackers = report.trackers(config, workdir) if distributed.is_first() else []
+        self.checkpoints = folder.open_checkpoints(config, workdir, assets)
         self.evaluator = Evaluator(self.task, self.mesh)
         self.seconds: collections.Counter[str] = collections.Counter()
         self.waiting: dict[str, float] = {}
-        self.stopped_by: str | None = None
+        self.profile, self.stop = Profile(config, workdir), stopping.StopRequest()
+        self.watchdog = Watchdog(config.log.hang_seconds)
         self.metrics: report.MetricsFile | None = None
 
     def train(self) -> dict[str, Any] | None:
         """Runs to the last step, or until a signal asks to stop."""
         state, done = self._resume()
-        self._describe()
-        self.metrics = report.MetricsFile(os.path.join(self.workdir, report.METRICS_FILE), done)
+        others = not distributed.is_first()
+        if not others:
+            folder.describe(self.workdir, self.config, self.task.assets())
+        self.metrics = report.MetricsFile(os.path.join(self.workdir, report.METRICS_FILE), done, read_only=others)
         per_step = self.config.batch_size * self.task.units_per_example
-        self.progress = report.Progress(done, self.config.steps, per_step, self.task.unit)
-        handlers = {name: signal.signal(name, self._on_signal) for name in (signal.SIGTERM, signal.SIGINT)}
+        self.progress = report.Progress(done, self.config.steps, per_step, self.task.unit, silent=others)
         try:
-            state, done = self._steps(state, done)
-            if done == self.config.steps and done not in self.metrics.evaluations:
-                self._evaluate(state, done)
-            self.checkpoints.wait()
+            with self.stop:
+                state, done = self._steps(state, done)
+                if done == self.config.steps and not distributed.everywhere(done in self.metrics.evaluations):
+                    self._evaluate(state, done)
+                self.checkpoints.wait()
         finally:
-            for name, handler in handlers.items():
-                signal.signal(name, handler)
             self.progress.close()
         return self._finish(done)
 
     def close(self) -> None:
         """Ends what runs beside the loop."""
+        self.watchdog.close()
+        self.profile.close()
         for output in (*self.trackers, self.metrics):
             if output is not None:
                 output.close()
@@ -95,19 +110,20 @@ class Run:
         config, first, pending = self.config, done + 1, None
         train_step = step.make_train_step(self.task, self.optimizer, self.mesh, config)
         self.read_to, end = done, done == config.steps
-        with self.task.train_batches(done, jax.process_index(), jax.process_count()) as batches:
+        with self.task.train_batches(done, *partition.host_share(self.mesh)) as batches:
             while not end:
                 batch = self._next_batch(batches, pending)
-                state, window = train_step(state, batch)
+                state, window = self.profile.step(done + 1, train_step, state, batch)
                 done += 1
                 self._read(pending)
+                self.stop.after_step()
                 pending = (done, window)
                 if done == first:
                     self._read(pending)
                     pending = None
                     self.seconds.clear()
                     self.started = time.perf_counter()
-                end = done == config.steps or self.stopped_by is not None
+                end = done == config.steps or self.stop.agreed is not None
                 evaluate = done == config.steps or config.eval.every and done % config.eval.every == 0
                 save = end or done % config.checkpoint.every == 0
                 if evaluate or save:
@@ -140,6 +156,7 @@ class Run:
             return
         done, window = pending
         jax.block_until_ready(window)
+        self.watchdog.alive()
         self.progress.advance(done)
         if done % self.config.log.every and done != self.config.steps:
             return
@@ -161,7 +178,7 @@ class Run:
             tracker.log(done, {f"train/{name}": value for name, value in means.items()})
 
     def _evaluate(self, state: TrainState, done: int) -> None:
-        metrics, _ = self.evaluator(state.params, state.ema)
+        metrics, _ = self.evaluator(state.params, state.ema, self.watchdog.alive)
         self.metrics.write({"step": done, "eval": metrics})
         self.progress.say(f"step {done}  held out: " + "  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
         for tracker in self.trackers:
@@ -172,15 +189,13 @@ class Run:
 
     def _resume(self) -> tuple[TrainState, int]:
         """The newest good checkpoint's state, or that of step 0, on the devices."""
-        def initial(params: Any) -> TrainState:
-            return step.init_state(self.task, self.optimizer, bool(self.config.optimizer.ema), params)
-
-        template = partition.describe(jax.eval_shape(initial, self.shapes), self.mesh)
+        initial = functools.partial(step.init_state, self.task, self.optimizer, self.config)
+        template = step.describe_state(self.task, self.optimizer, self.config, self.mesh)
         if (found := self.checkpoints.restore_newest(template)) is not None:
             done, state = found
             if done > self.config.steps:
                 raise RunError(f"{self.workdir} is at step {done}, beyond config.steps={self.config.steps}: raise it")
-            print(f"resuming {self.workdir} at step {done}", file=sys.stderr)
+            distributed.say(f"resuming {self.workdir} at step {done}")
             return state, done
         shardings = jax.tree.map(lambda x: x.sharding, template)
         if self.config.init_from and self.config.init_parameters:
@@ -188,24 +203,14 @@ class Run:
         fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
         return fresh(jax.random.key(self.config.seed)), 0
 
-    def _describe(self) -> None:
-        """Writes what this run is: config, environment, and what predictions need."""
-        path = os.path.join(self.workdir, folder.CONFIG_FILE)
-        if os.path.exists(path):
-            before, now = config_lib.load(path), self.config
-            for name in [name for name, _ in config_lib.keys() if before[name] != now[name]]:
-                print(f"note: config.{name} was {before[name]!r} and is now {now[name]!r}", file=sys.stderr)
-        report.write_text(path, config_lib.to_json(self.config))
-        report.write_json(os.path.join(self.workdir, report.ENVIRONMENT_FILE), report.environment())
-        folder.write_files(self.workdir, self.task.assets(), replace=True)
-
     def _finish(self, done: int) -> dict[str, Any] | None:
         if done < self.config.steps:
             command = shlex.join([sys.executable, "-m", "gmlp_flax.train", *sys.argv[1:]])
-            print(f"{self.stopped_by}: step {done} is saved in {self.workdir}; to go on: {command}", file=sys.stderr)
+            distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {command}")
             return None
         result = {"step": done, "eval": self.metrics.evaluations[done], "waiting": self.waiting}
-        report.write_json(os.path.join(self.workdir, report.RESULT_FILE), result)
+        if distributed.is_first():
+            report.write_json(os.path.join(self.workdir, report.RESULT_FILE), result)
         return result
 
     def _shares(self) -> dict[str, float]:
@@ -216,15 +221,12 @@ class Run:
 
     def _timed(self, what: str, function: Any) -> Any:
         begin = time.perf_counter()
+        self.watchdog.alive()
         try:
             return function()
         finally:
+            self.watchdog.alive()
             self.seconds[what] += time.perf_counter() - begin
-
-    def _on_signal(self, number: int, _frame: Any) -> None:
-        """Stops after the step under way; a second signal ends the process at once."""
-        self.stopped_by = signal.Signals(number).name
-        signal.signal(number, signal.SIG_DFL)
 
 
 def model_shapes(task: tasks.Task) -> Any:

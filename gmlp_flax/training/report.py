@@ -36,12 +36,19 @@ class MetricsFile:
 
     A run that goes on from a checkpoint drops the lines written after it, also half a line that a kill left, so that
     no step is lost or doubled.
+
+    Args:
+        path: of the file.
+        resume_step: the step that the run goes on from.
+        read_only: another process writes it.
     """
 
-    def __init__(self, path: str, resume_step: int):
-        self.path = path
+    def __init__(self, path: str, resume_step: int, read_only: bool = False):
+        self.path, self._file = path, None
         kept = [line for line in self.read(path) if line["step"] <= resume_step]
         self.evaluations = {line["step"]: line["eval"] for line in kept if "eval" in line}
+        if read_only:
+            return
         temporary = f"{path}.tmp"
         with open(temporary, "w") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
@@ -62,14 +69,16 @@ class MetricsFile:
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends a line, at once."""
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
         if "eval" in line:
             self.evaluations[line["step"]] = line["eval"]
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def _parsed(line: bytes, place: str) -> dict[str, Any]:
@@ -86,12 +95,19 @@ class Progress:
     """A live line on a terminal, a plain line at each log elsewhere: step, loss, throughput, time left.
 
     Throughput and time left are measured from the second step on, so that compilation does not count.
+
+    Args:
+        first: the step that the run goes on from.
+        steps: the run's.
+        per_step: units a step.
+        unit: "tokens" or "images".
+        silent: another process shows it.
     """
 
-    def __init__(self, first: int, steps: int, per_step: int, unit: str):
-        self.first, self.steps, self.per_step, self.unit = first, steps, per_step, unit
+    def __init__(self, first: int, steps: int, per_step: int, unit: str, silent: bool = False):
+        self.first, self.steps, self.per_step, self.unit, self.silent = first, steps, per_step, unit, silent
         self.started: tuple[int, float] | None = None
-        live = sys.stderr.isatty()
+        live = sys.stderr.isatty() and not silent
         form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
         self.bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr, leave=True) if live else None
 
@@ -117,13 +133,13 @@ class Progress:
             self.bar.set_description_str(f"step {step}/{self.steps}")
             self.bar.set_postfix_str(text)
         else:
-            print(f"step {step}/{self.steps}  {text}", file=sys.stderr, flush=True)
+            self.say(f"step {step}/{self.steps}  {text}")
 
     def say(self, text: str) -> None:
         """Prints a line above the live one."""
         if self.bar is not None:
             self.bar.write(text, file=sys.stderr)
-        else:
+        elif not self.silent:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from gmlp_flax import tasks
 from gmlp_flax.models import spatial, toeplitz
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import folder, partition
+from gmlp_flax.training import distributed, folder, partition
 from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import require_fit
 
@@ -81,19 +80,19 @@ def load(task: Task, shapes: Any, mesh: Mesh) -> Any:
     known = traverse_util.flatten_dict(params, sep="/")
     heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
     added = [path for path in task.added if not any(name.startswith(path) for name in known)]
-    fresh = _fresh(task, (*heads, *added))
+    fresh = _fresh(task, (*heads, *added), mesh)
     if fresh:
-        print(f"note: start anew, as {config.init_from} has no such: {', '.join(fresh)}", file=sys.stderr)
+        distributed.say(f"note: start anew, as {config.init_from} has no such: {', '.join(fresh)}")
     return adapt(params, shapes, old_config, config, f"{source.folder}/{step}", fresh)
 
 
-def _fresh(task: Task, prefixes: tuple[str, ...]) -> dict[str, jax.Array]:
+def _fresh(task: Task, prefixes: tuple[str, ...], mesh: Mesh) -> dict[str, jax.Array]:
     """New parameters by path, those whose paths begin so."""
     def chosen(key: jax.Array) -> dict[str, jax.Array]:
         flat = traverse_util.flatten_dict(task.init(key), sep="/")
         return {name: leaf for name, leaf in flat.items() if name.startswith(prefixes)}
 
-    return jax.jit(chosen)(jax.random.key(task.config.seed)) if prefixes else {}
+    return jax.jit(chosen, out_shardings=partition.replicated(mesh))(jax.random.key(task.config.seed)) if prefixes else {}
 
 
 def adapt(

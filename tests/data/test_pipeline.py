@@ -87,6 +87,8 @@ def test_hosts_share_the_same_batches(hosts):
         parts = [pairs(batches[step]) for batches in together]
         assert {len(part) for part in parts} == {8 // hosts}
         assert sorted(itertools.chain(*parts)) == pairs(batch)
+        for name, values in batch.items():
+            np.testing.assert_array_equal(np.concatenate([batches[step][name] for batches in together]), values)
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 24))
@@ -108,7 +110,7 @@ def test_repeats(size, repeats, batch_size):
 
 @pytest.mark.parametrize("repeats", [2, 3])
 def test_copies_are_never_half_a_batch_apart(repeats):
-    """Mixing pairs those that are. Half a batch is the distance in a batch of one host, and hosts deal in turn."""
+    """Mixing pairs those that are. Half a batch is the distance in a batch of all hosts."""
     for batch in taken(12, Numbers(1000), batch_size=24, repeats=repeats):
         assert not (batch["x"] == np.roll(batch["x"], 12)).any()
         assert len(set(batch["x"])) <= 24 // repeats + 24 // (2 * repeats)

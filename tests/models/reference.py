@@ -242,3 +242,8 @@ def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
     for layer in range(len(jax.tree.leaves(p["blocks"])[0])):
         x = block(jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"]), x)
     return final_norm(p["norm"], x)
+
+
+def keys(seed: int, batch: int) -> jax.Array:
+    """A random key an example."""
+    return jax.random.split(jax.random.key(seed), batch)

@@ -7,6 +7,7 @@ from flax import nnx
 from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets, hide_padding, mix
 from tests.models import reference
 from tests.models.reference import count, function_of, in_float64, largest_array, normal, params_of, program, quick_jit
+from tests.models.reference import keys
 from tests.models.reference import randomized, small_spec, t5_bucket, tiny_attention
 
 UNBUCKETED_OR_NOT = pytest.mark.parametrize("buckets", [0, 4])
@@ -204,13 +205,13 @@ def test_hide_padding_without_padding_is_nothing():
 
 def test_dropout_is_of_weights():
     """Seen through values that are an identity: a weight is kept, times 1 / 0.8, or 0."""
-    scores = jnp.asarray(normal(0, 300, 8, 8), jnp.float32)
-    found = np.asarray(mix(scores, jnp.eye(8), 0.2, jax.random.key(0)))
+    scores, values = jnp.asarray(normal(0, 300, 8, 8), jnp.float32), jnp.broadcast_to(jnp.eye(8), (300, 8, 8))
+    found = np.asarray(mix(scores, values, 0.2, keys(0, 300)))
     weights = np.asarray(jax.nn.softmax(scores, axis=-1))
     dropped = found == 0
     np.testing.assert_allclose(found[~dropped], weights[~dropped] / 0.8, rtol=1e-5)
     assert abs(dropped.mean() - 0.2) < 4 * np.sqrt(0.16 / scores.size)
-    np.testing.assert_allclose(mix(scores, jnp.eye(8), 0.2), weights, rtol=1e-5)
+    np.testing.assert_allclose(mix(scores, values, 0.2), weights, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["tiny", "relative"])
@@ -218,6 +219,6 @@ def test_dropout_needs_a_key(kind):
     fields = {"attention_dropout": 0.5, "dtype": "float32"}
     module = randomized(lambda: attention(**fields) if kind == "tiny" else many_heads(**fields))
     x = jnp.asarray(normal(0, 2, 5, 6), jnp.float32)
-    first, second, plain = (quick_jit(module)(x, None, key) for key in (jax.random.key(0), jax.random.key(1), None))
+    first, second, plain = (quick_jit(module)(x, None, key) for key in (keys(0, 2), keys(1, 2), None))
     assert np.abs(first - second).max() > 0.01
     np.testing.assert_array_equal(plain, quick_jit(module)(x))

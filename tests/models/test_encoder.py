@@ -5,10 +5,11 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.encoder import Encoder, Residual
-from gmlp_flax.models.layers import dropout
+from gmlp_flax.models.encoder import BRANCHES, Encoder, Residual
+from gmlp_flax.models.layers import dropout, split_keys
 from tests.models import reference
 from tests.models.reference import count, function_of, in_float64, normal, params_of, program, quick_jit, randomized
+from tests.models.reference import keys
 from tests.models.reference import small_spec
 
 ATTENTION = pytest.mark.parametrize("d_attn", [0, 3], ids=["gmlp", "amlp"])
@@ -87,7 +88,7 @@ def test_parameters_are_stacked_and_differ_by_layer():
 @in_float64
 def test_remat_changes_no_number(kind):
     """Outputs and gradients of the three policies, under one key's dropout and stochastic depth."""
-    x, key, results = normal(0, 2, 5, 6), jax.random.key(0), {}
+    x, key, results = normal(0, 2, 5, 6), keys(0, 2), {}
     for remat in ("none", "matmuls", "full"):
         state, call = function_of(encoder(remat=remat, dropout=0.2, survival=0.8, **KINDS[kind]))
 
@@ -102,9 +103,9 @@ def test_remat_changes_no_number(kind):
 
 
 @pytest.mark.parametrize("kind, policy, dots, recomputed", [
-    ("gmlp", "none", 3, 0), ("gmlp", "matmuls", 3, 0), ("gmlp", "full", 3, 2),
+    ("gmlp", "none", 4, 0), ("gmlp", "matmuls", 4, 0), ("gmlp", "full", 4, 3),
     # The scores of attention, tokens x tokens, are not kept; its other products are.
-    ("amlp", "none", 7, 0), ("amlp", "matmuls", 7, 1), ("amlp", "full", 7, 6),
+    ("amlp", "none", 8, 0), ("amlp", "matmuls", 8, 1), ("amlp", "full", 8, 7),
     ("transformer", "none", 6, 0), ("transformer", "matmuls", 6, 1), ("transformer", "full", 6, 5),
     ("mixer", "none", 4, 0), ("mixer", "matmuls", 4, 0), ("mixer", "full", 4, 3),
     # The scales of its branches want the branches' last products.
@@ -119,9 +120,9 @@ def test_what_backward_recomputes(kind, policy, dots, recomputed):
     assert count("dot_general", gradient_of(call), state, x) == 3 * dots + recomputed
 
 
-@pytest.mark.parametrize("policy, channels", [("matmuls", [4, 6, 8]), ("full", [6])])
+@pytest.mark.parametrize("policy, channels", [("matmuls", [4, 4, 4, 6]), ("full", [6])])
 def test_what_a_layer_keeps(policy, channels):
-    """The block's input (6) and, of the products, those that backward needs: U's (8) and W's (4)."""
+    """The block's input (6) and, of the products, those that backward needs: both halves of U's and W's (4)."""
     state, call = function_of(encoder(remat=policy, dtype="float32"))
     scans = [e for e in program(gradient_of(call), state, jnp.ones((2, 5, 6))) if e.primitive.name == "scan"]
     forward, backward = scans
@@ -134,7 +135,7 @@ def test_what_a_layer_keeps(policy, channels):
 def test_stochastic_depth_drops_whole_branches_of_single_samples(survival):
     """By the layer's own survival, which a linear schedule makes differ from the spec's."""
     samples, spec = 4000, small_spec(survival=0.6, survival_schedule="linear", dtype="float32")
-    residual = Residual(spec, jnp.float32(survival), jax.random.key(0))
+    residual = Residual(spec, jnp.float32(survival), split_keys(keys(0, samples), 2 * BRANCHES))
     branch = np.ones((samples, 2, 3), np.float32)
     added = np.asarray(residual(5 * branch, branch)) - 5
     assert (added == added[:, :1, :1]).all()
@@ -145,7 +146,7 @@ def test_stochastic_depth_drops_whole_branches_of_single_samples(survival):
 
 def test_each_branch_of_a_block_has_a_key_of_its_own():
     spec = small_spec(survival=0.5, dtype="float32")
-    residual = Residual(spec, jnp.float32(0.5), jax.random.key(0))
+    residual = Residual(spec, jnp.float32(0.5), split_keys(keys(0, 400), 2 * BRANCHES))
     first, second = (np.asarray(residual(0.0, jnp.ones((400, 1, 1))))[:, 0, 0] > 0 for _ in range(2))
     assert abs((first == second).mean() - 0.5) < 0.1
 
@@ -156,7 +157,7 @@ def test_the_expected_value_of_training_is_evaluation():
     spec = small_spec(survival=0.7, dropout=0.1)
     block, x, samples = randomized(lambda: BLOCKS["gmlp"](spec, nnx.Rngs(0))), normal(0, 1, 5, 6), 4000
     many = jnp.broadcast_to(x, (samples, 5, 6))
-    y = quick_jit(lambda x: block(x, Residual(spec, jnp.float32(0.7), jax.random.key(1))))(many)
+    y = quick_jit(lambda x: block(x, Residual(spec, jnp.float32(0.7), split_keys(keys(1, samples), 2 * BRANCHES))))(many)
     expected = block(x, Residual(spec, jnp.float32(0.7), None))[0]
     error = np.abs(y.mean(0) - expected) / (y.std(0) / np.sqrt(samples))
     assert y.std(0).min() > 0.01 and error.max() < 4.5
@@ -168,7 +169,7 @@ def patterns(**fields):
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
     module.blocks.proj_out.bias[...] = 1000 * jnp.eye(4, 6)
     module.norm.scale[...] = jnp.ones(6)
-    y = quick_jit(module)(jnp.zeros((4000, 5, 6)), jax.random.key(0))[:, 0]
+    y = quick_jit(module)(jnp.zeros((4000, 5, 6)), keys(0, 4000))[:, 0]
     return np.asarray(y[:, :4] > y[:, 4:5] + 1e-3)
 
 
@@ -183,29 +184,29 @@ def test_survival_schedules_and_independent_layers(schedule, expected):
 
 @in_float64
 def test_training_without_noise_is_evaluation():
-    x, key = normal(0, 2, 5, 6), jax.random.key(0)
+    x, key = normal(0, 2, 5, 6), keys(0, 2)
     quiet, noisy = quick_jit(encoder()), quick_jit(encoder(survival=0.5, dropout=0.3))
     np.testing.assert_array_equal(quiet(x, key), quiet(x))
     np.testing.assert_array_equal(noisy(x), quiet(x))
     np.testing.assert_array_equal(noisy(x, key), noisy(x, key))
-    assert np.abs(noisy(x, key) - noisy(x, jax.random.key(1))).max() > 0.01
+    assert np.abs(noisy(x, key) - noisy(x, keys(1, 2))).max() > 0.01
 
 
 def test_dropout():
     x = jnp.full((200, 100), 3.0)
-    y = np.asarray(dropout(x, 0.2, jax.random.key(0)))
+    y = np.asarray(dropout(x, 0.2, keys(0, 200)))
     zeros = y == 0
     np.testing.assert_allclose(y[~zeros], 3 / 0.8, rtol=1e-6)
     assert abs(zeros.mean() - 0.2) < 4 * np.sqrt(0.16 / x.size)
     assert 0 < zeros.mean(0).min() and zeros.mean(0).max() < 0.4
-    assert dropout(x, 0.2, None) is x and dropout(x, 0.0, jax.random.key(0)) is x
-    assert dropout(x.astype(jnp.bfloat16), 0.2, jax.random.key(0)).dtype == jnp.bfloat16
+    assert dropout(x, 0.2, None) is x and dropout(x, 0.0, keys(0, 200)) is x
+    assert dropout(x.astype(jnp.bfloat16), 0.2, keys(0, 200)).dtype == jnp.bfloat16
 
 
 def test_dropout_reaches_the_embeddings_and_every_branch():
     """One random draw for the embeddings and, scanned, one for each layer's branch."""
     state, call = function_of(encoder(dropout=0.1, dtype="float32"))
-    trace = program(call, state, jnp.ones((2, 5, 6)), jax.random.key(0))
+    trace = program(call, state, jnp.ones((2, 5, 6)), keys(0, 2))
     draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]
     assert draws == [(2, 5, 6), (2, 5, 6)]
     state, call = function_of(encoder(dropout=0.1, dtype="float32"))
@@ -213,12 +214,12 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
 
 
 @pytest.mark.parametrize(("kind", "weights"), [
-    ("amlp", (2, 5, 5)), ("transformer", (2, 2, 5, 5)), ("rel_only", (2, 5, 5)), ("gmlp", None), ("mixer", None),
+    ("amlp", (2, 5, 5)), ("transformer", (2, 2, 5, 5)), ("rel_only", (2, 2, 5, 5)), ("gmlp", None), ("mixer", None),
 ])
 def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
-    """Once for all layers, which are scanned; weights that all samples share are drawn once for all of them."""
+    """Once for all layers, which are scanned; also weights that all samples share are drawn for each."""
     state, call = function_of(encoder(attention_dropout=0.1, dtype="float32", **KINDS[kind]))
-    trace = program(call, state, jnp.ones((2, 5, 6)), jax.random.key(0))
+    trace = program(call, state, jnp.ones((2, 5, 6)), keys(0, 2))
     draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]
     assert draws == ([] if weights is None else [weights])
     assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
@@ -226,7 +227,7 @@ def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
 
 @pytest.mark.parametrize(
     "kind, products", [
-        ("gmlp", 3), ("amlp", 7), ("transformer", 6), ("rel_only", 5), ("mixer", 4), ("resmlp", 3), ("feed_forward", 4),
+        ("gmlp", 4), ("amlp", 8), ("transformer", 6), ("rel_only", 5), ("mixer", 4), ("resmlp", 3), ("feed_forward", 4),
     ],
 )  # fmt: skip
 def test_bfloat16_products_and_float32_parameters(kind, products):
@@ -245,7 +246,7 @@ def test_bfloat16_products_and_float32_parameters(kind, products):
 @KIND
 def test_bfloat16_keeps_its_type_under_noise(kind):
     state, call = function_of(encoder(dtype="bfloat16", survival=0.5, dropout=0.1, **KINDS[kind]))
-    assert jax.eval_shape(call, state, jnp.ones((2, 5, 6), jnp.bfloat16), jax.random.key(0)).dtype == jnp.bfloat16
+    assert jax.eval_shape(call, state, jnp.ones((2, 5, 6), jnp.bfloat16), keys(0, 2)).dtype == jnp.bfloat16
 
 
 def test_an_unknown_block_is_named():

@@ -7,6 +7,7 @@ from flax import nnx
 from gmlp_flax.models.image import ImageClassifier, cut_patches, patch_grid, token_count
 from tests.models import reference
 from tests.models.reference import function_of, in_float64, linear, params_of, program, quick_jit, randomized
+from tests.models.reference import keys
 from tests.models.reference import small_spec
 
 # Three rows and two columns of patches, 2 high and 4 wide.
@@ -97,7 +98,7 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
     fields, _, _ = BLOCKS[name]
     noise = {"survival": 0.8, "survival_schedule": "linear", "dropout": 0.1, "remat": "matmuls"}
     state, call = function_of(randomized(lambda: classifier("cls", pre_logits=True, **noise, **fields)))
-    loss = quick_jit(jax.grad(lambda state: (call(state, pictures(16), jax.random.key(0)) ** 2).sum()))
+    loss = quick_jit(jax.grad(lambda state: (call(state, pictures(16), keys(0, len(pictures(16)))) ** 2).sum()))
     for path, leaf in jax.tree_util.tree_leaves_with_path(loss(state)):
         assert np.isfinite(leaf).all() and np.abs(leaf).max() > 1e-9, path
 
@@ -179,7 +180,7 @@ def test_the_gradient_of_the_stem_by_differences():
 @in_float64
 def test_the_key_reaches_the_encoder():
     call, images = quick_jit(randomized(lambda: classifier(dropout=0.5))), pictures()
-    assert np.abs(call(images, jax.random.key(0)) - call(images, jax.random.key(1))).max() > 0.01
+    assert np.abs(call(images, keys(0, len(images))) - call(images, keys(1, len(images)))).max() > 0.01
 
 
 def test_backward_recomputes_the_patches():

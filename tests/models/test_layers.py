@@ -65,6 +65,15 @@ def test_linear():
     np.testing.assert_allclose(layer(x[None, None])[0, 0], layer(x), atol=1e-13)
 
 
+@in_float64
+def test_the_parts_of_a_linear_layer_are_its_output_cut():
+    layer, x = randomized(lambda: Linear(small_spec(), 4, 6, nnx.Rngs(0))), normal(0, 5, 4)
+    for count in (1, 2, 3):
+        parts = layer.parts(x, count)
+        assert [part.shape for part in parts] == count * [(5, 6 // count)]
+        np.testing.assert_allclose(np.concatenate(parts, axis=-1), layer(x), atol=1e-13)
+
+
 def test_linear_starts_glorot_uniform_with_no_bias():
     params = params_of(Linear(small_spec(dtype="float32"), 300, 100, nnx.Rngs(0)))
     bound = math.sqrt(6 / 400)

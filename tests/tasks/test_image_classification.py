@@ -39,7 +39,7 @@ def test_loss_with_label_smoothing(image_task, params):
     logits = np.array(image_task.apply(params, jnp.asarray(batch["image"])), np.float64)
     assert logits.shape == (8, 10)
     targets = 0.9 * np.eye(10)[batch["label"]] + 0.01
-    total, sums = image_task.loss(params, batch, jax.random.key(0))
+    total, sums = image_task.loss(params, batch | {"key": jax.random.split(jax.random.key(0), 8)})
     assert float(total) == float(sums["loss"][0]) == pytest.approx(-(targets * log_softmax(logits)).sum(), rel=1e-5)
     assert float(sums["accuracy"][0]) == (logits.argmax(-1) == batch["label"]).sum()
     assert float(sums["loss"][1]) == float(sums["accuracy"][1]) == 8

@@ -309,7 +309,7 @@ def masks_by_index(config, monkeypatch) -> dict[int, list[list[int]]]:
     with task_.train_batches(0, 0, 1) as batches:
         for step in range(3 * len(task_.windows("train")) // config.batch_size):
             batch = next(batches)
-            task_.loss(None, batch | {"key": jax.random.split(jax.random.key(step), len(batch["index"]))}, None)
+            task_.loss(None, batch | {"key": jax.random.split(jax.random.key(step), len(batch["index"]))})
             for index, inputs in zip(batch["index"].tolist(), np.array(seen.pop().inputs).tolist(), strict=True):
                 found.setdefault(index, []).append(inputs)
     return found

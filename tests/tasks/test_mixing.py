@@ -14,7 +14,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.config import ConfigError
 from gmlp_flax.tasks import mixing
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import step
+from gmlp_flax.training import partition, step
 from tests.timm_modules import timm_module
 from tests.training import tiny
 
@@ -129,7 +129,7 @@ def expected_loss(task, params, batch, own):
 
 def test_backward_keeps_mixed_pictures_as_bytes(task, batch):
     def backward(params):
-        return jax.vjp(lambda params: task.loss(params, batch, jax.random.key(3))[0], params)[1]
+        return jax.vjp(lambda params: task.loss(params, task.mix(batch, jax.random.key(3)))[0], params)[1]
 
     with jax.enable_x64(True):
         kept = jax.tree.leaves(jax.eval_shape(backward, jax.eval_shape(task.init, jax.random.key(0))))
@@ -142,10 +142,10 @@ def test_loss(task, batch, mixing_mode, switch):
     task.config.augment.update(mixing=mixing_mode, switch=switch)
     with jax.enable_x64(True):
         params, key = random_head(task), jax.random.key(3)
-        keys = [jax.random.split(key)[1]] * 8 if mixing_mode == "batch" else list(batch["key"][:4]) * 2
+        keys = [key] * 8 if mixing_mode == "batch" else list(batch["key"][:4]) * 2
         own, _ = map(np.array, mixing.own_weights(jnp.stack(keys), (8, 8), mixup=0.8, cutmix=1.0, switch=switch))
         assert len(np.unique(own, axis=0)) == (1 if mixing_mode == "batch" else 4)
-        total, sums = jax.jit(task.loss)(params, batch, key)
+        total, sums = jax.jit(lambda params, batch: task.loss(params, task.mix(batch, key)))(params, batch)
         loss, hits = expected_loss(task, params, batch, own)
     assert float(total) == float(sums["loss"][0]) == pytest.approx(loss, rel=1e-6)
     assert float(sums["accuracy"][0]) == hits and float(sums["loss"][1]) == 8
@@ -157,7 +157,7 @@ def test_pairs_are_the_same_however_the_batch_is_cut(task, batch):
     with jax.enable_x64(True):
         params = random_head(task)
         for microbatches in (1, 4):
-            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, jax.random.key(2), m))
+            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, task.mix(b, jax.random.key(2)), m, partition.make_mesh()))
             found[microbatches] = jax.device_get(gradients(params, batch))
     (expected, sums), (grads, other) = found.values()
     assert other["accuracy"] == sums["accuracy"] and other["loss"][0] == pytest.approx(sums["loss"][0], rel=1e-6)
@@ -226,7 +226,8 @@ config.augment.update(mixup=0.8, cutmix=1.0, mixing="pair")
 task, mesh = ImageClassification(config, ""), partition.make_mesh()
 transformation = optimizer.make(config, task.shapes())
 state = jax.jit(
-    lambda key: step.init_state(task, transformation, False, task.init(key)), out_shardings=partition.replicated(mesh)
+    lambda key: step.init_state(task, transformation, config, task.init(key)),
+    out_shardings=jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, config, mesh)),
 )(jax.random.key(0))
 train_step = step.make_train_step(task, transformation, mesh, config)
 compiled, losses = None, []

@@ -1,5 +1,6 @@
-"""Trains a tiny model on as many devices as there are and saves its parameters: python many_devices.py FOLDER OUT.npz"""
+"""Trains a tiny model on 8 fake devices under every mesh and saves what came out: python many_devices.py FOLDER OUT.npz"""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,30 +8,99 @@ import jax
 import numpy as np
 
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import checkpoint, evaluation, optimizer, partition, step
+from gmlp_flax.training import checkpoint, dry_run, evaluation, optimizer, partition, step
 from gmlp_flax.training.state import path_name
 from tests.training import tiny
 
+TOKENS = 24  # a number that no other axis of the programs has
+STEPS = 2
+
+
+def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
+    """aMLP of 3 layers with all that a mesh could disturb: microbatches, dropout, stochastic depth, a running mean."""
+    config = tiny.text_config(folder, d_attn=4, dropout=0.1, attention_dropout=0.1, survival=0.8, dtype=dtype)
+    config.batch_size = 16
+    config.model.update(layers=3, d_model=16, d_ffn=64, length=TOKENS)
+    config.optimizer.update(accumulate=2, ema=0.9)
+    config.mesh.update(dict(zip(partition.AXES, sizes, strict=True)))
+    return config
+
+
+class Run:
+    """One mesh over the first devices, as many as it needs."""
+
+    def __init__(self, folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
+        self.config = make_config(folder, sizes, dtype)
+        self.task = MaskedLanguageModeling(self.config, str(folder))
+        self.mesh = partition.make_mesh(self.config.mesh, jax.devices()[: int(np.prod(sizes))])
+        self.optimizer = optimizer.make(self.config, self.task.shapes())
+        partition.check_parameters(self.task.shapes(), self.mesh)
+        self.template = step.describe_state(self.task, self.optimizer, self.config, self.mesh)
+
+    def train(self):
+        """The state after a few steps, and the sums of the window."""
+        fresh = jax.jit(
+            lambda key: step.init_state(self.task, self.optimizer, self.config, self.task.init(key)),
+            out_shardings=jax.tree.map(lambda x: x.sharding, self.template),
+        )
+        state = fresh(jax.random.key(0))
+        train_step = step.make_train_step(self.task, self.optimizer, self.mesh, self.config)
+        with self.task.train_batches(0, *partition.host_share(self.mesh)) as batches:
+            for _ in range(STEPS):
+                state, window = train_step(state, partition.put_batch(self.mesh, next(batches)))
+        assert train_step._cache_size() == 1
+        if self.mesh.size > 1:
+            spread = [len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state)]
+            assert set(spread) == {self.mesh.size}, "a leaf of the state sits on fewer devices"
+        return state, window
+
+    def results(self, state, window) -> dict[str, np.ndarray]:
+        """Parameters, mean and moments, the window, and the held-out metrics, by path."""
+        metrics, _ = evaluation.Evaluator(self.task, self.mesh)(state.params, state.ema)
+        flat = jax.tree_util.tree_leaves_with_path((state, window))
+        return {path_name(path): np.asarray(value) for path, value in flat} | metrics
+
+    def program(self) -> str:
+        """The compiled training step."""
+        return dry_run.lower(self.config, self.mesh).compile().as_text()
+
+
+# Data, fsdp, tensor: one device, and every choice of axes in use, on 2, 4 and 8.
+MESHES = ((1, 1, 1), (2, 1, 1), (1, 4, 1), (1, 1, 8), (2, 2, 1), (4, 1, 2), (1, 2, 4), (2, 2, 2))
+
+
+def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
+    """Whether a state saved under one mesh comes back bit for bit under three others."""
+    checkpoints = checkpoint.Checkpoints(where)
+    checkpoints.save(STEPS, state, None)
+    checkpoints.wait()
+    expected, same = jax.device_get(state), True
+    for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
+        restored = checkpoints.restore(STEPS, Run(folder, sizes).template)
+        for x, y in zip(jax.tree.leaves(jax.device_get(restored)), jax.tree.leaves(expected), strict=True):
+            same &= np.array_equal(x, y)
+    checkpoints.close()
+    return same
+
 
 def main(folder: str, out: str) -> None:
-    config = tiny.text_config(Path(folder), remat="none")
-    config.optimizer.accumulate = 2
-    task, mesh = MaskedLanguageModeling(config, folder), partition.make_mesh()
-    transformation = optimizer.make(config, task.shapes())
-    state = jax.jit(
-        lambda key: step.init_state(task, transformation, False, task.init(key)),
-        out_shardings=partition.replicated(mesh),
-    )(jax.random.key(0))
-    train_step = step.make_train_step(task, transformation, mesh, config)
-    with task.train_batches(0, 0, 1) as batches:
-        for _ in range(3):
-            state, window = train_step(state, partition.put_batch(mesh, next(batches)))
-    metrics, _ = evaluation.Evaluator(task, mesh)(state.params)
-    x = jax.random.normal(jax.random.key(0), (16, 3))
+    root, arrays = Path(folder), {}
+    for sizes in MESHES:
+        run = Run(root, sizes)
+        state, window = run.train()
+        arrays |= {f"{'x'.join(map(str, sizes))}:{name}": x for name, x in run.results(state, window).items()}
+        if sizes == (2, 2, 2):
+            assert moved_to_other_meshes(root, state, str(root / "checkpoints"))
+    for sizes in ((1, 1, 1), (2, 2, 2)):
+        run = Run(root, sizes, "bfloat16")
+        arrays |= {f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in run.results(*run.train()).items()}
+    mesh, x = partition.make_mesh(), jax.random.normal(jax.random.key(0), (16, 3))
     sums = [jax.jit(checkpoint.checksum)(jax.device_put(x, s)) for s in (partition.over_batch(mesh), jax.devices()[0])]
-    flat = jax.tree_util.tree_leaves_with_path((state.params, window))
-    arrays = {path_name(path): value for path, value in flat}
-    np.savez(out, devices=jax.device_count(), **arrays, **metrics, checksums=np.array(sums))
+    np.savez(out, checksums=np.array(sums), **arrays)
+    programs = {name: Run(root, sizes).program() for name, sizes in (
+        ("data", (8, 1, 1)), ("fsdp", (1, 8, 1)), ("tensor", (1, 1, 8)),
+    )}
+    (root / "programs.json").write_text(json.dumps(programs))
 
 
 if __name__ == "__main__":

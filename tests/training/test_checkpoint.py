@@ -66,10 +66,11 @@ class Folder:
     """A run folder's checkpoints of a small state with optimizer state and running mean."""
 
     def __init__(self, root: Path, config):
+        config.optimizer.ema = 0.9
         self.root, self.task, self.mesh = root, Wide(config, ""), partition.make_mesh()
         self.optimizer = optimizer.make(config, self.task.shapes())
         self.make = jax.jit(
-            lambda seed: step.init_state(self.task, self.optimizer, True, self.task.init(jax.random.key(seed)))
+            lambda seed: step.init_state(self.task, self.optimizer, config, self.task.init(jax.random.key(seed)))
         )
         self.template = partition.describe(jax.eval_shape(self.make, 0), self.mesh)
         self.log: list[str] = []

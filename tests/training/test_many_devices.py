@@ -1,6 +1,9 @@
-"""Fake CPU devices: their number is fixed before JAX starts, so each number has a process."""
+"""Fake CPU devices: their number is fixed before JAX starts, so they have a process of their own."""
 
+import collections
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,34 +11,100 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.training.many_devices import MESHES, TOKENS
+
 ROOT = Path(__file__).parents[2]
+BATCH, LAYERS, D_MODEL, CHANNELS = 16, 3, 16, 32  # a gate's channels: half of d_ffn
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    folder, processes = tmp_path_factory.mktemp("devices"), {}
-    for devices in (1, 2, 4):
-        environment = os.environ | {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PJRT_NPROC": "16",
-            "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": str(ROOT),
-        }
-        command = [sys.executable, "-m", "tests.training.many_devices", str(folder), str(folder / f"{devices}.npz")]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300)
-        with np.load(folder / f"{devices}.npz") as arrays:
-            processes[devices] = dict(arrays)
-    return processes
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("devices")
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "tests.training.many_devices", str(path), str(path / "results.npz")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return path
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 4])
-def test_number_of_devices_makes_no_difference(results, devices):
-    found, expected = results[devices], results[1]
-    assert found.pop("devices") == devices and found.keys() | {"devices"} == expected.keys()
+@pytest.fixture(scope="module")
+def results(folder):
+    found = collections.defaultdict(dict)
+    with np.load(folder / "results.npz") as arrays:
+        for key, value in arrays.items():
+            mesh, _, name = key.partition(":")
+            found[mesh][name] = value
+    return found
+
+
+@pytest.mark.parametrize("sizes", MESHES[1:])
+def test_a_mesh_changes_nothing_but_rounding(results, sizes):
+    found, expected = results["x".join(map(str, sizes))], results["1x1x1"]
+    assert found.keys() == expected.keys() and len(found) > 60
     assert found["predictions"] == expected["predictions"] and found["examples"] == expected["examples"]
-    for name in found.keys() - {"checksums"}:
-        np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=2e-6, err_msg=name)
+    for name in found:
+        # Adam divides by the root of a second moment: where that is rounding itself, so is the step.
+        tolerance = {"rtol": 1e-4, "atol": 2e-5} if name.startswith(("0/params", "0/ema")) else {"rtol": 2e-5, "atol": 2e-6}
+        np.testing.assert_allclose(found[name], expected[name], err_msg=name, **tolerance)
 
 
-@pytest.mark.slow
+def test_bfloat16_under_a_mesh(results):
+    found, expected = results["bf2x2x2"], results["bf1x1x1"]
+    assert abs(found["loss"] - expected["loss"]) < 0.01 * expected["loss"]
+    assert abs(results["1x1x1"]["loss"] - expected["loss"]) < 0.02 * expected["loss"]
+
+
 def test_checksum_does_not_depend_on_sharding(results):
-    assert len(set(np.concatenate([result["checksums"] for result in results.values()]))) == 1
+    assert len(set(results["checksums"][""])) == 1
+
+
+def collectives(folder, name) -> list[tuple[str, bool, list[tuple[int, ...]]]]:
+    """Those of a compiled step: kind, whether inside a loop, shapes of what comes out."""
+    program, found, entry = json.loads((folder / "programs.json").read_text())[name], [], False
+    for line in program.splitlines():
+        if line and not line.startswith(" "):
+            entry = line.startswith("ENTRY")
+        kind = re.search(r"= (.*?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)\(", line)
+        if kind:
+            shapes = [tuple(map(int, dims.split(","))) for dims in re.findall(r"\w\[([\d,]+)\]", kind[1])]
+            found.append((kind[2], not entry, shapes))
+    return found
+
+
+def test_data_parallel_steps_add_up_gradients_once(folder):
+    """Not in each layer nor in each of the two microbatches: one all-reduce holds every gradient and every sum."""
+    (kind, in_loop, shapes), = collectives(folder, "data")
+    assert kind == "all-reduce" and not in_loop
+    assert (LAYERS, D_MODEL, 2 * CHANNELS) in shapes and (LAYERS, CHANNELS, D_MODEL) in shapes
+
+
+def test_fsdp_gathers_each_kernel_once_forward_and_once_backward(folder):
+    """Kernels alone are gathered in the loops over layers, and no activations: nothing with tokens and channels."""
+    in_loop = [(kind, shapes) for kind, inside, shapes in collectives(folder, "fsdp") if inside]
+    gathered = collections.Counter(
+        tuple(sorted(shape)) for kind, shapes in in_loop if kind == "all-gather" for shape in shapes
+    )
+    # Both halves of U, and V: three kernels of one shape, each forward and backward; and tiny attention's two. The
+    # random numbers that choose what to mask are gathered for their sorting.
+    masks = (BATCH // 2, TOKENS)
+    kernels = {shape: count for shape, count in gathered.items() if BATCH // 2 not in shape}
+    assert kernels == {(D_MODEL, CHANNELS): 6, (12, D_MODEL): 2, (4, CHANNELS): 2}, gathered
+    assert [shape for shape in gathered if TOKENS in shape] in ([], [masks])
+    assert not [shape for _, shapes in in_loop for shape in shapes if TOKENS in shape and {D_MODEL, CHANNELS} & {*shape}]
+
+
+def test_tensor_parallel_gates_exchange_no_channels(folder):
+    """What has an axis of tokens is added up and never moved: blocks' outputs [batch, n, d_model], the sums of norms
+    [batch, n], what tiny attention hands to the gate [batch, n, d_attn], and the gradients of W [n, n] and b [n].
+    Nothing holds a gate's channels."""
+    found = [(kind, shape) for kind, _, shapes in collectives(folder, "tensor") for shape in shapes if TOKENS in shape]
+    assert {kind for kind, _ in found} == {"all-reduce"}
+    each = BATCH // 2  # a microbatch
+    assert {shape for _, shape in found} <= {
+        (each, TOKENS, D_MODEL), (each, TOKENS), (each, TOKENS, 4), (TOKENS, TOKENS), (TOKENS,),
+    }

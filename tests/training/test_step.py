@@ -16,17 +16,21 @@ def line(config):
     return tiny.Line(config, "")
 
 
-def start(task, ema=False):
+def start(task, mesh):
     """The optimizer and a fresh state."""
     transformation = optimizer.make(task.config, task.shapes())
-    make = jax.jit(lambda key: step.init_state(task, transformation, ema, task.init(key)))
+    template = step.describe_state(task, transformation, task.config, mesh)
+    make = jax.jit(
+        lambda key: step.init_state(task, transformation, task.config, task.init(key)),
+        out_shardings=jax.tree.map(lambda x: x.sharding, template),
+    )
     return transformation, make(jax.random.key(0))
 
 
-def run(task, batches, mesh, ema=False, first=0):
+def run(task, batches, mesh, first=0):
     """States, as NumPy arrays, and windows after each batch."""
-    transformation, state = start(task, ema)
-    state = state._replace(step=jnp.array(first, jnp.int32))
+    transformation, state = start(task, mesh)
+    state = state._replace(step=jax.device_put(jnp.array(first, jnp.int32), partition.replicated(mesh)))
     train_step = step.make_train_step(task, transformation, mesh, task.config)
     found = []
     for batch in batches:
@@ -40,11 +44,11 @@ def assert_close(tree, other, **tolerance):
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
-def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, microbatches):
+def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, mesh, microbatches):
     """Examples weigh 1 to 8, so microbatches weigh differently."""
     batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
     keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
-    grads, sums = step.gradients(line, params, keyed, jax.random.key(2), microbatches)
+    grads, sums = step.gradients(line, params, keyed, microbatches, mesh)
     x, y, weight = (batch[name].astype(np.float64) for name in ("x", "y", "weight"))
     errors = x @ np.array(params["line"]["kernel"], np.float64) - y
     assert_close(sums["loss"], ((errors**2 * weight).sum(), 36), rtol=1e-5)
@@ -52,7 +56,7 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, microbatches):
     assert_close(grads["line"]["bias"], 2 * (errors * weight).sum() / 36, rtol=1e-5)
 
 
-def test_masked_language_model_in_microbatches(tmp_path):
+def test_masked_language_model_in_microbatches(tmp_path, mesh):
     """In float64: the same masks, so the same gradients, though sequences differ in the number of masked tokens."""
     config = tiny.text_config(tmp_path, dtype="float64", remat="none")
     task, found = MaskedLanguageModeling(config, str(tmp_path)), {}
@@ -63,7 +67,7 @@ def test_masked_language_model_in_microbatches(tmp_path):
         params = jax.jit(task.init)(jax.random.key(0))
         batch["key"] = jax.random.split(jax.random.key(1), 8)
         for microbatches in (1, 2, 4):
-            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, jax.random.key(2), m))
+            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, m, mesh))
             found[microbatches] = jax.device_get(gradients(params, batch))
     (expected, sums), _ = found[1], found.pop(1)
     assert expected["embedding"].dtype == np.float64 and 8 < sums["loss"][1] < 16
@@ -83,9 +87,9 @@ def test_microbatches_give_the_same_update(line, mesh, microbatches):
 
 
 def test_state_is_donated(line, mesh):
-    transformation, state = start(line, ema=True)
+    line.config.optimizer.ema = 0.5
+    transformation, state = start(line, mesh)
     train_step = step.make_train_step(line, transformation, mesh, line.config)
-    state = jax.device_put(state, partition.replicated(mesh))
     train_step(state, partition.put_batch(mesh, tiny.line_batch(0)))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema)))
 
@@ -107,7 +111,7 @@ def test_randomness_is_a_function_of_seed_and_step(line, mesh):
 
 def test_running_mean(line, mesh):
     line.config.optimizer.ema = 0.75
-    (first, _), (second, _) = run(line, [tiny.line_batch(0), tiny.line_batch(1)], mesh, ema=True)
+    (first, _), (second, _) = run(line, [tiny.line_batch(0), tiny.line_batch(1)], mesh)
     initial = line.init(jax.random.key(0))
     expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, initial, first.params)
     assert_close(first.ema, expected, rtol=1e-6)
@@ -129,7 +133,7 @@ def test_gradient_norm_is_reported_before_clipping(line, mesh):
     line.config.optimizer.clip = 1e-3
     batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
     keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
-    grads, _ = step.gradients(line, params, keyed, jax.random.key(2), 1)
+    grads, _ = step.gradients(line, params, keyed, 1, mesh)
     (_, window), = run(line, [batch], mesh)
     assert float(window["grad_norm"][0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
 

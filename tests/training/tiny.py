@@ -56,7 +56,7 @@ class Line(Task):
     def init(self, key):
         return {"line": {"kernel": jax.random.normal(key, (3,)), "bias": jnp.zeros(())}}
 
-    def loss(self, params, batch, key):
+    def loss(self, params, batch):
         line = params["line"]
         errors = jnp.square(batch["x"] @ line["kernel"] + line["bias"] - batch["y"])
         sums = {
@@ -66,7 +66,7 @@ class Line(Task):
         return sums["loss"][0], sums
 
     def evaluate(self, params, batch):
-        _, sums = self.loss(params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))}, None)
+        _, sums = self.loss(params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))})
         return {"loss": sums["loss"], "examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
 
     def summarize(self, sums, outputs):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 from flax import nnx
 
+from gmlp_flax.models import layout
 from gmlp_flax.models.attention import TinyAttention
 from gmlp_flax.models.gating import SpatialGate, gate_width
 from gmlp_flax.models.layers import LayerNorm, activation, Linear
@@ -33,6 +34,10 @@ class GMLPBlock(nnx.Module):
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same; `seen` hides padding from tiny attention alone (paper, section 4)."""
         normed = self.norm(x)
-        z = activation(self.activation, self.proj_in(normed))
-        z = self.gate(z, self.attention(normed, seen, key) if self.attention else None)
-        return residual(x, self.proj_out(z))
+        # Each half cut by channels: the gate never looks across them but in its norm, whose sums alone are exchanged.
+        z = [
+            activation(self.activation, layout.cut(part, layout.BATCH, None, layout.TENSOR))
+            for part in self.proj_in.parts(normed, self.gate.parts)
+        ]
+        gated = self.gate(z[0], z[-1], self.attention(normed, seen, key) if self.attention else None)
+        return residual(x, self.proj_out(gated))

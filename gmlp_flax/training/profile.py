@@ -1,0 +1,46 @@
+"""A trace of some training steps, as XProf, TensorBoard and Perfetto read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.training import distributed
+
+FOLDER = "profile"
+
+
+class Profile:
+    """Traces the steps that `config.profile.steps` names into a run's folder.
+
+    One process writes: all run the same program, and its trace shows how long it waits for the others.
+    """
+
+    def __init__(self, config: ConfigDict, workdir: str):
+        self._steps = config_lib.profiled_steps(config) if distributed.is_first() else range(0)
+        self._folder, self._tracing = os.path.join(workdir, FOLDER), False
+
+    def step(self, number: int, function: Callable, *arguments: Any) -> Any:
+        """Calls a step's program; of the last step that is traced, waits for its result."""
+        if number not in self._steps:
+            return function(*arguments)
+        if not self._tracing:
+            jax.profiler.start_trace(self._folder)
+            self._tracing = True
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            result = function(*arguments)
+        if number == self._steps[-1]:
+            jax.block_until_ready(result)
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """Writes the trace, also where the run ends before the last of the steps."""
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False

@@ -1,0 +1,65 @@
+"""Runs a command in two processes with two devices each, which speak over the loopback."""
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator
+
+from tests.runs.command import Commands, assert_done
+
+LOST = "error: lost a process of this run"
+
+
+@contextlib.contextmanager
+def two_processes(
+    commands: Commands, *arguments: str, second: tuple[str, ...] = (), **options
+) -> Iterator[list[subprocess.Popen]]:
+    """Starts a command twice, as `Commands.start`, the second time with more arguments; kills what runs at the end."""
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    with socket.socket(socket.AF_INET6) as held:
+        # Bound, so that no one else is given this port, but open to be shared, as gRPC asks for.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("::", 0))
+        flags = [f"--coordinator=127.0.0.1:{held.getsockname()[1]}", "--processes=2"]
+        processes = [
+            commands.start(*arguments, *more, *flags, f"--process={i}", **devices, **options)
+            for i, more in enumerate(((), second))
+        ]
+        try:
+            yield processes
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+
+
+def await_step(process: subprocess.Popen, step: int) -> None:
+    """Returns when the first process has said so of a step."""
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if line.startswith(f"step {step}/"):
+            return
+    raise AssertionError("".join(said))
+
+
+def outcome(process: subprocess.Popen, timeout: int = 120) -> subprocess.CompletedProcess:
+    """The end of a process, with all that it wrote since the last line read."""
+    stdout, stderr = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def run_two(commands: Commands, *arguments: str, **options) -> list[subprocess.CompletedProcess]:
+    """Runs a command to its end, which is a good one."""
+    with two_processes(commands, *arguments, **options) as processes:
+        results = [outcome(process) for process in processes]
+    for result in results:
+        assert_done(result)
+    return results
+
+
+def assert_lost(result: subprocess.CompletedProcess) -> None:
+    """A process that ended because of another one: not as if done or told to, and with one line."""
+    assert result.returncode not in (0, 2), result.stderr
+    last = [line for line in result.stderr.splitlines() if not line.startswith("step ")]
+    assert len(last) == 1 and last[0].startswith(LOST), result.stderr

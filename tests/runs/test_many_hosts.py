@@ -1,0 +1,117 @@
+"""A run in two processes: real ones, that meet over the loopback."""
+
+import json
+import shutil
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from tests.runs.command import final_state, metrics
+from tests.runs.processes import assert_lost, await_step, outcome, run_two, two_processes
+
+pytestmark = pytest.mark.slow
+
+FLAGS = ["--config.steps=60", "--config.log.every=5", "--config.checkpoint.every=20", "--config.optimizer.accumulate=2"]
+
+
+@pytest.fixture(scope="module")
+def by_two(commands, text, tmp_path_factory):
+    """The folder of a run that two processes trained without a break."""
+    workdir = tmp_path_factory.mktemp("by_two") / "run"
+    first, second = run_two(commands, text, *FLAGS, f"--workdir={workdir}")
+    assert "step 60/60" in first.stderr and str(workdir / "figures") in first.stdout
+    assert "step " not in second.stderr and "figures" not in second.stdout
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def by_one(commands, text, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("by_one") / "run"
+    assert commands(text, *FLAGS, f"--workdir={workdir}").returncode == 0
+    return workdir
+
+
+def assert_close(found, expected):
+    """The same numbers, but for the order in which they were added."""
+    assert [line.keys() for line in found] == [line.keys() for line in expected]
+    for one, other in zip(found, expected, strict=True):
+        for name, value in (one | one.get("eval", {})).items():
+            if name != "eval":
+                assert value == pytest.approx((other | other.get("eval", {}))[name], rel=2e-4), (one, other)
+
+
+def assert_same(workdir, expected):
+    """Bit for bit."""
+    jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(expected))
+    assert metrics(workdir) == metrics(expected)
+
+
+def test_two_processes_train_as_one(by_two, by_one):
+    assert_close(metrics(by_two), metrics(by_one))
+    assert json.loads((by_two / "environment.json").read_text())["devices"]["hosts"] == 2
+    assert sorted(path.name for path in by_two.iterdir()) == sorted(path.name for path in by_one.iterdir())
+
+
+def test_checkpoints_go_from_two_processes_to_one_and_back(commands, text, by_two, by_one, tmp_path):
+    flags = [text, *FLAGS, "--config.steps=80"]
+    for run in (by_two, by_one):
+        shutil.copytree(run, tmp_path / run.parent.name)
+    one, two = (tmp_path / run.parent.name for run in (by_two, by_one))
+    result = commands(*flags, f"--workdir={one}")
+    assert f"resuming {one} at step 60" in result.stderr and result.returncode == 0, result.stderr
+    first, second = run_two(commands, *flags, f"--workdir={two}")
+    assert f"resuming {two} at step 60" in first.stderr and not second.stderr
+    assert_close(metrics(one), metrics(two))
+
+
+def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, tmp_path):
+    command = [text, *FLAGS, f"--workdir={tmp_path / 'run'}"]
+    with two_processes(commands, *command) as (first, second):
+        await_step(first, 5)
+        second.send_signal(signal.SIGTERM)
+        results = outcome(first), outcome(second)
+    assert [result.returncode for result in results] == [0, 0], results
+    message = results[0].stderr.splitlines()[-1]
+    assert message.startswith("SIGTERM: step ") and not results[1].stderr, results
+    saved = int(message.split()[2])
+    assert 5 < saved < 60 and int(final_state(tmp_path / "run")["step"]) == saved
+
+    with two_processes(commands, *command) as (first, second):
+        await_step(first, (saved // 20 + 1) * 20 + 5 if saved < 35 else 50)
+        first.kill()
+        assert_lost(outcome(second, 60))
+    assert not (tmp_path / "run" / "result.json").exists()
+
+    run_two(commands, *command)
+    assert_same(tmp_path / "run", by_two)
+
+
+def test_first_process_ends_when_another_is_killed(commands, text, tmp_path):
+    with two_processes(commands, text, "--config.steps=100000", f"--workdir={tmp_path / 'run'}") as (first, second):
+        await_step(first, 3)
+        second.kill()
+        begin = time.monotonic()
+        assert_lost(outcome(first, 60))
+    assert time.monotonic() - begin < 60
+
+
+def test_step_that_hangs_ends_with_all_stacks(commands, text, tmp_path):
+    flags = ["--config.steps=100000", "--config.log.hang_seconds=5", "--config.checkpoint.every=100000"]
+    with two_processes(commands, text, *flags, f"--workdir={tmp_path / 'run'}") as (first, second):
+        await_step(first, 6)
+        second.send_signal(signal.SIGSTOP)
+        result = outcome(first, 60)
+    assert result.returncode == 1 and "Timeout (0:00:05)!" in result.stderr, result.stderr
+    assert "loop.py" in result.stderr
+
+
+def test_processes_with_different_configs_are_refused(commands, text, tmp_path):
+    """By each, with one line, in place of waiting for each other in a collective that one of them never begins."""
+    with two_processes(commands, text, f"--workdir={tmp_path / 'run'}", second=("--config.steps=7",)) as processes:
+        results = [outcome(process) for process in processes]
+    for result in results:
+        assert result.returncode == 2, result.stderr
+        assert result.stderr.splitlines()[-1].startswith("error: the config of process 1 is not that of process 0")

@@ -1,0 +1,54 @@
+import pytest
+
+from gmlp_flax.training import loop, profile
+from tests.conftest import small_text_config
+
+
+def traces(folder):
+    return [path.name for path in folder.glob("profile/plugins/profile/*/*")]
+
+
+@pytest.mark.slow
+def test_a_run_writes_a_trace(tmp_path):
+    options = small_text_config(tmp_path / "cache")
+    options.steps, options.profile.steps = 6, "2:3"
+    loop.train(options, str(tmp_path / "run"))
+    assert any(name.endswith(".xplane.pb") for name in traces(tmp_path / "run"))
+
+
+@pytest.fixture
+def options(config):
+    config.steps, config.profile.steps = 20, "3:5"
+    return config
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    made = []
+    monkeypatch.setattr(profile.jax.profiler, "start_trace", lambda folder: made.append("start"))
+    monkeypatch.setattr(profile.jax.profiler, "stop_trace", lambda: made.append("stop"))
+    return made
+
+
+def run(options, steps, calls, tmp_path):
+    tracer = profile.Profile(options, str(tmp_path))
+    for number in steps:
+        assert tracer.step(number, lambda number: calls.append(number) or number, number) == number
+    tracer.close()
+    return calls
+
+
+def test_just_these_steps_are_traced(options, calls, tmp_path):
+    assert run(options, range(1, 8), calls, tmp_path) == [1, 2, "start", 3, 4, 5, "stop", 6, 7]
+
+
+def test_run_that_goes_on_amid_them(options, calls, tmp_path):
+    assert run(options, range(5, 7), calls, tmp_path) == ["start", 5, "stop", 6]
+
+
+def test_run_that_ends_amid_them(options, calls, tmp_path):
+    assert run(options, range(1, 5), calls, tmp_path) == [1, 2, "start", 3, 4, "stop"]
+
+
+def test_no_steps(config, calls, tmp_path):
+    assert run(config, range(1, 3), calls, tmp_path) == [1, 2]

@@ -44,7 +44,7 @@ mount_bucket() {
 trains() {
   local process
   process=$(cat "$records/pid" 2>/dev/null) && [[ -n $process ]] &&
-    [[ $(ps -p "$process" -o args= 2>/dev/null) == *gmlp_flax.train* ]]
+    [[ $(ps -ww -p "$process" -o args= 2>/dev/null) == *gmlp_flax.train* ]]
 }
 
 start() {

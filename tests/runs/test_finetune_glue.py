@@ -79,7 +79,7 @@ def finetuned(commands, flags, tmp_path_factory):
 @pytest.mark.slow
 def test_it_learns_and_keeps_the_pretrained_model(finished, finetuned):
     result = json.loads((finetuned / "result.json").read_text())
-    assert result["eval"]["accuracy"] > 0.9 and result["eval"]["examples"] == 30
+    assert result["eval"]["accuracy"] > 0.8 and result["eval"]["examples"] == 30
     config = json.loads((finetuned / "config.json").read_text())
     pretrained = json.loads((finished / "config.json").read_text())
     names = ("layers", "d_model", "d_ffn", "vocab_size")

@@ -160,7 +160,7 @@ def main(argv: list[str]) -> None:
             print(f"{path}: {show(ranked)}")
         return
     if paths:
-        cli.fail(f"{workdir} holds a language model: give it text on standard input, not {paths[0]}")
+        cli.fail(f"{workdir} holds a model of text: give it some on standard input, not {paths[0]}")
     for line in filter(str.strip, sys.stdin):
         print(line.strip())
         for label, ranked in READERS[trained.config.task](trained, line.strip(), top):

@@ -4,6 +4,8 @@ Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE] [--ima
 
     step      gMLP-S, 224 px, f32, batch 8, training step and forward pass: beside one large matrix product, and beside
               timm's gmlp_s16_224 under torch where it is installed (extra `bench`)
+    device    gMLP-S and -B, gMLP-base and aMLP-base on one accelerator, each at its best batch: examples or tokens a
+              second, share of the rate of one large product, memory; beside timm's gMLP-S under torch.compile
     long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
     toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
     text      tokens a second: preparing text beside the bare tokenizer, and batches from prepared ids
@@ -21,7 +23,6 @@ Each figure is a median with its range over the repeats; what is compared runs a
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import re
@@ -36,18 +37,18 @@ import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 from absl import logging
+from benchmark_device import bench_device
 from benchmark_images import bench_images
-from measuring import Row, Worker, measure, ratios, row
+from measuring import CONFIGS, Row, Worker, example_batch, measure, ratios, row, step_call
 
 from gmlp_flax import cli, config
 from gmlp_flax.data import embedded, in_memory, packing, prepare, prepared
 from gmlp_flax.data.tokenizer import Tokenizer
 from gmlp_flax.interop import parity
 from gmlp_flax.models import sizes, toeplitz
-from gmlp_flax.training import dry_run, loop, optimizer, partition, step
+from gmlp_flax.training import dry_run, loop, partition
 from gmlp_flax.training.errors import RunError
 
-CONFIGS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "configs")
 BATCH = 8
 MATRIX = 2048
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # a step touches 580 MB of fresh memory: 149,000 page faults without
@@ -93,32 +94,8 @@ def our_calls() -> dict[str, Callable]:
     options.batch_size, options.model.dtype, options.model.survival = BATCH, "float32", 1.0
     task = dry_run.dataless_task(options)
     forward, params = jax.jit(task.apply), task.init(jax.random.key(0))
-    pixels = example_batch(options)["image"]
+    pixels = example_batch(options, partition.make_mesh())["image"]
     return {"ours step": step_call(options), "ours forward": lambda: forward(params, pixels).block_until_ready()}
-
-
-def example_batch(options) -> dict[str, jax.Array]:
-    """A batch with the shapes of a config's, its integers random and small enough for any vocabulary or label."""
-    rng, mesh = np.random.default_rng(0), partition.make_mesh()
-    shapes = dry_run.batch_shapes(options, mesh)
-    return {name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding) for name, x in shapes.items()}
-
-
-def step_call(options) -> Callable:
-    """The training step of a config, called until it is done, on one batch again and again."""
-    task, mesh = dry_run.dataless_task(options), partition.make_mesh()
-    params = jax.jit(task.init)(jax.random.key(0))
-    transformation = optimizer.make(options, params)
-    kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, mesh))
-    initial = functools.partial(step.init_state, task, transformation, options)
-    state = [jax.jit(initial, out_shardings=kept)(params)]  # else the second step compiles again
-    train_step, batch = step.make_train_step(task, transformation, mesh, options), example_batch(options)
-
-    def one_step() -> None:
-        state[0], window = train_step(state[0], batch)
-        jax.block_until_ready((state[0], window))
-
-    return one_step
 
 
 def timm_calls() -> dict[str, Callable]:
@@ -289,7 +266,7 @@ def bench_loop(_repeats: int) -> list[Row]:
 
 
 PARTS = {
-    "step": bench_step, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text, "images": bench_images,
+    "step": bench_step, "device": bench_device, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text, "images": bench_images,
     "finetune": bench_finetune, "memory": bench_memory, "compile": bench_compile, "loop": bench_loop,
 }
 

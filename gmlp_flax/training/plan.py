@@ -115,7 +115,7 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
     if chip.node:
         mesh = AbstractMesh(partition.axis_sizes(config.mesh, count), partition.AXES)
     else:
-        mesh = workload.mesh_of(config, _devices(topology, kind))
+        mesh = partition.make_mesh(config.mesh, _devices(topology, kind))
     partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size", mesh)
     layout, work = _layout(mesh, count), workload.of(config)
     if chip.node:

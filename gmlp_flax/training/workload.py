@@ -7,10 +7,8 @@ import math
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from gmlp_flax import config as config_lib
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import dry_run, optimizer, partition, step
@@ -40,11 +38,6 @@ class Workload:
     saved_bytes: int
 
 
-def mesh_of(config: ConfigDict, devices: list[jax.Device] | None = None) -> Mesh:
-    """The mesh that the config asks for, over given devices or those of this machine."""
-    return partition.make_mesh(config.mesh, devices)
-
-
 def of(config: ConfigDict) -> Workload:
     """Counts a config's step, by tracing it on shapes."""
     task = dry_run.dataless_task(config)
@@ -69,7 +62,7 @@ def _batch(config: ConfigDict, size: int) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes of so many examples."""
     few = config.copy_and_resolve_references()
     few.batch_size = size
-    shapes = dry_run.batch_shapes(few, mesh_of(config_lib.default(), jax.devices()[:1]))
+    shapes = dry_run.batch_shapes(few, partition.make_mesh(devices=jax.devices()[:1]))
     return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
 
 

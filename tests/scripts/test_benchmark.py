@@ -15,7 +15,7 @@ from PIL import Image
 
 from gmlp_flax import config
 from gmlp_flax.data.errors import DataError
-from gmlp_flax.training import step
+from gmlp_flax.training import step, workload
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,11 @@ def in_scripts(monkeypatch):
 @pytest.fixture
 def measuring():
     return importlib.import_module("measuring")
+
+
+@pytest.fixture
+def benchmark_device():
+    return importlib.import_module("benchmark_device")
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def test_row_is_median_and_range(measuring):
 def test_unknown_part_is_one_line():
     done = subprocess.run([sys.executable, "scripts/benchmark.py", "steps"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "there is no part 'steps'; choose from step, toeplitz" in done.stderr.splitlines()[-1]
+    assert "there is no part 'steps'; choose from step, device, toeplitz" in done.stderr.splitlines()[-1]
     assert "images" in done.stderr.splitlines()[-1]
 
 
@@ -82,17 +87,72 @@ def test_both_sides_of_the_images_part_make_the_same_pictures(benchmark_images):
             assert np.median(abs(plain - ours)) <= (0 if stage == "decode" else 12), (stage, seed)
 
 
-def test_steps_are_compiled_once(monkeypatch):
-    """Else the first one that is timed would be a compilation."""
-    benchmark, made, make = importlib.import_module("benchmark"), [], step.make_train_step
-    monkeypatch.setattr(step, "make_train_step", lambda *given: made.append(make(*given)) or made[-1])
+def tiny_text():
     options = config.from_file("configs/quickstart_text.py")
     options.model.update(layers=1, length=16, d_model=8, d_ffn=16, vocab_size=300)
     options.batch_size = 8
-    call = benchmark.step_call(options)
+    return options
+
+
+def test_steps_are_compiled_once(measuring, monkeypatch):
+    """Else the first one that is timed would be a compilation."""
+    made, make = [], step.make_train_step
+    monkeypatch.setattr(step, "make_train_step", lambda *given: made.append(make(*given)) or made[-1])
+    call = measuring.step_call(tiny_text(), steps=2)
     for _ in range(3):
         call()
     assert made[0]._cache_size() == 1
+
+
+class OutOfMemory(RuntimeError):
+    pass
+
+
+@pytest.mark.parametrize(("rates", "best"), [
+    ({2: 10, 4: 20, 8: 20.1, 16: 99}, 4),  # hardly faster: not worth the memory
+    ({2: 10, 4: 20, 8: 30, 16: 40}, 16),
+    ({2: 10, 4: 5, 8: 30, 16: 40}, 2),
+    ({2: 10, 4: 20}, 4),  # larger ones do not fit
+])
+def test_fastest_batch(benchmark_device, monkeypatch, rates, best):
+    clock = [0.0]
+    monkeypatch.setattr(benchmark_device.time, "perf_counter", lambda: clock[0])
+
+    def make(batch):
+        if batch not in rates:
+            raise OutOfMemory("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes.")
+        return lambda: clock.__setitem__(0, clock[0] + batch / rates[batch])
+
+    assert benchmark_device.fastest(make, (2, 4, 8, 16)) == (best, pytest.approx(rates[best]))
+
+
+def test_search_for_a_batch_hides_no_mistake(benchmark_device):
+    def mistaken(batch):
+        raise OutOfMemory("RESOURCE_EXHAUSTED" if batch == 2 else "a shape is wrong")
+
+    with pytest.raises(OutOfMemory, match="RESOURCE_EXHAUSTED"):  # not even the smallest batch fits
+        benchmark_device.fastest(mistaken, (2, 4))
+    with pytest.raises(OutOfMemory, match="a shape is wrong"):
+        benchmark_device.fastest(mistaken, (4, 8))
+
+
+@pytest.mark.slow
+def test_device_part_on_a_cpu(benchmark_device):
+    """The search, the measurements and their rows, each program in a process of its own."""
+    device = benchmark_device.Device("float32", 256, (8,), 2)
+    rows = {row["name"]: row for row in benchmark_device.rows_of("tiny", tiny_text(), "", ">= 0.5", device, 1)}
+    assert len(rows) == 5
+    [rate] = [row for name, row in rows.items() if name.startswith("tiny, batch ") and name.endswith(": rate")]
+    [step_ms] = [row for name, row in rows.items() if name.endswith(": step")]
+    options = tiny_text()
+    options.batch_size = int(rate["name"].split()[2].rstrip(","))
+    assert options.batch_size in device.batches
+    seconds = step_ms["median"] / 1e3
+    assert (rate["median"], rate["unit"]) == (pytest.approx(options.batch_size * 16 / seconds), "tokens/s")
+    product, share = rows["one large float32 product"], rows["tiny: model FLOPs, of the product's rate"]
+    assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(workload.of(options).flops)
+    assert share["goal"] == ">= 0.5"
+    assert 0 < rows["tiny: memory at its peak"]["median"] < 0.1
 
 
 @pytest.mark.slow

@@ -40,3 +40,12 @@ def test_sizes_prints_a_table():
     (doubled,) = (line for line in lines if line.startswith("resmlp_s12 "))
     assert doubled.split() == ["resmlp_s12", "15,350,872", "15.4", "15", "6.02", "2x3", "Table", "2"]
     assert len(lines) == 1 + len(PUBLISHED) and not any(line.endswith(" ") for line in lines)
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    """As of `python scripts/sizes.py | head -1`."""
+    process = subprocess.Popen([sys.executable, "scripts/sizes.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait()

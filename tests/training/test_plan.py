@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.training import chips, dry_run, plan, workload
+from gmlp_flax.training import chips, dry_run, partition, plan, workload
 from gmlp_flax.training.errors import RunError
 
 
@@ -37,8 +37,8 @@ def fake_slice(monkeypatch, compiled):
     mesh = jax.sharding.AbstractMesh((4, 1, 1), ("data", "fsdp", "tensor"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run, "tpu_devices", lambda _: [])
-    own = workload.mesh_of
-    monkeypatch.setattr(workload, "mesh_of", lambda config, devices: own(config, devices) if devices else mesh)
+    own = partition.make_mesh
+    monkeypatch.setattr(partition, "make_mesh", lambda sizes=None, devices=None: own(sizes, devices) if devices else mesh)
     monkeypatch.setattr(dry_run, "lower", lower)
 
 

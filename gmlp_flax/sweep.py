@@ -8,11 +8,14 @@ A point is a dict of dotted config names and their values, a sweep a tuple of po
 On a command line a sweep is the product of words KEY=VALUE,VALUE,... or, for keys that change together,
 KEY:KEY=VALUE:VALUE,VALUE:VALUE,... Each word is a flag of its own (--grid=KEY=VALUE,...): what could part several
 inside of one flag, a space or a semicolon, is special to shells.
+
+In code, a point may also name its config file, with an argument: {"config": "configs/c4_ablation.py:sgu,scale=small"}.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,6 +25,8 @@ from gmlp_flax.config import ConfigError, check_name
 Point = dict[str, Any]
 Points = tuple[Point, ...]
 Part = Mapping[str, Sequence[Any]] | Iterable[Point]
+
+CONFIG = "config"  # the one name beside the config's keys
 
 
 def product(*parts: Part) -> Points:
@@ -79,12 +84,23 @@ def _parsed(word: str) -> Points:
 
 def flags(point: Point) -> list[str]:
     """The command line's words for a point."""
-    return [f"--config.{name}={value}" for name, value in point.items()]
+    file = [f"--config={point[CONFIG]}"] if CONFIG in point else []
+    return file + [f"--config.{name}={value}" for name, value in point.items() if name != CONFIG]
 
 
 def name(point: Point) -> str:
-    """A name for a point's folder: KEY=VALUE,KEY=VALUE. Values that differ in punctuation alone may share one."""
-    return re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{name}={value}" for name, value in point.items()))
+    """A name for a point's folder: KEY=VALUE,KEY=VALUE, with FILESTEM-ARGUMENT for its config.
+
+    Values that differ in punctuation alone may share one.
+    """
+    words = (_label(value) if name == CONFIG else f"{name}={value}" for name, value in point.items())
+    return re.sub(r"[^\w.,=+-]+", "_", ",".join(words))
+
+
+def _label(config: str) -> str:
+    path, colon, argument = config.partition(":")
+    stem = os.path.splitext(os.path.basename(path))[0]
+    return f"{stem}{'-' * len(colon)}{argument.replace(',', '-').replace('=', '_')}"
 
 
 def _sweeps(parts: Iterable[Part]) -> list[Points]:
@@ -98,7 +114,8 @@ def _sweeps(parts: Iterable[Part]) -> list[Points]:
         if not isinstance(part, Mapping):
             sweeps.append(tuple(part))
     for key in dict.fromkeys(itertools.chain(*itertools.chain(*sweeps))):
-        check_name(key, "the sweep")
+        if key != CONFIG:
+            check_name(key, "the sweep")
     if not all(sweeps):
         raise ConfigError("a sweep without a value: give each key at least one")
     return sweeps

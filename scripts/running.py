@@ -88,20 +88,28 @@ class Runs:
 
 
 def results(
-    runs: dict[Hashable, concurrent.futures.Future[Metrics]], tell: Callable[[Any, Metrics], None] | None = None
+    runs: dict[Hashable, concurrent.futures.Future[Metrics]], tell: Callable[[Any, Metrics], None] | None = None,
+    failed: Callable[[Any, RunError], None] | None = None,
 ) -> dict[Any, Metrics]:
-    """What all runs give; raises the RunError of the first that fails, as soon as it does.
+    """What all runs give; raises the RunError of the first that fails, as soon as it does, but where `failed` is given.
 
     Args:
         runs: by any key.
-        tell: called with the key and the metrics of each run as it ends.
+        tell: called with the key and the metrics of each run as it ends; may raise RunError as well.
+        failed: called with the key and the RunError of each run that fails; the others go on.
     """
-    keys = {run: key for key, run in runs.items()}
+    keys, found = {run: key for key, run in runs.items()}, {}
     for run in concurrent.futures.as_completed(keys):
-        metrics = run.result()
-        if tell is not None:
-            tell(keys[run], metrics)
-    return {key: run.result() for key, run in runs.items()}
+        try:
+            metrics = run.result()
+            if tell is not None:
+                tell(keys[run], metrics)
+            found[keys[run]] = metrics
+        except RunError as error:
+            if failed is None:
+                raise
+            failed(keys[run], error)
+    return {key: found[key] for key in runs if key in found}
 
 
 def _cores() -> int:

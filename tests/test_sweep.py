@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import runpy
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from gmlp_flax import config, sweep
 from gmlp_flax.config import ConfigError
+from gmlp_flax.models.sizes import PUBLISHED
 
 NAMES = [name for name, _ in config.keys()]
 AXES = st.dictionaries(st.sampled_from(NAMES), st.lists(st.integers(), min_size=1, max_size=3), max_size=3)
@@ -84,6 +86,37 @@ def test_flags_and_name_of_a_point():
     assert re.fullmatch(r"[\w.,=+-]+", name) and sweep.name({}) == ""
 
 
+def test_a_point_may_name_its_config():
+    files = ["configs/c4_ablation.py:sgu,scale=small", "configs/c4_ablation.py:sgu", "configs/quickstart_text.py"]
+    points = sweep.product({"seed": [0]}, {"config": files})
+    assert points[0] == {"seed": 0, "config": files[0]}
+    assert sweep.flags(points[0]) == [f"--config={files[0]}", "--config.seed=0"]
+    assert list(map(sweep.name, points)) == [
+        "seed=0,c4_ablation-sgu-scale_small", "seed=0,c4_ablation-sgu", "seed=0,quickstart_text",
+    ]
+    assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
+
+
+@pytest.mark.parametrize(("table", "rows", "seeds"), [
+    ("table3", {"cpu": 8, "gpu": 8, "paper": 8}, {"cpu": 3, "gpu": 3, "paper": 3}),
+    ("table4", {"cpu": 6, "gpu": 6, "paper": 8}, {"cpu": 2, "gpu": 3, "paper": 3}),
+])
+def test_sweeps_of_the_papers_tables(table, rows, seeds):
+    """Every point has a name of its own, and at the paper's scale the rows are those that the table has."""
+    make = runpy.run_path(f"configs/sweeps/{table}.py")["get_sweep"]
+    assert make() == make("cpu")
+    for scale, ending in (("cpu", ",scale=small"), ("gpu", ",scale=gpu"), ("paper", "")):
+        points = make(scale)
+        files = dict.fromkeys(point["config"] for point in points)
+        assert points == sweep.product({"config": list(files), "seed": range(seeds[scale])})
+        assert len(files) == rows[scale] and len(set(map(sweep.name, points))) == len(points)
+        assert all(file.startswith("configs/c4_ablation.py:") and file.endswith(ending) for file in files)
+    names = {file.rpartition(":")[2] for file in files}
+    assert names == {name for name, model in PUBLISHED.items() if model.source == f"Table {table[-1]}"}
+    with pytest.raises(ConfigError, match="^the sweep's argument is 'tpu': expected one of cpu, gpu, paper$"):
+        make("tpu")
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
@@ -94,6 +127,7 @@ def test_flags_and_name_of_a_point():
         (sweep.product, [{"seed": [1]}, {"seed": [2]}], "the sweep sets seed twice: give all its values in one place"),
         (sweep.zipped, [{"seed": [1, 2], "steps": [1]}], "zipped values differ in number (seed: 2, steps: 1): give as"),
         (sweep.parse, [["batch_siz=3"]], "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
+        (sweep.parse, [["config=a.py"]], "config=a.py: there is no config key 'config'"),
         (sweep.parse, [["seed"]], "'seed' is no part of a grid: expected seed=VALUE,..."),
         (sweep.parse, [["seed=1,,2"]], "'seed=1,,2' is no part of a grid"),
         (sweep.parse, [["seed:steps=1:2,3"]], "'seed:steps=1:2,3' is no part of a grid: expected seed:steps=VALUE:V"),

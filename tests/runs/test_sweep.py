@@ -98,3 +98,25 @@ def test_failing_run_is_one_line(sweep, tmp_path):
     folder = tmp_path / "out" / "seed=0"
     assert_only_one_line(done, f"error: the run {folder} failed: its output is in {folder}.log")
     assert "config.data.train: no text at" in Path(f"{folder}.log").read_text().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_points_of_a_file_go_on_beside_one_that_fails(commands, text, tmp_path):
+    file, out = tmp_path / "points.py", tmp_path / "out"
+    config = text.partition("=")[2]
+    points = [{"config": config, "data.train": "nowhere.jsonl"}, {"config": config, "seed": 5}]
+    file.write_text(f"def get_sweep():\n    return {points}\n")
+    arguments = [f"--sweep={file}", f"--out={out}", "--config.log.every=2"]
+    done = commands(*arguments, script="sweep", **FAST)
+    runs = [path for path in sorted(out.iterdir()) if path.is_dir() and (path / "result.json").exists()]
+    assert done.returncode == 1 and "Traceback" not in done.stderr and len(runs) == 1
+    assert json.loads((runs[0] / "config.json").read_text())["seed"] == 5
+    assert [line["step"] for line in metrics(runs[0]) if "loss" in line] == [2, 4, 6, 8, 10, 12]
+    last = done.stderr.splitlines()[-1]
+    assert "data.train=nowhere.jsonl failed: its output is in " in last and last.endswith(".log")
+
+    status = commands(*arguments, "--status", script="sweep", **FAST)
+    assert_done(status)
+    failed, ended = (line.split() for line in status.stdout.splitlines()[1:3])
+    assert failed[1:] == ["failed", "0", "12"]
+    assert ended == [runs[0].name, "done", "12", "12", f"{perplexity(out, runs[0].name):.5g}"]

@@ -176,7 +176,7 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
         (["--grid=batch_size=8,08"], "two points are one: batch_size=8,seed=0 and batch_size=08,seed=0"),
         (["--grid=init_from=a/b,a b"], "two points are one: init_from=a_b,seed=0 and init_from=a_b,seed=0"),
         ([f"--grid=init_from={'long' * 60}"], f"init_from={'long' * 60},seed=0 is too long to name a folder"),
-        (["--grid=batch_size=8", "--config.batch_size=4"], "--config.batch_size and --grid=batch_size=... set the sa"),
+        (["--grid=batch_size=8", "--config.batch_size=4"], "--config.batch_size and the sweep set the same key: give"),
         (["--grid=seed=1,2"], "the key seed is set by --seeds: give it there alone"),
         (["--config.seed=1"], "the key seed is set by --seeds: give it there alone"),
         (["--config.batch_siz=1"], "--config.batch_siz=1: there is no config key 'batch_siz'"),
@@ -198,4 +198,4 @@ def test_mistakes_are_one_line_before_any_run(trainer, options, message):
 def test_no_config_is_one_line():
     done = subprocess.run([sys.executable, "scripts/sweep.py", "--out=x"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --config is missing: give --config=configs/x.py[:ARGUMENT]\n"
+    assert done.stderr == "error: --config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE\n"

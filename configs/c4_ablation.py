@@ -13,7 +13,8 @@ SCALE:
            no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes tokens that scripts/prepare_data.py
            prepared; otherwise C4 is looked for where tensorflow_datasets keeps it.
     small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2 CPU cores: minutes
-           a run. The README's table was made with it, `--config.data.train` naming 130 books (.jsonl.xz).
+           a run. The README's table was made with it, `--config.data.train` naming 130 books (.jsonl.xz). Table 4's
+           rows are bert_rel and sgu at half, once, twice and four times their depth, their rates unsearched.
     gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16: sized for about 10 minutes
            on one data-centre GPU by counting operations. Never run here.
 Evaluation masks the same tokens of the same sequences for every model.
@@ -42,6 +43,8 @@ SMALL = {
     "multiplicative": UNSPLIT,
     "sgu": dict(layers=4, d_ffn=512),
     "amlp_36": dict(layers=3, d_ffn=480, d_attn=64),
+    **{f"gmlp_{paper}": dict(layers=layers, d_ffn=512) for paper, layers in ((18, 2), (36, 4), (72, 8), (144, 16))},
+    **{f"transformer_{paper}": TRANSFORMER | dict(layers=layers) for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))},
 }
 
 # Peak rates at `small`: each the best of 1e-3 to 1.6e-2, by factors of 2, after 400 steps (scripts/compare_mixers.py);
@@ -51,6 +54,7 @@ SMALL_RATES = {
     "bert": 4e-3, "bert_rel": 4e-3, "bert_rel_only": 4e-3, "mixer": 8e-3, "linear": 2e-3, "additive": 8e-3,
     "multiplicative": 8e-3, "sgu": 8e-3, "amlp_36": 4e-3,
 }
+DEPTH_RATES = {"gmlp": 8e-3, "transformer": 4e-3}  # of sgu and bert_rel, at every depth
 
 
 def get_config(arg: str = "sgu"):
@@ -73,7 +77,7 @@ def get_config(arg: str = "sgu"):
     config.data.train = ""  # to be given
     config.model.update(d_model=128, vocab_size=2000, **SMALL[name])
     config.batch_size, config.steps = 16, 1500
-    config.optimizer.update(learning_rate=SMALL_RATES[name], warmup=100, clip=1.0)
+    config.optimizer.update(learning_rate=SMALL_RATES.get(name) or DEPTH_RATES[name.partition("_")[0]], warmup=100, clip=1.0)
     config.data.heldout_share = 0.02
     config.eval.batch_size, config.checkpoint.every = 64, 500
     if scale == "gpu":

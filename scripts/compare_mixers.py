@@ -21,6 +21,7 @@ from collections.abc import Callable
 from running import ROOT, Runs, results
 
 from gmlp_flax import cli, config
+from gmlp_flax.analysis import claims
 from gmlp_flax.models.sizes import PUBLISHED
 
 CONFIG = os.path.join(ROOT, "configs", "c4_ablation.py")
@@ -83,12 +84,7 @@ def show(rows: list[dict]) -> None:
     printed = sorted((row for row in rows if row["paper"] is not None), key=lambda row: row["paper"])
     for number, better in enumerate(printed):
         for worse in printed[number + 1 :]:
-            if max(better["perplexities"]) < min(worse["perplexities"]):
-                verdict = "holds"
-            elif min(better["perplexities"]) > max(worse["perplexities"]):
-                verdict = "is reversed"
-            else:
-                verdict = "is inside the seeds' spread"
+            verdict = claims.verdict(better["perplexities"], worse["perplexities"])
             print(f"  {better['model']} < {worse['model']}: {verdict}")
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import io
 import os
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,3 +28,21 @@ def save(figure: Figure, workdir: str, name: str) -> str:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     figure.savefig(path, dpi=120)
     return path
+
+
+def points_with_tips(axis: Axes, x: Sequence[float], y: Sequence[float], tips: Sequence[str], **style) -> None:
+    """Points that each tell their values where `svg` writes the figure; `style` as of `Axes.plot`."""
+    for each_x, each_y, tip in zip(x, y, tips, strict=True):
+        (point,) = axis.plot([each_x], [each_y], "o", **style)
+        point.set_gid(f"tip:{tip}")
+
+
+def svg(figure: Figure) -> str:
+    """The figure as SVG, its points' tips as titles, which browsers show under the pointer."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context({"svg.hashsalt": "gmlp_flax"}):  # the same figure is the same file
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    marked = r"""<g id=(["'])tip:(.*?)\1>"""
+    return re.sub(marked, lambda match: f"<g><title>{html.escape(html.unescape(match[2]))}</title>", text.getvalue())

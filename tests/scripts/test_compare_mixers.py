@@ -152,7 +152,7 @@ def test_failing_run_ends_the_comparison(trainer, compare):
     [
         ("--models=sgo", "argument --models: the config's argument is 'sgo'; did you mean 'sgu'?"),
         ("--models=sgu,", "argument --models: the config's argument is '': expected one of bert, bert_rel, "),
-        ("--models=gmlp_72", "argument --models: gmlp_72 has no scale=small: expected one of bert, bert_rel, "),
+        ("--models=thin_24", "argument --models: thin_24 has no scale=small: expected one of bert, bert_rel, "),
         ("--models=gmlp_s", "argument --models: the config's argument is 'gmlp_s'"),
         ("--jobs=0", "--jobs=0: expected a positive number"),
         ("--seeds=0,b", "argument --seeds: invalid"),

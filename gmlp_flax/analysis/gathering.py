@@ -1,0 +1,106 @@
+"""Finds the finished and half-finished runs of an experiment's rows in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.training import folder, report
+from gmlp_flax.training.errors import RunError
+
+# What makes a model the row of a table; two that agree in these are one.
+IDENTITY = tuple(f"model.{key}" for key in (
+    "block", "layers", "d_model", "d_ffn", "gate", "spatial", "d_attn", "positions", "heads", "d_spatial", "length",
+    "vocab_size",
+))
+# What may differ between the runs of one table: how they were run, and what was chosen for a row.
+FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "profile.", "data.cache", "data.workers")
+CHOSEN = "optimizer.learning_rate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a row.
+
+    Attributes:
+        row: its name in the table.
+        path: the run folder.
+        config: its own.
+        lines: those of metrics.jsonl.
+    """
+
+    row: str
+    path: str
+    config: ConfigDict
+    lines: Sequence[Mapping]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return os.path.exists(os.path.join(self.path, report.RESULT_FILE))
+
+    def curve(self, metric: str) -> list[tuple[int, float]]:
+        """The held-out metric over what was trained on: (tokens, or images where the model has no length; value)."""
+        options = self.config
+        unit = options.batch_size * (1 if options.task == "image_classification" else options.model.length)
+        return [(line["step"] * unit, line["eval"][metric]) for line in self.lines if metric in line.get("eval", ())]
+
+
+def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
+    """The runs in a folder whose models are rows of a table.
+
+    Args:
+        pattern: a folder of run folders, or a glob pattern of such or of run folders.
+        rows: each row's config.
+
+    Raises:
+        RunError: there is none, two are the same row and seed, or their configs differ in more than a table compares.
+    """
+    runs: dict[tuple[str, int], Run] = {}
+    names = {_identity(config): name for name, config in rows.items()}
+    for path in _run_folders(pattern):
+        config = config_lib.load(os.path.join(path, folder.CONFIG_FILE))
+        row = names.get(_identity(config))
+        if row is None:
+            continue
+        if twin := runs.get((row, config.seed)):
+            raise RunError(f"{twin.path} and {path} are both the row {row} with seed {config.seed}: leave one out")
+        lines = report.MetricsFile.read(os.path.join(path, report.METRICS_FILE))
+        runs[row, config.seed] = Run(row, path, config, lines)
+    found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
+    if not found:
+        raise RunError(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
+    _check_alike(found)
+    return found
+
+
+def _run_folders(pattern: str) -> Iterator[str]:
+    for path in sorted(glob.glob(os.path.expanduser(pattern))):
+        inside = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else []
+        yield from (each for each in (path, *inside) if os.path.isfile(os.path.join(each, folder.CONFIG_FILE)))
+
+
+def _identity(config: ConfigDict) -> tuple:
+    return tuple(config[key] for key in IDENTITY)
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    """Refuses runs that were not trained alike."""
+    first_of_row: dict[str, Run] = {}
+    for run in runs:
+        _compare(runs[0], run, [key for key, _ in config_lib.keys() if key != CHOSEN and not key.startswith(FREE)])
+        _compare(first_of_row.setdefault(run.row, run), run, [CHOSEN])
+
+
+def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:
+    for key in keys:
+        if one.config[key] != other.config[key]:
+            raise RunError(
+                f"runs of different configs: {key} is {one.config[key]!r} in {one.path} and {other.config[key]!r} in "
+                f"{other.path}: give runs that differ in model, seed and a row's rate alone"
+            )

@@ -1,0 +1,45 @@
+"""The command that makes the paper's tables again, on runs as training leaves them; training itself is in tests/runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.analysis.test_reports import write_runs
+
+
+def reproduce(*arguments, **options):
+    command = [sys.executable, "scripts/reproduce.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def test_a_report_of_runs_that_are_there(tmp_path):
+    write_runs(tmp_path / "runs")
+    done = reproduce("table3", f"--from={tmp_path}/runs/*", f"--out={tmp_path}/reports")
+    assert done.returncode == 0, done.stderr
+    assert "| sgu | 0.65864 | 31 | 30 | 32 | 2 | 4.35 | 26.65 | 0.008 |" in done.stdout
+    assert "sgu < multiplicative holds" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"the report: {tmp_path}/reports/table3/index.html"
+    assert (tmp_path / "reports" / "table3" / "index.html").exists()
+
+
+def test_counts_need_no_runs(tmp_path):
+    done = reproduce("table1", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "| gmlp_b_cls | 73.35 | 73.4 |" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("table9",), "argument NAME: invalid choice: 'table9' (choose from"),
+    (("table3",), "--data is missing: table3 trains at scale cpu on a corpus that you give"),
+    (("table3", "--from=/nowhere"), "/nowhere holds no run of bert, bert_rel"),
+    (("table3", "--data=x", "--jobs=0"), "--jobs=0: expected a positive number"),
+])
+def test_mistakes_are_one_line(tmp_path, arguments, message):
+    done = reproduce(*arguments, f"--out={tmp_path}")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and message in line
+    assert not list(tmp_path.iterdir())

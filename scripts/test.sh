@@ -14,5 +14,5 @@ parallel=yes
 for arg in "$@"; do
   case $arg in -n* | --numprocesses* | no:xdist | -pno:xdist) parallel= ;; esac
 done
-if [[ -n $parallel ]]; then set -- -n logical --maxprocesses 8 "$@"; fi
+if [[ -n $parallel ]]; then set -- -n logical --maxprocesses 8 --dist worksteal "$@"; fi
 JAX_PLATFORMS=cpu exec "${VENV:-.venv}/bin/python" -m pytest "$@"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 
 from gmlp_flax import config
@@ -16,6 +17,15 @@ def small_text_config(cache: str):
     options.log.every, options.eval.every, options.checkpoint.every = 4, 6, 6
     options.data.cache = str(cache)
     return options
+
+
+@pytest.fixture(scope="module")
+def unoptimised():
+    """Programs are compiled without optimising them: of tests whose programs run for less time than that takes."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.runs.command import Commands, assert_done, assert_only_one_line, final_state, metrics
+from tests.runs.command import Commands, assert_done, assert_only_one_line
 from tests.training import tiny
 
 FLAGS = {
@@ -80,27 +77,6 @@ def test_again_trains_nothing(compared, compare):
     again = compare(*command(folder, f"--models={','.join(MODELS)}", "--seeds=0,1"))
     assert_done(again)
     assert again.stdout == printed and written(folder) == before
-
-
-@pytest.mark.slow
-def test_killed_and_run_again(compare, commands, tmp_path):
-    """All its processes at once, as a machine that goes down; what goes on is the run, not a new one."""
-    config = {"steps": 300, "checkpoint.every": 20, "log.every": 1}
-    arguments = command(tmp_path, "--models=sgu", "--seeds=1", config=config)
-    process = commands.start(*arguments, script="compare_mixers", prefix=("setsid",), **FAST)
-    run, deadline = tmp_path / "out" / "sgu-1", time.monotonic() + 120
-    while not any(path.name.isdigit() for path in run.glob("checkpoints/*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (run / "result.json").exists(), "finished too early to be killed"
-
-    assert_done(compare(*arguments))
-    log = Path(f"{run}.log").read_text()
-    assert "resuming " in log and log.count("configs/c4_ablation.py:sgu,scale=small") == 2
-    assert table(tmp_path)["sgu"]["perplexities"] == [result(tmp_path, "sgu-1")["eval"]["perplexity"]]
-    assert [line["step"] for line in metrics(run) if "loss" in line] == list(range(1, 301))
-    assert int(final_state(run)["step"]) == 300
 
 
 @pytest.mark.slow

@@ -19,6 +19,9 @@ from tests.timm_modules import timm_module
 from tests.training import tiny
 
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
+
 def slow_outside(size, share, centre):
     """CutMix's box, pixel by pixel, in Python's integers."""
     sides = [int(side * np.sqrt(np.float32(1) - np.float32(share))) for side in size]
@@ -31,7 +34,7 @@ def slow_outside(size, share, centre):
 
 
 @given(st.data(), st.integers(1, 12), st.integers(1, 12), st.integers(0, 100))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_box(data, height, width, percent):
     centre = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     share = percent / 100 + 1e-4 if percent < 100 else 1.0  # Between the shares at which a side is a whole number.
@@ -249,7 +252,7 @@ def test_number_of_devices_makes_no_difference(tmp_path):
     """And pictures move from device to device as bytes, each share once; none is gathered."""
     script, found = tmp_path / "devices.py", {}
     script.write_text(DEVICES)
-    for devices in (1, 2, 4):
+    for devices in (1, 4):
         environment = {
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PJRT_NPROC": "16",
             "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -260,4 +263,4 @@ def test_number_of_devices_makes_no_difference(tmp_path):
         assert result.returncode == 0, result.stderr
         found[devices] = np.array(result.stdout.split(), float)
     assert len(set(found[1])) == 3
-    np.testing.assert_allclose([found[2], found[4]], [found[1]] * 2, rtol=1e-5)
+    np.testing.assert_allclose(found[4], found[1], rtol=1e-5)

@@ -11,7 +11,6 @@ import json
 import re
 import runpy
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import ml_collections
 

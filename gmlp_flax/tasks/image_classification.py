@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, image_sources, images, pipeline
 from gmlp_flax.data.augment import Augmentation, augmented

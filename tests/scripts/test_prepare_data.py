@@ -136,7 +136,9 @@ def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, file
     killed, rng = tmp_path / "killed", random.Random(kills)
     for kill in range(kills):
         kill_at_work([*command, f"--out={killed}", f"--workers={1 + kill % 3}"], killed, rng, at_random=kill % 4 == 3)
-        assert not is_prepared(killed), "finished too early to be killed so often: give it more files"
+        if is_prepared(killed):  # on a busy machine it may come to its end before the signal
+            assert kill > kills // 3, "finished too early to be killed so often: give it more files"
+            break
     done = run(*command, f"--out={killed}", "--workers=2")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert content(killed) == content(tmp_path / "whole") and len(content(killed)) == 2 * files + 2

@@ -136,7 +136,10 @@ def test_missing_shards_are_counted(tmp_path):
     assert list(open_corpus(str(tmp_path / "en.noblocklist-00004-of-00005.jsonl")).documents()) == ["x"]
 
 
-@pytest.mark.parametrize("name, data", [("a.json.gz", gzip.compress(b"\n")), ("a.jsonl", b'{"text": " "}\n')])
+# A test's name must be the same in every worker, and gzip's bytes hold the time: ids are given.
+@pytest.mark.parametrize(
+    "name, data", [("a.json.gz", gzip.compress(b"\n")), ("a.jsonl", b'{"text": " "}\n')], ids=["gz", "jsonl"]
+)
 def test_shard_without_a_document(tmp_path, name, data):
     (tmp_path / "b.jsonl").write_bytes(lines(["one"]))
     (tmp_path / name).write_bytes(data)

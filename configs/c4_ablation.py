@@ -47,9 +47,9 @@ SMALL = {
     **{f"transformer_{paper}": TRANSFORMER | dict(layers=layers) for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))},
 }
 
-# Peak rates at `small`: each the best of 1e-3 to 1.6e-2, by factors of 2, after 400 steps (scripts/compare_mixers.py);
-# but multiplicative and sgu, where 1.6e-2 was ahead after 400 steps and 8e-3 after 1,500. The two rows of BERT that
-# were not tried take the third's.
+# Peak rates at `small`: each the best of 1e-3 to 1.6e-2, by factors of 2, after 400 steps
+# (configs/sweeps/table3_rates.py); but multiplicative and sgu, where 1.6e-2 was ahead after 400 steps and 8e-3 after
+# 1,500. The two rows of BERT that were not tried take the third's.
 SMALL_RATES = {
     "bert": 4e-3, "bert_rel": 4e-3, "bert_rel_only": 4e-3, "mixer": 8e-3, "linear": 2e-3, "additive": 8e-3,
     "multiplicative": 8e-3, "sgu": 8e-3, "amlp_36": 4e-3,
@@ -76,10 +76,11 @@ def get_config(arg: str = "sgu"):
         raise gmlp_config.ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
     config.data.train = ""  # to be given
     config.model.update(d_model=128, vocab_size=2000, **SMALL[name])
-    config.batch_size, config.steps = 16, 1500
+    config.batch_size, config.steps = 16, 900
     config.optimizer.update(learning_rate=SMALL_RATES.get(name) or DEPTH_RATES[name.partition("_")[0]], warmup=100, clip=1.0)
     config.data.heldout_share = 0.02
-    config.eval.batch_size, config.checkpoint.every = 64, 500
+    config.eval.batch_size, config.eval.examples = 64, 2048
+    config.eval.every = config.checkpoint.every = 150
     if scale == "gpu":
         wide = {key: 2 * config.model[key] for key in ("layers", "d_model", "d_ffn", "d_spatial")}
         config.model.update(dtype="bfloat16", **wide)

@@ -136,6 +136,7 @@ SCHEMA = {
     "eval": {
         "every": Key(0, "steps between evaluations; 0: at the end alone"),
         "batch_size": Key(0, "examples a batch; 0: as in training"),
+        "examples": Key(0, "masked text: held-out sequences to score, evenly spread over all; 0: all"),
         "seed": Key(0, "fixes which held-out tokens are masked, for all runs alike"),
         "real_labels": Key("", "images: ReaL's JSON file of labels for ImageNet's validation pictures"),
     },
@@ -158,8 +159,9 @@ SCHEMA = {
 
 # The least value of some numbers.
 AT_LEAST = {
-    0: ("seed", "eval.every", "eval.batch_size", "data.max_bad_records", "optimizer.warmup", "optimizer.clip",
-        "checkpoint.keep_best", "log.hang_seconds", "augment.randaugment_std", "augment.color_jitter", "augment.mixup", "augment.cutmix"),
+    0: ("seed", "eval.every", "eval.batch_size", "eval.examples", "data.max_bad_records", "optimizer.warmup",
+        "optimizer.clip", "checkpoint.keep_best", "log.hang_seconds", "augment.randaugment_std",
+        "augment.color_jitter", "augment.mixup", "augment.cutmix"),
     1: ("steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
         "masking.max_predictions", "augment.randaugment_layers", "augment.repeats", "squad.stride",
         "squad.max_query", "squad.max_answer", "squad.n_best"),

@@ -117,6 +117,16 @@ def test_sweeps_of_the_papers_tables(table, rows, seeds):
         make("tpu")
 
 
+def test_sweep_that_chose_rates():
+    """Each row's rate is the best of those tried unless the config says why, and the rows are Table 3's and aMLP."""
+    make = runpy.run_path("configs/sweeps/table3_rates.py")["get_sweep"]
+    points = make()
+    assert len(set(map(sweep.name, points))) == len(points) == 9 * 5
+    known = runpy.run_path("configs/c4_ablation.py")["SMALL_RATES"]
+    assert [point["config"] for point in make("0.5")] == [f"configs/c4_ablation.py:{row},scale=small" for row in known]
+    assert set(known.values()) <= {point["optimizer.learning_rate"] for point in points}
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [

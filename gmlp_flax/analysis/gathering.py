@@ -19,7 +19,7 @@ IDENTITY = tuple(f"model.{key}" for key in (
     "vocab_size",
 ))
 # What may differ between the runs of one table: how they were run, and what was chosen for a row.
-FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "profile.", "data.cache", "data.workers")
+FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
 CHOSEN = "optimizer.learning_rate"
 
 

@@ -156,6 +156,27 @@ def evaluation_batches(
     return _read_ahead(places.map(weighted)[host::hosts].batch(each), workers, threads, buffer)
 
 
+class Spread:
+    """Some examples of a source, evenly spread over it.
+
+    Args:
+        source: the examples.
+        count: how many to take; all where there are no more, or where it is 0.
+    """
+
+    def __init__(self, source: Sequence[Example], count: int):
+        self._source, self._count = source, min(count or len(source), len(source))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int) -> Example:
+        return self._source[place * len(self._source) // self._count]
+
+    def __repr__(self) -> str:
+        return repr(self._source)
+
+
 def evaluation_count(source: Sequence[Example], batch_size: int) -> int:
     """The number of batches of `evaluation_batches`, the same on every host."""
     return math.ceil(len(source) / batch_size)

@@ -169,11 +169,14 @@ class MaskedLanguageModeling(Task):
 
     def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
         return pipeline.evaluation_batches(
-            self.windows("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
+            self._evaluation_source(), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
         )
 
     def evaluation_examples(self) -> int:
-        return len(self.windows("heldout"))
+        return len(self._evaluation_source())
+
+    def _evaluation_source(self) -> pipeline.Spread:
+        return pipeline.Spread(self.windows("heldout"), self.config.eval.examples)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> packing.Packing:

@@ -27,7 +27,7 @@ def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
         for seed, (middle, end) in enumerate(seeds):
             made = rows[row].copy_and_resolve_references()
             made.seed, made.data.train = seed, "books.jsonl"
-            write_run(folder / f"{row}-{seed}", made, ((750, middle), (1500, end)), finished)
+            write_run(folder / f"{row}-{seed}", made, ((450, middle), (900, end)), finished)
 
 
 def gather(name, folder):
@@ -45,12 +45,12 @@ def test_table_3(tmp_path):
     assert sgu["rate"] == reports.REPORTS["table3"].configs("cpu")["sgu"].optimizer.learning_rate
     assert sgu["M parameters"] == pytest.approx(0.6586, abs=1e-4)
     assert rows["bert"]["seeds"] == 0 and rows["bert"]["perplexity"] is None and rows["bert"]["paper"] == 4.37
-    assert "sgu < multiplicative holds; of means, since 3,072,000 tokens." in made.notes
-    assert "sgu < linear is inside the seeds' spread; of means, since 1,536,000 tokens." in made.notes
+    assert "sgu < multiplicative holds; of means, since 1,843,200 tokens." in made.notes
+    assert "sgu < linear is inside the seeds' spread; of means, since 921,600 tokens." in made.notes
     assert "linear < mixer is reversed." in made.notes
     # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 / (4 * 15).
     assert "Spearman's rank correlation with the paper's column: -0.20 over 4 models." in made.notes
-    assert "steps 1500 (paper: 125000)" in made.notes[0] and "model.vocab_size 2000 (paper: 32000)" in made.notes[0]
+    assert "steps 900 (paper: 125000)" in made.notes[0] and "model.vocab_size 2000 (paper: 32000)" in made.notes[0]
     assert not any("bert" in note or "Not finished" in note for note in made.notes)
 
 
@@ -58,7 +58,7 @@ def test_half_finished_runs_are_named(tmp_path):
     write_runs(tmp_path, perplexities={"sgu": ((50.0, 30.0),)}, finished=False)
     write_runs(tmp_path, perplexities={"linear": ((50.0, 30.0),)})
     made = gather("table3", tmp_path)
-    assert "Not finished: sgu seed 0 (step 1500) of 1500." in made.notes
+    assert "Not finished: sgu seed 0 (step 900) of 900." in made.notes
 
 
 def test_table_4_fits_power_laws(tmp_path):
@@ -88,7 +88,7 @@ def test_files_of_a_report(tmp_path):
     assert rows[0][0] == "model" and len(rows) == 10
     assert "| sgu | 0.65864 | 31 | 30 | 32 | 2 | 4.35 | 26.65 | 0.008 |" in files["table.md"].read_text()
     page = files["index.html"].read_text()
-    assert "<title>multiplicative: 36 after 3,072,000 tokens</title>" in page
+    assert "<title>multiplicative: 36 after 1,843,200 tokens</title>" in page
     before = {name: path.read_bytes() for name, path in files.items() if not name.endswith("png")}
     gather("table3", tmp_path / "runs").write(str(tmp_path / "table3"))
     assert before == {name: files[name].read_bytes() for name in before}

@@ -9,9 +9,14 @@ import pytest
 from gmlp_flax import config as config_lib
 from tests.analysis.test_gathering import write_run
 from tests.runs.command import assert_done
-from tests.runs.test_compare_mixers import FAST, FLAGS
 from tests.training import tiny
 
+FLAGS = {
+    "steps": 2, "batch_size": 4, "optimizer.warmup": 1, "model.layers": 1, "model.length": 16, "model.d_model": 8,
+    "model.d_ffn": 16, "model.vocab_size": 320, "data.heldout_share": 0.2,
+}
+# Programs this small are compiled for longer than they run.
+FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu")
 
 

@@ -299,6 +299,10 @@ def test_all_models_are_held_to_the_same_masks(config, monkeypatch, tmp_path):
         other.data.train, other.seed, other.batch_size = config.data.train, number, 8 + number
         other.masking.static, other.optimizer.learning_rate, other.model.dropout = True, 0.1, 0.1
         assert evaluated(other, monkeypatch) == expected, name
+    for examples, indices in ((3, {0, len(expected) // 3, 2 * len(expected) // 3}), (1000, expected.keys())):
+        config.eval.examples = examples
+        assert task(config).evaluation_examples() == len(indices)
+        assert evaluated(config, monkeypatch) == {index: expected[index] for index in indices}
     config.eval.seed = 1
     assert evaluated(config, monkeypatch) != expected
 

@@ -1,6 +1,14 @@
-"""Runs small enough to train in a test, made once a session."""
+"""Runs small enough to train in a test, made once a session; and how programs are compiled.
+
+Programs of tests take longer to compile than to run, in this process and in the commands that it starts: they are
+compiled without optimising them, but for those of tests/models, of the killed runs that resume exactly, and for TPUs.
+"""
 
 from __future__ import annotations
+
+import os
+
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # Read when JAX is imported.
 
 import jax
 import pytest
@@ -20,10 +28,10 @@ def small_text_config(cache: str):
 
 
 @pytest.fixture(scope="module")
-def unoptimised():
-    """Programs are compiled without optimising them: of tests whose programs run for less time than that takes."""
+def optimised():
+    """Programs of a module's own process are compiled as users' are."""
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
 

@@ -1,4 +1,4 @@
-"""A run that is killed and restarted ends as one that was not: the same bits, the same lines.
+"""A run that is killed and restarted ends as one that was not: the same bits, the same lines, with optimised programs.
 
 `KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes; otherwise three times.
 """
@@ -21,15 +21,18 @@ FLAGS = [
 ]
 
 
+OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+
+
 def compare(commands, text, folder, steps, kills, lines):
     """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are resumed as well."""
     flags = [text, *FLAGS, f"--config.steps={steps}"]
     expected, workdir = folder / "uninterrupted", folder / "killed"
-    assert_done(commands(*flags, f"--workdir={expected}"))
+    assert_done(commands(*flags, f"--workdir={expected}", **OPTIMISED))
     command, rng = [*flags, f"--workdir={workdir}"], random.Random(steps)
-    done, output = kill_until_done(lambda: commands.start(*command), kills, 3.0, lines, rng)
+    done, output = kill_until_done(lambda: commands.start(*command, **OPTIMISED), kills, 3.0, lines, rng)
     assert done == kills, "the run finished too early to be killed so often: give it more steps"
-    last = commands(*command)
+    last = commands(*command, **OPTIMISED)
     assert_done(last)
     assert "resuming " in last.stderr
 

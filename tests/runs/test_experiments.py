@@ -12,8 +12,6 @@ from gmlp_flax.training import folder, loop
 from tests.runs.command import assert_done, final_state, metrics
 from tests.training import tiny
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu", "amlp_36")
 # What tells the row's model from the others: parameters that it alone, or its kind, has.
 PARTS = {

@@ -11,8 +11,6 @@ import pytest
 
 from tests.runs.command import assert_done, assert_only_one_line, final_state, metrics
 
-# Programs this small are compiled for longer than they run.
-FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 GRID = ("--grid=optimizer.learning_rate=0.0,1e-2", "--seeds=0,1")
 
 
@@ -27,7 +25,7 @@ def perplexity(out: Path, name: str) -> float:
 @pytest.fixture(scope="module")
 def sweep(commands, text):
     """Runs the command."""
-    return lambda *arguments: commands(text, *arguments, script="sweep", **FAST)
+    return lambda *arguments: commands(text, *arguments, script="sweep")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +74,7 @@ def test_killed_alone_and_run_again(sweep, commands, text, tmp_path):
     """The script alone; its run dies with it, and goes on where it was."""
     arguments = [f"--out={tmp_path / 'out'}", "--seeds=0", "--config.steps=300", "--config.checkpoint.every=20",
                  "--config.log.every=1"]
-    process = commands.start(text, *arguments, script="sweep", **FAST)
+    process = commands.start(text, *arguments, script="sweep")
     folder, deadline = tmp_path / "out" / "seed=0", time.monotonic() + 120
     while not any(path.name.isdigit() for path in folder.glob("checkpoints/*")) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -107,7 +105,7 @@ def test_points_of_a_file_go_on_beside_one_that_fails(commands, text, tmp_path):
     points = [{"config": config, "data.train": "nowhere.jsonl"}, {"config": config, "seed": 5}]
     file.write_text(f"def get_sweep():\n    return {points}\n")
     arguments = [f"--sweep={file}", f"--out={out}", "--config.log.every=2"]
-    done = commands(*arguments, script="sweep", **FAST)
+    done = commands(*arguments, script="sweep")
     runs = [path for path in sorted(out.iterdir()) if path.is_dir() and (path / "result.json").exists()]
     assert done.returncode == 1 and "Traceback" not in done.stderr and len(runs) == 1
     assert json.loads((runs[0] / "config.json").read_text())["seed"] == 5
@@ -115,7 +113,7 @@ def test_points_of_a_file_go_on_beside_one_that_fails(commands, text, tmp_path):
     last = done.stderr.splitlines()[-1]
     assert "data.train=nowhere.jsonl failed: its output is in " in last and last.endswith(".log")
 
-    status = commands(*arguments, "--status", script="sweep", **FAST)
+    status = commands(*arguments, "--status", script="sweep")
     assert_done(status)
     failed, ended = (line.split() for line in status.stdout.splitlines()[1:3])
     assert failed[1:] == ["failed", "0", "12"]

@@ -18,8 +18,6 @@ SPECIAL = (0, 1, 2, 3, 4)
 TOKENIZER = SimpleNamespace(special_ids=SPECIAL, mask_id=4, vocab_size=50)
 LENGTH = 24
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 
 @functools.cache
 def masking(rate=0.15, max_predictions=20, mask_share=0.8, random_share=0.1):

@@ -22,8 +22,6 @@ from gmlp_flax.training import folder, loop
 from tests.data import writers
 from tests.training import tiny
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 LINES = [f"{' '.join(tiny.WORDS[i % 7:i % 40 + 5])} and {i} more." for i in range(80)]
 
 

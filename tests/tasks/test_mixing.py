@@ -19,8 +19,6 @@ from tests.timm_modules import timm_module
 from tests.training import tiny
 
 
-pytestmark = pytest.mark.usefixtures("unoptimised")
-
 
 def slow_outside(size, share, centre):
     """CutMix's box, pixel by pixel, in Python's integers."""

@@ -18,6 +18,8 @@ from gmlp_flax.models.sizes import VOCAB_SIZE
 from gmlp_flax.training import dry_run, partition
 from gmlp_flax.training.errors import RunError
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 

@@ -90,3 +90,15 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
         config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * examples // 512, 2000
     config.eval.every = config.checkpoint.every = 1000
     return config
+
+
+def ablation(model: str, scale: str) -> str:
+    """The config, FILE:ARGUMENT, of a model in the paper's ablation setting at a scale, "paper", "gpu" or "cpu".
+
+    Raises:
+        ConfigError: there is no such scale.
+    """
+    scales = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
+    if scale not in scales:
+        raise gmlp_config.ConfigError(f"the sweep's argument is {scale!r}: expected one of {', '.join(scales)}")
+    return f"configs/c4_ablation.py:{model}{scales[scale]}"

@@ -1,4 +1,4 @@
-"""Makes one of the paper's tables again, with its figures: trains what is missing and writes a report.
+"""Makes one of the paper's tables or figures again: trains what is missing and writes a report.
 
 Usage: python scripts/reproduce.py NAME [--scale=cpu|gpu|paper] [--data=CORPUS] [--from=RUNS] [--runs=DIR]
            [--out=reports] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
@@ -6,9 +6,11 @@ Usage: python scripts/reproduce.py NAME [--scale=cpu|gpu|paper] [--data=CORPUS] 
     python scripts/reproduce.py table1
     python scripts/reproduce.py table3 --data=books.jsonl.xz --jobs=2
     python scripts/reproduce.py table4 --from=runs/table4        # whatever is there, also half-finished
+    python scripts/reproduce.py figure4 --from=runs/table3       # from the first run of the gMLP there
 
-NAME: table1 and table5 (sizes: nothing is trained), table3 (gates and their rivals), table4 (depth, with Figure 5 (a)).
-Finetuned accuracies, the other tables and figures are not made yet.
+NAME: table1, table5 (sizes), table2 or figure2 (sizes beside the paper's accuracies): nothing is trained. table3 (gates
+and their rivals), table4 or figure5 (depth, with panel (a) of the figure), figure4 (spatial filters), figure9 (spatial
+matrices without the Toeplitz constraint). Finetuned accuracies, the other tables and figures are not made yet.
 
 The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without a
 network. It says what was scaled down, and of each ordering of the paper whether it holds for every pair of seeds. Runs
@@ -30,7 +32,7 @@ from sweep_plan import resolved
 
 from gmlp_flax import cli
 from gmlp_flax.analysis import gathering
-from gmlp_flax.analysis.reports import REPORTS, Counts, Language
+from gmlp_flax.analysis.reports import REPORTS, Counted, Trained
 from gmlp_flax.training import plan
 from gmlp_flax.training.errors import RunError
 
@@ -51,7 +53,7 @@ def arguments() -> argparse.Namespace:
     own = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:own])
     args.flags = words[own + 1 :]
-    if args.scale != "paper" and not args.data and not args.pattern and isinstance(REPORTS[args.name], Language):
+    if args.scale != "paper" and not args.data and not args.pattern and isinstance(REPORTS[args.name], Trained):
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on a corpus that you give")
     if args.jobs < 1:
         cli.fail(f"--jobs={args.jobs}: expected a positive number")
@@ -59,7 +61,7 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def print_costs(report: Language, topology: str) -> None:
+def print_costs(report: Trained, topology: str) -> None:
     """What the runs of a report at paper scale would take, each by itself."""
     print(f"on {topology}, at best, each run:")
     for row, config in report.configs("paper").items():
@@ -67,7 +69,7 @@ def print_costs(report: Language, topology: str) -> None:
         print(f"  {row:<16}{found.run_days:8.2f} days{found.chip_hours:10,.0f} chip-hours", flush=True)
 
 
-def train(report: Language, args: argparse.Namespace) -> int:
+def train(report: Trained, args: argparse.Namespace) -> int:
     """Trains what is missing; the sweep's exit code."""
     data = [f"--config.data.train={args.data}"] if args.data else []
     sweep = os.path.join(running.ROOT, "configs", "sweeps", f"{report.sweep}.py")
@@ -83,7 +85,7 @@ def main() -> None:
     """Trains, gathers, writes."""
     args = arguments()
     report, code = REPORTS[args.name], 0
-    if isinstance(report, Counts):
+    if isinstance(report, Counted):
         made = report.make()
     else:
         if not args.pattern:

@@ -6,16 +6,11 @@ ARGUMENT: the scale, cpu (default), gpu or paper; configs/c4_ablation.py says wh
 and gpu --config.data.train is to be given. 24 runs; --index=I --of=N shares them among N machines.
 """
 
-from gmlp_flax import config, sweep
+from gmlp_flax import recipes, sweep
 
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu")
-SCALES = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
 
 
 def get_sweep(arg: str = "cpu") -> sweep.Points:
     """See the module's docstring."""
-    if arg not in SCALES:
-        raise config.ConfigError(f"the sweep's argument is {arg!r}: expected one of {', '.join(SCALES)}")
-    return sweep.product(
-        {"config": [f"configs/c4_ablation.py:{row}{SCALES[arg]}" for row in ROWS], "seed": [0, 1, 2]}
-    )
+    return sweep.product({"config": [recipes.ablation(row, arg) for row in ROWS], "seed": [0, 1, 2]})

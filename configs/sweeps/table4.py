@@ -7,17 +7,14 @@ and gpu --config.data.train is to be given, and the deepest model of each kind i
 and 1. --index=I --of=N shares the runs among N machines.
 """
 
-from gmlp_flax import config, sweep
+from gmlp_flax import recipes, sweep
 
 ROWS = ("gmlp_18", "gmlp_36", "gmlp_72", "transformer_6", "transformer_12", "transformer_24")
 DEEPEST = ("gmlp_144", "transformer_48")
-SCALES = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
 
 
 def get_sweep(arg: str = "cpu") -> sweep.Points:
     """See the module's docstring."""
-    if arg not in SCALES:
-        raise config.ConfigError(f"the sweep's argument is {arg!r}: expected one of {', '.join(SCALES)}")
     rows = ROWS + DEEPEST if arg == "paper" else ROWS
     seeds = [0, 1] if arg == "cpu" else [0, 1, 2]
-    return sweep.product({"config": [f"configs/c4_ablation.py:{row}{SCALES[arg]}" for row in rows], "seed": seeds})
+    return sweep.product({"config": [recipes.ablation(row, arg) for row in rows], "seed": seeds})

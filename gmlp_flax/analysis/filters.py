@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
@@ -18,6 +19,9 @@ from gmlp_flax.models import toeplitz
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.training import folder
 from gmlp_flax.training.errors import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TOKENS_SHOWN = 6  # columns of the image figure
 
@@ -53,11 +57,12 @@ def draw(trained: folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> s
         RunError: the run's blocks have no filters, or there is no such patch.
     """
     images = trained.config.task == "image_classification"
-    figure = _draw_images(trained, tokens) if images else _draw_text(matrices(trained))
+    figure = _draw_images(trained, tokens) if images else draw_text(matrices(trained))
     return save(figure, workdir, "filters.png")
 
 
-def _draw_text(weights: np.ndarray):
+def draw_text(weights: np.ndarray) -> Figure:
+    """The middle token's row of each layer's W, [layers, n, n], as the paper's Figure 4."""
     layers, n, _ = weights.shape
     columns = min(6, layers)
     figure, axes = subplots(math.ceil(layers / columns), columns, 2.2, 1.7)

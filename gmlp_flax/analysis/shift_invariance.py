@@ -11,14 +11,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gmlp_flax import cli
-from gmlp_flax.analysis.drawing import save, subplots
+from gmlp_flax.analysis.drawing import points_with_tips, save, subplots
 from gmlp_flax.analysis.filters import matrices
 from gmlp_flax.training import folder
 from gmlp_flax.training.errors import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def toeplitz_share(weights: np.ndarray) -> np.ndarray:
@@ -53,8 +57,13 @@ def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> 
     Returns:
         The paths of the pictures, RUN/figures/spatial_matrices.png and toeplitz_share.png.
     """
-    layers, n, _ = weights.shape
-    columns = min(6, layers)
+    figures = {"spatial_matrices.png": draw_matrices(weights), "toeplitz_share.png": draw_shares(found, weights.shape[-1])}
+    return [save(figure, workdir, name) for name, figure in figures.items()]
+
+
+def draw_matrices(weights: np.ndarray) -> Figure:
+    """The matrices of all layers, [layers, n, n], as the paper's Figure 9."""
+    layers, columns = len(weights), min(6, len(weights))
     figure, axes = subplots(math.ceil(layers / columns), columns, 2.0, 2.2)
     for layer, axis in enumerate(axes):
         axis.set_axis_off()
@@ -62,14 +71,20 @@ def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> 
             limit = np.abs(weights[layer]).max()
             axis.imshow(weights[layer], cmap="RdBu", vmin=-limit, vmax=limit)
             axis.set_title(f"layer {layer + 1}", fontsize=8)
-    drawn = [save(figure, workdir, "spatial_matrices.png")]
+    return figure
+
+
+def draw_shares(found: Mapping[int, np.ndarray], n: int) -> Figure:
+    """The shares of `shares` over the steps, beside what noise of n tokens has."""
     figure, (axis,) = subplots(1, 1, 6.0, 3.5)
-    for layer in range(layers):
-        axis.plot(list(found), [share[layer] for share in found.values()], "o-", label=f"layer {layer + 1}")
+    for layer, of_layer in enumerate(np.stack(list(found.values())).T, start=1):
+        tips = [f"layer {layer}, step {step}: {share:.3f}" for step, share in zip(found, of_layer, strict=True)]
+        points_with_tips(axis, list(found), of_layer, tips, color=f"C{layer - 1}", markersize=4)
+        axis.plot(list(found), of_layer, color=f"C{layer - 1}", label=f"layer {layer}")
     axis.axhline(noise_share(n), color="grey", linestyle=":", label="noise")
     axis.set(xlabel="step", ylabel="share of W's energy in its diagonals' means", ylim=(0, 1.05))
     axis.legend(fontsize=7)
-    return [*drawn, save(figure, workdir, "toeplitz_share.png")]
+    return figure
 
 
 def noise_share(n: int) -> float:

@@ -45,6 +45,11 @@ def shown(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.5g}" if isinstance(cell, float) else cell
 
 
+def difference(ours: float, papers: float | None) -> float | None:
+    """Ours - the paper's; None where it has none."""
+    return None if papers is None else ours - papers
+
+
 def _html_cell(cell: Cell) -> str:
     key = "" if cell is None else html.escape(str(cell))
     return f'<td data-key="{key}">{html.escape(shown(cell))}</td>'

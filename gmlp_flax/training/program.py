@@ -161,6 +161,7 @@ class Program:
         runs: dict[str, tuple[float, bool]] = {}
 
         def visit(name: str, times: float, fused: bool) -> None:
+            """Notes a computation that is called so often, and all that it calls."""
             before, always = runs.get(name, (0.0, True))
             runs[name] = (before + times, always and fused)
             for each in self.computations[name].instructions.values():

@@ -1,118 +1,28 @@
-"""Tables and figures made of run folders: their numbers, what they say of the paper's claims, and their files."""
+"""What reports there are."""
 
 from __future__ import annotations
 
-import csv
 import json
-
-import pytest
+import runpy
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.analysis import gathering, reports
-from gmlp_flax.models import sizes
-from tests.analysis.test_gathering import write_run
-
-PERPLEXITIES = {  # of two seeds, in the middle and at the end
-    "sgu": ((50.0, 30.0), (52.0, 32.0)),
-    "multiplicative": ((49.0, 35.0), (50.0, 36.0)),  # ahead of sgu in the middle
-    "linear": ((60.0, 31.0), (61.0, 45.0)),  # its best seed between sgu's two
-    "mixer": ((70.0, 20.0),),  # the paper has it last
-}
-
-
-def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
-    """Runs of a report's rows at the small scale, with these held-out perplexities."""
-    rows = reports.REPORTS[name].configs("cpu")
-    for row, seeds in perplexities.items():
-        for seed, (middle, end) in enumerate(seeds):
-            made = rows[row].copy_and_resolve_references()
-            made.seed, made.data.train = seed, "books.jsonl"
-            write_run(folder / f"{row}-{seed}", made, ((450, middle), (900, end)), finished)
-
-
-def gather(name, folder):
-    report = reports.REPORTS[name]
-    return report.make(gathering.find(str(folder), report.configs("cpu")), "cpu")
-
-
-def test_table_3(tmp_path):
-    write_runs(tmp_path)
-    made = gather("table3", tmp_path)
-    rows = {row[0]: dict(zip(made.table.columns[1:], row[1:], strict=True)) for row in made.table.rows}
-    sgu = rows["sgu"]
-    assert (sgu["perplexity"], sgu["lowest"], sgu["highest"], sgu["seeds"]) == (31.0, 30.0, 32.0, 2)
-    assert (sgu["paper"], sgu["difference"]) == (4.35, pytest.approx(31 - 4.35))
-    assert sgu["rate"] == reports.REPORTS["table3"].configs("cpu")["sgu"].optimizer.learning_rate
-    assert sgu["M parameters"] == pytest.approx(0.6586, abs=1e-4)
-    assert rows["bert"]["seeds"] == 0 and rows["bert"]["perplexity"] is None and rows["bert"]["paper"] == 4.37
-    assert "sgu < multiplicative holds; of means, since 1,843,200 tokens." in made.notes
-    assert "sgu < linear is inside the seeds' spread; of means, since 921,600 tokens." in made.notes
-    assert "linear < mixer is reversed." in made.notes
-    # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 / (4 * 15).
-    assert "Spearman's rank correlation with the paper's column: -0.20 over 4 models." in made.notes
-    assert "steps 900 (paper: 125000)" in made.notes[0] and "model.vocab_size 2000 (paper: 32000)" in made.notes[0]
-    assert not any("bert" in note or "Not finished" in note for note in made.notes)
-
-
-def test_half_finished_runs_are_named(tmp_path):
-    write_runs(tmp_path, perplexities={"sgu": ((50.0, 30.0),)}, finished=False)
-    write_runs(tmp_path, perplexities={"linear": ((50.0, 30.0),)})
-    made = gather("table3", tmp_path)
-    assert "Not finished: sgu seed 0 (step 900) of 900." in made.notes
-
-
-def test_table_4_fits_power_laws(tmp_path):
-    rows = reports.REPORTS["table4"].configs("cpu")
-    perplexities = {row: ((2 * end, float(end)),) for row, end in
-                    {"gmlp_18": 50, "gmlp_36": 45, "gmlp_72": 40, "transformer_6": 60, "transformer_12": 50}.items()}
-    assert perplexities.keys() < rows.keys()
-    write_runs(tmp_path, "table4", perplexities)
-    made = gather("table4", tmp_path)
-    assert set(made.figures) == {"curves", "scaling"}
-    [ours] = [note for note in made.notes if note.startswith("gMLP: perplexity falls as parameters to the -")]
-    assert "95 % interval" in ours
-    [two] = [note for note in made.notes if note.startswith("Transformer: ")]
-    assert "two points, no interval" in two
-    [papers] = [note for note in made.notes if note.startswith("Transformer in the paper: ")]
-    assert "to the -0.20" in papers
-
-
-def test_files_of_a_report(tmp_path):
-    write_runs(tmp_path / "runs")
-    made = gather("table3", tmp_path / "runs")
-    assert made.write(str(tmp_path / "table3")) == str(tmp_path / "table3" / "index.html")
-    files = {path.name: path for path in (tmp_path / "table3").iterdir()}
-    assert set(files) == {"table.md", "table.csv", "curves.png", "curves.svg", "index.html"}
-    assert files["curves.png"].read_bytes().startswith(b"\x89PNG")
-    rows = list(csv.reader(files["table.csv"].read_text().splitlines()))
-    assert rows[0][0] == "model" and len(rows) == 10
-    assert "| sgu | 0.65864 | 31 | 30 | 32 | 2 | 4.35 | 26.65 | 0.008 |" in files["table.md"].read_text()
-    page = files["index.html"].read_text()
-    assert "<title>multiplicative: 36 after 1,843,200 tokens</title>" in page
-    before = {name: path.read_bytes() for name, path in files.items() if not name.endswith("png")}
-    gather("table3", tmp_path / "runs").write(str(tmp_path / "table3"))
-    assert before == {name: files[name].read_bytes() for name in before}
-
-
-@pytest.mark.parametrize("name", ["table1", "table5"])
-def test_tables_of_counts(name):
-    made = reports.REPORTS[name].make()
-    for row in made.table.rows:
-        cells = dict(zip(made.table.columns, row, strict=True))
-        model = sizes.PUBLISHED[cells["model"]]
-        assert cells["M parameters"] == sizes.param_count(model) / 1e6
-        assert row[2] == model.params_m and row[3] == pytest.approx(row[1] - row[2]) and abs(row[3]) < 1.2
-        assert row[5] == model.flops_g and row[6] == pytest.approx(row[4] - row[5])
+from gmlp_flax.analysis import reports
 
 
 def test_every_report_of_runs_can_be_trained_at_every_scale():
-    trained = {name: made for name, made in reports.REPORTS.items() if isinstance(made, reports.Language)}
-    assert set(trained) == {"table3", "table4"}
-    for made in trained.values():
+    trained = {name: made for name, made in reports.REPORTS.items() if isinstance(made, reports.Trained)}
+    assert set(trained) == {"table3", "table4", "figure4", "figure5", "figure9"}
+    for name, made in trained.items():
+        swept = runpy.run_path(f"configs/sweeps/{made.sweep}.py")["get_sweep"]
         for scale in ("cpu", "gpu", "paper"):
             found = made.configs(scale)
-            assert set(found) == set(made.rows), scale
             for config in found.values():
                 config_lib.validate(config)
-            identities = {json.dumps([config.model.to_dict(), 0], default=str) for config in found.values()}
+            identities = {json.dumps(config.model.to_dict(), default=str) for config in found.values()}
             assert len(identities) == len(found), "two rows are one model"
+            # What is trained is what is looked for.
+            for point in swept(scale):
+                path, _, argument = point["config"].partition(":")
+                made_of_point = config_lib.from_file(path, argument)
+                made_of_point.update_from_flattened_dict({key: value for key, value in point.items() if key != "config"})
+                assert json.dumps(made_of_point.model.to_dict(), default=str) in identities, (name, point)

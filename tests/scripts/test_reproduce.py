@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.analysis.test_reports import write_runs
+from tests.analysis.test_language import write_runs
 
 
 def reproduce(*arguments, **options):

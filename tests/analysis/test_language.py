@@ -1,0 +1,72 @@
+"""Tables made of run folders: their numbers, and what they say of the paper's claims."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax.analysis import gathering, reports
+from tests.analysis.test_gathering import write_run
+
+PERPLEXITIES = {  # of two seeds, in the middle and at the end
+    "sgu": ((50.0, 30.0), (52.0, 32.0)),
+    "multiplicative": ((49.0, 35.0), (50.0, 36.0)),  # ahead of sgu in the middle
+    "linear": ((60.0, 31.0), (61.0, 45.0)),  # its best seed between sgu's two
+    "mixer": ((70.0, 20.0),),  # the paper has it last
+}
+
+
+def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
+    """Runs of a report's rows at the small scale, with these held-out perplexities."""
+    rows = reports.REPORTS[name].configs("cpu")
+    for row, seeds in perplexities.items():
+        for seed, (middle, end) in enumerate(seeds):
+            made = rows[row].copy_and_resolve_references()
+            made.seed, made.data.train = seed, "books.jsonl"
+            write_run(folder / f"{row}-{seed}", made, ((450, middle), (900, end)), finished)
+
+
+def gather(name, folder):
+    report = reports.REPORTS[name]
+    return report.make(gathering.find(str(folder), report.configs("cpu")), "cpu")
+
+
+def test_table_3(tmp_path):
+    write_runs(tmp_path)
+    made = gather("table3", tmp_path)
+    rows = {row[0]: dict(zip(made.table.columns[1:], row[1:], strict=True)) for row in made.table.rows}
+    sgu = rows["sgu"]
+    assert (sgu["perplexity"], sgu["lowest"], sgu["highest"], sgu["seeds"]) == (31.0, 30.0, 32.0, 2)
+    assert (sgu["paper"], sgu["difference"]) == (4.35, pytest.approx(31 - 4.35))
+    assert sgu["rate"] == reports.REPORTS["table3"].configs("cpu")["sgu"].optimizer.learning_rate
+    assert sgu["M parameters"] == pytest.approx(0.6586, abs=1e-4)
+    assert rows["bert"]["seeds"] == 0 and rows["bert"]["perplexity"] is None and rows["bert"]["paper"] == 4.37
+    assert "sgu < multiplicative holds; of means, since 1,843,200 tokens." in made.notes
+    assert "sgu < linear is inside the seeds' spread; of means, since 921,600 tokens." in made.notes
+    assert "linear < mixer is reversed." in made.notes
+    # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 / (4 * 15).
+    assert "Spearman's rank correlation with the paper's column: -0.20 over 4 models." in made.notes
+    assert "steps 900 (paper: 125000)" in made.notes[0] and "model.vocab_size 2000 (paper: 32000)" in made.notes[0]
+    assert not any("bert" in note or "Not finished" in note for note in made.notes)
+
+
+def test_half_finished_runs_are_named(tmp_path):
+    write_runs(tmp_path, perplexities={"sgu": ((50.0, 30.0),)}, finished=False)
+    write_runs(tmp_path, perplexities={"linear": ((50.0, 30.0),)})
+    made = gather("table3", tmp_path)
+    assert "Not finished: sgu seed 0 (step 900) of 900." in made.notes
+
+
+def test_table_4_fits_power_laws(tmp_path):
+    rows = reports.REPORTS["table4"].configs("cpu")
+    perplexities = {row: ((2 * end, float(end)),) for row, end in
+                    {"gmlp_18": 50, "gmlp_36": 45, "gmlp_72": 40, "transformer_6": 60, "transformer_12": 50}.items()}
+    assert perplexities.keys() < rows.keys()
+    write_runs(tmp_path, "table4", perplexities)
+    made = gather("table4", tmp_path)
+    assert set(made.figures) == {"curves", "scaling"}
+    [ours] = [note for note in made.notes if note.startswith("gMLP: perplexity falls as parameters to the -")]
+    assert "95 % interval" in ours
+    [two] = [note for note in made.notes if note.startswith("Transformer: ")]
+    assert "two points, no interval" in two
+    [papers] = [note for note in made.notes if note.startswith("Transformer in the paper: ")]
+    assert "to the -0.20" in papers

@@ -51,7 +51,8 @@ class SharedBadRecords:
             first = False
         except FileNotFoundError:  # the run is over; this is a worker process that reads ahead
             return
-        check_limit(message, self.count - 1, 1, self.limit)
+        # Threads that meet one too many at the same time have all counted theirs; none of those was skipped.
+        check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
         if first:
             print(f"skipped a bad record: {message}", file=sys.stderr, flush=True)
 

@@ -33,7 +33,7 @@ def test_matrices_are_dense_for_images(image_run):
 
 def test_text_figure_shows_the_middle_row_of_each_layer():
     weights = np.arange(7 * 5 * 5, dtype=np.float32).reshape(7, 5, 5)
-    figure = filters._draw_text(weights)
+    figure = filters.draw_text(weights)
     shown = [axis for axis in figure.axes if axis.axison]
     assert [axis.get_title() for axis in shown] == [f"layer {number}" for number in range(1, 8)]
     np.testing.assert_array_equal(shown[3].lines[0].get_ydata(), weights[3, 2])

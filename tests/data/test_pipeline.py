@@ -136,7 +136,7 @@ def test_without_transform_and_threads():
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3]), st.integers(1, 5))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 def test_evaluation_counts_every_example_once(size, hosts, per_host):
     seen, source, batch_size = [], Numbers(size), hosts * per_host
     for host in range(hosts):

@@ -125,6 +125,15 @@ def test_limit_is_of_different_records(capfd):
         train(source, limit=0, count=20)
 
 
+def test_what_one_too_many_says_to_each_thread():
+    """Two that are met at the same time are both counted before either raises."""
+    bad = SharedBadRecords(1)
+    bad.skip("a")
+    for message in ("b", "c"):
+        with pytest.raises(DataError, match=rf"^{message} \(1 bad records skipped before; .*=1: "):
+            bad.skip(message)
+
+
 def test_errors_of_the_whole_source_stop_at_once():
     class Broken(Numbers):
         def __getitem__(self, index):

@@ -62,7 +62,7 @@ class Run:
 
 
 # Data, fsdp, tensor: one device, and every choice of axes in use.
-MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 1), (4, 1, 2), (1, 2, 4), (2, 2, 2))
+MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (1, 2, 4), (2, 2, 2))
 
 
 def moved_to_other_meshes(folder: Path, state, where: str) -> bool:

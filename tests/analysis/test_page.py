@@ -49,7 +49,7 @@ def test_page_needs_no_network_and_escapes(text):
     assert text.count("<svg") == 1 and "<?xml" not in text
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 def test_a_browser_sorts_and_shows_tips_without_errors(text, tmp_path):
     (tmp_path / "index.html").write_text(text.replace("</head>", f"{VISITOR}</head>"))
     done = subprocess.run(

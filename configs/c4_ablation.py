@@ -6,15 +6,16 @@ ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row by its name in `scripts/siz
     Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
     Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36, gmlp_72, gmlp_144
     appendix B  thin_12, thin_24, thin_48, thin_96
-    and amlp_36, amlp_36_128: the SGU row with tiny attention of size 64 or 128.
+    Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of size 128.
 SCALE:
     paper  (default) the paper's sizes and schedule. Stated there: data, n 128, batch 2048, 125,000 steps. Recalled, not
            read: AdamW's epsilon and betas, decay 0.01, peak rate 7e-4, 10,000 warmup steps, linear decay, no clipping,
            no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes tokens that scripts/prepare_data.py
            prepared; otherwise C4 is looked for where tensorflow_datasets keeps it.
     small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2 CPU cores: minutes
-           a run of 900 steps. The README's table was made at 1,500, `--config.data.train` naming 130 books. Table 4's
-           rows are bert_rel and sgu at half, once, twice and four times their depth, their rates unsearched.
+           a run of 900 steps; `--config.data.train` is to be given. Table 4's rows are bert_rel and sgu at half, once,
+           twice and four times their depth, amlp_18 and amlp_72 amlp_36 at two thirds and twice, the rows of appendix B
+           0.40 to 0.47 M parameters; the rates of these are unsearched.
     gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16: sized for about 10 minutes
            on one data-centre GPU by counting operations. Never run here.
 Evaluation masks the same tokens of the same sequences for every model.
@@ -23,16 +24,18 @@ Evaluation masks the same tokens of the same sequences for every model.
 import dataclasses
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax import recipes
 from gmlp_flax.models.sizes import PUBLISHED, VOCAB_SIZE
 
 MODELS = tuple(
     name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", "ablation")
 )
 
-# What a row is in small: each has 0.40 to 0.41 M parameters beside embeddings of 128 channels. The rows keep the
+# What a row is in small: Table 3's have 0.40 to 0.41 M parameters beside embeddings of 128 channels. The rows keep the
 # paper's relations: BERT has half the layers or fewer, gates without a split are narrower, aMLP is shallower.
 TRANSFORMER = dict(layers=2, d_ffn=512, heads=4)
 UNSPLIT = dict(layers=4, d_ffn=384)
+AMLP = dict(d_ffn=480, d_attn=64)
 SMALL = {
     "bert": TRANSFORMER,
     "bert_rel": TRANSFORMER,
@@ -42,9 +45,12 @@ SMALL = {
     "additive": UNSPLIT,
     "multiplicative": UNSPLIT,
     "sgu": dict(layers=4, d_ffn=512),
-    "amlp_36": dict(layers=3, d_ffn=480, d_attn=64),
+    **{f"amlp_{paper}": AMLP | dict(layers=layers) for paper, layers in ((18, 2), (36, 3), (72, 6))},
     **{f"gmlp_{paper}": dict(layers=layers, d_ffn=512) for paper, layers in ((18, 2), (36, 4), (72, 8), (144, 16))},
-    **{f"transformer_{paper}": TRANSFORMER | dict(layers=layers) for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))},
+    **{f"transformer_{paper}": TRANSFORMER | dict(layers=layers)
+       for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))},
+    **{f"thin_{paper}": dict(layers=layers, d_model=width, d_ffn=4 * width, heads=4)
+       for paper, layers, width in ((12, 2, 128), (24, 4, 96), (48, 8, 64), (96, 16, 48))},
 }
 
 # Peak rates at `small`: each the best of 1e-3 to 1.6e-2, by factors of 2, after 400 steps
@@ -54,7 +60,7 @@ SMALL_RATES = {
     "bert": 4e-3, "bert_rel": 4e-3, "bert_rel_only": 4e-3, "mixer": 8e-3, "linear": 2e-3, "additive": 8e-3,
     "multiplicative": 8e-3, "sgu": 8e-3, "amlp_36": 4e-3,
 }
-DEPTH_RATES = {"gmlp": 8e-3, "transformer": 4e-3}  # of sgu and bert_rel, at every depth
+DEPTH_RATES = {"gmlp": 8e-3, "transformer": 4e-3, "thin": 4e-3, "amlp": 4e-3}  # sgu's, bert_rel's, amlp_36's
 
 
 def get_config(arg: str = "sgu"):
@@ -74,17 +80,6 @@ def get_config(arg: str = "sgu"):
         return config
     if name not in SMALL:
         raise gmlp_config.ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
-    config.data.train = ""  # to be given
-    config.model.update(d_model=128, vocab_size=2000, **SMALL[name])
-    config.batch_size, config.steps = 16, 900
-    config.optimizer.update(learning_rate=SMALL_RATES.get(name) or DEPTH_RATES[name.partition("_")[0]], warmup=100, clip=1.0)
-    config.data.heldout_share = 0.02
-    config.eval.batch_size, config.eval.examples = 64, 2048
-    config.eval.every = config.checkpoint.every = 150
-    if scale == "gpu":
-        wide = {key: 2 * config.model[key] for key in ("layers", "d_model", "d_ffn", "d_spatial")}
-        config.model.update(dtype="bfloat16", **wide)
-        config.batch_size, config.steps = 256, 10_000
-        config.optimizer.update(learning_rate=1e-3, warmup=500)
-        config.eval.every = config.checkpoint.every = 2500
+    rate = SMALL_RATES.get(name) or DEPTH_RATES[name.partition("_")[0]]
+    recipes.small_language(config, scale, rate, tokens=128, shape=SMALL[name])
     return config

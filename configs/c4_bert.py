@@ -2,34 +2,57 @@
 
     python -m gmlp_flax.train --config=configs/c4_bert.py:amlp_base --workdir=runs/amlp_base
 
-ARGUMENT: a model of Table 5: bert_base, bert_large, gmlp_base, gmlp_large, gmlp_xlarge, amlp_base, amlp_large.
-
-The paper states data, length, batch and steps. Recalled, not read: AdamW's epsilon and betas, decay 0.01, 10,000 warmup
-steps, linear decay, no clipping, no dropout; the peak rate of 1e-4 comes from one re-implementation and is the least
-certain value here. bfloat16. Never run here; compiled for 8 TPU v5p chips, gmlp_xlarge needs 40 GB of temporaries a
-chip (`python scripts/benchmark.py memory`). `--config.data.train=DIR --config.data.heldout=DIR` take what
-scripts/prepare_data.py prepared; otherwise C4 is looked for where tensorflow_datasets keeps it.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row of Table 5: bert_base, bert_large, gmlp_base, gmlp_large,
+gmlp_xlarge, amlp_base, amlp_large.
+SCALE:
+    paper  (default) The paper states data, length, batch and steps. Recalled, not read: AdamW's epsilon and betas,
+           decay 0.01, 10,000 warmup steps, linear decay, no clipping, no dropout; the peak rate of 1e-4 comes from one
+           re-implementation and is the least certain value here. bfloat16. Never run here; compiled for 8 TPU v5p
+           chips, gmlp_xlarge needs 40 GB of temporaries a chip (`python scripts/benchmark.py memory`).
+           `--config.data.train=DIR --config.data.heldout=DIR` take what scripts/prepare_data.py prepared; otherwise C4
+           is looked for where tensorflow_datasets keeps it.
+    small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep roughly the paper's
+           ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a vocabulary of 2,000). The rates are those
+           of bert_rel, sgu and amlp_36 there, unsearched here.
+    gpu    the same rows as c4_ablation.py's. Never run here.
 """
 
 import dataclasses
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax import recipes
 from gmlp_flax.models.sizes import PUBLISHED, VOCAB_SIZE
 
 MODELS = tuple(name for name, model in PUBLISHED.items() if model.source == "Table 5")
 
+SMALL = {
+    "bert_base": dict(layers=2, d_ffn=512, heads=4),
+    "bert_large": dict(layers=4, d_model=160, d_ffn=640, heads=4),
+    "gmlp_base": dict(layers=5, d_ffn=512),
+    "gmlp_large": dict(layers=9, d_model=192, d_ffn=512),
+    "gmlp_xlarge": dict(layers=14, d_model=256, d_ffn=640),
+    "amlp_base": dict(layers=3, d_ffn=480, d_attn=64),
+    "amlp_large": dict(layers=5, d_model=192, d_ffn=512, d_attn=96),
+}
+SMALL_RATES = {"bert": 4e-3, "gmlp": 8e-3, "amlp": 4e-3}
+
 
 def get_config(arg: str = "amlp_base"):
     """See the module's docstring."""
-    (name,) = gmlp_config.arguments(arg or "amlp_base", MODELS)
+    name, scale = gmlp_config.arguments(arg or "amlp_base", MODELS, scale=("paper", "small", "gpu"))
     config = gmlp_config.default()
-    config.data.train = "tfds:c4/en"
     config.model.update(dataclasses.asdict(PUBLISHED[name].spec), vocab_size=VOCAB_SIZE, dtype="bfloat16")
     config.model.scale_embeddings = config.model.block != "gmlp"
-    config.masking.max_predictions = 77  # 15 % of 512
-    config.batch_size, config.steps = 256, 1_000_000
     config.optimizer.update(
         learning_rate=1e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
     )
-    config.eval.every = config.checkpoint.every = 10_000
+    if scale == "paper":
+        config.data.train = "tfds:c4/en"
+        config.masking.max_predictions = 77  # 15 % of 512
+        config.batch_size, config.steps = 256, 1_000_000
+        config.eval.every = config.checkpoint.every = 10_000
+        return config
+    config.model.dtype = "float32"
+    rate = SMALL_RATES[name.partition("_")[0]]
+    recipes.small_language(config, scale, rate, tokens=256, shape=SMALL[name])
     return config

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax import sweep
 from gmlp_flax.models.sizes import PUBLISHED
 
 IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
@@ -21,6 +24,15 @@ SMALL_IMAGE_MODELS = {
     "vit": dict(block="transformer", positions="absolute", layers=5, d_ffn=352, heads=3, pool="cls"),
     "resmlp": dict(block="resmlp", layers=6, d_ffn=416),
     "feed_forward": dict(block="feed_forward", positions="absolute", layers=6, d_ffn=352, d_spatial=128, pool="cls"),
+}
+
+
+# What the paper finetunes its language models on.
+FINETUNED = {
+    "sst2": "configs/finetune_glue.py:sst2",
+    "mnli": "configs/finetune_glue.py:mnli",
+    "squad_v1.1": "configs/finetune_squad.py:v1.1",
+    "squad_v2.0": "configs/finetune_squad.py:v2.0",
 }
 
 
@@ -92,13 +104,65 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
     return config
 
 
-def ablation(model: str, scale: str) -> str:
-    """The config, FILE:ARGUMENT, of a model in the paper's ablation setting at a scale, "paper", "gpu" or "cpu".
+def published(model: str, scale: str) -> str:
+    """The config, FILE:ARGUMENT, of a published model in its paper's setting at a scale, "paper", "gpu" or "cpu".
+
+    Of language models that is the full setting for Table 5's and the ablation's for all others; of image models
+    ImageNet, or, smaller, CIFAR-10, whose gMLP has one size.
 
     Raises:
         ConfigError: there is no such scale.
     """
+    if PUBLISHED[model].pool:
+        file, model = ("imagenet", model) if scale == "paper" else ("cifar10", model.partition("_")[0])
+    else:
+        file = "c4_bert" if PUBLISHED[model].source == "Table 5" else "c4_ablation"
+    return f"configs/{file}.py:{model}{_scale(scale)}"
+
+
+def _scale(scale: str) -> str:
     scales = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
     if scale not in scales:
         raise gmlp_config.ConfigError(f"the sweep's argument is {scale!r}: expected one of {', '.join(scales)}")
-    return f"configs/c4_ablation.py:{model}{scales[scale]}"
+    return scales[scale]
+
+
+def finetuning(task: str, scale: str) -> str:
+    """The config, FILE:ARGUMENT, that finetunes a language model pretrained at a scale on a task of FINETUNED.
+
+    Raises:
+        ConfigError: there is no such scale.
+    """
+    return FINETUNED[task] + (_scale(scale) and ",scale=small")
+
+
+def by_depth(rows: Sequence[str], deepest: Sequence[str], scale: str) -> sweep.Points:
+    """A sweep of language models with three seeds each; at "cpu" with two. The deepest are for scale "paper" alone."""
+    configs = [published(row, scale) for row in (*rows, *(deepest if scale == "paper" else ()))]
+    return sweep.product({"config": configs, "seed": [0, 1] if scale == "cpu" else [0, 1, 2]})
+
+
+def small_language(config: ConfigDict, scale: str, rate: float, tokens: int, shape: Mapping[str, float]) -> None:
+    """Shrinks a language model to what 2 CPU cores train in minutes (scale "small") or a GPU in about 10 (scale "gpu").
+
+    Args:
+        config: the paper's.
+        scale: "small" or "gpu", which is twice as deep and wide, in bfloat16.
+        rate: peak learning rate at "small".
+        tokens: a sequence has.
+        shape: of config.model at "small".
+    """
+    config.data.train = ""  # to be given
+    config.model.update({"d_model": 128, "vocab_size": 2000, "length": tokens, **shape})
+    config.masking.max_predictions = math.ceil(config.masking.rate * tokens)
+    config.batch_size, config.steps = 16 * 128 // tokens, 900
+    config.optimizer.update(learning_rate=rate, warmup=100, clip=1.0)
+    config.data.heldout_share = 0.02
+    config.eval.batch_size, config.eval.examples = 64 * 128 // tokens, 2048 * 128 // tokens
+    config.eval.every = config.checkpoint.every = 150
+    if scale == "gpu":
+        wide = {key: 2 * config.model[key] for key in ("layers", "d_model", "d_ffn", "d_spatial")}
+        config.model.update(dtype="bfloat16", **wide)
+        config.batch_size, config.steps = 256 * 128 // tokens, 10_000
+        config.optimizer.update(learning_rate=1e-3, warmup=500)
+        config.eval.every = config.checkpoint.every = 2500

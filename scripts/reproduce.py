@@ -1,37 +1,54 @@
 """Makes one of the paper's tables or figures again: trains what is missing and writes a report.
 
-Usage: python scripts/reproduce.py NAME [--scale=cpu|gpu|paper] [--data=CORPUS] [--from=RUNS] [--runs=DIR]
-           [--out=reports] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
+Usage: python scripts/reproduce.py NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS]
+           [--runs=DIR] [--out=reports] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
 
     python scripts/reproduce.py table1
     python scripts/reproduce.py table3 --data=books.jsonl.xz --jobs=2
+    python scripts/reproduce.py table4 --data=books.jsonl.xz --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
     python scripts/reproduce.py table4 --from=runs/table4        # whatever is there, also half-finished
     python scripts/reproduce.py figure4 --from=runs/table3       # from the first run of the gMLP there
 
-NAME: table1, table5 (sizes), table2 or figure2 (sizes beside the paper's accuracies): nothing is trained. table3 (gates
-and their rivals), table4 or figure5 (depth, with panel (a) of the figure), figure4 (spatial filters), figure9 (spatial
-matrices without the Toeplitz constraint). Finetuned accuracies, the other tables and figures are not made yet.
+NAME:
+    table1, table5, table2, figure2   sizes, counted; nothing is trained
+    table3                            gates and their rivals
+    table4, figure5                   depth
+    table6                            the full setting; all of it needs --finetune=sst2, mnli, squad_v1.1 and squad_v2.0
+    appendix_b                        deeper and thinner Transformers (Table 10)
+    figure3                           spatial filters of a gMLP for images; --data is a folder of class folders
+    figure4                           spatial filters of a gMLP for text
+    figure7, figure8                  accuracies over perplexity; depth again, with aMLPs
+    figure9                           spatial matrices without the Toeplitz constraint
+    figure10                          tiny attention in a pair of sentences; needs --finetune=mnli
 
-The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without a
-network. It says what was scaled down, and of each ordering of the paper whether it holds for every pair of seeds. Runs
+The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without
+a network. It says what was scaled down, and of each ordering of the paper whether it holds for every pair of seeds. Runs
 are trained by `scripts/sweep.py --sweep=configs/sweeps/NAME.py:SCALE` in --runs (runs/reproduce/NAME-SCALE): the same
 command goes on where a killed one stopped. --from trains nothing and reads a folder of runs, or those that a glob
 pattern names, in quotes. --scale=paper first prints what its runs would take on --topology; it needs C4.
+
+--finetune=TASK=DATA finetunes the first seed of each pretrained model as configs/finetune_glue.py and finetune_squad.py
+say, with as many seeds as the paper (five) or, smaller, three, in RUNS/finetuned/TASK-MODEL; DATA is what they take,
+and may be left out at paper scale. --finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1 their
+seeds. Where RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import running
 from sweep_plan import resolved
 
-from gmlp_flax import cli
+from gmlp_flax import cli, recipes
 from gmlp_flax.analysis import gathering
+from gmlp_flax.analysis.report import Report
 from gmlp_flax.analysis.reports import REPORTS, Counted, Trained
 from gmlp_flax.training import plan
 from gmlp_flax.training.errors import RunError
@@ -43,7 +60,10 @@ def arguments() -> argparse.Namespace:
     parser.error = cli.fail
     parser.add_argument("name", metavar="NAME", choices=list(REPORTS))
     parser.add_argument("--scale", choices=("cpu", "gpu", "paper"), default="cpu")
-    parser.add_argument("--data", help="a corpus, as config.data.train takes it; at paper scale C4 unless given")
+    parser.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
+    parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
+    parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", help="0,1,2; at paper scale 0,1,2,3,4")
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
@@ -53,8 +73,17 @@ def arguments() -> argparse.Namespace:
     own = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:own])
     args.flags = words[own + 1 :]
-    if args.scale != "paper" and not args.data and not args.pattern and isinstance(REPORTS[args.name], Trained):
-        cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on a corpus that you give")
+    trained = isinstance(REPORTS[args.name], Trained)
+    if args.scale != "paper" and not args.data and not args.pattern and trained:
+        cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
+    known = REPORTS[args.name].tasks if trained else ()
+    for task, equals, data in (each.partition("=") for each in args.finetune):
+        if task not in known:
+            cli.fail(f"--finetune={task}: {args.name} takes {', '.join(known) or 'none'}")
+        if args.pattern:
+            cli.fail(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
+        if args.scale != "paper" and not data:
+            cli.fail(f"--finetune={task}{equals}: give its data, --finetune={task}=PATH")
     if args.jobs < 1:
         cli.fail(f"--jobs={args.jobs}: expected a positive number")
     args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
@@ -69,34 +98,66 @@ def print_costs(report: Trained, topology: str) -> None:
         print(f"  {row:<16}{found.run_days:8.2f} days{found.chip_hours:10,.0f} chip-hours", flush=True)
 
 
+def run_sweep(*arguments: str) -> int:
+    """scripts/sweep.py through running.py, so that it ends with this process; its exit code."""
+    script = os.path.join(running.ROOT, "scripts", "sweep.py")
+    own = [sys.executable, running.__file__, str(os.getpid()), sys.executable, script]
+    return subprocess.run([*own, *arguments]).returncode
+
+
 def train(report: Trained, args: argparse.Namespace) -> int:
     """Trains what is missing; the sweep's exit code."""
     data = [f"--config.data.train={args.data}"] if args.data else []
     sweep = os.path.join(running.ROOT, "configs", "sweeps", f"{report.sweep}.py")
-    command = [
-        sys.executable, os.path.join(running.ROOT, "scripts", "sweep.py"), f"--sweep={sweep}:{args.scale}",
-        f"--out={args.runs}", f"--jobs={args.jobs}", "--", *data, *args.flags,
-    ]
-    # Through running.py, so that the sweep ends with this process.
-    return subprocess.run([sys.executable, running.__file__, str(os.getpid()), *command]).returncode
+    own = f"--sweep={sweep}:{args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
+    return run_sweep(*own, "--", *data, *args.flags)
+
+
+def finetune(runs: Sequence[gathering.Run], args: argparse.Namespace) -> int:
+    """Finetunes the first finished run of each row on every task; the worst exit code of the sweeps."""
+    seeds = args.finetune_seeds or ("0,1,2,3,4" if args.scale == "paper" else "0,1,2")
+    first = {run.row: run for run in reversed(runs) if run.finished}
+    codes = [0]
+    for task, row in itertools.product(args.finetune, sorted(first)):
+        task, _, data = task.partition("=")
+        path = [f"--config.data.train={data}"] if data else []
+        codes.append(run_sweep(
+            f"--config={os.path.join(running.ROOT, recipes.finetuning(task, args.scale))}", f"--seeds={seeds}",
+            f"--out={os.path.join(args.runs, gathering.FINETUNED, f'{task}-{row}')}", f"--jobs={args.jobs}",
+            f"--config.init_from={first[row].path}", *path, *args.finetune_flag,
+        ))
+    return max(codes)
+
+
+def stop_unless_reportable(code: int) -> None:
+    """Ends with a sweep's exit code, but for 1: some of its runs failed, and the others can be reported."""
+    if code not in (0, 1):
+        raise SystemExit(code)
+
+
+def report_on(report: Trained, args: argparse.Namespace) -> tuple[Report, int]:
+    """Trains what is missing, unless --from names runs; the report, and 1 where some runs failed."""
+    changed = dict(re.findall(r"^--?config\.([^=]+)=(.*)$", "\n".join(args.flags), re.MULTILINE))
+    rows = {row: resolved(config, changed) for row, config in report.configs(args.scale).items()}
+    codes = [0]
+    if not args.pattern:
+        if args.scale == "paper":
+            print_costs(report, args.topology)
+        codes.append(train(report, args))
+        stop_unless_reportable(codes[-1])
+    pattern = args.pattern or args.runs
+    runs = gathering.find(pattern, rows)
+    if args.finetune:
+        codes.append(finetune(runs, args))
+        stop_unless_reportable(codes[-1])
+    return report.make(runs, args.scale, gathering.find_finetuned(pattern, rows)), max(codes)
 
 
 def main() -> None:
     """Trains, gathers, writes."""
     args = arguments()
-    report, code = REPORTS[args.name], 0
-    if isinstance(report, Counted):
-        made = report.make()
-    else:
-        if not args.pattern:
-            if args.scale == "paper":
-                print_costs(report, args.topology)
-            code = train(report, args)
-            if code not in (0, 1):  # 1: some runs failed, the others can be reported
-                raise SystemExit(code)
-        changed = dict(re.findall(r"^--?config\.([^=]+)=(.*)$", "\n".join(args.flags), re.MULTILINE))
-        rows = {row: resolved(config, changed) for row, config in report.configs(args.scale).items()}
-        made = report.make(gathering.find(args.pattern or args.runs, rows), args.scale)
+    report = REPORTS[args.name]
+    made, code = (report.make(), 0) if isinstance(report, Counted) else report_on(report, args)
     path = made.write(os.path.join(args.out, args.name))
     print(f"{made.title}\n\n{made.table.markdown()}")
     print("\n".join(made.notes))

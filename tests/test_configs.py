@@ -18,7 +18,8 @@ ABLATION, BERT = (runpy.run_path(f"configs/{name}.py")["MODELS"] for name in ("c
 SMALL = tuple(runpy.run_path("configs/c4_ablation.py")["SMALL"])
 LENGTHS = runpy.run_path("configs/long_text.py")["LENGTHS"]
 TEXT_PARAMS_BESIDE_VOCABULARY = (0.39e6, 0.42e6)
-ONCE = {"gmlp": 4, "transformer": 2}  # layers, of which Table 4's rows have a half to four times as many
+THIN_PARAMS_BESIDE_VOCABULARY = (0.39e6, 0.48e6)
+ONCE = {"gmlp_": 4, "transformer_": 2, "amlp_": 3}  # layers, of which rows of Table 4 and Figure 8 have more or fewer
 
 
 def param_count(options) -> int:
@@ -37,8 +38,8 @@ def test_the_papers_models(path, name):
 
 
 def test_the_tables_are_complete():
-    """8 rows of Table 3, 8 of Table 4, 4 of appendix B, two aMLPs; 7 of Table 5."""
-    assert len(ABLATION) == 22 and len(BERT) == 7
+    """8 rows of Table 3, 8 of Table 4, 4 of appendix B, four aMLPs; 7 of Table 5."""
+    assert len(ABLATION) == 24 and len(BERT) == 7
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -46,13 +47,32 @@ def test_small_rows_are_of_one_size(name):
     options = config_lib.from_file("configs/c4_ablation.py", f"{name},scale=small")
     config_lib.validate(options)
     embeddings = options.model.vocab_size * (options.model.d_model + 1)
-    low, high = TEXT_PARAMS_BESIDE_VOCABULARY
-    depth = options.model.layers / ONCE[options.model.block] if name.startswith(("gmlp_", "transformer_")) else 1
+    low, high = THIN_PARAMS_BESIDE_VOCABULARY if name.startswith("thin_") else TEXT_PARAMS_BESIDE_VOCABULARY
+    depth = next((options.model.layers / once for series, once in ONCE.items() if name.startswith(series)), 1)
     assert low * depth < param_count(options) - embeddings < high * depth
     wide = config_lib.from_file("configs/c4_ablation.py", f"{name},scale=gpu")
     config_lib.validate(wide)
-    assert (wide.model.d_model, wide.model.layers) == (256, 2 * options.model.layers)
+    assert (wide.model.d_model, wide.model.layers) == (2 * options.model.d_model, 2 * options.model.layers)
     assert param_count(wide)
+
+
+@pytest.mark.parametrize("scale", ["small", "gpu"])
+def test_the_full_settings_models_in_small_keep_their_order(scale):
+    """Parameters beside the vocabulary, over those of BERT-base: within a third of the paper's ratios (Table 5)."""
+    of = {name: config_lib.from_file("configs/c4_bert.py", f"{name},scale={scale}") for name in BERT}
+    ours, papers = {}, {}
+    for name, options in of.items():
+        config_lib.validate(options)
+        ours[name] = param_count(options) - options.model.vocab_size * (options.model.d_model + 1)
+        published = sizes.PUBLISHED[name]
+        papers[name] = sizes.param_count(published) - sizes.VOCAB_SIZE * (published.spec.d_model + 1)
+    for name in BERT:
+        ratio = ours[name] / ours["bert_base"], papers[name] / papers["bert_base"]
+        assert 2 / 3 < ratio[0] / ratio[1] < 3 / 2, (name, ratio)
+    small = of["gmlp_base"]
+    tokens = small.batch_size * small.model.length
+    assert (small.model.length, tokens) == (256, 2048 if scale == "small" else 32_768)
+    assert small.masking.max_predictions == 39  # 15 %
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -67,7 +87,7 @@ def test_long_inputs(length, scale):
 
 @pytest.mark.parametrize(("arg", "message"), [
     ("sgv", "did you mean 'sgu'"), ("sgu,scale=tiny", "scale is one of paper, small, gpu"),
-    ("sgu,size=small", "expected scale="), ("thin_24,scale=small", "thin_24 has no scale=small: expected one of bert,"),
+    ("sgu,size=small", "expected scale="), ("amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
 ])
 def test_a_wrong_argument_says_what_is_right(arg, message):
     with pytest.raises(Exception, match=message) as caught:
@@ -77,7 +97,8 @@ def test_a_wrong_argument_says_what_is_right(arg, message):
 
 @pytest.mark.parametrize(("path", "arg", "message"), [
     ("c4_bert", "gmlp_lage", "did you mean 'gmlp_large'"), ("c4_bert", "sgu", "expected one of bert_base, "),
-    ("c4_bert", "gmlp_base,scale=small", "has 'scale=small': expected nothing after the name"),
+    ("c4_bert", "gmlp_base,scale=cpu", "scale is one of paper, small, gpu"),
+    ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing after the name"),
     ("c4_ablation", "sgu,scale=small,scale=gpu", "scale=... more than once: give it once"),
     ("c4_ablation", "sgu, scale=small", "has ' scale=small': expected scale="),
     ("long_text", "4097", "did you mean '4096'"), ("long_text", "512,scale=gpu", "scale is one of base, small"),

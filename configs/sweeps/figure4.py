@@ -10,4 +10,4 @@ from gmlp_flax import recipes, sweep
 
 def get_sweep(arg: str = "cpu") -> sweep.Points:
     """See the module's docstring."""
-    return sweep.product({"config": [recipes.ablation("sgu", arg)]})
+    return sweep.product({"config": [recipes.published("sgu", arg)]})

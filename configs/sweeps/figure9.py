@@ -11,4 +11,4 @@ from gmlp_flax import recipes, sweep
 def get_sweep(arg: str = "cpu") -> sweep.Points:
     """See the module's docstring."""
     every = {"model.spatial": ["dense"], "checkpoint.keep": [100]}
-    return sweep.product({"config": [recipes.ablation("sgu", arg)]}, every)
+    return sweep.product({"config": [recipes.published("sgu", arg)]}, every)

@@ -13,4 +13,4 @@ ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "mul
 
 def get_sweep(arg: str = "cpu") -> sweep.Points:
     """See the module's docstring."""
-    return sweep.product({"config": [recipes.ablation(row, arg) for row in ROWS], "seed": [0, 1, 2]})
+    return sweep.product({"config": [recipes.published(row, arg) for row in ROWS], "seed": [0, 1, 2]})

@@ -14,5 +14,5 @@ ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "mul
 def get_sweep(arg: str = "1e-3,2e-3,4e-3,8e-3,1.6e-2") -> sweep.Points:
     """See the module's docstring."""
     setting = {"steps": [400], "seed": [100], "eval.every": [0]}
-    configs = {"config": [recipes.ablation(row, "cpu") for row in ROWS]}
+    configs = {"config": [recipes.published(row, "cpu") for row in ROWS]}
     return sweep.product(configs, {"optimizer.learning_rate": [float(rate) for rate in arg.split(",")]}, setting)

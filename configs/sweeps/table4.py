@@ -15,6 +15,4 @@ DEEPEST = ("gmlp_144", "transformer_48")
 
 def get_sweep(arg: str = "cpu") -> sweep.Points:
     """See the module's docstring."""
-    rows = ROWS + DEEPEST if arg == "paper" else ROWS
-    seeds = [0, 1] if arg == "cpu" else [0, 1, 2]
-    return sweep.product({"config": [recipes.ablation(row, arg) for row in rows], "seed": seeds})
+    return recipes.by_depth(ROWS, DEEPEST, arg)

@@ -143,11 +143,11 @@ def draw(
     sentences = encode(trained, first, second)
     count, found = len(sentences.labels), maps(trained, sentences)
     shown = found[: len(found) if layers == ALL else max(1, len(found) // 2), :count, :count]
-    figures = {"attention.png": _draw_largest(shown, sentences), "attention_layers.png": _draw_layers(shown)}
+    figures = {"attention.png": draw_largest(shown, sentences), "attention_layers.png": draw_layers(shown)}
     return [save(figure, workdir, name) for name, figure in figures.items()]
 
 
-def _draw_largest(shown: np.ndarray, sentences: Sentences) -> Figure:
+def draw_largest(shown: np.ndarray, sentences: Sentences) -> Figure:
     """The elementwise maximum of maps [layers, tokens, tokens], with the tokens beside it."""
     layers, count, _ = shown.shape
     side = min(LARGEST, LABELS + INCHES_A_TOKEN * count)
@@ -165,7 +165,7 @@ def _draw_largest(shown: np.ndarray, sentences: Sentences) -> Figure:
     return figure
 
 
-def _draw_layers(shown: np.ndarray) -> Figure:
+def draw_layers(shown: np.ndarray) -> Figure:
     """Maps [layers, tokens, tokens] one by one, each in the colours of its own largest weight."""
     columns = min(COLUMNS, len(shown))
     figure, axes = subplots(math.ceil(len(shown) / columns), columns, 2.2, 2.4)

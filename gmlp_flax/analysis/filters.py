@@ -57,7 +57,7 @@ def draw(trained: folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> s
         RunError: the run's blocks have no filters, or there is no such patch.
     """
     images = trained.config.task == "image_classification"
-    figure = _draw_images(trained, tokens) if images else draw_text(matrices(trained))
+    figure = draw_images(trained, tokens) if images else draw_text(matrices(trained))
     return save(figure, workdir, "filters.png")
 
 
@@ -78,11 +78,17 @@ def draw_text(weights: np.ndarray) -> Figure:
     return figure
 
 
-def _draw_images(trained: folder.Trained, tokens: Sequence[int]):
-    weights, model = matrices(trained), trained.config.model
+def between_patches(trained: folder.Trained) -> tuple[np.ndarray, tuple[int, int]]:
+    """The spatial weights of an image model without its cls token, [layers, patches, patches], and the patches' grid."""
+    model = trained.config.model
     rows, columns = patch_grid(model.image_size, model.patch_size)
+    return matrices(trained)[:, -rows * columns :, -rows * columns :], (rows, columns)
+
+
+def draw_images(trained: folder.Trained, tokens: Sequence[int] = ()) -> Figure:
+    """Rows of each layer's W as pictures, as the paper's Figure 3; arguments as of `draw`."""
+    weights, (rows, columns) = between_patches(trained)
     patches = rows * columns
-    weights = weights[:, -patches:, -patches:]  # without the cls token, which comes first
     if absent := [token for token in tokens if not 0 <= token < patches]:
         raise RunError(f"--tokens: there is no patch {absent[0]}; expected 0 to {patches - 1}")
     shown = tokens or np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)

@@ -14,10 +14,11 @@ from gmlp_flax.training import folder, report
 from gmlp_flax.training.errors import RunError
 
 # What makes a model the row of a table; two that agree in these are one.
-IDENTITY = tuple(f"model.{key}" for key in (
-    "block", "layers", "d_model", "d_ffn", "gate", "spatial", "d_attn", "positions", "heads", "d_spatial", "length",
-    "vocab_size",
+MODEL = tuple(f"model.{key}" for key in (
+    "block", "layers", "d_model", "d_ffn", "gate", "spatial", "d_attn", "positions", "heads", "d_spatial", "vocab_size",
 ))
+IDENTITY = ("task", *MODEL, "model.length")
+FINETUNED = "finetuned"  # folder, beside the runs of a table, of what they were finetuned to
 # What may differ between the runs of one table: how they were run, and what was chosen for a row.
 FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
 CHOSEN = "optimizer.learning_rate"
@@ -62,16 +63,11 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
         RunError: there is none, two are the same row and seed, or their configs differ in more than a table compares.
     """
     runs: dict[tuple[str, int], Run] = {}
-    names = {_identity(config): name for name, config in rows.items()}
-    for path in _run_folders(pattern):
-        config = config_lib.load(os.path.join(path, folder.CONFIG_FILE))
-        row = names.get(_identity(config))
-        if row is None:
-            continue
-        if twin := runs.get((row, config.seed)):
-            raise RunError(f"{twin.path} and {path} are both the row {row} with seed {config.seed}: leave one out")
-        lines = report.MetricsFile.read(os.path.join(path, report.METRICS_FILE))
-        runs[row, config.seed] = Run(row, path, config, lines)
+    for run in _runs(pattern, rows, IDENTITY):
+        if twin := runs.get((run.row, run.config.seed)):
+            both = f"{twin.path} and {run.path} are both the row {run.row} with seed {run.config.seed}"
+            raise RunError(f"{both}: leave one out")
+        runs[run.row, run.config.seed] = run
     found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
     if not found:
         raise RunError(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
@@ -79,14 +75,38 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     return found
 
 
+def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
+    """The finetuned runs of a table's rows, which keep all of a row's model but its length.
+
+    Args:
+        pattern: of the table's runs; theirs are in PATTERN/finetuned/ANY/, as scripts/reproduce.py puts them.
+        rows: each row's config, that it was pretrained with.
+    """
+    found: dict[str, list[Run]] = {row: [] for row in rows}
+    for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, MODEL):
+        if run.config.init_from:
+            found[run.row].append(run)
+    return found
+
+
+def task_of(config: ConfigDict) -> str:
+    """What a finetuned run learned: a name of `recipes.FINETUNED`, or another task of GLUE."""
+    return config.glue.task if config.task == "text_classification" else f"squad_{config.squad.version}"
+
+
+def _runs(pattern: str, rows: Mapping[str, ConfigDict], identity: Sequence[str]) -> Iterator[Run]:
+    """The runs that agree with a row in some keys."""
+    names = {tuple(config[key] for key in identity): name for name, config in rows.items()}
+    for path in _run_folders(pattern):
+        config = config_lib.load(os.path.join(path, folder.CONFIG_FILE))
+        if row := names.get(tuple(config[key] for key in identity)):
+            yield Run(row, path, config, report.MetricsFile.read(os.path.join(path, report.METRICS_FILE)))
+
+
 def _run_folders(pattern: str) -> Iterator[str]:
     for path in sorted(glob.glob(os.path.expanduser(pattern))):
         inside = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else []
         yield from (each for each in (path, *inside) if os.path.isfile(os.path.join(each, folder.CONFIG_FILE)))
-
-
-def _identity(config: ConfigDict) -> tuple:
-    return tuple(config[key] for key in IDENTITY)
 
 
 def _check_alike(runs: Sequence[Run]) -> None:

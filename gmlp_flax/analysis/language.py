@@ -1,4 +1,4 @@
-"""Reports of masked language models' held-out perplexities: Tables 3 and 4, and their figure."""
+"""Reports of masked language models: Tables 3, 4, 6 and 10, and Figures 5, 7 and 8."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import recipes
-from gmlp_flax.analysis import claims, drawing
+from gmlp_flax.analysis import claims, drawing, finetuned, scaling
 from gmlp_flax.analysis.gathering import Run
 from gmlp_flax.analysis.report import Report
 from gmlp_flax.analysis.tables import Table, difference, shown
@@ -25,74 +25,85 @@ from gmlp_flax.training import dry_run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METRIC = "perplexity"
+METRIC = scaling.METRIC
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+COLUMNS = ("model", "M parameters", METRIC, "lowest", "highest", "seeds", "paper", "difference", "rate")
 # What a smaller scale shrinks: the report says by how much.
-SCALED = ("steps", "batch_size", "model.layers", "model.d_model", "model.d_ffn", "model.vocab_size", "data.train")
+SCALED = (
+    "steps", "batch_size", "model.layers", "model.d_model", "model.d_ffn", "model.vocab_size", "model.image_size",
+    "data.train",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """A table of held-out perplexities, or a figure of them.
+    """A table of held-out perplexities and of what the models score finetuned, or a figure of them.
 
     Attributes:
         title: of the report.
         sweep: the file in configs/sweeps/ that trains its runs.
         rows: models by their names in `sizes.PUBLISHED`, as the paper lists them.
-        series: name -> the rows of one line of Figure 5; none: no such figure.
+        series: name -> the rows of one line of Figures 5, 7 and 8; none: no such figures.
+        tasks: of `recipes.FINETUNED` that the paper finetunes them on.
     """
 
     title: str
     sweep: str
     rows: Sequence[str]
     series: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    tasks: Sequence[str] = ()
 
     def configs(self, scale: str) -> dict[str, ConfigDict]:
         """Each row's config at a scale: "paper", "gpu" or "cpu"; rows that the scale does not have are left out."""
         found = {}
         for row in self.rows:
             try:
-                found[row] = config_of(row, scale)
+                found[row] = from_root(recipes.published(row, scale))
             except config_lib.ConfigError:
                 if scale == "paper":
                     raise
         return found
 
-    def make(self, runs: Sequence[Run], scale: str) -> Report:
+    def make(self, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
         """Reports on runs, finished or not.
 
         Args:
             runs: of `gathering.find`.
             scale: that they were trained at.
+            tuned: of `gathering.find_finetuned`: a row's runs.
         """
         of_row = {row: [run for run in runs if run.row == row] for row in self.rows}
         curves = {row: [run.curve(METRIC) for run in of_row[row]] for row in self.rows}
         last = {row: [curve[-1][1] for curve in curves[row] if curve] for row in self.rows}
         params = {row: _parameters(each[0]) for row, each in of_row.items() if each}
+        scores = finetuned.Scores(self.tasks, tuned)
         table = Table(
-            ("model", "M parameters", METRIC, "lowest", "highest", "seeds", "paper", "difference", "rate"),
-            [_line(row, of_row[row], last[row], params.get(row)) for row in self.rows],
+            (*COLUMNS, *scores.titles),
+            [(*_line(row, of_row[row], last[row], params.get(row)), *scores.cells(row)) for row in self.rows],
         )
         known = [row for row in self.rows if last[row]]
-        notes = [*setting(runs, scale), *_orderings({row: last[row] for row in known}, curves)]
+        paper = from_root(recipes.published(runs[0].row, "paper"))
+        notes = [*setting(runs, scale, paper), *_orderings({row: last[row] for row in known}, curves)]
+        notes += scores.notes()
         figures = {"curves": _draw_curves({row: curves[row] for row in known})}
         if self.series:
-            scaling = {
-                name: [(params[row], statistics.mean(last[row]), row) for row in rows if last[row]]
+            points = {
+                name: [
+                    scaling.Point(row, params[row], statistics.mean(last[row]), scores.of(row))
+                    for row in rows if last[row]
+                ]
                 for name, rows in self.series.items()
             }
-            figures["scaling"], fits = _draw_scaling(scaling)
-            notes += [*fits, *_paper_fits(self.series)]
+            figures["scaling"], laws = scaling.draw_scaling({name: each for name, each in points.items() if each})
+            notes += [*laws, *scaling.papers_laws(self.series)]
+            if transfer := scaling.draw_transfer(points):
+                figures["transfer"] = transfer
         return Report(self.title, notes, table, figures)
 
 
-def config_of(row: str, scale: str) -> ConfigDict:
-    """The config of a model in the paper's ablation setting at a scale, "paper", "gpu" or "cpu".
-
-    Raises:
-        ConfigError: the scale does not have it.
-    """
-    path, _, argument = recipes.ablation(row, scale).partition(":")
+def from_root(config: str) -> ConfigDict:
+    """The config of FILE:ARGUMENT, FILE relative to the project."""
+    path, _, argument = config.partition(":")
     return config_lib.from_file(os.path.join(ROOT, path), argument)
 
 
@@ -112,10 +123,9 @@ def _line(row: str, runs: Sequence[Run], last: Sequence[float], params: float | 
     )
 
 
-def setting(runs: Sequence[Run], scale: str) -> list[str]:
-    """What was trained, what was scaled down, and what is not finished."""
+def setting(runs: Sequence[Run], scale: str, paper: ConfigDict) -> list[str]:
+    """What was trained, what was scaled down of the paper's config of the first run, and what is not finished."""
     run = runs[0]
-    paper = config_of(run.row, "paper")
     scaled = [f"{key} {run.config[key]} (paper: {paper[key]})" for key in SCALED if run.config[key] != paper[key]]
     notes = [f"Scale {scale}. Of {run.row}: {'; '.join(scaled)}." if scaled else f"Scale {scale}: the paper's setting."]
     unfinished = [each for each in runs if not each.finished]
@@ -159,36 +169,3 @@ def _draw_curves(curves: Mapping[str, Sequence[claims.Curve]]) -> Figure:
     axis.set(xlabel="tokens", ylabel=f"held-out {METRIC}", yscale="log")
     axis.legend(fontsize=8)
     return figure
-
-
-def _draw_scaling(series: Mapping[str, Sequence[tuple[float, float, str]]]) -> tuple[Figure, list[str]]:
-    """The paper's Figure 5 (a): perplexity over parameters, both logarithmic, with a power law through each series."""
-    figure, (axis,) = drawing.subplots(1, 1, 6.0, 4.5)
-    notes = []
-    for number, (name, points) in enumerate((name, points) for name, points in series.items() if points):
-        x, y = [point[0] for point in points], [point[1] for point in points]
-        tips = [f"{row}: {shown(value)} with {shown(params)} M parameters" for params, value, row in points]
-        drawing.points_with_tips(axis, x, y, tips, color=f"C{number}")
-        if len(points) > 1:
-            law = claims.power_law(x, y)
-            axis.plot(x, [law(each) for each in x], color=f"C{number}", linewidth=1, label=name)
-            notes.append(f"{name}: {_law(law)}.")
-    axis.set(xlabel="M parameters", ylabel=f"held-out {METRIC}", xscale="log", yscale="log")
-    axis.legend(fontsize=8)
-    return figure, notes
-
-
-def _paper_fits(series: Mapping[str, Sequence[str]]) -> list[str]:
-    """Power laws through the paper's own points."""
-    notes = []
-    for name, rows in series.items():
-        models = [sizes.PUBLISHED[row] for row in rows if sizes.PUBLISHED[row].perplexity is not None]
-        if len(models) > 1:
-            law = claims.power_law([model.params_m for model in models], [model.perplexity for model in models])
-            notes.append(f"{name} in the paper: {_law(law)}.")
-    return notes
-
-
-def _law(law: claims.PowerLaw) -> str:
-    interval = "two points, no interval" if math.isinf(law.low) else f"95 % interval {law.low:.3f} to {law.high:.3f}"
-    return f"{METRIC} falls as parameters to the {law.exponent:.3f} ({interval}; R squared {law.r_squared:.3f})"

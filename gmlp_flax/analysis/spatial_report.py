@@ -1,50 +1,46 @@
-"""Reports of what a language model's spatial matrices have learned: Figures 4 and 9."""
+"""Reports of what spatial matrices have learned: Figures 3, 4 and 9."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import filters, shift_invariance
 from gmlp_flax.analysis.gathering import Run
-from gmlp_flax.analysis.language import config_of, setting
+from gmlp_flax.analysis.one_run import OneRun
 from gmlp_flax.analysis.report import Report
 from gmlp_flax.analysis.tables import Table
 from gmlp_flax.training import folder
 
-ROW = "sgu"
 
+class ImageFilters(OneRun):
+    """Figure 3: rows of W of a classifier of images, layer by layer."""
 
-@dataclasses.dataclass(frozen=True)
-class OneRun:
-    """A report on the gMLP of Table 3.
+    def make(self, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]) -> Report:
+        """Reports on the newest checkpoint of the first run.
 
-    Attributes:
-        title: of the report.
-        sweep: the file in configs/sweeps/ that trains it.
-        changes: what its config has other than the table's.
-    """
-
-    title: str
-    sweep: str
-    changes: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-    def configs(self, scale: str) -> dict[str, ConfigDict]:
-        """Its config at a scale, "paper", "gpu" or "cpu"."""
-        config: ConfigDict = config_of(ROW, scale)
-        config.update_from_flattened_dict(dict(self.changes))
-        config_lib.validate(config)
-        return {ROW: config}
+        Raises:
+            RunError: it has none.
+        """
+        trained = folder.load(runs[0].path)
+        weights, grid = filters.between_patches(trained)
+        lines = [(layer, *map(float, row)) for layer, row in enumerate(locality(weights, grid), start=1)]
+        even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
+        notes = (
+            *self.setting(runs[0], scale),
+            "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to "
+            "eight neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by "
+            f"energy. A row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}.",
+        )
+        table = Table(("layer", "itself", "neighbours", "beyond", "distance (patches)"), lines)
+        return Report(self.title, notes, table, {"filters": filters.draw_images(trained)})
 
 
 class Filters(OneRun):
     """Figure 4: the row of W that mixes into the middle token, layer by layer."""
 
-    def make(self, runs: Sequence[Run], scale: str) -> Report:
+    def make(self, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]) -> Report:
         """Reports on the newest checkpoint of the first run.
 
         Raises:
@@ -53,7 +49,7 @@ class Filters(OneRun):
         weights = filters.matrices(folder.load(runs[0].path))
         lines = [(layer, *map(float, row)) for layer, row in enumerate(spread(weights), start=1)]
         notes = (
-            *setting(runs[:1], scale),
+            *self.setting(runs[0], scale),
             "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, on itself, on "
             "tokens after it. The paper sees layers that look forward, backward and both ways. Distance: the root of the "
             "mean squared distance to the token, weighted by energy.",
@@ -65,7 +61,7 @@ class Filters(OneRun):
 class ShiftInvariance(OneRun):
     """Figure 9: matrices learned without the Toeplitz constraint, and how near to it they come."""
 
-    def make(self, runs: Sequence[Run], scale: str) -> Report:
+    def make(self, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]) -> Report:
         """Reports on all checkpoints that the first run kept.
 
         Raises:
@@ -80,7 +76,7 @@ class ShiftInvariance(OneRun):
             [(step, *map(float, share)) for step, share in found.items()],
         )
         notes = (
-            *setting(runs[:1], scale),
+            *self.setting(runs[0], scale),
             f"Share of each W's energy (squared sum) in the means of its diagonals: 1 for a Toeplitz matrix, {noise:.3f} "
             "for noise.",
         )
@@ -106,3 +102,22 @@ def spread(weights: np.ndarray) -> np.ndarray:
     offsets = np.arange(weights.shape[-1]) - middle
     sides = [energy[:, side].sum(-1) for side in (offsets < 0, offsets == 0, offsets > 0)]
     return np.stack([*sides, np.sqrt(energy @ np.square(offsets))], axis=-1)
+
+
+def locality(weights: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """How near to its own patch each row looks, on average.
+
+    Args:
+        weights: [layers, patches, patches], rows are outputs; patches row by row of the grid.
+        grid: (rows, columns) of patches.
+
+    Returns:
+        [layers, 4]: shares of energy on the patch itself, on its neighbours and beyond; the distance in patches.
+    """
+    energy = np.square(weights.astype(np.float64))
+    energy /= energy.sum(-1, keepdims=True)
+    places = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=-1)
+    steps = np.abs(places[:, None] - places)
+    away = steps.max(-1)  # a king's moves
+    shares = [np.where(ring, energy, 0).sum(-1).mean(-1) for ring in (away == 0, away == 1, away > 1)]
+    return np.stack([*shares, np.sqrt((energy * np.square(steps).sum(-1)).sum(-1).mean(-1))], axis=-1)

@@ -120,7 +120,7 @@ _MIXER = "d_ffn 2304: the caption's 3072 gives 140.4M, not the printed 112"
 _UNBUCKETED = "one bias an offset: T5's 32 buckets give 95.49M, not the printed 96"
 _OPEN = "absolute positions: not stated; relative ones, one bias an offset, fit the count as well"
 _RECALLED = "the paper's figures are recalled from its appendix B, not read"
-_OURS = "the ablation's gMLP with tiny attention; the paper prints no size"
+_OURS = "the ablation's gMLP with tiny attention, as in Figure 8; the paper prints no size"
 _HEADLESS = "printed without the head"
 _MIXER_16 = f"{_HEADLESS}; the multiply-adds exceed its products' by less than 1 %"
 _MIXER_RECALLED = f"{_HEADLESS}; the figure is recalled from the paper's corrected table, not read"
@@ -185,7 +185,9 @@ PUBLISHED: dict[str, Published] = {
     "thin_24": _bert("Table 10", 24, 512, 8, 92, 5.08, note=_RECALLED),
     "thin_48": _bert("Table 10", 48, 384, 12, 98, 4.99, note=_RECALLED),
     "thin_96": _bert("Table 10", 96, 256, 8, 84, 5.30, note=_RECALLED),
+    "amlp_18": _text("ablation", 18, 512, None, None, d_attn=64, note=_OURS),
     "amlp_36": _text("ablation", 36, 512, None, None, d_attn=64, note=_OURS),
+    "amlp_72": _text("ablation", 72, 512, None, None, d_attn=64, note=_OURS),
     "amlp_36_128": _text("ablation", 36, 512, None, None, d_attn=128, note=_OURS),
 }
 

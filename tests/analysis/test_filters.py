@@ -51,13 +51,13 @@ def test_command_writes_a_picture(kind, request):
 
 def test_rows_of_chosen_patches_are_laid_out_as_the_picture(image_run):
     trained = folder.load(str(image_run))
-    figure = filters._draw_images(trained, [1])
+    figure = filters.draw_images(trained, [1])
     weights = filters.matrices(trained)
     rows, columns = patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
     for layer in range(len(weights)):
         np.testing.assert_array_equal(figure.axes[layer].images[0].get_array(), weights[layer, 1].reshape(rows, columns))
     with pytest.raises(RunError, match=rf"no patch {rows * columns}; expected 0 to {rows * columns - 1}"):
-        filters._draw_images(trained, [rows * columns])
+        filters.draw_images(trained, [rows * columns])
 
 
 def test_run_without_spatial_gates_is_one_line(tmp_path):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import gathering, reports
+from gmlp_flax.tasks.text_classification import TextClassification
 from tests.analysis.test_gathering import write_run
 
 PERPLEXITIES = {  # of two seeds, in the middle and at the end
@@ -27,7 +31,8 @@ def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
 
 def gather(name, folder):
     report = reports.REPORTS[name]
-    return report.make(gathering.find(str(folder), report.configs("cpu")), "cpu")
+    rows = report.configs("cpu")
+    return report.make(gathering.find(str(folder), rows), "cpu", gathering.find_finetuned(str(folder), rows))
 
 
 def test_table_3(tmp_path):
@@ -70,3 +75,23 @@ def test_table_4_fits_power_laws(tmp_path):
     assert "two points, no interval" in two
     [papers] = [note for note in made.notes if note.startswith("Transformer in the paper: ")]
     assert "to the -0.20" in papers
+
+
+def test_finetuned_runs_stand_beside_the_papers(tmp_path):
+    write_runs(tmp_path, "table4", {"gmlp_18": ((60.0, 50.0),), "gmlp_36": ((60.0, 40.0),)})
+    pretrained = reports.REPORTS["table4"].configs("cpu")
+    for row, accuracies in {"gmlp_18": (0.6, 0.7, 0.65), "gmlp_36": (0.8,)}.items():
+        for seed, accuracy in enumerate(accuracies):
+            made = config_lib.from_file("configs/finetune_glue.py", "sst2,scale=small")
+            made.model.update({key: pretrained[row].model[key] for key in TextClassification.inherits})
+            made.seed, made.init_from = seed, "anywhere"
+            folder = tmp_path / "finetuned" / f"sst2-{row}" / f"seed={seed}"
+            write_run(folder, made)
+            (folder / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
+    made = gather("table4", tmp_path)
+    rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
+    assert (rows["gmlp_18"]["SST-2"], rows["gmlp_18"]["paper's SST-2"]) == (pytest.approx(65), 91.2)
+    assert rows["gmlp_36"]["SST-2"] == pytest.approx(80) and rows["gmlp_36"]["MNLI-m"] is None
+    assert rows["transformer_6"]["SST-2"] is None and rows["transformer_6"]["paper's MNLI-m"] == 81.5
+    assert "SST-2: rank correlation with the paper's column 1.00 over 2 models." in made.notes
+    assert set(made.figures) == {"curves", "scaling", "transfer"} and len(made.figures["scaling"].axes) == 2

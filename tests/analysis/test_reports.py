@@ -6,13 +6,18 @@ import json
 import runpy
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import recipes
 from gmlp_flax.analysis import reports
 
 
 def test_every_report_of_runs_can_be_trained_at_every_scale():
     trained = {name: made for name, made in reports.REPORTS.items() if isinstance(made, reports.Trained)}
-    assert set(trained) == {"table3", "table4", "figure4", "figure5", "figure9"}
+    assert set(trained) == {
+        "table3", "table4", "table6", "appendix_b",
+        "figure3", "figure4", "figure5", "figure7", "figure8", "figure9", "figure10",
+    }
     for name, made in trained.items():
+        assert set(made.tasks) <= set(recipes.FINETUNED)
         swept = runpy.run_path(f"configs/sweeps/{made.sweep}.py")["get_sweep"]
         for scale in ("cpu", "gpu", "paper"):
             found = made.configs(scale)

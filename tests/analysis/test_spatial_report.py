@@ -1,4 +1,4 @@
-"""Figures 4 and 9 as reports of a run."""
+"""Figures 3, 4 and 9 as reports of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import gathering, reports
-from gmlp_flax.analysis.spatial_report import spread
+from gmlp_flax.analysis.spatial_report import locality, spread
 from gmlp_flax.training import loop
 from gmlp_flax.training.errors import RunError
 from tests.analysis.test_gathering import write_run
@@ -23,6 +23,21 @@ def test_spread_is_that_of_the_definition():
     np.testing.assert_allclose(spread(weights), expected, rtol=1e-12)
 
 
+def test_locality_is_that_of_the_definition():
+    """On a grid of 2 x 3 patches."""
+    weights, places = np.random.default_rng(0).normal(size=(2, 6, 6)), [(i, j) for i in range(2) for j in range(3)]
+    expected = []
+    for layer in weights:
+        shares, square = [0.0, 0.0, 0.0], 0.0
+        for (i, j), row in zip(places, layer, strict=True):
+            for (k, l), w in zip(places, row, strict=True):
+                energy = w * w / sum(row * row) / 6
+                shares[min(2, max(abs(i - k), abs(j - l)))] += energy
+                square += energy * ((i - k) ** 2 + (j - l) ** 2)
+        expected.append((*shares, np.sqrt(square)))
+    np.testing.assert_allclose(locality(weights, (2, 3)), expected, rtol=1e-12)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """One run of each kind of matrix, with checkpoints at steps 3 and 6."""
@@ -35,7 +50,7 @@ def runs(tmp_path_factory):
 
 
 def made(name, run, row="sgu"):
-    return reports.REPORTS[name].make([gathering.Run(row, str(run), config_lib.load(str(run / "config.json")), ())], "cpu")
+    return reports.REPORTS[name].make([gathering.Run(row, str(run), config_lib.load(str(run / "config.json")), ())], "cpu", {})
 
 
 def test_filters(runs):
@@ -45,6 +60,15 @@ def test_filters(runs):
     for row in report.table.rows:
         assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
     assert set(report.figures) == {"filters"} and len(report.figures["filters"].axes) == 2
+
+
+def test_filters_of_images(image_run):
+    report = made("figure3", image_run, "gmlp_b")
+    assert [row[0] for row in report.table.rows] == [1, 2]
+    for row in report.table.rows:
+        assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
+    assert "steps 12 (paper: 93835)" in report.notes[0] and "model.image_size (8, 8) (paper: (224, 224))" in report.notes[0]
+    assert len(report.figures["filters"].axes) == 2 * 6
 
 
 def test_matrices_without_the_constraint(runs, tmp_path):

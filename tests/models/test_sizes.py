@@ -23,7 +23,7 @@ TABLES = {
         "gmlp_large": (365, 3.32), "amlp_large": (316, 3.19), "gmlp_xlarge": (941, 2.89),
     },
     "Table 10": {"thin_12": (110, 4.83), "thin_24": (92, 5.08), "thin_48": (98, 4.99), "thin_96": (84, 5.30)},
-    "ablation": {"amlp_36": (None, None), "amlp_36_128": (None, None)},
+    "ablation": {name: (None, None) for name in ("amlp_18", "amlp_36", "amlp_72", "amlp_36_128")},
 }  # fmt: skip
 # Of images: source, printed parameters and multiply-adds, layers, d_model, heads, patch; then, in millions with the head
 # and without, what the counts come to.
@@ -250,7 +250,8 @@ def test_rows_state_the_papers_choices():
     for source, name in TEXT:
         spec = PUBLISHED[name].spec
         assert spec.spatial == "toeplitz" and spec.length == (512 if source == "Table 5" else 128)
-        assert spec.d_attn == {"amlp_base": 64, "amlp_large": 128, "amlp_36": 64, "amlp_36_128": 128}.get(name, 0)
+        attention = {"amlp_large": 128, "amlp_36_128": 128}.get(name, 64) if name.startswith("amlp") else 0
+        assert spec.d_attn == attention
         assert (spec.block == "transformer") == name.startswith(("bert", "transformer", "thin"))
         if spec.block == "transformer":
             assert spec.d_ffn == 4 * spec.d_model

@@ -33,7 +33,11 @@ def test_counts_need_no_runs(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("table9",), "argument NAME: invalid choice: 'table9' (choose from"),
-    (("table3",), "--data is missing: table3 trains at scale cpu on a corpus that you give"),
+    (("table3",), "--data is missing: table3 trains at scale cpu on data that you give"),
+    (("table4", "--data=x", "--finetune=cola=y"), "--finetune=cola: table4 takes sst2, mnli"),
+    (("table3", "--data=x", "--finetune=sst2=y"), "--finetune=sst2: table3 takes none"),
+    (("table4", "--data=x", "--finetune=sst2"), "--finetune=sst2: give its data, --finetune=sst2=PATH"),
+    (("table4", "--from=x", "--finetune=sst2=y"), "--finetune=sst2 and --from=x exclude each other"),
     (("table3", "--from=/nowhere"), "/nowhere holds no run of bert, bert_rel"),
     (("table3", "--data=x", "--jobs=0"), "--jobs=0: expected a positive number"),
 ])

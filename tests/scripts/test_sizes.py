@@ -10,7 +10,7 @@ import pytest
 
 from gmlp_flax.models.sizes import PUBLISHED
 
-UNPRINTED = ("amlp_36", "amlp_36_128", "vit_b16", "vit_l16")
+UNPRINTED = ("amlp_18", "amlp_36", "amlp_72", "amlp_36_128", "vit_b16", "vit_l16")
 EXACT = {"gmlp_ti": 5_867_328, "gmlp_s": 19_422_656, "gmlp_b": 73_075_392}
 
 

@@ -1,0 +1,69 @@
+"""Finetuned scores: which runs count, and where they stand in a table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import recipes
+from gmlp_flax.analysis import finetuned, gathering
+from gmlp_flax.models import sizes
+from tests.analysis.test_gathering import write_run
+
+SST2, MNLI, MNLI_MM, SQUAD, _ = finetuned.COLUMNS
+
+
+def runs(folder, values, task="sst2", metric="accuracy", finished=True, **changes):
+    """Runs that end with these values, one a seed."""
+    for seed, value in enumerate(values):
+        made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
+        made.update_from_flattened_dict({"seed": seed, **changes})
+        path = folder / f"{len(list(folder.iterdir())) if folder.exists() else 0}"
+        write_run(path, made, finished=finished)
+        lines = [{"step": 1, "eval": {metric: 0.1}}, {"step": 2, "eval": {metric: value}}]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        yield gathering.Run("gmlp_36", str(path), made, lines)
+
+
+def test_the_paper_has_what_its_tables_list():
+    assert set(finetuned.PAPERS) == {
+        name for name, model in sizes.PUBLISHED.items() if model.source in ("Table 4", "Table 5")
+    }
+    for row, values in finetuned.PAPERS.items():
+        assert len(values) == (2 if sizes.PUBLISHED[row].source == "Table 4" else len(finetuned.COLUMNS))
+    assert finetuned.papers("amlp_base", SQUAD) == 90.7 and finetuned.papers("gmlp_36", MNLI) == 80.9
+    assert finetuned.papers("gmlp_36", SQUAD) is None and finetuned.papers("sgu", SST2) is None
+    assert {column.task for column in finetuned.COLUMNS} == set(recipes.FINETUNED)
+
+
+def test_the_median_of_the_best_rate_counts(tmp_path):
+    slow = list(runs(tmp_path / "slow", (0.80, 0.84, 0.81)))
+    fast = list(runs(tmp_path / "fast", (0.90, 0.70, 0.75), **{"optimizer.learning_rate": 0.5}))
+    half = list(runs(tmp_path / "half", (0.99,), finished=False))
+    found = finetuned.score([*slow, *fast, *half], SST2)
+    assert found == (pytest.approx(81), pytest.approx(80), pytest.approx(84), 3, 1e-3, 32)
+    assert finetuned.score(fast, SST2).rate == 0.5
+    assert finetuned.score(half, SST2) is None and finetuned.score(slow, MNLI) is None
+
+
+def test_cells_and_notes(tmp_path):
+    by_row = {
+        "gmlp_36": list(runs(tmp_path / "a", (0.6, 0.7, 0.8))), "gmlp_72": list(runs(tmp_path / "b", (0.5,))), "sgu": [],
+    }
+    scores = finetuned.Scores(("sst2",), by_row)
+    assert scores.titles == ["SST-2", "paper's SST-2"]
+    assert scores.cells("gmlp_36") == [pytest.approx(70), 92.3] and scores.cells("gmlp_72") == [pytest.approx(50), 93.5]
+    assert scores.cells("sgu") == [None, None] and scores.cells("absent") == [None, None]
+    spread, ranks = scores.notes()
+    assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.001, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
+    assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models."
+
+
+def test_mnli_has_two_columns(tmp_path):
+    made = list(runs(tmp_path / "a", (0.4,), "mnli", "accuracy_mm"))
+    scores = finetuned.Scores(("mnli",), {"gmlp_base": made})
+    assert scores.titles[::2] == ["MNLI-m", "MNLI-mm"]
+    assert scores.cells("gmlp_base") == [None, 83.7, pytest.approx(40), 84.1]
+    assert scores.of("gmlp_base") == {"MNLI-mm": pytest.approx(40)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +12,11 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import recipes
 from gmlp_flax.analysis.gathering import Run
 from gmlp_flax.analysis.language import from_root, setting
+from gmlp_flax.analysis.report import Report
 
 
 @dataclasses.dataclass(frozen=True)
-class OneRun:
+class OneRun(abc.ABC):
     """A report on one model of the paper.
 
     Attributes:
@@ -37,6 +39,10 @@ class OneRun:
         config.update_from_flattened_dict(dict(self.changes))
         config_lib.validate(config)
         return {self.row: config}
+
+    @abc.abstractmethod
+    def make(self, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
+        """Reports on the first of `gathering.find`'s runs, or on what of `find_finetuned`'s was made of it."""
 
     def setting(self, run: Run, scale: str) -> list[str]:
         """What was trained, what was scaled down, and whether it is finished."""

@@ -56,15 +56,23 @@ def test_two_processes_train_as_one(by_two, by_one):
 
 
 def test_checkpoints_go_from_two_processes_to_one_and_back(commands, text, by_two, by_one, tmp_path):
+    """Back to a state that the processes cut between them."""
     flags = [text, *FLAGS, "--config.steps=80"]
     for run in (by_two, by_one):
         shutil.copytree(run, tmp_path / run.parent.name)
     one, two = (tmp_path / run.parent.name for run in (by_two, by_one))
     result = commands(*flags, f"--workdir={one}")
     assert f"resuming {one} at step 60" in result.stderr and result.returncode == 0, result.stderr
-    first, second = run_two(commands, *flags, f"--workdir={two}")
+    first, second = run_two(commands, *flags, "--config.mesh.fsdp=4", f"--workdir={two}")
     assert f"resuming {two} at step 60" in first.stderr and not second.stderr
     assert_close(metrics(one), metrics(two))
+
+
+def test_two_processes_begin_with_another_runs_parameters(commands, text, by_one, tmp_path):
+    """At learning rate 0 they end as they begin."""
+    flags = ["--config.steps=1", "--config.optimizer.learning_rate=0.0", "--config.mesh.fsdp=4"]
+    run_two(commands, text, *flags, f"--config.init_from={by_one}", f"--workdir={tmp_path / 'run'}")
+    assert_close(metrics(tmp_path / "run")[-1:], [metrics(by_one)[-1] | {"step": 1}])
 
 
 def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, tmp_path):

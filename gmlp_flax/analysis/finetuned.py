@@ -91,8 +91,14 @@ class Scores:
     """What rows score in the columns of some tasks, for a report."""
 
     def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]]):
-        """Takes tasks of `recipes.FINETUNED`, and each row's finetuned runs."""
-        self.columns = [column for column in COLUMNS if column.task in tasks]
+        """Takes tasks of `recipes.FINETUNED`, and each row's finetuned runs, none if it has none.
+
+        What neither these nor the paper score is left out.
+        """
+        self.columns = [
+            column for column in COLUMNS if column.task in tasks
+            and any(papers(row, column) is not None or score(each, column) for row, each in runs.items())
+        ]
         self.by_row = {row: [score(each, column) for column in self.columns] for row, each in runs.items()}
 
     @property

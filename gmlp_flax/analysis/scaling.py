@@ -103,4 +103,4 @@ def _draw_scores(axis: Axes, series: Series, title: str, x_of) -> None:
 
 def _law(law: claims.PowerLaw) -> str:
     interval = "two points, no interval" if math.isinf(law.low) else f"95 % interval {law.low:.3f} to {law.high:.3f}"
-    return f"{METRIC} falls as parameters to the {law.exponent:.3f} ({interval}; R squared {law.r_squared:.3f})"
+    return f"{METRIC} goes as parameters to the {law.exponent:.3f} ({interval}; R squared {law.r_squared:.3f})"

@@ -67,3 +67,10 @@ def test_mnli_has_two_columns(tmp_path):
     assert scores.titles[::2] == ["MNLI-m", "MNLI-mm"]
     assert scores.cells("gmlp_base") == [None, 83.7, pytest.approx(40), 84.1]
     assert scores.of("gmlp_base") == {"MNLI-mm": pytest.approx(40)}
+
+
+def test_columns_that_neither_we_nor_the_paper_have_are_left_out(tmp_path):
+    of_table_4 = finetuned.Scores(("sst2", "mnli"), {"gmlp_36": [], "amlp_36": []})
+    assert of_table_4.titles == ["SST-2", "paper's SST-2", "MNLI-m", "paper's MNLI-m"]
+    made = list(runs(tmp_path / "a", (0.4,), "mnli", "accuracy_mm"))
+    assert finetuned.Scores(("mnli",), {"gmlp_36": made}).titles[-2:] == ["MNLI-mm", "paper's MNLI-mm"]

@@ -69,7 +69,7 @@ def test_table_4_fits_power_laws(tmp_path):
     write_runs(tmp_path, "table4", perplexities)
     made = gather("table4", tmp_path)
     assert set(made.figures) == {"curves", "scaling"}
-    [ours] = [note for note in made.notes if note.startswith("gMLP: perplexity falls as parameters to the -")]
+    [ours] = [note for note in made.notes if note.startswith("gMLP: perplexity goes as parameters to the -")]
     assert "95 % interval" in ours
     [two] = [note for note in made.notes if note.startswith("Transformer: ")]
     assert "two points, no interval" in two

@@ -28,7 +28,7 @@ def test_a_panel_of_perplexities_and_one_of_each_score():
     }
     assert points(accuracies) == {"gmlp_18: 90 %": (50, 90), "gmlp_36: 92 %": (100, 92)}
     assert accuracies.get_xscale() == "log" and accuracies.get_ylabel() == "SST-2 (%)"
-    assert notes == ["gMLP: perplexity falls as parameters to the -1.000 (two points, no interval; R squared 1.000)."]
+    assert notes == ["gMLP: perplexity goes as parameters to the -1.000 (two points, no interval; R squared 1.000)."]
 
 
 def test_scores_over_negative_perplexity():
@@ -46,7 +46,7 @@ def test_without_scores_there_is_no_figure_of_them():
 
 def test_the_papers_own_laws():
     [note] = scaling.papers_laws({"Transformer": ("transformer_6", "transformer_12"), "aMLP": ("amlp_18", "amlp_36")})
-    assert note.startswith("Transformer in the paper: perplexity falls as parameters to the ")
+    assert note.startswith("Transformer in the paper: perplexity goes as parameters to the ")
     exponent = float(note.split(" to the ")[1].split()[0])
     # ln(4.26 / 4.91) / ln(110 / 67)
     assert exponent == pytest.approx(-0.286, abs=1e-3)

@@ -44,6 +44,7 @@ import sys
 from collections.abc import Sequence
 
 import running
+from absl import logging
 from sweep_plan import resolved
 
 from gmlp_flax import cli, recipes
@@ -155,6 +156,7 @@ def report_on(report: Trained, args: argparse.Namespace) -> tuple[Report, int]:
 
 def main() -> None:
     """Trains, gathers, writes."""
+    logging.set_verbosity(logging.ERROR)  # Orbax warns that a finished run is opened for reading alone.
     args = arguments()
     report = REPORTS[args.name]
     made, code = (report.make(), 0) if isinstance(report, Counted) else report_on(report, args)

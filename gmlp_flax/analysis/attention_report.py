@@ -44,7 +44,7 @@ class AttentionMaps(OneRun):
             "Across: the share of its weight that a token gives to the other sentence, a mean over tokens; what is "
             f"missing to 1 within and across lies on padding. Even attention on the {count} tokens would give "
             f"{float(across(np.full((1, count, count), 1 / count), segments)[0, 0]):.3f}. The picture has the largest "
-            "weight in the layers of the first half, as the paper's; it finds alignment across sentences.",
+            "weight in the layers of the first half, as the paper's, in which sentences are seen to align.",
         )
         figures = {"attention": attention.draw_largest(half, sentences), "layers": attention.draw_layers(maps)}
         return Report(self.title, notes, Table(("layer", "across", "within", "largest weight across"), lines), figures)

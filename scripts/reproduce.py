@@ -47,8 +47,9 @@ import running
 from absl import logging
 from sweep_plan import resolved
 
-from gmlp_flax import cli, recipes
+from gmlp_flax import cli, recipes, sweep
 from gmlp_flax.analysis import gathering
+from gmlp_flax.analysis.language import from_root
 from gmlp_flax.analysis.report import Report
 from gmlp_flax.analysis.reports import REPORTS, Counted, Trained
 from gmlp_flax.training import plan
@@ -77,18 +78,36 @@ def arguments() -> argparse.Namespace:
     trained = isinstance(REPORTS[args.name], Trained)
     if args.scale != "paper" and not args.data and not args.pattern and trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
-    known = REPORTS[args.name].tasks if trained else ()
-    for task, equals, data in (each.partition("=") for each in args.finetune):
+    args.finetune = dict(each.partition("=")[::2] for each in args.finetune)
+    check_finetuning(args, REPORTS[args.name].tasks if trained else ())
+    if args.jobs < 1:
+        cli.fail(f"--jobs={args.jobs}: expected a positive number")
+    args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
+    return args
+
+
+def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
+    """Ends with one line, before hours of pretraining, where what comes after them cannot run."""
+    for task, data in args.finetune.items():
         if task not in known:
             cli.fail(f"--finetune={task}: {args.name} takes {', '.join(known) or 'none'}")
         if args.pattern:
             cli.fail(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
         if args.scale != "paper" and not data:
-            cli.fail(f"--finetune={task}{equals}: give its data, --finetune={task}=PATH")
-    if args.jobs < 1:
-        cli.fail(f"--jobs={args.jobs}: expected a positive number")
-    args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
-    return args
+            cli.fail(f"--finetune={task}: give its data, --finetune={task}=PATH")
+        if data and ":" not in data and not os.path.exists(data):
+            cli.fail(f"--finetune={task}={data}: there is no such file or folder")
+        resolved(from_root(recipes.finetuning(task, args.scale)), overrides(args.finetune_flag))
+    if args.finetune_seeds and not re.fullmatch(r"\d+(,\d+)*", args.finetune_seeds):
+        cli.fail(f"--finetune_seeds={args.finetune_seeds}: expected numbers, as in --finetune_seeds=0,1,2")
+    if strange := [flag for flag in args.finetune_flag if not overrides([flag])]:
+        cli.fail(f"--finetune_flag={strange[0]}: expected --finetune_flag=--config.KEY=VALUE")
+
+
+def overrides(flags: Sequence[str]) -> dict[str, str]:
+    """What --config.KEY=VALUE flags set, their keys checked."""
+    found = dict(re.findall(r"^--?config\.([^=]+)=(.*)$", "\n".join(flags), re.MULTILINE))
+    return sweep.chained([found])[0] if found else {}
 
 
 def print_costs(report: Trained, topology: str) -> None:
@@ -109,8 +128,8 @@ def run_sweep(*arguments: str) -> int:
 def train(report: Trained, args: argparse.Namespace) -> int:
     """Trains what is missing; the sweep's exit code."""
     data = [f"--config.data.train={args.data}"] if args.data else []
-    sweep = os.path.join(running.ROOT, "configs", "sweeps", f"{report.sweep}.py")
-    own = f"--sweep={sweep}:{args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
+    file = os.path.join(running.ROOT, "configs", "sweeps", f"{report.sweep}.py")
+    own = f"--sweep={file}:{args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
     return run_sweep(*own, "--", *data, *args.flags)
 
 
@@ -119,14 +138,15 @@ def finetune(runs: Sequence[gathering.Run], args: argparse.Namespace) -> int:
     seeds = args.finetune_seeds or ("0,1,2,3,4" if args.scale == "paper" else "0,1,2")
     first = {run.row: run for run in reversed(runs) if run.finished}
     codes = [0]
-    for task, row in itertools.product(args.finetune, sorted(first)):
-        task, _, data = task.partition("=")
-        path = [f"--config.data.train={data}"] if data else []
+    for (task, data), row in itertools.product(args.finetune.items(), sorted(first)):
+        data = data or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
         codes.append(run_sweep(
             f"--config={os.path.join(running.ROOT, recipes.finetuning(task, args.scale))}", f"--seeds={seeds}",
             f"--out={os.path.join(args.runs, gathering.FINETUNED, f'{task}-{row}')}", f"--jobs={args.jobs}",
-            f"--config.init_from={first[row].path}", *path, *args.finetune_flag,
+            f"--config.init_from={first[row].path}", *([f"--config.data.train={data}"] if data else []),
+            *args.finetune_flag,
         ))
+        stop_unless_reportable(codes[-1])
     return max(codes)
 
 
@@ -138,8 +158,7 @@ def stop_unless_reportable(code: int) -> None:
 
 def report_on(report: Trained, args: argparse.Namespace) -> tuple[Report, int]:
     """Trains what is missing, unless --from names runs; the report, and 1 where some runs failed."""
-    changed = dict(re.findall(r"^--?config\.([^=]+)=(.*)$", "\n".join(args.flags), re.MULTILINE))
-    rows = {row: resolved(config, changed) for row, config in report.configs(args.scale).items()}
+    rows = {row: resolved(config, overrides(args.flags)) for row, config in report.configs(args.scale).items()}
     codes = [0]
     if not args.pattern:
         if args.scale == "paper":
@@ -150,7 +169,6 @@ def report_on(report: Trained, args: argparse.Namespace) -> tuple[Report, int]:
     runs = gathering.find(pattern, rows)
     if args.finetune:
         codes.append(finetune(runs, args))
-        stop_unless_reportable(codes[-1])
     return report.make(runs, args.scale, gathering.find_finetuned(pattern, rows)), max(codes)
 
 

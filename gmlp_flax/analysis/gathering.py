@@ -76,7 +76,8 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
 
 
 def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
-    """The finetuned runs of a table's rows, which keep all of a row's model but its length.
+    """The finetuned runs of a table's rows, which keep all of a row's model but its length. Those that began with random
+    parameters (config.init_parameters) are none.
 
     Args:
         pattern: of the table's runs; theirs are in PATTERN/finetuned/ANY/, as scripts/reproduce.py puts them.
@@ -84,7 +85,7 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
     """
     found: dict[str, list[Run]] = {row: [] for row in rows}
     for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, MODEL):
-        if run.config.init_from:
+        if run.config.init_from and run.config.init_parameters:
             found[run.row].append(run)
     return found
 

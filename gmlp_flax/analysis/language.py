@@ -102,7 +102,11 @@ class Language:
 
 
 def from_root(config: str) -> ConfigDict:
-    """The config of FILE:ARGUMENT, FILE relative to the project."""
+    """The config of FILE:ARGUMENT, FILE relative to the project.
+
+    Raises:
+        ConfigError: the file does not take the argument.
+    """
     path, _, argument = config.partition(":")
     return config_lib.from_file(os.path.join(ROOT, path), argument)
 

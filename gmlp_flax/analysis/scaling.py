@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gmlp_flax.analysis import claims, drawing
@@ -90,7 +90,8 @@ def _titles(series: Series) -> list[str]:
     return list(dict.fromkeys(title for points in series.values() for point in points for title in point.scores))
 
 
-def _draw_scores(axis: Axes, series: Series, title: str, x_of) -> None:
+def _draw_scores(axis: Axes, series: Series, title: str, x_of: Callable[[Point], float]) -> None:
+    """A column's scores over what `x_of` gives of a point, a line a series."""
     for number, (name, points) in enumerate(series.items()):
         scored = sorted((point for point in points if title in point.scores), key=x_of)
         x, y = [x_of(point) for point in scored], [point.scores[title] for point in scored]

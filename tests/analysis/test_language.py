@@ -88,6 +88,11 @@ def test_finetuned_runs_stand_beside_the_papers(tmp_path):
             folder = tmp_path / "finetuned" / f"sst2-{row}" / f"seed={seed}"
             write_run(folder, made)
             (folder / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
+    random = config_lib.load(str(tmp_path / "finetuned" / "sst2-gmlp_18" / "seed=0" / "config.json"))
+    random.init_parameters = False  # not of the pretrained model, and better than all that are
+    write_run(tmp_path / "finetuned" / "sst2-gmlp_18" / "random", random)
+    line = json.dumps({"step": 2, "eval": {"accuracy": 0.99}})
+    (tmp_path / "finetuned" / "sst2-gmlp_18" / "random" / "metrics.jsonl").write_text(line + "\n")
     made = gather("table4", tmp_path)
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
     assert (rows["gmlp_18"]["SST-2"], rows["gmlp_18"]["paper's SST-2"]) == (pytest.approx(65), 91.2)

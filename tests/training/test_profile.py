@@ -1,6 +1,7 @@
 import pytest
 
 from gmlp_flax.training import loop, profile
+from gmlp_flax.training.errors import RunError
 from tests.conftest import small_text_config
 
 
@@ -52,3 +53,21 @@ def test_run_that_ends_amid_them(options, calls, tmp_path):
 
 def test_no_steps(config, calls, tmp_path):
     assert run(config, range(1, 3), calls, tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(("platforms", "backend", "found", "refused"), [
+    (None, "cpu", object(), "set JAX_PLATFORMS=cpu"), (None, "gpu", object(), "set JAX_PLATFORMS=cuda"),
+    (None, "tpu", object(), None), (None, "cpu", None, None), ("cpu", "cpu", object(), None),
+])
+def test_a_profiler_that_would_crash_is_refused(platforms, backend, found, refused, options, tmp_path, monkeypatch):
+    """libtpu 0.0.52 beside jaxlib 0.10.2, without a TPU: a segmentation fault as the trace starts."""
+    monkeypatch.setattr(profile.jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(profile.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(type(profile.jax.config), "jax_platforms", platforms, raising=False)
+    if refused:
+        with pytest.raises(RunError, match=refused):
+            profile.Profile(options, str(tmp_path))
+    else:
+        profile.Profile(options, str(tmp_path))
+    options.profile.steps = ""
+    profile.Profile(options, str(tmp_path))

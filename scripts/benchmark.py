@@ -2,8 +2,9 @@
 
 Usage: python scripts/benchmark.py [PART ...] [--repeats=9] [--json=FILE] [--images=TAR_OR_FOLDER]
 
-    step      gMLP-S, 224 px, f32, batch 8, training step and forward pass: beside one large matrix product, and beside
-              timm's gmlp_s16_224 under torch where it is installed (extra `bench`)
+    step      gMLP-S, 224 px, f32, batch 8, training step and forward pass: beside one large matrix product, whose
+              matrices fill the cache (2048) or exceed it as the model does (4096), and beside timm's gmlp_s16_224
+              under torch where it is installed (extra `bench`)
     device    gMLP-S and -B, gMLP-base and aMLP-base on one accelerator, each at its best batch: examples or tokens a
               second, share of the rate of one large product, memory; beside timm's gMLP-S under torch.compile
     long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
@@ -50,25 +51,24 @@ from gmlp_flax.training import dry_run, loop, partition
 from gmlp_flax.training.errors import RunError
 
 BATCH = 8
-MATRIX = 2048
+MATRICES = (2048, 4096)  # of 16 MB, as large as caches are, and of 64 MB
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # a step touches 580 MB of fresh memory: 149,000 page faults without
 
 def bench_step(repeats: int) -> list[Row]:
     """gMLP-S against the machine and against timm, all with memory in huge pages where the C library can (Linux)."""
     os.environ.setdefault("GLIBC_TUNABLES", HUGE_PAGES)  # read as the workers start
-    with Worker(ours_and_product) as ours, Worker(timm_calls) as timm:
+    with Worker(ours_and_products) as ours, Worker(timm_calls) as timm:
         seconds = measure(ours.calls | timm.calls, repeats)
     forward_flops = BATCH * sizes.forward_flops(sizes.PUBLISHED["gmlp_s"])
     # Backward makes two products of each: by the weights, but for the stem, and by the inputs.
     flops = {"ours forward": forward_flops, "ours step": 3 * forward_flops}
-    product_rate = [2 * MATRIX**3 / value for value in seconds["product"]]
-    rows = [row("one large f32 product", [rate / 1e9 for rate in product_rate], "GFLOP/s")]
-    for name, values in seconds.items():
-        if name != "product":
-            rows.append(row(f"gMLP-S {name}", [BATCH / value for value in values], "images/s"))
+    rates = {n: [2 * n**3 / value for value in seconds.pop(f"product {n}")] for n in MATRICES}
+    rows = [row(f"one f32 product of {n} x {n}", [rate / 1e9 for rate in rates[n]], "GFLOP/s") for n in MATRICES]
+    rows += [row(f"gMLP-S {name}", [BATCH / value for value in values], "images/s") for name, values in seconds.items()]
     for name, count in flops.items():
-        share = ratios([count / value for value in seconds[name]], product_rate)
-        rows.append(row(f"gMLP-S {name}, of the product's rate", share, "", ">= 0.75" if "step" in name else ""))
+        for n in MATRICES:
+            share = ratios([count / value for value in seconds[name]], rates[n])
+            rows.append(row(f"gMLP-S {name}, of that of {n} x {n}", share, "", ">= 0.75" if "step" in name else ""))
     if "timm forward" in seconds:
         for what, goal in (("step", ">= 1.5"), ("forward", ">= 0.95")):
             speedup = ratios(seconds[f"timm {what}"], seconds[f"ours {what}"])
@@ -76,14 +76,14 @@ def bench_step(repeats: int) -> list[Row]:
     return rows
 
 
-def ours_and_product() -> dict[str, Callable]:
+def ours_and_products() -> dict[str, Callable]:
     """What runs under JAX."""
-    return {"product": large_product(), **our_calls()}
+    return {**{f"product {n}": large_product(n) for n in MATRICES}, **our_calls()}
 
 
-def large_product() -> Callable:
-    """One [2048, 2048] x [2048, 2048] product in float32: what this machine can do."""
-    matrix = jnp.asarray(np.random.default_rng(0).standard_normal((MATRIX, MATRIX)), jnp.float32)
+def large_product(n: int) -> Callable:
+    """One [n, n] x [n, n] product in float32: what this machine can do."""
+    matrix = jnp.asarray(np.random.default_rng(0).standard_normal((n, n)), jnp.float32)
     product = jax.jit(jnp.matmul)
     return lambda: product(matrix, matrix).block_until_ready()
 

@@ -103,7 +103,7 @@ def parse_flags(argv: list[str]) -> list[str]:
         while "Error whilst parsing config file" in str(error):
             error = error.__context__
         plain = isinstance(error, (flags.Error, *USER_ERRORS))
-        fail(error if plain else config.explain(error, given or "the command line"))
+        fail(config.in_words(error) if plain else config.explain(error, given or "the command line"))
 
 
 def config_argument(argv: list[str]) -> str:

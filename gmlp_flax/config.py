@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import runpy
 from collections.abc import Iterator, Sequence
@@ -85,6 +86,17 @@ def check_overrides(argv: list[str]) -> None:
             check_name(match[1], argument)
 
 
+def in_words(error: Exception) -> str:
+    """What an error says; of a flag's value that Python cannot convert, what was expected in its place."""
+    message = str(error)
+    for refusal, expected in (
+        (r"invalid literal for int\(\)", "a whole number"), ("could not convert string to float", "a number"),
+        (r"\('Non-boolean argument to boolean flag'", "true or false"),
+    ):
+        message = re.sub(refusal + ".*", f"expected {expected}", message)
+    return message
+
+
 def explain(error: Exception, where: str) -> ConfigError:
     """One line for an exception that came out of evaluating a config file or an override."""
     message = " ".join(str(error).split())
@@ -113,6 +125,14 @@ def validate(config: ml_collections.ConfigDict) -> None:
         for name in names:
             if config[name] < least:
                 raise ConfigError(f"config.{name} is {config[name]}: expected at least {least}")
+    for name, kinds, least in (
+        ("model.image_size", int, 1), ("model.patch_size", int, 1),
+        ("data.mean", (int, float), -math.inf), ("data.std", (int, float), 1e-6),
+    ):
+        value, usual = tuple(config[name]), dict(keys())[name].default
+        if len(value) != len(usual) or not all(isinstance(x, kinds) and x >= least for x in value):
+            example = ",".join(map(str, usual))
+            raise ConfigError(f"config.{name} is {value}: expected {len(usual)} numbers, as in --config.{name}={example}")
     for name in ("data.heldout_share", "masking.rate"):
         if not 0 < config[name] < 1:
             raise ConfigError(f"config.{name} is {config[name]}: expected a share above 0 and below 1")

@@ -226,7 +226,7 @@ def resolved(config: ConfigDict, point: sweep.Point) -> ConfigDict:
     try:
         values(["sweep", *words])
     except flags.Error as error:
-        raise config_lib.ConfigError(str(error)) from None
+        raise config_lib.ConfigError(config_lib.in_words(error)) from None
     config_lib.validate(values["config"].value)
     return values["config"].value
 

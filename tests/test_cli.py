@@ -38,9 +38,9 @@ def test_help_config_prints_all():
     ("arguments", "words"),
     [
         (["--config.model.layrs=2"], ["--config.model.layrs=2", "'model.layrs'", "did you mean 'model.layers'?"]),
-        (["--config.model.layers=2.5"], ["--config.model.layers=2.5"]),
-        (["--config.model.layers=two"], ["--config.model.layers=two"]),
-        (["--config.log.tensorboard=maybe"], ["--config.log.tensorboard=maybe"]),
+        (["--config.model.layers=2.5"], ["--config.model.layers=2.5: expected a whole number"]),
+        (["--config.optimizer.learning_rate=two"], ["--config.optimizer.learning_rate=two: expected a number"]),
+        (["--config.log.tensorboard=maybe"], ["--config.log.tensorboard=maybe: expected true or false"]),
         (["--config.model=2"], ["model is a group of keys", "layers"]),
         (["--config.model.gate=foo"], ["config.model.gate is 'foo'", "linear, additive, multiplicative, split"]),
         (["--confg.steps=3"], ["confg.steps"]),

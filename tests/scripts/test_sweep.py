@@ -171,7 +171,7 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
         (["--seeds=0,x"], "--seeds=0,x: expected numbers"),
         (["--grid=batch_siz=3"], "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
         (["--grid=batch_size"], "'batch_size' is no part of a grid: expected batch_size=VALUE,..."),
-        (["--grid=batch_size=8,b"], "flag --config.batch_size=b: invalid literal for int()"),
+        (["--grid=batch_size=8,b"], "flag --config.batch_size=b: expected a whole number"),
         (["--grid=batch_size=8,0"], "config.batch_size is 0: expected at least 1"),
         (["--grid=batch_size=8,08"], "two points are one: batch_size=8,seed=0 and batch_size=08,seed=0"),
         (["--grid=init_from=a/b,a b"], "two points are one: init_from=a_b,seed=0 and init_from=a_b,seed=0"),

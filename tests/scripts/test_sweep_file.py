@@ -199,7 +199,7 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
         ([{"config": TEXT}, {"config": TEXT, "steps": 500}],
          "two points are one: quickstart_text and quickstart_text,steps=500"),
         ([{"config": TEXT}, {"config": TEXT, "steps": 0}], "config.steps is 0: expected at least 1"),
-        ([{"config": TEXT}, {"config": TEXT, "steps": "x"}], "flag --config.steps=x: invalid literal for int()"),
+        ([{"config": TEXT}, {"config": TEXT, "steps": "x"}], "flag --config.steps=x: expected a whole number"),
         ([{"config": "nowhere.py"}], "there is no config file nowhere.py"),
         ([{"config": TEXT}, {"config": "nowhere.py"}], "there is no config file nowhere.py, which the sweep names"),
         ([{"config": TEXT}, {"config": "configs/c4_ablation.py:sgv"}],

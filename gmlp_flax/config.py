@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import ml_collections
 
-from gmlp_flax.schema import AT_LEAST, SCHEMA, Key
+from gmlp_flax.schema import RANGES, SCHEMA, Key
 
 
 class ConfigError(ValueError):
@@ -121,10 +121,10 @@ def validate(config: ml_collections.ConfigDict) -> None:
             raise ConfigError(f"the config has no {name}: begin with gmlp_flax.config.default()") from None
         if key.choices and value not in key.choices:
             raise ConfigError(f"config.{name} is {value!r}: expected one of {', '.join(map(str, key.choices))}")
-    for least, names in AT_LEAST.items():
-        for name in names:
-            if config[name] < least:
-                raise ConfigError(f"config.{name} is {config[name]}: expected at least {least}")
+    for range_ in RANGES:
+        for name in range_.names:
+            if not range_.least <= config[name] <= range_.most:  # A NaN is in no range.
+                raise ConfigError(f"config.{name} is {config[name]}: expected {range_.words}")
     for name, kinds, least in (
         ("model.image_size", int, 1), ("model.patch_size", int, 1),
         ("data.mean", (int, float), -math.inf), ("data.std", (int, float), 1e-6),
@@ -133,14 +133,6 @@ def validate(config: ml_collections.ConfigDict) -> None:
         if len(value) != len(usual) or not all(isinstance(x, kinds) and x >= least for x in value):
             example = ",".join(map(str, usual))
             raise ConfigError(f"config.{name} is {value}: expected {len(usual)} numbers, as in --config.{name}={example}")
-    for name in ("data.heldout_share", "masking.rate"):
-        if not 0 < config[name] < 1:
-            raise ConfigError(f"config.{name} is {config[name]}: expected a share above 0 and below 1")
-    for name, most in (("erasing", 1), ("switch", 1), ("randaugment_magnitude", 10)):
-        if not 0 <= config.augment[name] <= most:
-            raise ConfigError(f"config.augment.{name} is {config.augment[name]}: expected 0 to {most}")
-    if not 0 <= config.optimizer.ema < 1:
-        raise ConfigError(f"config.optimizer.ema is {config.optimizer.ema}: expected a decay from 0 to below 1")
     if config.masking.mask_share + config.masking.random_share > 1:
         raise ConfigError("config.masking.mask_share and random_share add up to more than 1")
     if config.batch_size % config.optimizer.accumulate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 
@@ -157,12 +158,37 @@ SCHEMA = {
     },
 }
 
-# The least value of some numbers.
-AT_LEAST = {
-    0: ("seed", "eval.every", "eval.batch_size", "eval.examples", "data.max_bad_records", "optimizer.warmup",
-        "optimizer.clip", "checkpoint.keep_best", "log.hang_seconds", "augment.randaugment_std",
-        "augment.color_jitter", "augment.mixup", "augment.cutmix"),
-    1: ("steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
-        "masking.max_predictions", "augment.randaugment_layers", "augment.repeats", "squad.stride",
-        "squad.max_query", "squad.max_answer", "squad.n_best"),
-}
+
+
+class Range(NamedTuple):
+    """Values from `least` to `most` make sense of the keys `names`; `words` say so."""
+
+    words: str
+    least: float
+    most: float
+    names: tuple[str, ...]
+
+
+_ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
+# Of all numbers but the model's own, which models/spec.py checks, and those that may be anything.
+RANGES = (
+    Range("at least 0", 0, math.inf, (
+        "seed", "eval.every", "eval.batch_size", "eval.examples", "data.max_bad_records", "data.workers",
+        "optimizer.learning_rate", "optimizer.warmup", "optimizer.eps", "optimizer.weight_decay", "optimizer.clip",
+        "checkpoint.keep_best", "log.hang_seconds", "augment.randaugment_std", "augment.color_jitter", "augment.mixup",
+        "augment.cutmix", "model.norm_eps", "model.spatial_init_std",
+    )),
+    Range("at least 1", 1, math.inf, (
+        "steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
+        "masking.max_predictions", "augment.randaugment_layers", "augment.repeats", "squad.stride", "squad.max_query",
+        "squad.max_answer", "squad.n_best", "model.vocab_size",
+    )),
+    Range("0 to 10", 0, 10, ("augment.randaugment_magnitude",)),
+    Range("a share from 0 to 1", 0, 1, (
+        "augment.erasing", "augment.switch", "masking.mask_share", "masking.random_share", "data.min_scale",
+    )),
+    Range("a share from 0 to below 1", 0, _BELOW_1, ("optimizer.label_smoothing",)),
+    Range("a share above 0 and at most 1", _ABOVE_0, 1, ("data.eval_crop",)),
+    Range("a share above 0 and below 1", _ABOVE_0, _BELOW_1, ("data.heldout_share", "masking.rate")),
+    Range("a decay from 0 to below 1", 0, _BELOW_1, ("optimizer.ema", "optimizer.b1", "optimizer.b2")),
+)

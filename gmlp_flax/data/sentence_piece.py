@@ -155,7 +155,7 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
         # SentencePiece reports every failure as a RuntimeError that quotes its own code.
         if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
             raise DataError("no text to train a tokenizer on; give documents with text in them") from error
-        if "ocabulary size" not in str(error):
+        if "ocabulary size" not in str(error) and "insert_id" not in str(error):
             raise
         raise DataError(
             f"vocab_size={vocab_size} is too small: {len(SPECIAL_PIECES)} special pieces, 256 bytes and every "

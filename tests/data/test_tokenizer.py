@@ -134,5 +134,7 @@ def test_training_errors():
         Tokenizer.train([], 500)
     with pytest.raises(DataError, match="no text to train a tokenizer on"):
         Tokenizer.train([" "], 500)
+    with pytest.raises(DataError, match="vocab_size=3 is too small"):
+        Tokenizer.train(["some text"], 3)
     with pytest.raises(DataError, match="vocab_size=200 is too small: 5 special pieces, 256 bytes and every character"):
         Tokenizer.train(["some text"], 200)

@@ -281,6 +281,8 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
+    if args.repeats < 1:
+        parser.error(f"--repeats={args.repeats}: expected at least 1")
     logging.set_verbosity(logging.ERROR)
     rows: list[Row] = []
     for part in args.parts or PARTS:

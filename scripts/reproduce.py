@@ -52,6 +52,7 @@ from gmlp_flax.analysis import gathering
 from gmlp_flax.analysis.language import from_root
 from gmlp_flax.analysis.report import Report
 from gmlp_flax.analysis.reports import REPORTS, Counted, Trained
+from gmlp_flax.tasks.base import EMBEDDED
 from gmlp_flax.training import plan
 from gmlp_flax.training.errors import RunError
 
@@ -80,10 +81,17 @@ def arguments() -> argparse.Namespace:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
     args.finetune = dict(each.partition("=")[::2] for each in args.finetune)
     check_finetuning(args, REPORTS[args.name].tasks if trained else ())
+    check_path(f"--data={args.data}", args.data)
     if args.jobs < 1:
         cli.fail(f"--jobs={args.jobs}: expected a positive number")
     args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     return args
+
+
+def check_path(flag: str, data: str | None) -> None:
+    """Ends with one line where a flag names data on this machine that are not there."""
+    if data and ":" not in data and data != EMBEDDED and not os.path.exists(data):
+        cli.fail(f"{flag}: there is no such file or folder")
 
 
 def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
@@ -95,8 +103,7 @@ def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
             cli.fail(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
         if args.scale != "paper" and not data:
             cli.fail(f"--finetune={task}: give its data, --finetune={task}=PATH")
-        if data and ":" not in data and not os.path.exists(data):
-            cli.fail(f"--finetune={task}={data}: there is no such file or folder")
+        check_path(f"--finetune={task}={data}", data)
         resolved(from_root(recipes.finetuning(task, args.scale)), overrides(args.finetune_flag))
     if args.finetune_seeds and not re.fullmatch(r"\d+(,\d+)*", args.finetune_seeds):
         cli.fail(f"--finetune_seeds={args.finetune_seeds}: expected numbers, as in --finetune_seeds=0,1,2")

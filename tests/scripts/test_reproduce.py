@@ -37,6 +37,7 @@ def test_counts_need_no_runs(tmp_path):
     (("table4", "--data=x", "--finetune=cola=y"), "--finetune=cola: table4 takes sst2, mnli"),
     (("table3", "--data=x", "--finetune=sst2=y"), "--finetune=sst2: table3 takes none"),
     (("table4", "--data=x", "--finetune=sst2"), "--finetune=sst2: give its data, --finetune=sst2=PATH"),
+    (("table3", "--data=/nowhere"), "--data=/nowhere: there is no such file or folder"),
     (("table4", "--data=x", "--finetune=sst2=/nowhere"), "--finetune=sst2=/nowhere: there is no such file or folder"),
     (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_seeds=0,x"), "--finetune_seeds=0,x: expected numbers"),
     (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=--config.step=3"), "did you mean 'steps'"),

@@ -181,7 +181,7 @@ RANGES = (
     Range("at least 1", 1, math.inf, (
         "steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
         "masking.max_predictions", "augment.randaugment_layers", "augment.repeats", "squad.stride", "squad.max_query",
-        "squad.max_answer", "squad.n_best", "model.vocab_size",
+        "squad.max_answer", "squad.n_best", "model.vocab_size", "mesh.slices",
     )),
     Range("0 to 10", 0, 10, ("augment.randaugment_magnitude",)),
     Range("a share from 0 to 1", 0, 1, (

@@ -100,6 +100,7 @@ def test_group_is_no_key():
         ("data.workers", -1, "config.data.workers is -1: expected at least 0"),
         ("augment.randaugment_magnitude", 10.5, "config.augment.randaugment_magnitude is 10.5: expected 0 to 10"),
         ("masking.mask_share", -0.1, "config.masking.mask_share is -0.1: expected a share from 0 to 1"),
+        ("mesh.slices", 0, "config.mesh.slices is 0: expected at least 1"),
         ("model.vocab_size", 0, "config.model.vocab_size is 0: expected at least 1"),
         ("optimizer.accumulate", 5, "config.batch_size is 32: it must divide into 5 microbatches"),
         ("optimizer.freeze", ("(",), "config.optimizer.freeze: '(' is no regular expression"),

@@ -42,10 +42,10 @@ def test_counts_need_no_runs(tmp_path):
     (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_seeds=0,x"), "--finetune_seeds=0,x: expected numbers"),
     (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=--config.step=3"), "did you mean 'steps'"),
     (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=steps=3"), "expected --finetune_flag=--config.KEY"),
-    (("table4", "--data=x", "--", "--config.step=3"), "did you mean 'steps'"),
+    (("table4", "--data=setup.cfg", "--", "--config.step=3"), "did you mean 'steps'"),
     (("table4", "--from=x", "--finetune=sst2=y"), "--finetune=sst2 and --from=x exclude each other"),
     (("table3", "--from=/nowhere"), "/nowhere holds no run of bert, bert_rel"),
-    (("table3", "--data=x", "--jobs=0"), "--jobs=0: expected a positive number"),
+    (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0: expected a positive number"),
 ])
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     done = reproduce(f"--out={tmp_path}", *arguments)

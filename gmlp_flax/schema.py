@@ -159,7 +159,6 @@ SCHEMA = {
 }
 
 
-
 class Range(NamedTuple):
     """Values from `least` to `most` make sense of the keys `names`; `words` say so."""
 
@@ -170,7 +169,7 @@ class Range(NamedTuple):
 
 
 _ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
-# Of all numbers but the model's own, which models/spec.py checks, and those that may be anything.
+# Of numbers; most of the model's, and those of the mesh, are checked where they are used, a few may be anything.
 RANGES = (
     Range("at least 0", 0, math.inf, (
         "seed", "eval.every", "eval.batch_size", "eval.examples", "data.max_bad_records", "data.workers",

@@ -57,14 +57,12 @@ batch_script() {
 #SBATCH --signal=B:USR1@120
 
 # The signal comes to this shell alone, which so knows that the time was over and not that the run is done.
-over=
-trap 'over=yes; scancel --signal=TERM "\$SLURM_JOB_ID"' USR1
+over= again=yes
+trap 'over=yes again=yes; scancel --signal=TERM "\$SLURM_JOB_ID"' USR1
 srun --kill-on-bad-exit=1 \${SLURM_CPUS_PER_TASK:+--cpus-per-task="\$SLURM_CPUS_PER_TASK"} \\
  $(printf ' %q' "$python" -m gmlp_flax.train "$@" --multihost=on) &
-code=0
-wait \$! || code=\$?
-while kill -0 \$! 2>/dev/null; do  # a signal ended the wait, not the training
-  code=0
+while [ -n "\$again" ]; do  # a signal ends the wait, not the training
+  again= code=0
   wait \$! || code=\$?
 done
 # Code 2 is a mistake in the arguments, which another time does not mend.

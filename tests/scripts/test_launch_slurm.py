@@ -49,9 +49,11 @@ if does == "waits":
     time.sleep(60)
 sys.exit(int(does))
 """
-# Without --batch, scancel's signal goes to the steps and not to the script.
+# Without --batch, scancel's signal goes to the steps and not to the script. AFTER=end: returns when the step has ended.
 SCANCEL = """#!/bin/bash
-[ "$*" = "--signal=TERM 77" ] && kill -TERM "$(cat "{folder}/step")"
+step=$(cat "{folder}/step")
+[ "$*" = "--signal=TERM 77" ] && kill -TERM "$step"
+while [ "$AFTER" = end ] && kill -0 "$step" 2>/dev/null; do sleep 0.01; done
 """
 SCONTROL = """#!/bin/bash
 echo "$*" >>"{folder}/requeued"
@@ -118,8 +120,9 @@ def test_cpus_are_handed_on(cluster):
     assert json.loads(cluster.read("srun.json"))[1] == "--cpus-per-task=12"
 
 
-def test_end_of_the_time_saves_and_requeues(cluster):
-    launcher = cluster.start("--nodes=1", "--gpus=1", "--", "--x", does="waits")
+@pytest.mark.parametrize("after", ["", "end"])
+def test_end_of_the_time_saves_and_requeues(cluster, after):
+    launcher = cluster.start("--nodes=1", "--gpus=1", "--", "--x", does="waits", AFTER=after)
     cluster.read("srun.json")
     os.kill(int(cluster.read("shell")), signal.SIGUSR1)
     _, err = launcher.communicate(timeout=60)

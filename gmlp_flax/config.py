@@ -132,7 +132,8 @@ def validate(config: ml_collections.ConfigDict) -> None:
         value, usual = tuple(config[name]), dict(keys())[name].default
         if len(value) != len(usual) or not all(isinstance(x, kinds) and x >= least for x in value):
             example = ",".join(map(str, usual))
-            raise ConfigError(f"config.{name} is {value}: expected {len(usual)} numbers, as in --config.{name}={example}")
+            expected = f"{len(usual)} numbers, as in --config.{name}={example}"
+            raise ConfigError(f"config.{name} is {value}: expected {expected}")
     if config.masking.mask_share + config.masking.random_share > 1:
         raise ConfigError("config.masking.mask_share and random_share add up to more than 1")
     if config.batch_size % config.optimizer.accumulate:
@@ -164,7 +165,8 @@ def profiled_steps(config: ml_collections.ConfigDict) -> range:
         return range(0)
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]) <= config.steps:
-        raise ConfigError(f"config.profile.steps is {text!r}: expected FIRST:LAST, both from 1 to config.steps={config.steps}")
+        expected = f"FIRST:LAST, both from 1 to config.steps={config.steps}"
+        raise ConfigError(f"config.profile.steps is {text!r}: expected {expected}")
     return range(int(match[1]), int(match[2]) + 1)
 
 

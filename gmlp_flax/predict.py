@@ -94,9 +94,11 @@ def classify_text(trained: Trained, line: str, top: int = 5) -> Ranked:
 
     task, texts = trained.task, line.split("\t")
     if len(texts) != len(task.glue.texts):
-        raise RunError(f"the line has {len(texts)} text(s), separated by tabs, the task {len(task.glue.texts)}: {line[:60]!r}")
+        expected = f"the task {len(task.glue.texts)}"
+        raise RunError(f"the line has {len(texts)} text(s), separated by tabs, {expected}: {line[:60]!r}")
     first, second = pairs.encode_pairs(texts[:1], texts[1:] or None, task.tokenizer)
-    source = pairs.Pairs(first, second, {}, length=trained.config.model.length, tokenizer=task.tokenizer, name="the line")
+    length = trained.config.model.length
+    source = pairs.Pairs(first, second, {}, length=length, tokenizer=task.tokenizer, name="the line")
     batch = {name: np.asarray(value)[None] for name, value in source[0].items()}
     logits = jax.jit(lambda params, batch: task.scores(params, batch, None))(trained.weights, batch)
     return _rank(logits[0], task.glue.labels, top)

@@ -15,13 +15,13 @@ class Key(NamedTuple):
 
 
 SCHEMA = {
-    "task": Key("masked_lm", "what is trained", 
+    "task": Key("masked_lm", "what is trained",
                 ("masked_lm", "image_classification", "text_classification", "question_answering")),
     "steps": Key(1000, "optimizer steps of the whole run"),
     "seed": Key(0, "with the step, determines every batch, mask, augmentation and dropped branch"),
     "batch_size": Key(32, "examples a step, over all devices and microbatches"),
     "init_from": Key("", "run folder or checkpoint whose parameters start this run; empty: fresh"),
-    "init_parameters": Key(True, "False: a finetuning run takes the model and vocabulary of init_from alone, a baseline"),
+    "init_parameters": Key(True, "False: finetuning takes the model and vocabulary of init_from alone, a baseline"),
     "model": {
         "block": Key("gmlp", "the token mixer", ("gmlp", "transformer", "mixer", "resmlp", "feed_forward")),
         "layers": Key(6, "number of blocks (the paper's L)"),
@@ -58,7 +58,8 @@ SCHEMA = {
         "image_size": Key((224, 224), "images: height and width"),
         "patch_size": Key((16, 16), "images: height and width of a patch"),
         "channels": Key(3, "images: 3 for RGB, 1 for grey", (1, 3)),
-        "pool": Key("mean", "classification reads the mean of the tokens, or a cls token (ViT, DeiT, BERT)", ("mean", "cls")),
+        "pool": Key("mean", "classification reads the mean of the tokens, or a cls token (ViT, DeiT, BERT)",
+                    ("mean", "cls")),
         "pre_logits": Key(False, "images: a tanh layer between pooling and the head, as the first ViTs have"),
     },
     "data": {
@@ -177,6 +178,7 @@ RANGES = (
         "checkpoint.keep_best", "log.hang_seconds", "augment.randaugment_std", "augment.color_jitter", "augment.mixup",
         "augment.cutmix", "model.norm_eps", "model.spatial_init_std",
     )),
+    Range("a number", -math.inf, math.inf, ("squad.null_threshold",)),
     Range("at least 1", 1, math.inf, (
         "steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",
         "masking.max_predictions", "augment.randaugment_layers", "augment.repeats", "squad.stride", "squad.max_query",

@@ -54,6 +54,7 @@ BATCH = 8
 MATRICES = (2048, 4096)  # of 16 MB, as large as caches are, and of 64 MB
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # a step touches 580 MB of fresh memory: 149,000 page faults without
 
+
 def bench_step(repeats: int) -> list[Row]:
     """gMLP-S against the machine and against timm, all with memory in huge pages where the C library can (Linux)."""
     os.environ.setdefault("GLIBC_TUNABLES", HUGE_PAGES)  # read as the workers start
@@ -228,7 +229,9 @@ def bench_text(repeats: int) -> list[Row]:
             made = prepared.Prepared(folder)
             rows = [
                 row("the bare tokenizer", [made.tokens / value / 1e6 for value in seconds["bare"]], "M tokens/s"),
-                row("tokenised, written and packed, of that", ratios(seconds["bare"], seconds["prepared"]), "", ">= 0.8"),
+                row(
+                    "tokenised, written and packed, of that", ratios(seconds["bare"], seconds["prepared"]), "", ">= 0.8"
+                ),
             ]
             for length, batch in ((128, 2048), (512, 256)):
                 with packing.train_batches(packing.Packing(made, length), seed=0, start=0, batch_size=batch) as batches:
@@ -252,7 +255,9 @@ def bench_compile(_repeats: int) -> list[Row]:
     lowered_after = time.perf_counter() - begin
     lowered.compile()
     total = time.perf_counter() - begin
-    return [row("gMLP-xlarge: lower", [lowered_after], "s"), row("gMLP-xlarge: lower and compile", [total], "s", "< 60")]
+    return [
+        row("gMLP-xlarge: lower", [lowered_after], "s"), row("gMLP-xlarge: lower and compile", [total], "s", "< 60"),
+    ]
 
 
 def bench_loop(_repeats: int) -> list[Row]:
@@ -266,8 +271,9 @@ def bench_loop(_repeats: int) -> list[Row]:
 
 
 PARTS = {
-    "step": bench_step, "device": bench_device, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text, "images": bench_images,
-    "finetune": bench_finetune, "memory": bench_memory, "compile": bench_compile, "loop": bench_loop,
+    "step": bench_step, "device": bench_device, "toeplitz": bench_toeplitz, "long": bench_long, "text": bench_text,
+    "images": bench_images, "finetune": bench_finetune, "memory": bench_memory, "compile": bench_compile,
+    "loop": bench_loop,
 }
 
 
@@ -291,7 +297,8 @@ def main() -> None:
         print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}")
         for entry in found:
             figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
-            print(f"  {entry['name']:<60}{figures}  {entry['unit']}" + (f"  (goal {entry['goal']})" if entry["goal"] else ""))
+            goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
+            print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}")
     if args.json:
         with open(args.json, "w") as file:
             json.dump(rows, file, indent=2)

@@ -38,7 +38,7 @@ OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory")
 
 
 class Device(NamedTuple):
-    """How one kind of device is measured: type of activations, side of the large product, batches, steps timed at once."""
+    """How a kind of device is measured: type of activations, side of the large product, batches, steps at once."""
 
     dtype: str
     matrix: int
@@ -98,7 +98,9 @@ def rows_of(name: str, options: ConfigDict, peer: str, goal: str, device: Device
         row(f"one large {device.dtype} product", [rate / 1e12 for rate in product], "TFLOP/s"),
         row(f"{title}: step", [1e3 * value for value in steps], "ms"),
         row(f"{title}: rate", [examples / value for value in steps], unit),
-        row(f"{name}: model FLOPs, of the product's rate", ratios([flops / value for value in steps], product), "", goal),
+        row(
+            f"{name}: model FLOPs, of the product's rate", ratios([flops / value for value in steps], product), "", goal
+        ),
         row(f"{name}: memory at its peak", [best.peak / 1e9], "GB"),
     ]
     return rows + (_peer(name, peer, steps, best.batch, device, repeats) if peer else [])

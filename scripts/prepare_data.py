@@ -44,7 +44,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--shard_bytes", type=int, default=prepare.SHARD_BYTES, help="bytes of the corpus in a shard (%(default)s)"
     )
-    parser.add_argument("--cache", default=cache.default_folder(), help="where trained tokenizers are kept (%(default)s)")
+    where = "where trained tokenizers are kept (%(default)s)"
+    parser.add_argument("--cache", default=cache.default_folder(), help=where)
     options = parser.parse_args()
     for name in ("vocab_size", "tokenizer_sample", "workers", "shard_bytes"):
         if getattr(options, name) < 1:

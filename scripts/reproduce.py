@@ -22,9 +22,9 @@ NAME:
     figure10                          tiny attention in a pair of sentences; needs --finetune=mnli
 
 The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without
-a network. It says what was scaled down, and of each ordering of the paper whether it holds for every pair of seeds. Runs
-are trained by `scripts/sweep.py --sweep=configs/sweeps/NAME.py:SCALE` in --runs (runs/reproduce/NAME-SCALE): the same
-command goes on where a killed one stopped. --from trains nothing and reads a folder of runs, or those that a glob
+a network. It says what was scaled down, and of each ordering of the paper whether it holds for every pair of seeds.
+Runs are trained by `scripts/sweep.py --sweep=configs/sweeps/NAME.py:SCALE` in --runs (runs/reproduce/NAME-SCALE): the
+same command goes on where a killed one stopped. --from trains nothing and reads a folder of runs, or those that a glob
 pattern names, in quotes. --scale=paper first prints what its runs would take on --topology; it needs C4.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model as configs/finetune_glue.py and finetune_squad.py

@@ -93,6 +93,7 @@ def test_group_is_no_key():
         ("optimizer.ema", 1.0, "config.optimizer.ema is 1.0: expected a decay from 0 to below 1"),
         ("optimizer.clip", -1.0, "config.optimizer.clip is -1.0: expected at least 0"),
         ("optimizer.b2", 1.0, "config.optimizer.b2 is 1.0: expected a decay from 0 to below 1"),
+        ("squad.null_threshold", float("nan"), "config.squad.null_threshold is nan: expected a number"),
         ("optimizer.learning_rate", float("nan"), "config.optimizer.learning_rate is nan: expected at least 0"),
         ("optimizer.label_smoothing", 1.0, "config.optimizer.label_smoothing is 1.0: expected a share from 0 to below 1"),
         ("data.min_scale", 2.5, "config.data.min_scale is 2.5: expected a share from 0 to 1"),

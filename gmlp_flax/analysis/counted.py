@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = (
-    "M parameters", "paper's M parameters", "difference of M parameters", "GFLOPs", "paper's GFLOPs", "difference of GFLOPs",
+    "M parameters", "paper's M parameters", "difference of M parameters",
+    "GFLOPs", "paper's GFLOPs", "difference of GFLOPs",
 )
 NOTE = "Differences are ours - the paper's. Nothing was trained."
 ACCURACIES = (
-    "Top-1 accuracies are the paper's (ImageNet-1K, no extra data, a spread of about 0.1 between runs): none was measured "
-    "here. Its multiply-adds stand as two operations each."
+    "Top-1 accuracies are the paper's (ImageNet-1K, no extra data, a spread of about 0.1 between runs): none was "
+    "measured here. Its multiply-adds stand as two operations each."
 )
 
 

@@ -36,7 +36,8 @@ def matrices(trained: folder.Trained) -> np.ndarray:
 
     blocks, block = trained.weights["encoder"]["blocks"], trained.config.model.block
     if block not in ("gmlp", "resmlp"):
-        raise RunError(f"the run's config.model.block is {block!r}, which has no spatial filters: give one of gmlp or resmlp")
+        what = f"the run's config.model.block is {block!r}, which has no spatial filters"
+        raise RunError(f"{what}: give one of gmlp or resmlp")
     spatial = blocks["gate"]["spatial"] if block == "gmlp" else blocks["token_linear"]
     expanded = jax.vmap(toeplitz.expand)(spatial["taps"]) if "taps" in spatial else spatial["weight"]
     return np.asarray(expanded)
@@ -79,7 +80,7 @@ def draw_text(weights: np.ndarray) -> Figure:
 
 
 def between_patches(trained: folder.Trained) -> tuple[np.ndarray, tuple[int, int]]:
-    """The spatial weights of an image model without its cls token, [layers, patches, patches], and the patches' grid."""
+    """An image model's spatial weights without its cls token, [layers, patches, patches], and the patches' grid."""
     model = trained.config.model
     rows, columns = patch_grid(model.image_size, model.patch_size)
     return matrices(trained)[:, -rows * columns :, -rows * columns :], (rows, columns)

@@ -130,6 +130,6 @@ class Scores:
             ranked = {row: papers(row, column) for row in found if papers(row, column) is not None}
             if len(ranked) > 1:
                 rank = claims.spearman([found[row].median for row in ranked], list(ranked.values()))
-                count = len(ranked)
-                lines.append(f"{column.title}: rank correlation with the paper's column {rank:.2f} over {count} models.")
+                over = f"over {len(ranked)} models"
+                lines.append(f"{column.title}: rank correlation with the paper's column {rank:.2f} {over}.")
         return lines

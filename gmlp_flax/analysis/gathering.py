@@ -76,8 +76,9 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
 
 
 def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
-    """The finetuned runs of a table's rows, which keep all of a row's model but its length. Those that began with random
-    parameters (config.init_parameters) are none.
+    """The finetuned runs of a table's rows, which keep all of a row's model but its length.
+
+    Those that began with random parameters (config.init_parameters) are none.
 
     Args:
         pattern: of the table's runs; theirs are in PATTERN/finetuned/ANY/, as scripts/reproduce.py puts them.

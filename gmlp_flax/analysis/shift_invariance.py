@@ -2,8 +2,8 @@
 
 The paper's Figure 9 shows that matrices learned without the Toeplitz constraint (`--config.model.spatial=dense`) look
 as if they had it. Here that is a number: the share of a matrix's energy (its squared sum) that is left where each
-diagonal is replaced by its mean. It is 1 for a Toeplitz matrix and about 2/n for noise. It is read from every checkpoint
-that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` makes a curve of it.
+diagonal is replaced by its mean. It is 1 for a Toeplitz matrix and about 2/n for noise. It is read from every
+checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` makes a curve of it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> 
     Returns:
         The paths of the pictures, RUN/figures/spatial_matrices.png and toeplitz_share.png.
     """
-    figures = {"spatial_matrices.png": draw_matrices(weights), "toeplitz_share.png": draw_shares(found, weights.shape[-1])}
+    figures = {
+        "spatial_matrices.png": draw_matrices(weights), "toeplitz_share.png": draw_shares(found, weights.shape[-1]),
+    }
     return [save(figure, workdir, name) for name, figure in figures.items()]
 
 

@@ -51,8 +51,8 @@ class Filters(OneRun):
         notes = (
             *self.setting(runs[0], scale),
             "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, on itself, on "
-            "tokens after it. The paper sees layers that look forward, backward and both ways. Distance: the root of the "
-            "mean squared distance to the token, weighted by energy.",
+            "tokens after it. The paper sees layers that look forward, backward and both ways. Distance: the root of "
+            "the mean squared distance to the token, weighted by energy.",
         )
         table = Table(("layer", "before", "itself", "after", "distance (tokens)"), lines)
         return Report(self.title, notes, table, {"filters": filters.draw_text(weights)})
@@ -77,8 +77,8 @@ class ShiftInvariance(OneRun):
         )
         notes = (
             *self.setting(runs[0], scale),
-            f"Share of each W's energy (squared sum) in the means of its diagonals: 1 for a Toeplitz matrix, {noise:.3f} "
-            "for noise.",
+            "Share of each W's energy (squared sum) in the means of its diagonals: 1 for a Toeplitz matrix, "
+            f"{noise:.3f} for noise.",
         )
         figures = {
             "matrices": shift_invariance.draw_matrices(weights),

@@ -33,7 +33,7 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
 
 
 class Linear(nnx.Module):
-    """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform unless told otherwise, `bias`."""
+    """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform by default, and `bias`."""
 
     def __init__(
         self, spec: EncoderSpec, d_in: int, d_out: int, rngs: nnx.Rngs,

@@ -66,7 +66,8 @@ class MaskedLM(TextModel):
     """
 
     def __init__(
-        self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False, scale_embeddings: bool = False
+        self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False,
+        scale_embeddings: bool = False,
     ):
         super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings)
         self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
@@ -117,7 +118,7 @@ class SequenceClassifier(TextModel):
     def __call__(
         self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout as elsewhere, on what is read."""
+        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout on what is read, too."""
         encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
         states = self.hidden(tokens, encoder_key, segments, seen).astype(self.spec.precise_dtype)
         where = None if seen is None else seen[..., None]

@@ -86,6 +86,11 @@ class Task(abc.ABC):
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         """The metrics of a whole evaluation, for people; `outputs` as numpy arrays [examples, ...]."""
 
+    @property
+    @abc.abstractmethod
+    def evaluated(self) -> tuple[str, ...]:
+        """Names of those metrics of a whole evaluation by which checkpoints can be ranked."""
+
     @abc.abstractmethod
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
         """This host's share of the training batches, batch `start` first."""
@@ -100,7 +105,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def assets(self) -> dict[str, bytes]:
-        """The files that predictions need beside the parameters, by name; the run folder and each checkpoint hold them."""
+        """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """The predictions of a whole evaluation as official scorers read them: content by name. None for most tasks."""

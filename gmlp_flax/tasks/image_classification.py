@@ -118,6 +118,11 @@ class ImageClassification(Task):
             sums["real"] = weighted((best[:, :1] == real).any(-1), read * (real >= 0).any(-1))
         return sums, {}
 
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """ReaL accuracy among them where its labels are given."""
+        return "top1", "top5", "loss", *(["real"] if self.config.eval.real_labels else [])
+
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         """Top-1, top-5, ReaL accuracy and loss of the pictures that were read, and how many were not.
 

@@ -127,6 +127,10 @@ class MaskedLanguageModeling(Task):
         hits = jnp.argmax(logits, axis=-1) == masked.targets
         return {"loss": weighted(losses, weights), "accuracy": weighted(hits, weights)}
 
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        return "perplexity", "accuracy", "loss"
+
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         loss, predictions = sums["loss"]
         mean = loss / predictions
@@ -141,8 +145,8 @@ class MaskedLanguageModeling(Task):
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run folder's, the one that the config names, that of prepared data or of `config.init_from`; else one trained
-        on the text.
+        """The run folder's, the one that the config names, that of prepared data or of `config.init_from`; else one
+        trained on the text.
 
         Raises:
             DataError: two of those that are there differ, or one is damaged.

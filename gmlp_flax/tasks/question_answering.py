@@ -57,6 +57,12 @@ class QuestionAnswering(Finetuning):
         padding = batch["tokens"] == self.tokenizer.pad_id
         return jnp.where(padding[:, None], jnp.finfo(scores.dtype).min, scores)
 
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """Exact match and F1, in v2.0 those of either kind of question too, and of the windows loss and accuracy."""
+        of = ("",) if self.config.squad.version == "v1.1" else ("", "HasAns_", "NoAns_", "best_")
+        return *(f"{kind}{name}" for kind in of for name in ("exact", "f1")), "loss", "accuracy"
+
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         """F1 and exact match of all questions, in percent, and loss and accuracy of the windows.
 

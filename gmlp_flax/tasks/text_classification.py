@@ -74,6 +74,12 @@ class TextClassification(Finetuning):
             sums["right"] = weighted(is_one & says_one, known)
         return sums, {"label": predicted}
 
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """As the task is scored; a task with two parts has two accuracies."""
+        mismatched = ["accuracy_mm"] if len(self.glue.submission) == 2 else []
+        return "accuracy", "loss", *mismatched, *self.glue.scores
+
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         """Accuracy (of MNLI matched, and mismatched as `accuracy_mm`), loss, and what else GLUE reports of the task.
 

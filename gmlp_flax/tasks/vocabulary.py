@@ -14,7 +14,7 @@ TOKENIZER_FILE = "tokenizer.model"
 
 
 def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
-    """The tokenizer that a run was given: its folder's, config.data.tokenizer, or one of `more`; else the inherited one.
+    """The tokenizer that a run was given: its folder's, config.data.tokenizer, or one of `more`; else the inherited.
 
     Args:
         task: of the run.

@@ -19,7 +19,8 @@ def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:
     """Files by name to a tree of arrays: `data` uint8 [bytes] and `sha256` uint8 [32]."""
     return {
         name: {
-            "data": np.frombuffer(content, np.uint8), "sha256": np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
+            "data": np.frombuffer(content, np.uint8),
+            "sha256": np.frombuffer(hashlib.sha256(content).digest(), np.uint8),
         }
         for name, content in files.items()
     }

@@ -212,7 +212,8 @@ class Checkpoints:
                 distributed.wait_for_all(f"put {self.folder}/{step} aside")
                 self._manager.reload()
         if steps:
-            raise RunError(f"no checkpoint in {self.folder} is good (tried {', '.join(map(str, steps))}); start in a new folder")
+            tried = ", ".join(map(str, steps))
+            raise RunError(f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder")
         return None
 
     def shapes(self, step: int) -> dict:
@@ -234,9 +235,9 @@ class Checkpoints:
             return steps[-1]
         if which == "best":
             return max(steps, key=lambda step: (self._rank(self._manager.metrics(step) or {}), step))
-        if which.isdigit() and int(which) in steps:
+        if which in (known := [str(step) for step in steps]):
             return int(which)
-        raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(map(str, steps))}")
+        raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}")
 
     def _check_shapes(self, step: int, wanted: dict) -> None:
         saved = traverse_util.flatten_dict(self.shapes(step), sep="/")

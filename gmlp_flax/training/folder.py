@@ -88,6 +88,17 @@ def describe(workdir: str, config: ConfigDict, files: Files) -> None:
     write_files(workdir, files, replace=True)
 
 
+def check_metric(config: ConfigDict, task: Task) -> None:
+    """Refuses a `config.checkpoint.metric` that the task's evaluations do not find: no checkpoint would be the best.
+
+    Raises:
+        RunError: naming those that they do.
+    """
+    known = [*task.evaluated, *(f"ema_{name}" for name in task.evaluated if config.optimizer.ema)]
+    if config.checkpoint.metric and config.checkpoint.metric not in known:
+        raise RunError(f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}")
+
+
 def open_checkpoints(
     config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False
 ) -> Checkpoints:
@@ -136,7 +147,7 @@ def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) 
 
 
 def mesh_here(config: ConfigDict) -> Mesh:
-    """The run's mesh where the devices here make it; else all of them in one axis, so that a pod's run loads anywhere."""
+    """The run's mesh where the devices here make it; else all in one axis, so that a pod's run loads anywhere."""
     try:
         return partition.make_mesh(config.mesh)
     except RunError:

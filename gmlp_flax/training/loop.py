@@ -60,6 +60,7 @@ class Run:
         folder.make(workdir)
         self.config, self.workdir = config, workdir
         self.task = tasks.create(config, workdir, inherited)
+        folder.check_metric(config, self.task)
         self.shapes = model_shapes(self.task)
         partition.check_parameters(self.shapes, self.mesh, rules)
         self.optimizer = optimizer.make(config, self.shapes)
@@ -180,7 +181,8 @@ class Run:
     def _evaluate(self, state: TrainState, done: int) -> None:
         metrics, _ = self.evaluator(state.params, state.ema, self.watchdog.alive)
         self.metrics.write({"step": done, "eval": metrics})
-        self.progress.say(f"step {done}  held out: " + "  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+        figures = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        self.progress.say(f"step {done}  held out: {figures}")
         for tracker in self.trackers:
             tracker.log(done, {f"eval/{name}": value for name, value in metrics.items()})
 
@@ -214,8 +216,8 @@ class Run:
         return result
 
     def _shares(self) -> dict[str, float]:
-        """Share of the time between the first step and the last, without evaluation, in which the device may have waited
-        for data, reports or checkpoints: an upper bound."""
+        """Shares of the time from the first step to the last, without evaluation, in which the device may have waited
+        for data, reports or checkpoints: upper bounds."""
         elapsed = time.perf_counter() - self.started - self.seconds["evaluation"]
         return {name: round(self.seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}
 

@@ -65,7 +65,8 @@ class MetricsFile:
         if not os.path.exists(path):
             return []
         with open(path, "rb") as file:
-            return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(file, 1) if line.endswith(b"\n")]
+            whole = [line for line in file if line.endswith(b"\n")]  # the last may be cut off
+            return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(whole, 1)]
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends a line, at once."""
@@ -87,7 +88,8 @@ def _parsed(line: bytes, place: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict) or not isinstance(value.get("step"), int):
-        raise RunError(f"{place} is damaged: {line[:40]!r} is no JSON object with a step; remove that line and run again")
+        what = f"{line[:40]!r} is no JSON object with a step"
+        raise RunError(f"{place} is damaged: {what}; remove that line and run again")
     return value
 
 
@@ -200,7 +202,8 @@ def trackers(config: ConfigDict, folder: str) -> list[Tracker]:
             try:
                 found.append(make())
             except ImportError:
-                raise RunError(f"config.log.{extra} is set, but it is not installed: pip install -e .[{extra}]") from None
+                mend = f"pip install -e .[{extra}]"
+                raise RunError(f"config.log.{extra} is set, but it is not installed: {mend}") from None
     return found
 
 

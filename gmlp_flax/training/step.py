@@ -106,4 +106,5 @@ def make_eval_step(task: Task, mesh: Mesh) -> Callable[[Any, Batch, Sums], tuple
 
     sharded, replicated = partition.over_batch(mesh), partition.replicated(mesh)
     # Parameters stay as they lie.
-    return jax.jit(step, donate_argnums=2, in_shardings=(None, sharded, replicated), out_shardings=(replicated, sharded))
+    given, found = (None, sharded, replicated), (replicated, sharded)
+    return jax.jit(step, donate_argnums=2, in_shardings=given, out_shardings=found)

@@ -92,7 +92,9 @@ def _fresh(task: Task, prefixes: tuple[str, ...], mesh: Mesh) -> dict[str, jax.A
         flat = traverse_util.flatten_dict(task.init(key), sep="/")
         return {name: leaf for name, leaf in flat.items() if name.startswith(prefixes)}
 
-    return jax.jit(chosen, out_shardings=partition.replicated(mesh))(jax.random.key(task.config.seed)) if prefixes else {}
+    if not prefixes:
+        return {}
+    return jax.jit(chosen, out_shardings=partition.replicated(mesh))(jax.random.key(task.config.seed))
 
 
 def adapt(

@@ -37,6 +37,7 @@ def pictures(tmp_path):
         (["--config.init_from=/nowhere"], ["config.init_from is /nowhere", "expected a run folder"]),
         (["--config.batch_size=6", "--config.optimizer.accumulate=4"], ["config.batch_size is 6", "4 microbatches"]),
         (["--config.seed=-1"], ["config.seed is -1", "at least 0"]),
+        (["--config.checkpoint.metric=perplexty"], ["checkpoint.metric is 'perplexty'", "one of perplexity, accuracy"]),
         (["--config.optimizer.freeze=/spatail/"], ["config.optimizer.freeze: '/spatail/' matches no parameter"]),
     ],
     ids=lambda value: value[0].partition("=")[0].rpartition(".")[2] if value[0].startswith("--") else "",

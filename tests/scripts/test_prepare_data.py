@@ -113,11 +113,11 @@ def test_mistakes_are_one_line(folder, tmp_path):
     assert "holds another preparation: heldout_share 0.0, not 0.5" in error(text, out, model, "--heldout_share=0.5")
 
 
-def kill_at_work(command, folder, rng, at_random) -> None:
-    """Starts the command and kills it: at any moment, or after it has finished one to three shards more."""
+def kill_at_work(command, folder, rng, within=None) -> None:
+    """Starts the command and kills it: `within` so many seconds, or after it has finished one to three shards more."""
     process, before = start(*command), len(list(folder.glob("unfinished/shard-*.json")))
-    if at_random:
-        time.sleep(rng.uniform(0, 1))
+    if within is not None:
+        time.sleep(rng.uniform(0, within))
     else:
         wanted = before + rng.randint(1, 3)
         while process.poll() is None and len(list(folder.glob("unfinished/shard-*.json"))) < wanted:
@@ -131,11 +131,14 @@ def kill_at_work(command, folder, rng, at_random) -> None:
 def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, files):
     text = write_corpus(tmp_path / "text", files, 300, 400)
     command = [text, f"--tokenizer={folder}/t.model", "--shard_bytes=100000"]
+    begin = time.perf_counter()
     whole = run(*command, f"--out={tmp_path}/whole", "--workers=1")
     assert whole.returncode == 0, whole.stderr
+    while_it_starts = (time.perf_counter() - begin) / 3  # or a little later, whatever the machine
     killed, rng = tmp_path / "killed", random.Random(kills)
     for kill in range(kills):
-        kill_at_work([*command, f"--out={killed}", f"--workers={1 + kill % 3}"], killed, rng, at_random=kill % 4 == 3)
+        within = while_it_starts if kill % 4 == 3 else None
+        kill_at_work([*command, f"--out={killed}", f"--workers={1 + kill % 3}"], killed, rng, within)
         if is_prepared(killed):  # on a busy machine it may come to its end before the signal
             assert kill > kills // 3, "finished too early to be killed so often: give it more files"
             break

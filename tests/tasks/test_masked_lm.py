@@ -173,6 +173,7 @@ def test_wrong_denominator_is_noticed(text_task, params, monkeypatch):
 def test_summary_of_a_hopeless_model(text_task):
     metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {})
     assert metrics == {"perplexity": math.inf, "accuracy": 0.0, "loss": 800.0, "predictions": 10, "examples": 3}
+    assert {*text_task.evaluated, "predictions", "examples"} == set(metrics)
 
 
 def test_training_loss_is_a_sum(text_task, params):

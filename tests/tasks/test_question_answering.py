@@ -155,8 +155,10 @@ def test_an_oracle(folder):
         "exact": 100.0, "f1": 100.0, "total": len(task.windows("heldout").questions), "loss": 0.5, "accuracy": 0.5,
         "windows": 6,
     }
+    assert set(task.evaluated) == {"exact", "f1", "loss", "accuracy"}
     task = make(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(task))
+    assert len(task.evaluated) == 10 and set(task.evaluated) < set(metrics)
     assert metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
     doubtful = task.summarize(SUMS, oracle(task, 100))
     assert doubtful["NoAns_exact"] == 100 and doubtful["HasAns_exact"] == 0 and doubtful["best_exact"] == 100

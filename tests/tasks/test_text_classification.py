@@ -193,6 +193,7 @@ def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
     hits = outputs["label"] == [*(i % 3 for i in range(10)), *(i % 3 for i in range(7))]
     assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
     assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
+    assert {*task.evaluated, "examples"} == set(metrics)
     files = task.prediction_files(outputs)
     assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
     assert [content.count(b"\n") for content in files.values()] == [11, 8]
@@ -210,7 +211,7 @@ def test_scores_beside_accuracy(vocabulary, tmp_path, name):
     task = TextClassification(options, str(tmp_path))
     metrics, outputs = Evaluator(task, make_mesh())(undecided(task))
     labels, predicted = np.arange(20) % 2, outputs["label"]
-    assert 0 < predicted.sum() < 20
+    assert 0 < predicted.sum() < 20 and {*task.evaluated, "examples"} == set(metrics)
     if name == "cola":
         assert metrics["matthews"] == pytest.approx(np.corrcoef(labels, predicted)[0, 1]) and "f1" not in metrics
     else:

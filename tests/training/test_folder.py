@@ -38,6 +38,18 @@ def test_parameter_source_of_nothing(tmp_path):
             folder.parameter_source(str(path))
 
 
+def test_metric_that_evaluations_do_not_find(text_task):
+    config = text_task.config.copy_and_resolve_references()  # other tests share the task
+    for metric, ema in (("", 0.0), ("loss", 0.0), ("accuracy", 0.9), ("ema_perplexity", 0.9)):
+        config.checkpoint.metric, config.optimizer.ema = metric, ema
+        folder.check_metric(config, text_task)
+    for metric in ("ema_perplexity", "perplexty", "top1"):
+        config.checkpoint.metric, config.optimizer.ema = metric, 0.0
+        message = f"^config.checkpoint.metric is '{metric}': expected one of perplexity, accuracy, loss$"
+        with pytest.raises(RunError, match=message):
+            folder.check_metric(config, text_task)
+
+
 @pytest.mark.parametrize(
     ("task", "metric", "ranks"),
     [

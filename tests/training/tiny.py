@@ -48,7 +48,7 @@ class Line(Task):
     """Fits y = x kernel + bias by the squared error. Examples carry weights, as sequences carry masked tokens."""
 
     metrics = ("loss", "noise")
-    best, unit = ("loss", "min"), "examples"
+    best, unit, evaluated = ("loss", "min"), "examples", ("loss",)
 
     def module(self, rngs):
         raise NotImplementedError

@@ -1,0 +1,58 @@
+"""Names of published models to config files that build them; what smaller scales have in common."""
+
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import recipes
+from gmlp_flax.models.sizes import PUBLISHED
+
+
+@pytest.mark.parametrize(
+    ("model", "scale", "path"),
+    [
+        ("sgu", "paper", "configs/c4_ablation.py:sgu"),
+        ("sgu", "cpu", "configs/c4_ablation.py:sgu,scale=small"),
+        ("gmlp_base", "gpu", "configs/c4_bert.py:gmlp_base,scale=gpu"),
+        ("gmlp_s", "paper", "configs/imagenet.py:gmlp_s"),
+        ("gmlp_s", "cpu", "configs/cifar10.py:gmlp,scale=small"),
+    ],
+)
+def test_where_a_published_model_is_trained(model, scale, path):
+    assert recipes.published(model, scale) == path
+    file, _, arg = path.partition(":")
+    trained = gmlp_config.from_file(file, arg)
+    gmlp_config.validate(trained)
+    published = PUBLISHED[model].spec
+    assert trained.model.block == published.block
+    assert (trained.model.layers == published.layers) == (scale == "paper")
+
+
+def test_a_finetuning_is_small_at_both_smaller_scales():
+    assert recipes.finetuning("sst2", "paper") == "configs/finetune_glue.py:sst2"
+    assert {recipes.finetuning("squad_v1.1", scale) for scale in ("cpu", "gpu")} == {
+        "configs/finetune_squad.py:v1.1,scale=small"
+    }
+
+
+@pytest.mark.parametrize("name", [recipes.published, recipes.finetuning])
+def test_a_scale_that_there_is_not(name):
+    model = "sgu" if name is recipes.published else "sst2"
+    with pytest.raises(gmlp_config.ConfigError, match=r"argument is 'tpu': expected one of cpu, gpu, paper"):
+        name(model, "tpu")
+
+
+def test_the_deepest_are_for_the_papers_scale_alone():
+    points = {scale: recipes.by_depth(("gmlp_18",), ("gmlp_144",), scale) for scale in ("cpu", "gpu", "paper")}
+    assert [len(points[scale]) for scale in ("cpu", "gpu", "paper")] == [2, 3, 6]
+    assert {point["config"] for point in points["paper"]} == {
+        "configs/c4_ablation.py:gmlp_18", "configs/c4_ablation.py:gmlp_144",
+    }
+
+
+@pytest.mark.parametrize("tokens", [128, 512])
+def test_small_language_models_see_the_same_tokens_a_step(tokens):
+    config = gmlp_config.default()
+    recipes.small_language(config, "small", 3e-3, tokens, {"layers": 2})
+    assert config.batch_size * tokens == 2048 and config.eval.examples * tokens == 2048 * 128
+    assert config.masking.max_predictions == -(-15 * tokens // 100)
+    assert (config.model.layers, config.model.length, config.optimizer.learning_rate) == (2, tokens, 3e-3)

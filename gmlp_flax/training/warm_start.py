@@ -37,7 +37,8 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
         workdir: the run folder. A run that goes on finds there what it took over, and does not need the other one.
 
     Returns:
-        The config with the other run's model, as far as the task inherits it; and the task's shared files.
+        The config with the other run's model, as far as the task inherits it; and the task's shared files. What the
+        config says otherwise, beside its defaults, is named on standard error.
 
     Raises:
         RunError: there is no such run or checkpoint.
@@ -53,7 +54,12 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
         files = {name: content for name, content in source.read_files(step).items() if name in task.shared_assets}
         source.close()
     config = config.copy_and_resolve_references()
-    config.model.update({key: old_config.model[key] for key in task.inherits})
+    taken, usual = {key: old_config.model[key] for key in task.inherits}, config_lib.default().model
+    unheard = [key for key in taken if config.model[key] not in (taken[key], usual[key])]
+    if unheard:
+        what = ", ".join(f"{key} {taken[key]!r} (not {config.model[key]!r})" for key in unheard)
+        distributed.say(f"note: the model is that of {config.init_from}: config.model's {what}")
+    config.model.update(taken)
     return config, files
 
 

@@ -179,6 +179,18 @@ def test_a_finetuning_run_takes_over_model_and_vocabulary(text_run, tmp_path):
     assert files == {"tokenizer.model": (text_run / "tokenizer.model").read_bytes()}
 
 
+def test_what_is_given_of_the_model_in_vain_is_said(text_run, tmp_path, capsys):
+    warm_start.inherit(finetuning(text_run, length=12), str(tmp_path))
+    assert capsys.readouterr().err == ""
+    old = gmlp_config.load(str(text_run / "config.json"))
+    config, _ = warm_start.inherit(finetuning(text_run, d_model=48, gate="linear", layers=old.model.layers), str(tmp_path))
+    assert (config.model.d_model, config.model.gate) == (old.model.d_model, old.model.gate)
+    assert capsys.readouterr().err == (
+        f"note: the model is that of {text_run}: config.model's d_model {old.model.d_model} (not 48), "
+        "gate 'split' (not 'linear')\n"
+    )
+
+
 def test_a_run_that_goes_on_does_not_need_the_other_one(text_run, tmp_path):
     config, _ = warm_start.inherit(finetuning(text_run), str(tmp_path))
     (tmp_path / "config.json").write_text(gmlp_config.to_json(config))

@@ -11,6 +11,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import sweep
 from gmlp_flax.data.sentence_tasks import TASKS
 from tests.runs.command import assert_done, assert_only_one_line, final_state, metrics
+from tests.runs.processes import run_two
 from tests.training import tiny
 
 SST2 = "--config=configs/finetune_glue.py:sst2"
@@ -105,6 +106,13 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     assert [index for index, _ in predicted] == [str(i) for i in range(30)]
     hits = [label == row[1] for (_, label), row in zip(predicted, rows, strict=True)]
     assert sum(hits) / 30 == pytest.approx(scored["accuracy"])
+
+    # By two processes, of which each has half of the examples: the first writes for both.
+    both = [f"--workdir={finetuned}", f"--predictions={tmp_path / 'by_two'}"]
+    first, second = run_two(commands, *both, module="evaluate")
+    assert json.loads(first.stdout.splitlines()[-1])["eval"] == pytest.approx(scored, rel=2e-4)
+    assert "eval" not in second.stdout and "wrote" not in second.stderr
+    assert (tmp_path / "by_two" / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()
 
 
 @pytest.mark.slow

@@ -55,6 +55,15 @@ def test_two_processes_train_as_one(by_two, by_one):
     assert sorted(path.name for path in by_two.iterdir()) == sorted(path.name for path in by_one.iterdir())
 
 
+def test_two_processes_evaluate_as_one(commands, by_one, by_two):
+    for run in (by_one, by_two):
+        first, second = run_two(commands, f"--workdir={run}", module="evaluate")
+        assert "eval" not in second.stdout  # Gloo speaks there of its connections
+        found, expected = json.loads(first.stdout.splitlines()[-1]), json.loads((run / "result.json").read_text())
+        assert found["step"] == expected["step"] == 60
+        assert found["eval"] == pytest.approx(expected["eval"], rel=2e-4)
+
+
 def test_checkpoints_go_from_two_processes_to_one_and_back(commands, text, by_two, by_one, tmp_path):
     """Back to a state that the processes cut between them."""
     flags = [text, *FLAGS, "--config.steps=80"]

@@ -183,7 +183,8 @@ def test_what_is_given_of_the_model_in_vain_is_said(text_run, tmp_path, capsys):
     warm_start.inherit(finetuning(text_run, length=12), str(tmp_path))
     assert capsys.readouterr().err == ""
     old = gmlp_config.load(str(text_run / "config.json"))
-    config, _ = warm_start.inherit(finetuning(text_run, d_model=48, gate="linear", layers=old.model.layers), str(tmp_path))
+    given = finetuning(text_run, d_model=48, gate="linear", layers=old.model.layers)
+    config, _ = warm_start.inherit(given, str(tmp_path))
     assert (config.model.d_model, config.model.gate) == (old.model.d_model, old.model.gate)
     assert capsys.readouterr().err == (
         f"note: the model is that of {text_run}: config.model's d_model {old.model.d_model} (not 48), "

@@ -22,6 +22,8 @@ FINETUNED = "finetuned"  # folder, beside the runs of a table, of what they were
 # What may differ between the runs of one table: how they were run, and what was chosen for a row.
 FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
 CHOSEN = "optimizer.learning_rate"
+# What finetuned runs have in common of the keys of FREE: how a model reads sentences.
+READING = tuple(f"model.{key}" for key in ("length", "dropout", "attention_dropout", "mask_padding", "pool", "pooler"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +66,7 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     """
     runs: dict[tuple[str, int], Run] = {}
     for run in _runs(pattern, rows, IDENTITY):
-        if twin := runs.get((run.row, run.config.seed)):
-            both = f"{twin.path} and {run.path} are both the row {run.row} with seed {run.config.seed}"
-            raise RunError(f"{both}: leave one out")
-        runs[run.row, run.config.seed] = run
+        _refuse_twin(runs, (run.row, run.config.seed), run, f"the row {run.row}")
     found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
     if not found:
         raise RunError(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
@@ -83,10 +82,21 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
     Args:
         pattern: of the table's runs; theirs are in PATTERN/finetuned/ANY/, as scripts/reproduce.py puts them.
         rows: each row's config, that it was pretrained with.
+
+    Raises:
+        RunError: two are the same, or a task's runs with one batch differ in more than row, seed and rate.
     """
     found: dict[str, list[Run]] = {row: [] for row in rows}
+    same: dict[tuple, Run] = {}
+    alike: dict[tuple, Run] = {}
+    keys = [key for key, _ in config_lib.keys() if key not in (CHOSEN, "init_from") and not key.startswith(FREE)]
     for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, MODEL):
-        if run.config.init_from and run.config.init_parameters:
+        config = run.config
+        if config.init_from and config.init_parameters:
+            task = task_of(config), config.batch_size
+            key = run.row, *task, config[CHOSEN], config.init_from, config.seed
+            _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
+            _compare(alike.setdefault(task, run), run, [*keys, *READING])
             found[run.row].append(run)
     return found
 
@@ -109,6 +119,12 @@ def _run_folders(pattern: str) -> Iterator[str]:
     for path in sorted(glob.glob(os.path.expanduser(pattern))):
         inside = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else []
         yield from (each for each in (path, *inside) if os.path.isfile(os.path.join(each, folder.CONFIG_FILE)))
+
+
+def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, what: str) -> None:
+    if key in known:
+        raise RunError(f"{known[key].path} and {run.path} are both {what} with seed {run.config.seed}: leave one out")
+    known[key] = run
 
 
 def _check_alike(runs: Sequence[Run]) -> None:

@@ -76,6 +76,36 @@ def test_what_may_differ(tmp_path):
     assert len(gathering.find(str(tmp_path), ROWS)) == 3
 
 
+def tuned(gate="split", **changes):
+    """A config of a model finetuned on SST-2."""
+    return config(gate, **{"task": "text_classification", "init_from": "anywhere", "model.length": 64, **changes})
+
+
+def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
+    folder = tmp_path / "finetuned" / "sst2"
+    write_run(folder / "a", tuned())
+    write_run(folder / "b", tuned("additive", seed=1, **{"optimizer.learning_rate": 0.5, "init_from": "elsewhere"}))
+    write_run(folder / "c", tuned(batch_size=8, steps=4, **{"optimizer.warmup": 1, "log.every": 7}))
+    write_run(folder / "d", tuned(**{"glue.task": "rte", "model.length": 32}))
+    write_run(folder / "e", tuned(init_from="another seed's"))
+    write_run(folder / "random", tuned(init_parameters=False, steps=99))
+    found = gathering.find_finetuned(str(tmp_path), ROWS)
+    assert {row: len(runs) for row, runs in found.items()} == {"split": 4, "additive": 1}
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
+    ({"seed": 1, "steps": 9}, "runs of different configs: steps is 8 in .*a and 9 in .*b: give runs that differ"),
+    ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
+    ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
+])
+def test_finetuned_runs_that_cannot_stand_in_one_table(tmp_path, changes, message):
+    write_run(tmp_path / "finetuned" / "sst2" / "a", tuned())
+    write_run(tmp_path / "finetuned" / "sst2" / "b", tuned(**changes))
+    with pytest.raises(RunError, match=message):
+        gathering.find_finetuned(str(tmp_path), ROWS)
+
+
 def test_no_run_of_any_row(tmp_path):
     write_run(tmp_path / "z", config("linear"))
     for pattern in (str(tmp_path), f"{tmp_path}/none"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -82,7 +84,7 @@ def parse_flags(argv: list[str]) -> list[str]:
     `--config=RUN/config.json` is read by the config module, which is a config file for exactly that.
     """
     if "--help_config" in argv:
-        print(config.help_text())
+        explained(print, config.help_text())
         raise SystemExit(0)
     given = config_argument(argv)
     path = given.partition(":")[0]
@@ -149,14 +151,28 @@ def run(
 
 @contextlib.contextmanager
 def explaining() -> Iterator[None]:
-    """Errors that are the user's to mend end the program with one line."""
+    """Errors that are the user's to mend end the program with one line; it ends in silence where nobody reads it."""
     try:
         yield
+        sys.stdout.flush()
     except USER_ERRORS as error:
         fail(error)
+    except BrokenPipeError:
+        if not _is_cut_off():
+            raise
+        # As where `head` has read enough. What is left goes nowhere, and the exit code is SIGPIPE's.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _is_cut_off() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return bool(output.poll(0))
 
 
 def explained(main: Callable, *args: object) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 
+from gmlp_flax import cli
 from gmlp_flax.models import sizes
 
 
@@ -31,7 +31,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Parameters and FLOPs of the published models.")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     args = parser.parse_args()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends in silence where `head` has read enough
     if args.json:
         print(json.dumps(rows(), indent=2))
         return
@@ -47,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    cli.explained(main)

@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, which import neither JAX nor the data before flags are right."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,21 @@ def test_interrupt_has_its_own_exit_code(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.explained(interrupted)
     assert caught.value.code == 130 and capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_reader_that_has_gone_ends_it_in_silence():
+    """As of `python -m gmlp_flax.train --help_config | true`."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "gmlp_flax.train", "--help_config"]
+    with os.fdopen(theirs, "wb") as output:
+        done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, timeout=120)
+    assert done.stderr == b"" and done.returncode == 128 + signal.SIGPIPE
+
+
+def test_another_broken_pipe_is_not_hidden(capfd):
+    def broken():
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        cli.explained(broken)

@@ -118,13 +118,20 @@ def test_sweeps_of_the_papers_tables(table, rows, seeds):
 
 
 def test_sweep_that_chose_rates():
-    """Each row's rate is the best of those tried unless the config says why, and the rows are Table 3's and aMLP."""
+    """Five rates a row, two of them with two seeds for longer, of which the config has one; the rows are its rows."""
     make = runpy.run_path("configs/sweeps/table3_rates.py")["get_sweep"]
-    points = make()
-    assert len(set(map(sweep.name, points))) == len(points) == 9 * 5
     known = runpy.run_path("configs/c4_ablation.py")["SMALL_RATES"]
-    assert [point["config"] for point in make("0.5")] == [f"configs/c4_ablation.py:{row},scale=small" for row in known]
-    assert set(known.values()) <= {point["optimizer.learning_rate"] for point in points}
+    first, second = make(), make("second")
+    for points, each in ((first, 5), (second, 2 * 2)):
+        assert len(set(map(sweep.name, points))) == len(points) == len(known) * each
+    for row, rate in known.items():
+        tried, finalists = (
+            {point["optimizer.learning_rate"] for point in points if f":{row}," in point["config"]}
+            for points in (first, second)
+        )
+        assert rate in finalists < tried
+    with pytest.raises(ConfigError, match="^the config's argument is 'third': expected one of first, second$"):
+        make("third")
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,35 @@
-"""Table 3's rows and aMLP in small at each of several peak rates, for 400 steps: how their own rates were chosen.
+"""How the peak rates of Table 3's rows and of aMLP in small were chosen (SMALL_RATES in configs/c4_ablation.py).
 
     python scripts/sweep.py --sweep=configs/sweeps/table3_rates.py --out=runs/rates --config.data.train=books.jsonl.xz
 
-ARGUMENT: rates with commas between them; 1e-3,2e-3,4e-3,8e-3,1.6e-2 unless given. Their seed, 100, is not one of
-Table 3's. Set the best of each row as SMALL_RATES in configs/c4_ablation.py.
+ARGUMENT: `first` (default), five rates a row for 400 steps; or `second`, the best two of them for all 900 steps with two
+seeds, whose mean decides. No seed is one of Table 3's.
 """
 
 from gmlp_flax import recipes, sweep
+from gmlp_flax.config import arguments
 
-ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu", "amlp_36")
+GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+FINALISTS = {
+    "bert": (4e-3, 8e-3),
+    "bert_rel": (4e-3, 8e-3),
+    "bert_rel_only": (8e-3, 1.6e-2),
+    "mixer": (4e-3, 8e-3),
+    "linear": (1e-3, 2e-3),
+    "additive": (8e-3, 1.6e-2),
+    "multiplicative": (8e-3, 1.6e-2),
+    "sgu": (8e-3, 1.6e-2),
+    "amlp_36": (2e-3, 4e-3),
+}
+ROUNDS = {"first": (400, [100], dict.fromkeys(FINALISTS, GRID)), "second": (900, [100, 101], FINALISTS)}
 
 
-def get_sweep(arg: str = "1e-3,2e-3,4e-3,8e-3,1.6e-2") -> sweep.Points:
+def get_sweep(arg: str = "first") -> sweep.Points:
     """See the module's docstring."""
-    setting = {"steps": [400], "seed": [100], "eval.every": [0]}
-    configs = {"config": [recipes.published(row, "cpu") for row in ROWS]}
-    return sweep.product(configs, {"optimizer.learning_rate": [float(rate) for rate in arg.split(",")]}, setting)
+    (arg,) = arguments(arg or "first", tuple(ROUNDS))
+    steps, seeds, rates = ROUNDS[arg]
+    rows = (
+        sweep.product({"config": [recipes.published(row, "cpu")], "optimizer.learning_rate": values})
+        for row, values in rates.items()
+    )
+    return sweep.product(sweep.chained(*rows), {"steps": [steps], "seed": seeds, "eval.every": [0]})

@@ -174,10 +174,12 @@ _ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
 RANGES = (
     Range("at least 0", 0, math.inf, (
         "seed", "eval.every", "eval.batch_size", "eval.examples", "data.max_bad_records", "data.workers",
-        "optimizer.learning_rate", "optimizer.warmup", "optimizer.eps", "optimizer.weight_decay", "optimizer.clip",
+        "optimizer.learning_rate", "optimizer.warmup", "optimizer.weight_decay", "optimizer.clip",
         "checkpoint.keep_best", "log.hang_seconds", "augment.randaugment_std", "augment.color_jitter", "augment.mixup",
         "augment.cutmix", "model.norm_eps", "model.spatial_init_std",
     )),
+    # Where no gradient has come yet, as to the rows of tokens unseen so far, AdamW divides 0 by it.
+    Range("above 0", _ABOVE_0, math.inf, ("optimizer.eps",)),
     Range("a number", -math.inf, math.inf, ("squad.null_threshold",)),
     Range("at least 1", 1, math.inf, (
         "steps", "batch_size", "log.every", "checkpoint.every", "checkpoint.keep", "optimizer.accumulate",

@@ -91,6 +91,7 @@ def test_group_is_no_key():
         ("data.heldout_share", 0.0, "config.data.heldout_share is 0.0: expected a share above 0 and below 1"),
         ("masking.random_share", 0.3, "config.masking.mask_share and random_share add up to more than 1"),
         ("optimizer.ema", 1.0, "config.optimizer.ema is 1.0: expected a decay from 0 to below 1"),
+        ("optimizer.eps", 0.0, "config.optimizer.eps is 0.0: expected above 0"),
         ("optimizer.clip", -1.0, "config.optimizer.clip is -1.0: expected at least 0"),
         ("optimizer.b2", 1.0, "config.optimizer.b2 is 1.0: expected a decay from 0 to below 1"),
         ("squad.null_threshold", float("nan"), "config.squad.null_threshold is nan: expected a number"),

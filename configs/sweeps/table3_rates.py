@@ -2,8 +2,8 @@
 
     python scripts/sweep.py --sweep=configs/sweeps/table3_rates.py --out=runs/rates --config.data.train=books.jsonl.xz
 
-ARGUMENT: `first` (default), five rates a row for 400 steps; or `second`, the best two of them for all 900 steps with two
-seeds, whose mean decides. No seed is one of Table 3's.
+ARGUMENT: `first` (default), five rates a row for 400 steps; or `second`, the best two of these for all 900 steps with
+two seeds, whose mean decides. No seed is one of Table 3's.
 """
 
 from gmlp_flax import recipes, sweep

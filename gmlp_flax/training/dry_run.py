@@ -19,6 +19,12 @@ from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, partition, step
 from gmlp_flax.training.errors import RunError
 
+# libtpu compiles here and must neither look for a chip or a network of them, nor write of it, nor guard it.
+LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_LOG_DIR": "disabled", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
 
 def dataless_task(config: ConfigDict, classes: int = 1000) -> Task:
     """The task of a config, with as many classes or the vocabulary that it names, and no data behind it."""
@@ -36,7 +42,8 @@ def tpu_devices(topology: str) -> list[jax.Device]:
     Raises:
         RunError: libtpu is not installed or knows no such topology.
     """
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    for name, value in LIBTPU.items():
+        os.environ.setdefault(name, value)
     # Without the second, v4 is described by its cores, which hold half of a chip's memory each.
     names = {"topology_name": topology} | ({"chip_config_name": "megacore"} if topology.startswith("v4:") else {})
     try:

@@ -92,10 +92,7 @@ def test_unknown_topology_is_one_line(monkeypatch):
 def printed(program: str) -> str:
     """The last line that a Python program prints: libtpu ends some processes as it likes, so not in this one."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu", "TPU_LOG_DIR": "disabled", "PYTHONPATH": root,
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # There is no chip that two tests could want at once.
-    }
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": root}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, check=False
     )

@@ -20,7 +20,7 @@ def get_config(arg: str = "small"):
     config = gmlp_config.default()
     config.data.train = ""  # to be given
     config.steps, config.batch_size = 2000, 32
-    config.optimizer.update(learning_rate=2e-3, warmup=100, weight_decay=0.01, schedule="linear")
+    config.optimizer.update(learning_rate=5e-3, warmup=100, weight_decay=0.01, schedule="linear")
     config.checkpoint.every = config.eval.every = 500
     if arg == "small":
         config.model.update(SMALL)

@@ -154,7 +154,7 @@ def explaining() -> Iterator[None]:
     """Errors that are the user's to mend end the program with one line; it ends in silence where nobody reads it."""
     try:
         yield
-        sys.stdout.flush()
+        print(end="", flush=True)  # also where standard output is closed
     except USER_ERRORS as error:
         fail(error)
     except BrokenPipeError:

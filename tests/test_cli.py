@@ -154,6 +154,11 @@ def test_a_reader_that_has_gone_ends_it_in_silence():
     assert done.stderr == b"" and done.returncode == 128 + signal.SIGPIPE
 
 
+def test_closed_standard_output_is_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it after `>&-`
+    cli.explained(print, "unread")
+
+
 def test_another_broken_pipe_is_not_hidden(capfd):
     def broken():
         raise BrokenPipeError

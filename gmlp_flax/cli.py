@@ -177,5 +177,6 @@ def _is_cut_off() -> bool:
 
 def explained(main: Callable, *args: object) -> None:
     """Calls a main function under `explaining`."""
+    quiet.skip_libtpu()
     with explaining():
         main(*args)

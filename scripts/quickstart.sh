@@ -13,8 +13,6 @@ case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}
 
 venv=${VENV:-.venv}
 if [[ $venv != /* ]]; then venv=$root/$venv; fi
-# Named, because libtpu (an extra, for tests and plans) complains at length on a machine without a TPU.
-export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
 # Huge pages: a training step touches so much fresh memory that its page faults show. Other C libraries ignore this.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 exec "$venv/bin/python" "$root/scripts/quickstart.py" "$@"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import importlib.util
 import os
@@ -17,7 +16,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gmlp_flax.training import relay
+from gmlp_flax.training import quiet, relay
 from gmlp_flax.training.errors import RunError
 
 JOIN_SECONDS = 300
@@ -111,8 +110,7 @@ def _job() -> Job | None:
         if own in environment and int(environment.get(total, 1)) > 1:
             return Job(launcher, int(environment[total]), int(environment[own]))
     wanted = environment.get("JAX_PLATFORMS") or "tpu"
-    chips = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")
-    if chips and "tpu" in wanted.split(",") and importlib.util.find_spec("libtpu"):
+    if quiet.found(quiet.TPUS) and "tpu" in wanted.split(",") and importlib.util.find_spec("libtpu"):
         return Job("a TPU slice", None, None)
     return None
 

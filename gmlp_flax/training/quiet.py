@@ -1,7 +1,9 @@
-"""Mutes what Orbax and TensorStore print beside the errors they raise: each failure, with tracebacks, many times."""
+"""Mutes what Orbax and TensorStore print beside the errors they raise, each failure many times, and libtpu's complaints."""
 
 from __future__ import annotations
 
+import glob
+import importlib.util
 import logging as std_logging
 import os
 import sys
@@ -10,6 +12,8 @@ from typing import Any
 from absl import logging
 
 ORBAX = os.path.join("orbax", "checkpoint", "")
+TPUS = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+ACCELERATORS = (*TPUS, "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, and either under Windows
 
 
 def install() -> None:
@@ -25,6 +29,20 @@ def install() -> None:
             show(unraisable)
 
     sys.unraisablehook = unraisablehook
+
+
+def skip_libtpu() -> None:
+    """On a machine without an accelerator, takes the CPU: libtpu (an extra, for plans) would complain at length first."""
+    if os.environ.get("JAX_PLATFORMS") or found(ACCELERATORS) or importlib.util.find_spec("libtpu") is None:
+        return
+    os.environ["JAX_PLATFORMS"] = "cpu"  # read where JAX is imported, and by child processes
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_platforms", "cpu")
+
+
+def found(devices: tuple[str, ...]) -> bool:
+    """Whether this machine has any of these device files."""
+    return any(map(glob.glob, devices))
 
 
 def _is_ours(record: std_logging.LogRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import re
@@ -28,6 +29,19 @@ def test_commands_name_what_exists():
     for key in re.findall(r"--config\.([\w.]+)=", README):
         if key != "a.b":
             config.check_name(key, "README")
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(glob.glob("docs/*.md"))])
+def test_commands_have_the_flags_that_they_are_given(page):
+    """By the text of each program, and of cli.py, where the flags of several are defined; --config.KEY is above."""
+    with open(page) as file, open("gmlp_flax/cli.py") as shared:
+        text, shared = file.read().replace("\\\n", " "), shared.read()
+    for command in re.findall(r"python (?:-m gmlp_flax[\w.]+|scripts/[\w.]+) [^`\n]*", text):
+        first, second = command.split()[1:3]
+        with open(importlib.util.find_spec(second).origin if first == "-m" else first) as file:
+            program = file.read() + shared
+        for flag in re.findall(r" --(?:no)?(\w+)(?![\w.])", command.partition(" -- ")[0]):
+            assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|"--{flag}"', program), command
 
 
 def test_sizes_are_what_the_script_prints():

@@ -147,6 +147,9 @@ def validate(config: ml_collections.ConfigDict) -> None:
             "optimizer.accumulate) must be even"
         )
     profiled_steps(config)
+    for name in ("optimizer.freeze", "mesh.rules"):
+        if strange := [value for value in config[name] if not isinstance(value, str)]:
+            raise ConfigError(f"config.{name} has {strange[0]!r}: expected strings, as in --config.{name}=\"('...',)\"")
     for pattern in config.optimizer.freeze:
         try:
             re.compile(pattern)

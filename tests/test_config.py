@@ -106,6 +106,8 @@ def test_group_is_no_key():
         ("model.vocab_size", 0, "config.model.vocab_size is 0: expected at least 1"),
         ("optimizer.accumulate", 5, "config.batch_size is 32: it must divide into 5 microbatches"),
         ("optimizer.freeze", ("(",), "config.optimizer.freeze: '(' is no regular expression"),
+        ("optimizer.freeze", (1,), "config.optimizer.freeze has 1: expected strings, as in"),
+        ("mesh.rules", ("a=-", ("b", "fsdp")), "config.mesh.rules has ('b', 'fsdp'): expected strings, as in"),
         ("log.hang_seconds", -1.0, "config.log.hang_seconds is -1.0: expected at least 0"),
         ("profile.steps", "10", "config.profile.steps is '10': expected FIRST:LAST, both from 1 to config.steps=1000"),
         ("profile.steps", "0:3", "config.profile.steps is '0:3': expected FIRST:LAST"),

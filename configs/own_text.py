@@ -6,6 +6,10 @@
 PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.xz with a `text` field. The tokenizer is
 trained on the training text at the first run and cached. Argument: a size, small (default), base or amlp_base; base
 and amlp_base have the paper's widths and depths at n = 128 (Table 5 runs them at 512) and want an accelerator.
+
+The small one's rate suits much text: on 130 books (65 MB) it ended at a held-out perplexity of 56.8, at 2e-3 at 62.2. A
+small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended at 41.1, and at 37.3 with
+`--config.optimizer.learning_rate=2e-3`. One seed each.
 """
 
 from gmlp_flax import config as gmlp_config

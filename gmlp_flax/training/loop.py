@@ -208,7 +208,8 @@ class Run:
     def _finish(self, done: int) -> dict[str, Any] | None:
         if done < self.config.steps:
             command = shlex.join([sys.executable, "-m", "gmlp_flax.train", *sys.argv[1:]])
-            distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {command}")
+            again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
+            distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {again}")
             return None
         result = {"step": done, "eval": self.metrics.evaluations[done], "waiting": self.waiting}
         if distributed.is_first():

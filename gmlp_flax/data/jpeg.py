@@ -1,4 +1,4 @@
-"""JPEG files to arrays by simplejpeg: Pillow's pixels in two thirds of the time, and no more rows than are wanted."""
+"""JPEG files to arrays by simplejpeg: Pillow's pixels, faster, and no more rows of them than are wanted."""
 
 from __future__ import annotations
 

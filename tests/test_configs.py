@@ -56,6 +56,15 @@ def test_small_rows_are_of_one_size(name):
     assert param_count(wide)
 
 
+@pytest.mark.parametrize("scale", ["paper", "small", "gpu"])
+def test_more_data_is_more_steps_and_nothing_else(scale):
+    once, more = (config_lib.from_file("configs/c4_ablation.py", f"sgu,scale={scale}{more}") for more in ("", ",data=4"))
+    config_lib.validate(more)
+    changed = {key: (once[key], more[key]) for key, _ in config_lib.keys() if once[key] != more[key]}
+    assert changed.keys() == {"steps", "eval.every", "checkpoint.every"}
+    assert all(4 * before == after for before, after in changed.values())
+
+
 @pytest.mark.parametrize("scale", ["small", "gpu"])
 def test_the_full_settings_models_in_small_keep_their_order(scale):
     """Parameters beside the vocabulary, over those of BERT-base: within a third of the paper's ratios (Table 5)."""
@@ -87,7 +96,7 @@ def test_long_inputs(length, scale):
 
 @pytest.mark.parametrize(("arg", "message"), [
     ("sgv", "did you mean 'sgu'"), ("sgu,scale=tiny", "scale is one of paper, small, gpu"),
-    ("sgu,size=small", "expected scale="), ("amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
+    ("sgu,data=3", "data is one of 1, 2, 4, 8"), ("sgu,size=small", "expected scale="), ("amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
 ])
 def test_a_wrong_argument_says_what_is_right(arg, message):
     with pytest.raises(Exception, match=message) as caught:

@@ -12,6 +12,8 @@ from gmlp_flax.models.sizes import PUBLISHED
     [
         ("sgu", "paper", "configs/c4_ablation.py:sgu"),
         ("sgu", "cpu", "configs/c4_ablation.py:sgu,scale=small"),
+        (recipes.longer("gmlp_36", 4), "paper", "configs/c4_ablation.py:gmlp_36,data=4"),
+        (recipes.longer("gmlp_36", 4), "gpu", "configs/c4_ablation.py:gmlp_36,data=4,scale=gpu"),
         ("gmlp_base", "gpu", "configs/c4_bert.py:gmlp_base,scale=gpu"),
         ("gmlp_s", "paper", "configs/imagenet.py:gmlp_s"),
         ("gmlp_s", "cpu", "configs/cifar10.py:gmlp,scale=small"),
@@ -22,7 +24,7 @@ def test_where_a_published_model_is_trained(model, scale, path):
     file, _, arg = path.partition(":")
     trained = gmlp_config.from_file(file, arg)
     gmlp_config.validate(trained)
-    published = PUBLISHED[model].spec
+    published = PUBLISHED[model.partition(",")[0]].spec
     assert trained.model.block == published.block
     assert (trained.model.layers == published.layers) == (scale == "paper")
 

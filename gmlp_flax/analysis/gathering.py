@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -18,6 +18,7 @@ MODEL = tuple(f"model.{key}" for key in (
     "block", "layers", "d_model", "d_ffn", "gate", "spatial", "d_attn", "positions", "heads", "d_spatial", "vocab_size",
 ))
 IDENTITY = ("task", *MODEL, "model.length")
+LASTS = "steps"  # tells a table's rows apart as well where they differ in it
 FINETUNED = "finetuned"  # folder, beside the runs of a table, of what they were finetuned to
 # What may differ between the runs of one table: how they were run, and what was chosen for a row.
 FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
@@ -62,7 +63,8 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
         rows: each row's config.
 
     Raises:
-        RunError: there is none, two are the same row and seed, or their configs differ in more than a table compares.
+        RunError: two rows are one; there is no run, two are the same row and seed, or their configs differ in more than
+            a table compares.
     """
     runs: dict[tuple[str, int], Run] = {}
     for run in _runs(pattern, rows, IDENTITY):
@@ -70,7 +72,7 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
     if not found:
         raise RunError(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
-    _check_alike(found)
+    _check_alike(found, _apart(rows))
     return found
 
 
@@ -81,16 +83,18 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
 
     Args:
         pattern: of the table's runs; theirs are in PATTERN/finetuned/ANY/, as scripts/reproduce.py puts them.
-        rows: each row's config, that it was pretrained with.
+        rows: each row's config, that it was pretrained with. Where rows are one model trained for different steps, the
+            run of config.init_from has to be there to tell them apart.
 
     Raises:
-        RunError: two are the same, or a task's runs with one batch differ in more than row, seed and rate.
+        RunError: two rows are one; two runs are the same, or a task's runs with one batch differ in more than row, seed
+            and rate.
     """
     found: dict[str, list[Run]] = {row: [] for row in rows}
     same: dict[tuple, Run] = {}
     alike: dict[tuple, Run] = {}
     keys = [key for key, _ in config_lib.keys() if key not in (CHOSEN, "init_from") and not key.startswith(FREE)]
-    for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, MODEL):
+    for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, MODEL, _pretrained):
         config = run.config
         if config.init_from and config.init_parameters:
             task = task_of(config), config.batch_size
@@ -106,13 +110,32 @@ def task_of(config: ConfigDict) -> str:
     return config.glue.task if config.task == "text_classification" else f"squad_{config.squad.version}"
 
 
-def _runs(pattern: str, rows: Mapping[str, ConfigDict], identity: Sequence[str]) -> Iterator[Run]:
-    """The runs that agree with a row in some keys."""
-    names = {tuple(config[key] for key in identity): name for name, config in rows.items()}
+def _runs(
+    pattern: str, rows: Mapping[str, ConfigDict], identity: Sequence[str],
+    pretrained: Callable[[ConfigDict], Mapping[str, object]] = lambda config: config,
+) -> Iterator[Run]:
+    """The runs that agree with a row in some keys; and `pretrained`, of their configs, in what tells the rows apart."""
+    apart = _apart(rows)
+    names: dict[tuple, str] = {}
+    for name, config in rows.items():
+        first = names.setdefault(tuple(config[key] for key in (*identity, *apart)), name)
+        if first != name:
+            raise RunError(f"the rows {first} and {name} are one: do not set what makes their {LASTS} or models equal")
     for path in _run_folders(pattern):
         config = config_lib.load(os.path.join(path, folder.CONFIG_FILE))
-        if row := names.get(tuple(config[key] for key in identity)):
+        lasted = [pretrained(config)[key] for key in apart]
+        if row := names.get((*(config[key] for key in identity), *lasted)):
             yield Run(row, path, config, report.MetricsFile.read(os.path.join(path, report.METRICS_FILE)))
+
+
+def _apart(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
+    return (LASTS,) if len({config[LASTS] for config in rows.values()}) > 1 else ()
+
+
+def _pretrained(config: ConfigDict) -> Mapping[str, object]:
+    """The config of the run that a finetuned one started from; where that is gone, {LASTS: None}, as no row has it."""
+    path = os.path.join(config.init_from, folder.CONFIG_FILE)
+    return config_lib.load(path) if os.path.exists(path) else {LASTS: None}
 
 
 def _run_folders(pattern: str) -> Iterator[str]:
@@ -127,11 +150,12 @@ def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, what: str) -> No
     known[key] = run
 
 
-def _check_alike(runs: Sequence[Run]) -> None:
-    """Refuses runs that were not trained alike."""
+def _check_alike(runs: Sequence[Run], apart: Sequence[str]) -> None:
+    """Refuses runs that were not trained alike, but for what tells their rows apart."""
     first_of_row: dict[str, Run] = {}
+    keys = [key for key, _ in config_lib.keys() if key not in (CHOSEN, *apart) and not key.startswith(FREE)]
     for run in runs:
-        _compare(runs[0], run, [key for key, _ in config_lib.keys() if key != CHOSEN and not key.startswith(FREE)])
+        _compare(runs[0], run, keys)
         _compare(first_of_row.setdefault(run.row, run), run, [CHOSEN])
 
 

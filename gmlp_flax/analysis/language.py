@@ -42,8 +42,9 @@ class Language:
     Attributes:
         title: of the report.
         sweep: the file in configs/sweeps/ that trains its runs.
-        rows: models by their names in `sizes.PUBLISHED`, as the paper lists them.
-        series: name -> the rows of one line of Figures 5, 7 and 8; none: no such figures.
+        rows: models by their names in `sizes.PUBLISHED`, as the paper lists them; or of `recipes.longer`.
+        series: name -> the rows of one line of Figures 5, 7 and 8, by depth; none: no such figures.
+        longer: name -> the rows of one line of Figure 7, a model trained on ever more.
         tasks: of `recipes.FINETUNED` that the paper finetunes them on.
     """
 
@@ -51,6 +52,7 @@ class Language:
     sweep: str
     rows: Sequence[str]
     series: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    longer: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     tasks: Sequence[str] = ()
 
     def configs(self, scale: str) -> dict[str, ConfigDict]:
@@ -88,15 +90,15 @@ class Language:
         figures = {"curves": _draw_curves({row: curves[row] for row in known})}
         if self.series:
             points = {
-                name: [
-                    scaling.Point(row, params[row], statistics.mean(last[row]), scores.of(row))
-                    for row in rows if last[row]
-                ]
-                for name, rows in self.series.items()
+                row: scaling.Point(row, params[row], statistics.mean(last[row]), scores.of(row)) for row in known
             }
-            figures["scaling"], laws = scaling.draw_scaling({name: each for name, each in points.items() if each})
+            by_depth, by_data = (
+                {name: [points[row] for row in rows if row in points] for name, rows in lines.items()}
+                for lines in (self.series, self.longer)
+            )
+            figures["scaling"], laws = scaling.draw_scaling({name: each for name, each in by_depth.items() if each})
             notes += [*laws, *scaling.papers_laws(self.series)]
-            if transfer := scaling.draw_transfer(points):
+            if transfer := scaling.draw_transfer(by_depth | by_data):
                 figures["transfer"] = transfer
         return Report(self.title, notes, table, figures)
 
@@ -117,7 +119,7 @@ def _parameters(run: Run) -> float:
 
 
 def _line(row: str, runs: Sequence[Run], last: Sequence[float], params: float | None) -> tuple:
-    paper = sizes.PUBLISHED[row].perplexity
+    paper = _papers(row)
     if not last:
         return (row, params, None, None, None, 0, paper, None, None)
     mean = statistics.mean(last)
@@ -125,6 +127,11 @@ def _line(row: str, runs: Sequence[Run], last: Sequence[float], params: float | 
         row, params, mean, min(last), max(last), len(last), paper, difference(mean, paper),
         runs[0].config.optimizer.learning_rate,
     )
+
+
+def _papers(row: str) -> float | None:
+    """The paper's perplexity, where it prints one."""
+    return sizes.PUBLISHED[row].perplexity if row in sizes.PUBLISHED else None
 
 
 def setting(runs: Sequence[Run], scale: str, paper: ConfigDict) -> list[str]:
@@ -145,7 +152,7 @@ def _step(run: Run) -> int:
 
 def _orderings(last: Mapping[str, Sequence[float]], curves: Mapping[str, list]) -> list[str]:
     """Each ordering of the paper that can be judged, and the rank correlation of the columns."""
-    paper = {row: sizes.PUBLISHED[row].perplexity for row in last if sizes.PUBLISHED[row].perplexity is not None}
+    paper = {row: _papers(row) for row in last if _papers(row) is not None}
     notes = []
     for better, worse in itertools.combinations(sorted(paper, key=paper.get), 2):
         if paper[better] == paper[worse]:

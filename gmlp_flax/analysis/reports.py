@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+from gmlp_flax import recipes
 from gmlp_flax.analysis.attention_report import AttentionMaps
 from gmlp_flax.analysis.counted import Classifiers, Counts
 from gmlp_flax.analysis.language import Language
@@ -13,6 +16,7 @@ from gmlp_flax.models import sizes
 
 Counted = Counts | Classifiers
 Trained = Language | OneRun
+_Lines = Mapping[str, Sequence[str]]
 
 _TABLE_3 = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu")
 _TABLE_6 = ("bert_base", "gmlp_base", "amlp_base", "bert_large", "gmlp_large", "amlp_large", "gmlp_xlarge")
@@ -21,6 +25,10 @@ _SERIES = {
     "gMLP": ("gmlp_18", "gmlp_36", "gmlp_72", "gmlp_144"),
 }
 _WITH_AMLP = _SERIES | {"aMLP": ("amlp_18", "amlp_36", "amlp_72")}
+_LONGER = {
+    f"{name}, more data": (row, *(recipes.longer(row, times) for times in (2, 4, 8)))
+    for name, row in {"Transformer": "transformer_12", "gMLP": "gmlp_36", "aMLP": "amlp_36"}.items()
+}
 _SENTENCES = ("sst2", "mnli")
 _OF_PAPER = ("gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls")
 
@@ -29,8 +37,9 @@ def _listed(table: str) -> tuple[str, ...]:
     return tuple(name for name, model in sizes.PUBLISHED.items() if model.source == table)
 
 
-def _scaling(title: str, sweep: str, series: dict[str, tuple[str, ...]]) -> Language:
-    return Language(title, sweep, tuple(itertools.chain(*series.values())), series, _SENTENCES)
+def _scaling(title: str, sweep: str, series: _Lines, longer: _Lines = MappingProxyType({})) -> Language:
+    rows = dict.fromkeys(itertools.chain(*series.values(), *longer.values()))
+    return Language(title, sweep, tuple(rows), series, longer, _SENTENCES)
 
 
 _CLASSIFIERS = Classifiers("Table 2 and Figure 2: classifiers of ImageNet", (*_listed("Table 2"), *_OF_PAPER))
@@ -53,7 +62,9 @@ REPORTS: dict[str, Counted | Trained] = {
     "figure3": ImageFilters("Figure 3: spatial filters of a gMLP for images", "figure3", "gmlp_b"),
     "figure4": Filters("Figure 4: spatial filters of a gMLP", "figure4", "sgu"),
     "figure5": _scaling("Figure 5: perplexity and accuracies over parameters", "table4", _SERIES),
-    "figure7": _scaling("Figure 7: accuracies over perplexity, of models of several depths", "figure8", _WITH_AMLP),
+    "figure7": _scaling(
+        "Figure 7: accuracies over perplexity, of several depths and of more data", "figure7", _WITH_AMLP, _LONGER
+    ),
     "figure8": _scaling("Figure 8: perplexity and accuracies over parameters, aMLP beside gMLP", "figure8", _WITH_AMLP),
     "figure9": ShiftInvariance(
         "Figure 9: spatial matrices without the Toeplitz constraint", "figure9", "sgu", {"model.spatial": "dense"}

@@ -106,6 +106,33 @@ def test_finetuned_runs_that_cannot_stand_in_one_table(tmp_path, changes, messag
         gathering.find_finetuned(str(tmp_path), ROWS)
 
 
+def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
+    """And what was finetuned from them by the run that it started from; of one that is gone, no row is guessed."""
+    rows = ROWS | {"split longer": config(steps=16)}
+    write_run(tmp_path / "a", config())
+    write_run(tmp_path / "b", config(steps=16))
+    write_run(tmp_path / "c", config(steps=24))  # no row
+    assert [(run.row, run.config.steps) for run in gathering.find(str(tmp_path), rows)] == [
+        ("split", 8), ("split longer", 16),
+    ]
+    for name in "ab":
+        write_run(tmp_path / "finetuned" / "sst2" / name, tuned(init_from=str(tmp_path / name)))
+    write_run(tmp_path / "finetuned" / "sst2" / "gone", tuned(init_from=str(tmp_path / "d"), steps=8))
+    found = gathering.find_finetuned(str(tmp_path), rows)
+    assert {row: [os.path.basename(run.path) for run in runs] for row, runs in found.items()} == {
+        "split": ["a"], "additive": [], "split longer": ["b"],
+    }
+    write_run(tmp_path / "e", config("additive", **{"data.heldout_share": 0.2}))
+    with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):
+        gathering.find(str(tmp_path), rows)
+
+
+def test_rows_that_are_one(tmp_path):
+    """As --config.steps makes those of Figure 7."""
+    with pytest.raises(RunError, match="the rows split and again are one: do not set what makes their steps or models"):
+        gathering.find(str(tmp_path), ROWS | {"again": config(seed=1)})
+
+
 def test_no_run_of_any_row(tmp_path):
     write_run(tmp_path / "z", config("linear"))
     for pattern in (str(tmp_path), f"{tmp_path}/none"):

@@ -77,17 +77,42 @@ def test_table_4_fits_power_laws(tmp_path):
     assert "to the -0.20" in papers
 
 
+def write_finetuned(folder, row, accuracies, init_from="anywhere", pretrained="table4"):
+    """Runs of a model finetuned on SST-2, a seed an accuracy."""
+    model = reports.REPORTS[pretrained].configs("cpu")[row].model
+    for seed, accuracy in enumerate(accuracies):
+        made = config_lib.from_file("configs/finetune_glue.py", "sst2,scale=small")
+        made.model.update({key: model[key] for key in TextClassification.inherits})
+        made.seed, made.init_from = seed, str(init_from)
+        path = folder / "finetuned" / f"sst2-{row}" / f"seed={seed}"
+        write_run(path, made)
+        (path / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
+
+
+def test_figure_7_has_two_axes(tmp_path):
+    """Depth, and data: the same model after more steps is a row of its own, as is what was finetuned from it."""
+    ends = {"gmlp_18": (60.0, 0.6), "gmlp_36": (50.0, 0.65), "gmlp_36,data=2": (40.0, 0.7), "gmlp_36,data=4": (30.0, 0.8)}
+    write_runs(tmp_path, "figure7", {row: ((2 * end, end),) for row, (end, _) in ends.items()})
+    for row, (_, accuracy) in ends.items():
+        write_finetuned(tmp_path, row, [accuracy], init_from=tmp_path / f"{row}-0", pretrained="figure7")
+    made = gather("figure7", tmp_path)
+    rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
+    assert len(rows) == 11 + 9
+    for row, (end, accuracy) in ends.items():
+        assert (rows[row]["perplexity"], rows[row]["SST-2"]) == (end, pytest.approx(100 * accuracy))
+    assert rows["gmlp_36,data=4"]["paper"] is None and rows["gmlp_36,data=8"]["seeds"] == 0
+    [axis] = made.figures["transfer"].axes
+    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines}
+    assert lines["gMLP"] == ([-60, -50], pytest.approx([60, 65]))
+    assert lines["gMLP, more data"] == ([-50, -40, -30], pytest.approx([65, 70, 80]))
+    # More data is none of the models whose perplexity is fitted over parameters.
+    assert "two points, no interval" in next(note for note in made.notes if note.startswith("gMLP: "))
+
+
 def test_finetuned_runs_stand_beside_the_papers(tmp_path):
     write_runs(tmp_path, "table4", {"gmlp_18": ((60.0, 50.0),), "gmlp_36": ((60.0, 40.0),)})
-    pretrained = reports.REPORTS["table4"].configs("cpu")
     for row, accuracies in {"gmlp_18": (0.6, 0.7, 0.65), "gmlp_36": (0.8,)}.items():
-        for seed, accuracy in enumerate(accuracies):
-            made = config_lib.from_file("configs/finetune_glue.py", "sst2,scale=small")
-            made.model.update({key: pretrained[row].model[key] for key in TextClassification.inherits})
-            made.seed, made.init_from = seed, "anywhere"
-            folder = tmp_path / "finetuned" / f"sst2-{row}" / f"seed={seed}"
-            write_run(folder, made)
-            (folder / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
+        write_finetuned(tmp_path, row, accuracies)
     random = config_lib.load(str(tmp_path / "finetuned" / "sst2-gmlp_18" / "seed=0" / "config.json"))
     random.init_parameters = False  # not of the pretrained model, and better than all that are
     write_run(tmp_path / "finetuned" / "sst2-gmlp_18" / "random", random)

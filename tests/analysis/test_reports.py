@@ -10,6 +10,11 @@ from gmlp_flax import recipes
 from gmlp_flax.analysis import reports
 
 
+def identity(config):
+    """What tells rows apart."""
+    return json.dumps(config.model.to_dict(), default=str), config.steps
+
+
 def test_every_report_of_runs_can_be_trained_at_every_scale():
     trained = {name: made for name, made in reports.REPORTS.items() if isinstance(made, reports.Trained)}
     assert set(trained) == {
@@ -23,11 +28,11 @@ def test_every_report_of_runs_can_be_trained_at_every_scale():
             found = made.configs(scale)
             for config in found.values():
                 config_lib.validate(config)
-            identities = {json.dumps(config.model.to_dict(), default=str) for config in found.values()}
-            assert len(identities) == len(found), "two rows are one model"
+            identities = {identity(config) for config in found.values()}
+            assert len(identities) == len(found), "two rows are one model, trained alike"
             # What is trained is what is looked for.
             for point in swept(scale):
                 path, _, argument = point["config"].partition(":")
                 made_of_point = config_lib.from_file(path, argument)
                 made_of_point.update_from_flattened_dict({key: value for key, value in point.items() if key != "config"})
-                assert json.dumps(made_of_point.model.to_dict(), default=str) in identities, (name, point)
+                assert identity(made_of_point) in identities, (name, point)

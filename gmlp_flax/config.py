@@ -76,14 +76,18 @@ def nearest(name: str, names: list[str]) -> str:
 
 
 def check_overrides(argv: list[str]) -> None:
-    """Checks the names of all `--config.a.b` in a command line, before absl parses it.
+    """Checks, before absl parses a command line, all names in `--config.a.b` and that a config stands before them.
 
     Raises:
-        ConfigError: a name is unknown.
+        ConfigError: a name is unknown, or there is nothing yet that it could change.
     """
+    known = False
     for argument in argv:
+        known = known or bool(re.match(r"--?config(=|$)", argument))
         if match := re.match(r"--?config\.([^=]+)", argument):
             check_name(match[1], argument)
+            if not known:
+                raise ConfigError(f"{argument} changes no config yet: give --config=FILE:ARGUMENT before it")
 
 
 def in_words(error: Exception) -> str:

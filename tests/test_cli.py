@@ -113,6 +113,12 @@ def test_saved_config_with_overrides(tmp_path):
         assert_one_line(result, "config.log.every is 0")
 
 
+@pytest.mark.parametrize("behind", [[], ["--config=configs/quickstart_text.py"]])
+def test_an_override_with_no_config_before_it(tmp_path, behind):
+    result = train("--config.steps=5", f"--workdir={tmp_path}/run", *behind)
+    assert_one_line(result, "--config.steps=5 changes no config yet: give --config=FILE:ARGUMENT before it")
+
+
 def test_missing_config_file(tmp_path):
     assert_one_line(train("--config=configs/none.py:arg", f"--workdir={tmp_path}"), "there is no config file configs/none.py")
 

@@ -143,7 +143,7 @@ def finetuning(task: str, scale: str) -> str:
     Raises:
         ConfigError: there is no such scale.
     """
-    return FINETUNED[task] + (_scale(scale) and ",scale=small")
+    return FINETUNED[task] + _scale(scale)
 
 
 def by_depth(rows: Sequence[str], deepest: Sequence[str], scale: str) -> sweep.Points:

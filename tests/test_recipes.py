@@ -29,11 +29,13 @@ def test_where_a_published_model_is_trained(model, scale, path):
     assert (trained.model.layers == published.layers) == (scale == "paper")
 
 
-def test_a_finetuning_is_small_at_both_smaller_scales():
-    assert recipes.finetuning("sst2", "paper") == "configs/finetune_glue.py:sst2"
-    assert {recipes.finetuning("squad_v1.1", scale) for scale in ("cpu", "gpu")} == {
-        "configs/finetune_squad.py:v1.1,scale=small"
-    }
+@pytest.mark.parametrize(("scale", "config"), [
+    ("paper", "configs/finetune_glue.py:sst2"), ("gpu", "configs/finetune_glue.py:sst2,scale=gpu"),
+    ("cpu", "configs/finetune_glue.py:sst2,scale=small"),
+])
+def test_a_finetuning_has_the_scale_of_its_pretraining(scale, config):
+    assert recipes.finetuning("sst2", scale) == config
+    gmlp_config.validate(gmlp_config.from_file(*config.split(":")))
 
 
 @pytest.mark.parametrize("name", [recipes.published, recipes.finetuning])

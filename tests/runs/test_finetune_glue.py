@@ -22,7 +22,7 @@ def test_the_config_knows_every_task():
     examples = runpy.run_path("configs/finetune_glue.py")["EXAMPLES"]
     assert set(examples) == set(TASKS)
     for name in examples:
-        for scale in ("paper", "small"):
+        for scale in ("paper", "small", "gpu"):
             options = gmlp_config.from_file("configs/finetune_glue.py", f"{name},scale={scale}")
             gmlp_config.validate(options)
             assert options.glue.task == name and options.model.mask_padding and options.optimizer.clip == 0

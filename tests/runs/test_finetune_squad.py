@@ -104,7 +104,10 @@ def test_the_papers_protocol(version):
     assert config.model.dropout == config.model.attention_dropout == 0.1 and config.model.mask_padding
     assert config.data.train == f"tfds:squad/{version}" and config.squad.version == version
     assert tuple(config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best")) == (128, 64, 30, 20)
-    gmlp_config.validate(gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale=small"))
+    for scale in ("small", "gpu"):
+        small = gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale={scale}")
+        gmlp_config.validate(small)
+        assert small.optimizer.warmup == small.steps // 10 and small.steps % small.checkpoint.every == 0
 
 
 def test_an_unknown_version_of_the_config(commands, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmlp_flax import config, sweep
+from gmlp_flax import config, recipes, sweep
 from gmlp_flax.config import ConfigError
 from gmlp_flax.models.sizes import PUBLISHED
 
@@ -117,20 +117,27 @@ def test_sweeps_of_the_papers_tables(table, rows, seeds):
         make("tpu")
 
 
-def test_sweep_that_chose_rates():
-    """Five rates a row, two of them with two seeds for longer, of which the config has one; the rows are its rows."""
+def test_sweeps_that_chose_rates():
+    """The rate of each row is one that was tried last: two of five of them, with two seeds, or one of three by depth."""
     make = runpy.run_path("configs/sweeps/table3_rates.py")["get_sweep"]
     known = runpy.run_path("configs/c4_ablation.py")["SMALL_RATES"]
-    first, second = make(), make("second")
-    for points, each in ((first, 5), (second, 2 * 2)):
-        assert len(set(map(sweep.name, points))) == len(points) == len(known) * each
+    first, second, depths = make(), make("second"), make("depths")
+    for points in (first, second, depths):
+        assert len(set(map(sweep.name, points))) == len(points)
+
+    def tried(points, row):
+        return [point["optimizer.learning_rate"] for point in points if f":{row}," in point["config"]]
+
+    by_depth = {row for row in known if tried(depths, row)}
+    assert {point["config"] for point in (*first, *depths)} == {recipes.published(row, "cpu") for row in known}
     for row, rate in known.items():
-        tried, finalists = (
-            {point["optimizer.learning_rate"] for point in points if f":{row}," in point["config"]}
-            for points in (first, second)
-        )
-        assert rate in finalists < tried
-    with pytest.raises(ConfigError, match="^the config's argument is 'third': expected one of first, second$"):
+        if row in by_depth:
+            assert rate in tried(depths, row) and len(tried(depths, row)) == 3 and not tried(first, row)
+        else:
+            finalists = tried(second, row)
+            assert rate in finalists and len(finalists) == 2 * len(set(finalists)) == 4
+            assert set(finalists) < set(tried(first, row)) and len(tried(first, row)) == 5
+    with pytest.raises(ConfigError, match="^the config's argument is 'third': expected one of first, second, depths$"):
         make("third")
 
 

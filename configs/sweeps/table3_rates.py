@@ -1,9 +1,11 @@
-"""How the peak rates of Table 3's rows and of aMLP in small were chosen (SMALL_RATES in configs/c4_ablation.py).
+"""How the peak rates of the small models were chosen (SMALL_RATES in configs/c4_ablation.py).
 
     python scripts/sweep.py --sweep=configs/sweeps/table3_rates.py --out=runs/rates --config.data.train=books.jsonl.xz
 
-ARGUMENT: `first` (default), five rates a row for 400 steps; or `second`, the best two of these for all 900 steps with
-two seeds, whose mean decides. No seed is one of Table 3's.
+ARGUMENT: of Table 3's rows and aMLP `first` (default), five rates a row for 400 steps, then `second`, the best two of
+these for all 900 steps with two seeds, whose mean decides; `depths`, three rates for all steps with one seed of what is
+less or more deep: half, once and twice the middle depth's rate or a quarter, half and once of it. No seed is one of
+Table 3's.
 """
 
 from gmlp_flax import recipes, sweep
@@ -21,7 +23,19 @@ FINALISTS = {
     "sgu": (8e-3, 1.6e-2),
     "amlp_36": (2e-3, 4e-3),
 }
-ROUNDS = {"first": (400, [100], dict.fromkeys(FINALISTS, GRID)), "second": (900, [100, 101], FINALISTS)}
+DEPTHS = {
+    "transformer_6": (4e-3, 8e-3, 1.6e-2),
+    "transformer_24": (2e-3, 4e-3, 8e-3),
+    "gmlp_18": (4e-3, 8e-3, 1.6e-2),
+    "gmlp_72": (2e-3, 4e-3, 8e-3),
+    "amlp_18": (2e-3, 4e-3, 8e-3),
+    "amlp_72": (1e-3, 2e-3, 4e-3),
+}
+ROUNDS = {
+    "first": (400, [100], dict.fromkeys(FINALISTS, GRID)),
+    "second": (900, [100, 101], FINALISTS),
+    "depths": (900, [100], DEPTHS),
+}
 
 
 def get_sweep(arg: str = "first") -> sweep.Points:

@@ -29,9 +29,10 @@ same command goes on where a killed one stopped. --from trains nothing and reads
 pattern names, in quotes. --scale=paper first prints what its runs would take on --topology; it needs C4.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model as configs/finetune_glue.py and finetune_squad.py
-say, with as many seeds as the paper (five) or, smaller, three, in RUNS/finetuned/TASK-MODEL; DATA is what they take,
-and may be left out at paper scale. --finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1 their
-seeds. Where RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median counts.
+say, with as many seeds as the paper (five) or, at gpu, three, at cpu, two, in RUNS/finetuned/TASK-MODEL; DATA is what
+they take, and may be left out at paper scale. --finetune_flag=--config.KEY=VALUE changes these runs,
+--finetune_seeds=0,1,2 their seeds. Where RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best
+median counts.
 """
 
 from __future__ import annotations
@@ -57,17 +58,19 @@ from gmlp_flax.tasks.base import EMBEDDED
 from gmlp_flax.training import plan
 from gmlp_flax.training.errors import RunError
 
+SEEDS = {"cpu": "0,1", "gpu": "0,1,2", "paper": "0,1,2,3,4"}  # of finetuning
+
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = cli.fail
     parser.add_argument("name", metavar="NAME", choices=list(REPORTS))
-    parser.add_argument("--scale", choices=("cpu", "gpu", "paper"), default="cpu")
+    parser.add_argument("--scale", choices=list(SEEDS), default="cpu")
     parser.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
     parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
-    parser.add_argument("--finetune_seeds", metavar="SEEDS", help="0,1,2; at paper scale 0,1,2,3,4")
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"unless given, by scale: {SEEDS}")
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
@@ -143,7 +146,7 @@ def train(report: Trained, args: argparse.Namespace) -> int:
 
 def finetune(runs: Sequence[gathering.Run], args: argparse.Namespace) -> int:
     """Finetunes the first finished run of each row on every task; the worst exit code of the sweeps."""
-    seeds = args.finetune_seeds or ("0,1,2,3,4" if args.scale == "paper" else "0,1,2")
+    seeds = args.finetune_seeds or SEEDS[args.scale]
     first = {run.row: run for run in reversed(runs) if run.finished}
     codes = [0]
     for (task, data), row in itertools.product(args.finetune.items(), sorted(first)):

@@ -9,7 +9,7 @@ v1.1 (default) or v2.0, or VERSION,scale=SCALE. SCALE:
            peak rate 5e-5, batch 32, dropout of 0.1 on states and on attention's weights, weight decay 0.01,
            no clipping. Recalled, and the same in a public re-implementation: n 512, 8,000 steps, 1,000 warmup steps,
            linear decay, epsilon 1e-6. bfloat16. Never run here.
-    small  for models that a CPU can train: n 256, 300 steps of batch 16 at 4e-3, so that scripts/reproduce.py ends
+    small  for models that a CPU can train: n 256, 200 steps of batch 16 at 4e-3, so that scripts/reproduce.py ends
            within the hour; dropout of 0.1 on states alone. `--config.data.train=FILE` names SQuAD's JSON (also .xz,
            .gz); a sixth of its articles is held out unless `--config.data.heldout` is given.
     gpu    the same, but 3,000 steps at 1e-3 in bfloat16. Never run here.
@@ -38,9 +38,9 @@ def get_config(arg: str = "v1.1"):
         return config
     config.data.train = ""  # to be given
     config.model.length = 256
-    config.batch_size, config.steps = 16, 300
-    config.optimizer.update(learning_rate=4e-3, warmup=30)
-    config.eval.batch_size, config.checkpoint.every = 64, 150
+    config.batch_size, config.steps = 16, 200
+    config.optimizer.update(learning_rate=4e-3, warmup=20)
+    config.eval.batch_size, config.checkpoint.every = 64, 100
     if scale == "gpu":
         config.model.dtype = "bfloat16"
         config.steps, config.checkpoint.every = 3000, 1000

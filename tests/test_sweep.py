@@ -118,11 +118,11 @@ def test_sweeps_of_the_papers_tables(table, rows, seeds):
 
 
 def test_sweeps_that_chose_rates():
-    """The rate of each row is one that was tried last: two of five of them, with two seeds, or one of three by depth."""
+    """The rate of each row is one that was tried last, of those that were tried before."""
     make = runpy.run_path("configs/sweeps/table3_rates.py")["get_sweep"]
     known = runpy.run_path("configs/c4_ablation.py")["SMALL_RATES"]
-    first, second, depths = make(), make("second"), make("depths")
-    for points in (first, second, depths):
+    first, second, depths, transformers = make(), make("second"), make("depths"), make("transformers")
+    for points in (first, second, depths, transformers):
         assert len(set(map(sweep.name, points))) == len(points)
 
     def tried(points, row):
@@ -132,12 +132,14 @@ def test_sweeps_that_chose_rates():
     assert {point["config"] for point in (*first, *depths)} == {recipes.published(row, "cpu") for row in known}
     for row, rate in known.items():
         if row in by_depth:
-            assert rate in tried(depths, row) and len(tried(depths, row)) == 3 and not tried(first, row)
+            rates, again = tried(depths, row), tried(transformers, row)
+            assert rate in (again or rates) and set(again) < set(rates) and len(rates) == 3 and not tried(first, row)
+            assert len(again) == (2 if row.startswith("transformer") else 0)
         else:
             finalists = tried(second, row)
             assert rate in finalists and len(finalists) == 2 * len(set(finalists)) == 4
             assert set(finalists) < set(tried(first, row)) and len(tried(first, row)) == 5
-    with pytest.raises(ConfigError, match="^the config's argument is 'third': expected one of first, second, depths$"):
+    with pytest.raises(ConfigError, match="argument is 'third': expected one of first, second, depths, transformers$"):
         make("third")
 
 

@@ -3,9 +3,10 @@
     python scripts/sweep.py --sweep=configs/sweeps/table3_rates.py --out=runs/rates --config.data.train=books.jsonl.xz
 
 ARGUMENT: of Table 3's rows and aMLP `first` (default), five rates a row for 400 steps, then `second`, the best two of
-these for all 900 steps with two seeds, whose mean decides; `depths`, three rates for all steps with one seed of what is
-less or more deep: half, once and twice the middle depth's rate or a quarter, half and once of it. No seed is one of
-Table 3's.
+these for all 900 steps with two seeds, whose mean decides. Of what is less or more deep `depths`, three rates for all
+steps with one seed: half, once and twice the middle depth's rate or a quarter, half and once of it; then
+`transformers`, the best two of the Transformers' with another seed, as their seeds differ by much, and the mean
+decides. No seed is one of Table 3's.
 """
 
 from gmlp_flax import recipes, sweep
@@ -35,6 +36,7 @@ ROUNDS = {
     "first": (400, [100], dict.fromkeys(FINALISTS, GRID)),
     "second": (900, [100, 101], FINALISTS),
     "depths": (900, [100], DEPTHS),
+    "transformers": (900, [101], {"transformer_6": (8e-3, 1.6e-2), "transformer_24": (2e-3, 4e-3)}),
 }
 
 

@@ -9,7 +9,8 @@ from gmlp_flax.analysis.tables import Table
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222; }
-table { border-collapse: collapse; margin: 1em 0; }
+.wide { overflow-x: auto; margin: 1em 0; }
+table { border-collapse: collapse; }
 th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; text-align: right; }
 th:first-child, td:first-child { text-align: left; }
 th { cursor: pointer; user-select: none; white-space: nowrap; }
@@ -41,14 +42,15 @@ def page(title: str, notes: Sequence[str], table: Table, figures: Sequence[str])
 
     Args:
         title: of the report.
-        notes: paragraphs, shown between the table and the figures.
+        notes: a list, shown below the figures.
         table: of the report.
         figures: as SVG.
     """
-    paragraphs = "\n".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    listed = "\n".join(f"<li>{html.escape(note)}</li>" for note in notes)
     drawn = "\n".join(f"<figure>{figure[figure.index('<svg') :]}</figure>" for figure in figures)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
         f'<link rel="icon" href="data:,">\n<style>{STYLE}</style></head>\n<body><h1>{html.escape(title)}</h1>\n'
-        f"{table.html()}\n{paragraphs}\n{drawn}\n<script>{SCRIPT}</script></body></html>\n"
+        f'<div class="wide">{table.html()}</div>\n{drawn}\n<ul>\n{listed}\n</ul>\n'
+        f"<script>{SCRIPT}</script></body></html>\n"
     )

@@ -44,7 +44,7 @@ def text():
 
 def test_page_needs_no_network_and_escapes(text):
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
-    assert "<title>A &lt;title&gt;</title>" in text and "<p>a &amp; b</p>" in text
+    assert "<title>A &lt;title&gt;</title>" in text and "<li>a &amp; b</li>" in text
     assert "<title>the &quot;first&quot; &lt;point&gt;</title>" in text
     assert text.count("<svg") == 1 and "<?xml" not in text
 

@@ -23,11 +23,11 @@ SCALE:
 Evaluation masks the same tokens of the same sequences for every model.
 """
 
-import dataclasses
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import recipes
-from gmlp_flax.models.sizes import PUBLISHED, VOCAB_SIZE
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
 
 MODELS = tuple(
     name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", "ablation")
@@ -71,9 +71,7 @@ def get_config(arg: str = "sgu"):
     name, scale, times = gmlp_config.arguments(
         arg or "sgu", MODELS, scale=("paper", "small", "gpu"), data=("1", "2", "4", "8")
     )
-    config = gmlp_config.default()
-    config.model.update(dataclasses.asdict(PUBLISHED[name].spec))
-    config.model.scale_embeddings = config.model.block != "gmlp"
+    config = recipes.language_model(name)
     config.optimizer.update(
         learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
     )
@@ -86,7 +84,7 @@ def get_config(arg: str = "sgu"):
         rate = SMALL_RATES.get(name) or OTHER_RATES[name.partition("_")[0]]
         recipes.small_language(config, scale, rate, tokens=128, shape=SMALL[name])
     else:
-        raise gmlp_config.ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
+        raise ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
     config.steps *= int(times)
     config.eval.every = config.checkpoint.every = int(times) * config.eval.every
     return config

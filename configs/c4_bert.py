@@ -17,11 +17,10 @@ SCALE:
     gpu    the same rows as c4_ablation.py's. Never run here.
 """
 
-import dataclasses
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import recipes
-from gmlp_flax.models.sizes import PUBLISHED, VOCAB_SIZE
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
 
 MODELS = tuple(name for name, model in PUBLISHED.items() if model.source == "Table 5")
 
@@ -40,9 +39,8 @@ SMALL_RATES = {"bert": 4e-3, "gmlp": 8e-3, "amlp": 4e-3}
 def get_config(arg: str = "amlp_base"):
     """See the module's docstring."""
     name, scale = gmlp_config.arguments(arg or "amlp_base", MODELS, scale=("paper", "small", "gpu"))
-    config = gmlp_config.default()
-    config.model.update(dataclasses.asdict(PUBLISHED[name].spec), vocab_size=VOCAB_SIZE, dtype="bfloat16")
-    config.model.scale_embeddings = config.model.block != "gmlp"
+    config = recipes.language_model(name)
+    config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
     config.optimizer.update(
         learning_rate=1e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
     )

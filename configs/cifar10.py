@@ -13,7 +13,7 @@ AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in c
 mixer 43.6 %, vit 40.4 %.
 """
 
-from gmlp_flax import recipes
+from gmlp_flax.paper import recipes
 
 
 def get_config(arg: str = "gmlp"):

@@ -39,8 +39,8 @@ EXAMPLES = {
 def get_config(arg: str = "sst2"):
     """See the module's docstring."""
     task, scale = gmlp_config.arguments(arg or "sst2", tuple(EXAMPLES), scale=("paper", "small", "gpu"))
-    config = gmlp_config.default()
-    config.task, config.glue.task = "text_classification", task
+    config = gmlp_config.default(task="text_classification")
+    config.glue.task = task
     config.data.train = ""  # to be given
     config.batch_size, config.steps = 32, 5 * EXAMPLES[task] // 32
     config.model.update(

@@ -1,6 +1,6 @@
 """Finetunes an image model on pictures of your own or a TFDS set, at any resolution.
 
-    python -m gmlp_flax.interop.timm --model=gmlp_s16_224 --checkpoint=gmlp_s16_224.safetensors --out=runs/gmlp_s_timm
+    gmlp import --model=gmlp_s16_224 --checkpoint=gmlp_s16_224.safetensors --out=runs/gmlp_s_timm
     python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_s --workdir=runs/flowers \\
         --config.init_from=runs/gmlp_s_timm --config.data.train=tfds:oxford_flowers102
 
@@ -15,7 +15,7 @@ flips only) are ours. bfloat16. Run here on a CPU with small models only (tests)
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import recipes
+from gmlp_flax.paper import recipes
 
 SIZES = ("224", "288", "320", "384", "448")
 
@@ -23,9 +23,8 @@ SIZES = ("224", "288", "320", "384", "448")
 def get_config(arg: str = "gmlp_s"):
     """See the module's docstring."""
     name, size = gmlp_config.arguments(arg or "gmlp_s", recipes.IMAGE_MODELS, size=SIZES)
-    config = gmlp_config.default()
+    config = recipes.image_model(name)
     config.data.train = ""  # to be given
-    recipes.image_model(config, name)
     recipes.gmlp_imagenet(config)
     config.model.update(image_size=(int(size), int(size)), dtype="bfloat16")
     config.augment.update(auto="none", mixup=0.0, cutmix=0.0)

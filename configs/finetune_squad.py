@@ -18,14 +18,14 @@ a margin of 0 (config.squad.null_threshold); evaluation tells which margin would
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.squad import VERSIONS
+from gmlp_flax.data.finetuning.squad import VERSIONS
 
 
 def get_config(arg: str = "v1.1"):
     """See the module's docstring."""
     version, scale = gmlp_config.arguments(arg or "v1.1", VERSIONS, scale=("paper", "small", "gpu"))
-    config = gmlp_config.default()
-    config.task, config.squad.version = "question_answering", version
+    config = gmlp_config.default(task="question_answering")
+    config.squad.version = version
     config.model.update(length=512, mask_padding=True, dropout=0.1)
     config.optimizer.update(schedule="linear", weight_decay=0.01, eps=1e-6)
     config.data.heldout_share = 0.17

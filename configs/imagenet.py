@@ -17,7 +17,7 @@ ImageNet and no TPU; compiled for 16 and 32 TPU v5e chips (`python scripts/bench
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import recipes
+from gmlp_flax.paper import recipes
 
 EXAMPLES = 1_281_167
 
@@ -25,9 +25,8 @@ EXAMPLES = 1_281_167
 def get_config(arg: str = "gmlp_s"):
     """See the module's docstring."""
     name, recipe = gmlp_config.arguments(arg or "gmlp_s", recipes.IMAGE_MODELS, recipe=("gmlp", "deit"))
-    config = gmlp_config.default()
+    config = recipes.image_model(name)
     config.data.train = "tfds:imagenet2012"
-    recipes.image_model(config, name)
     config.model.dtype = "bfloat16"
     if recipe == "gmlp":
         recipes.gmlp_imagenet(config)

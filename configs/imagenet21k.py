@@ -11,7 +11,7 @@ pictures are assumed for the number of steps. bfloat16. Never run here.
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import recipes
+from gmlp_flax.paper import recipes
 
 EXAMPLES = 14_197_122
 
@@ -19,9 +19,8 @@ EXAMPLES = 14_197_122
 def get_config(arg: str = "gmlp_s"):
     """See the module's docstring."""
     (name,) = gmlp_config.arguments(arg or "gmlp_s", recipes.IMAGE_MODELS)
-    config = gmlp_config.default()
+    config = recipes.image_model(name)
     config.data.update(train="", heldout_share=0.005, workers=8)  # train is to be given
-    recipes.image_model(config, name)
     recipes.gmlp_imagenet(config)
     config.model.dtype = "bfloat16"
     config.batch_size, config.optimizer.warmup = 4096, 10_000

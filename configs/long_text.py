@@ -10,10 +10,10 @@ No table of the paper has such lengths. Memory grows as n, work as n log n: `pyt
 both beside the materialised matrix (`--config.model.toeplitz=direct`).
 """
 
-import dataclasses
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.models.sizes import PUBLISHED, VOCAB_SIZE
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import VOCAB_SIZE
 
 LENGTHS = ("4096", "512", "1024", "2048", "8192", "16384")
 
@@ -21,8 +21,7 @@ LENGTHS = ("4096", "512", "1024", "2048", "8192", "16384")
 def get_config(arg: str = "4096"):
     """See the module's docstring."""
     length, scale = gmlp_config.arguments(arg or "4096", LENGTHS, scale=("base", "small"))
-    config = gmlp_config.default()
-    config.model.update(dataclasses.asdict(PUBLISHED["gmlp_base"].spec))
+    config = recipes.language_model("gmlp_base")
     config.model.update(length=int(length), toeplitz="fft")
     config.masking.max_predictions = round(0.15 * int(length))
     config.optimizer.update(schedule="linear", weight_decay=0.01)

@@ -8,14 +8,13 @@ for a CPU, at 64 x 64), or gmlp_ti, gmlp_s or gmlp_b (Table 1, at 224 x 224), wh
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import recipes
+from gmlp_flax.paper import recipes
 
 
 def get_config(arg: str = "small"):
     """See the module's docstring."""
     (size,) = gmlp_config.arguments(arg or "small", ("small", "gmlp_ti", "gmlp_s", "gmlp_b"))
-    config = gmlp_config.default()
-    config.task = "image_classification"
+    config = gmlp_config.default(task="image_classification") if size == "small" else recipes.image_model(size)
     config.data.train = ""  # to be given
     config.steps, config.batch_size = 2000, 64
     config.model.spatial = "dense"
@@ -24,7 +23,6 @@ def get_config(arg: str = "small"):
     if size == "small":
         config.model.update(layers=8, d_model=128, d_ffn=768, image_size=(64, 64), patch_size=(8, 8))
         return config
-    recipes.image_model(config, size)
     config.model.dtype = "bfloat16"
     config.steps, config.batch_size = 100_000, 1024
     config.optimizer.warmup = 10_000

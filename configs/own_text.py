@@ -13,7 +13,7 @@ small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.models.sizes import PUBLISHED
+from gmlp_flax.paper.published import PUBLISHED
 
 SMALL = dict(layers=6, d_model=128, d_ffn=768, vocab_size=8000)
 

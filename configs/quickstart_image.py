@@ -9,8 +9,7 @@ from gmlp_flax import config as gmlp_config
 def get_config(arg: str = ""):
     """`frozen` keeps the spatial projections as they start: the same model without token mixing."""
     (kind,) = gmlp_config.arguments(arg or "trained", ("trained", "frozen"))
-    config = gmlp_config.default()
-    config.task = "image_classification"
+    config = gmlp_config.default(task="image_classification")
     config.steps = 300
     config.batch_size = 64
     config.model.update(

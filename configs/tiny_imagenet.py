@@ -12,7 +12,7 @@ AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in c
 end here.
 """
 
-from gmlp_flax import recipes
+from gmlp_flax.paper import recipes
 
 
 def get_config(arg: str = "gmlp"):

@@ -1,69 +1,120 @@
 """Configs: defaults of the schema, load, validate, did-you-mean.
 
-A config file is Python with `get_config(arg="")` that returns `config.default()` with some keys set. This module is
-itself such a file for the `config.json` that each run writes: `--config=RUN/config.json` reads it back.
+A config file is Python with `get_config(arg="")` that returns `config.default(task=..., block=...)` with some keys set.
+`load` reads back the `config.json` that each run writes.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib.resources
+import itertools
 import json
-import math
+import os
 import re
 import runpy
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ml_collections
 
-from gmlp_flax.schema import RANGES, SCHEMA, Key
+from gmlp_flax import schema, tasks
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models import blocks
+from gmlp_flax.models.options import Option, options_of
+from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.schema import BLOCK, TASK
 
 
-class ConfigError(ValueError):
-    """A config or a command line that cannot be run; the message is one line that says what to do."""
-
-
-def keys() -> Iterator[tuple[str, Key]]:
-    """Every dotted name with its key."""
-    for name, entry in SCHEMA.items():
-        if isinstance(entry, Key):
-            yield name, entry
-        else:
-            for inner, key in entry.items():
-                yield f"{name}.{inner}", key
-
-
-def default() -> ml_collections.ConfigDict:
-    """A config with every key at its default; a key that does not exist cannot be set on it."""
-    config = ml_collections.ConfigDict(
-        {
-            name: entry.default if isinstance(entry, Key) else {inner: key.default for inner, key in entry.items()}
-            for name, entry in SCHEMA.items()
-        }
-    )
-    return config.lock()
-
-
-def help_text() -> str:
-    """The schema for reading: `name = default  # comment`, a line each."""
-    lines = []
-    for name, key in keys():
-        choices = f" ({', '.join(map(str, key.choices))})" if key.choices else ""
-        lines.append(f"{f'config.{name} = {key.default!r}':<46}  # {key.comment}{choices}")
-    return "\n".join(lines)
-
-
-def check_name(name: str, where: str) -> None:
-    """Refuses a dotted name that the schema does not hold.
+def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.ConfigDict:
+    """A config of a task and a block with every key at its default; no other key can be set on it.
 
     Raises:
-        ConfigError: naming it and the nearest valid one.
+        ConfigError: there is no such task or block.
     """
-    names = [known for known, _ in keys()]
-    if name in names:
+    values: dict[str, Any] = {}
+    for name, option in schema.keys(task, block).items():
+        group, _, last = name.rpartition(".")
+        (values.setdefault(group, {}) if group else values)[last] = option.default
+    values["task"], values["model"]["block"] = task, block
+    return ml_collections.ConfigDict(values).lock()
+
+
+def keys(config: ml_collections.ConfigDict) -> dict[str, Option]:
+    """Every dotted name of a config, with its option."""
+    return schema.keys(config.task, config.model.block)
+
+
+def flat(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """The values by dotted name."""
+    return {name: config[name] for name in keys(config)}
+
+
+def differences(one: ml_collections.ConfigDict, other: ml_collections.ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two configs differ, with both values; None stands for a key that a config does not have."""
+    first, second = flat(one), flat(other)
+    names = dict.fromkeys((*first, *second))
+    return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
+
+
+def changed(config: ml_collections.ConfigDict, task: str = "", block: str = "") -> ml_collections.ConfigDict:
+    """A copy with another task or block: keys that both have keep their values, the new ones take their defaults.
+
+    Raises:
+        ConfigError: there is no such task or block.
+    """
+    new = default(task or config.task, block or config.model.block)
+    kept = {name: value for name, value in flat(config).items() if name in keys(new) and name not in (TASK, BLOCK)}
+    new.update_from_flattened_dict(kept)
+    return new
+
+
+def help_text(config: ml_collections.ConfigDict | None = None) -> str:
+    """The keys for reading, `name = default  # comment`: of a config, or of every task and block in turn."""
+    def lines(title: str, found: Mapping[str, Option]) -> str:
+        listed = (f"{f'config.{name} = {key.default!r}':<46}  # {key.meaning}" for name, key in found.items())
+        return "\n".join([f"{title}:", *listed])
+
+    if config is not None:
+        return lines(f"config.task={config.task}, config.model.block={config.model.block}", keys(config))
+    shared = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
+    parts = [lines("every run", schema.COMMON), lines("every block", shared)]
+    for name in blocks.BLOCKS:
+        own = {key: option for key, option in schema.of_block(name).items() if option != shared.get(key)}
+        parts.append(lines(f"config.model.block={name}", own))
+    parts += [lines(f"config.task={name}", schema.of_task(name)) for name in tasks.TASKS]
+    return "\n\n".join(parts)
+
+
+def check_name(name: str, where: str, config: ml_collections.ConfigDict | None = None) -> None:
+    """Refuses a dotted name that a config does not have.
+
+    Args:
+        name: the name.
+        where: what named it, for the message.
+        config: the config; None if the name may belong to any task or block.
+
+    Raises:
+        ConfigError: naming the nearest valid name, or the blocks or tasks that have this one.
+    """
+    known = _everywhere() if config is None else list(keys(config))
+    if name in known:
         return
-    if name in SCHEMA:
-        raise ConfigError(f"{where}: {name} is a group of keys; set one of {', '.join(SCHEMA[name])}")
-    raise ConfigError(f"{where}: there is no config key {name!r}{nearest(name, names)}")
+    if inside := [each for each in known if each.startswith(f"{name}.")]:
+        raise ConfigError(f"{where}: {name} is a group of keys; set one of {', '.join(inside)}")
+    for own, table, declared in ((BLOCK, blocks.BLOCKS, schema.of_block), (TASK, tasks.TASKS, schema.of_task)):
+        having = [each for each in table if name in declared(each)]
+        if config is not None and having:
+            raise ConfigError(
+                f"{where}: config.{own} is {config[own]!r}, which has no {name}: it is an option of {', '.join(having)}"
+            )
+    raise ConfigError(f"{where}: there is no config key {name!r}{nearest(name, known)}")
+
+
+def _everywhere() -> list[str]:
+    """The names of all keys, of whatever task and block."""
+    found = [schema.of_block(each) for each in blocks.BLOCKS] + [schema.of_task(each) for each in tasks.TASKS]
+    return list(dict.fromkeys([*schema.COMMON, *itertools.chain(*found)]))
 
 
 def nearest(name: str, names: list[str]) -> str:
@@ -75,80 +126,48 @@ def nearest(name: str, names: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else "; --help_config lists them all"
 
 
-def check_overrides(argv: list[str]) -> None:
-    """Checks, before absl parses a command line, all names in `--config.a.b` and that a config stands before them.
-
-    Raises:
-        ConfigError: a name is unknown, or there is nothing yet that it could change.
-    """
-    known = False
-    for argument in argv:
-        known = known or bool(re.match(r"--?config(=|$)", argument))
-        if match := re.match(r"--?config\.([^=]+)", argument):
-            check_name(match[1], argument)
-            if not known:
-                raise ConfigError(f"{argument} changes no config yet: give --config=FILE:ARGUMENT before it")
-
-
-def in_words(error: Exception) -> str:
-    """What an error says; of a flag's value that Python cannot convert, what was expected in its place."""
-    message = str(error)
-    for refusal, expected in (
-        (r"invalid literal for int\(\)", "a whole number"), ("could not convert string to float", "a number"),
-        (r"\('Non-boolean argument to boolean flag'", "true or false"),
-    ):
-        message = re.sub(refusal + ".*", f"expected {expected}", message)
-    return message
-
-
 def explain(error: Exception, where: str) -> ConfigError:
     """One line for an exception that came out of evaluating a config file or an override."""
     message = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return ConfigError(f"{where}: {message}")
     if missing := re.search(r'Key "([^"]+)" does not exist', message):
-        known = [name for name, _ in keys()]
+        known = _everywhere()
+        if owners := [name for name in known if name.rpartition(".")[2] == missing[1]]:
+            kinds = "config.default(task=..., block=...) names the kinds of both"
+            return ConfigError(f"{where}: {' and '.join(owners)} belong to another task or block: {kinds}")
         return ConfigError(f"{where}: there is no config key {missing[1]!r}{nearest(missing[1], known)}")
     return ConfigError(f"{where}: {type(error).__name__}: {message}")
 
 
 def validate(config: ml_collections.ConfigDict) -> None:
-    """Checks values against the schema, before any data is read.
+    """Checks the keys and their values, before any data is read.
 
     Raises:
-        ConfigError: the first value that makes no sense.
+        ConfigError: the first key that is missing or too much, or value that makes no sense.
     """
-    for name, key in keys():
+    for name in (TASK, BLOCK):
+        try:
+            config[name]
+        except (KeyError, TypeError):
+            raise ConfigError(f"the config has no {name}: begin with gmlp_flax.config.default()") from None
+    known = keys(config)
+    begin = f"begin with gmlp_flax.config.default(task={config.task!r}, block={config.model.block!r})"
+    for name, option in known.items():
         try:
             value = config[name]
         except (KeyError, TypeError):
-            raise ConfigError(f"the config has no {name}: begin with gmlp_flax.config.default()") from None
-        if key.choices and value not in key.choices:
-            raise ConfigError(f"config.{name} is {value!r}: expected one of {', '.join(map(str, key.choices))}")
-    for range_ in RANGES:
-        for name in range_.names:
-            if not range_.least <= config[name] <= range_.most:  # A NaN is in no range.
-                raise ConfigError(f"config.{name} is {config[name]}: expected {range_.words}")
-    for name, kinds, least in (
-        ("model.image_size", int, 1), ("model.patch_size", int, 1),
-        ("data.mean", (int, float), -math.inf), ("data.std", (int, float), 1e-6),
-    ):
-        value, usual = tuple(config[name]), dict(keys())[name].default
-        if len(value) != len(usual) or not all(isinstance(x, kinds) and x >= least for x in value):
-            example = ",".join(map(str, usual))
-            expected = f"{len(usual)} numbers, as in --config.{name}={example}"
-            raise ConfigError(f"config.{name} is {value}: expected {expected}")
-    if config.masking.mask_share + config.masking.random_share > 1:
-        raise ConfigError("config.masking.mask_share and random_share add up to more than 1")
+            raise ConfigError(f"the config has no {name}: {begin}") from None
+        if problem := option.problem(value):
+            raise ConfigError(f"config.{name} is {value!r}: {problem}")
+    for group, value in config.items():
+        names = [f"{group}.{name}" for name in value] if isinstance(value, ml_collections.ConfigDict) else [group]
+        if strange := [name for name in names if name not in known]:
+            raise ConfigError(f"the config has {strange[0]}, which its task and block do not know: {begin}")
     if config.batch_size % config.optimizer.accumulate:
         raise ConfigError(
             f"config.batch_size is {config.batch_size}: it must divide into {config.optimizer.accumulate} microbatches "
             "(config.optimizer.accumulate)"
-        )
-    if (config.augment.mixup or config.augment.cutmix) and config.batch_size // config.optimizer.accumulate % 2:
-        raise ConfigError(
-            f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
-            "optimizer.accumulate) must be even"
         )
     profiled_steps(config)
     for name in ("optimizer.freeze", "mesh.rules"):
@@ -159,6 +178,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"config.optimizer.freeze: {pattern!r} is no regular expression ({error})") from None
+    tasks.find(config.task).check(config)
 
 
 def profiled_steps(config: ml_collections.ConfigDict) -> range:
@@ -188,16 +208,19 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
     Raises:
         ConfigError: a key is unknown or a value has another type.
     """
-    config = default()
-    flat = {
+    given = {
         f"{group}.{name}" if isinstance(entry, dict) else group: value
         for group, entry in values.items()
         for name, value in (entry.items() if isinstance(entry, dict) else [("", entry)])
     }
-    known = dict(keys())
-    for name, value in flat.items():
-        check_name(name, where)
-        value = tuple(value) if isinstance(known[name].default, tuple) else value
+    kinds = {name: given[name] for name in (TASK, BLOCK) if name in given}
+    if strange := [f"{name} {value!r}" for name, value in kinds.items() if not isinstance(value, str)]:
+        raise ConfigError(f"{where}: {strange[0]} is no name: expected a string")
+    config = default(kinds.get(TASK, default().task), kinds.get(BLOCK, default().model.block))
+    known = keys(config)
+    for name, value in given.items():
+        check_name(name, where, config)
+        value = tuple(value) if isinstance(known[name].default, tuple) and isinstance(value, list) else value
         try:
             group, _, last = name.rpartition(".")
             setattr(config[group] if group else config, last, value)
@@ -224,9 +247,45 @@ def load(path: str) -> ml_collections.ConfigDict:
     return from_dict(values, path)
 
 
-def from_file(path: str, arg: str = "") -> ml_collections.ConfigDict:
-    """Evaluates a config file as `--config=path:arg` does."""
-    return runpy.run_path(path)["get_config"](arg)
+def locate(name: str, kind: str = "config") -> str:
+    """The path of a "config" or "sweep" file: a file, or the name of one of `gmlp_flax.configs`, such as c4_ablation.
+
+    Raises:
+        ConfigError: there is none; the nearest name is given.
+    """
+    if os.path.isfile(name):
+        return name
+    folder, inside = importlib.resources.files("gmlp_flax.configs"), name.removeprefix("configs/").removesuffix(".py")
+    if kind == "sweep":
+        folder, inside = folder.joinpath("sweeps"), inside.removeprefix("sweeps/")
+    if (found := folder.joinpath(f"{inside}.py")).is_file():
+        return str(found)
+    names = [entry.name.removesuffix(".py") for entry in folder.iterdir() if re.fullmatch(r"[a-z]\w*\.py", entry.name)]
+    raise ConfigError(f"there is no {kind} file {name}{_among(inside, sorted(names))}")
+
+
+def open_config(given: str) -> ml_collections.ConfigDict:
+    """The config that --config=GIVEN names: FILE or FILE:ARGUMENT, the file as `locate` finds it, or a config.json.
+
+    Raises:
+        ConfigError: there is no such file, or it gives no config.
+    """
+    path, colon, argument = given.partition(":")
+    if path.endswith(".json"):
+        return load(given)
+    path = locate(path)
+    try:
+        config = runpy.run_path(path)["get_config"](*[argument] if colon else [])
+    except Exception as error:  # noqa: BLE001 - a config file is the user's code and may raise anything
+        raise explain(error, given) from None
+    if config is None:
+        raise ConfigError(f"{given}: get_config() returned nothing: return the config")
+    return config
+
+
+def from_file(name: str, arg: str = "") -> ml_collections.ConfigDict:
+    """Evaluates a config file as `--config=NAME:ARG` does."""
+    return open_config(f"{name}:{arg}" if arg else name)
 
 
 def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple[str, ...]:
@@ -260,6 +319,3 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
 def _among(name: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, names, 1)
     return f"; did you mean {close[0]!r}?" if close else f": expected one of {', '.join(names)}"
-
-
-get_config = load  # This module, as a config file whose argument is the path of a config.json.

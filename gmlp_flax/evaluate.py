@@ -1,64 +1,6 @@
-"""Scores a checkpoint: python -m gmlp_flax.evaluate --workdir=DIR [--checkpoint=latest|best|STEP] [--config.a.b=VALUE]
-[--predictions=FOLDER]
+"""`python -m gmlp_flax.evaluate`: see gmlp_flax.commands.evaluate."""
 
-Prints one JSON object: `step`, `checkpoint` (its folder) and `eval`, the metrics over the run's held-out data. For
-the latest checkpoint of a finished run these are the run's own final metrics, to the last bit.
-
-Keys of the run's config may be changed for the evaluation: --config.data.heldout=tfds:imagenet2012 scores other data
-of the same classes, --config.eval.real_labels=FILE adds ReaL accuracy, --config.eval.batch_size=N fits other devices.
-
---predictions=FOLDER also writes what finetuned models predict, as GLUE's and SQuAD's official scorers read it; of a run
-that keeps a running mean of its parameters, the mean's predictions.
-"""
-
-from __future__ import annotations
-
-import json
-import os
-import sys
-
-from absl import flags
-
-from gmlp_flax import cli
-from gmlp_flax import config as config_lib
-
-
-def main(_argv: list[str]) -> None:
-    """Prints the metrics of a checkpoint."""
-    workdir = cli.required("workdir", "evaluate --workdir=DIR [--checkpoint=latest|best|STEP]")
-    if flags.FLAGS.config is not None:
-        config_lib.validate(flags.FLAGS.config)
-    with cli.among_processes():
-        _evaluate(workdir)
-
-
-def _evaluate(workdir: str) -> None:
-    from gmlp_flax.training import distributed, evaluation, folder, partition
-
-    trained = folder.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
-    partition.check_batch(trained.task.evaluation_batch_size(), 1, "config.eval.batch_size", trained.mesh)
-    evaluator = evaluation.Evaluator(trained.task, trained.mesh)
-    metrics, outputs = evaluator(trained.params, trained.ema)
-    if not distributed.is_first():
-        return
-    if flags.FLAGS.predictions:
-        _write(trained.task.prediction_files(outputs), flags.FLAGS.predictions)
-    checkpoint = os.path.join(os.path.abspath(workdir), folder.CHECKPOINTS, str(trained.step))
-    print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
-
-
-def _write(files: dict[str, bytes], target: str) -> None:
-    from gmlp_flax.training import folder
-
-    if not files:
-        cli.fail("--predictions is for runs of text_classification and question_answering: this one has none to write")
-    folder.write_files(target, files, replace=True)
-    print(f"wrote {', '.join(files)} to {target}", file=sys.stderr)
-
+from gmlp_flax.commands import evaluate
 
 if __name__ == "__main__":
-    flags.DEFINE_string("predictions", "", "A folder to write the predictions to, as official scorers read them.")
-    cli.define_run_flags(checkpoint="latest")
-    cli.define_config_flag()
-    cli.define_multihost_flags()
-    cli.run(main, parser=cli.parse_flags_on_run)
+    evaluate.run()

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains with several processes on this machine, which speak over the loopback: what a cluster does, in small.
+# Trains with several processes on this machine, which talk over the loopback, as a cluster does.
 #
 # Usage: scripts/launch_local.sh N [--dry_run] -- TRAIN_ARG ...
 #   PYTHON=python3.12   the Python that trains (default: that of scripts/setup.sh, else python3)
 #   PORT=12345          where process 0 listens (default: a free one)
 #
 # On the CPU, unless JAX_PLATFORMS is set. Each line carries its process's number. SIGINT and SIGTERM make
-# all processes save and end; a second one kills. When one fails all are ended, and its exit code is this script's.
+# all processes save and end; a second one kills them. If one fails, all are ended, and its exit code is the script's.
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -31,10 +31,10 @@ if [[ -z ${PYTHON:-} && ! -x $python ]]; then python=python3; fi
 command -v "$python" >/dev/null || fail "no Python runs as '$python': run scripts/setup.sh, or set PYTHON"
 
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
-# Threads of the CPU's client: with fewer than the processes' devices need, they wait for each other for ever.
+# Threads of the CPU client: with fewer than the devices of a process need, they wait for each other forever.
 export PJRT_NPROC=${PJRT_NPROC:-16}
 
-# Below 32768, where the system's own choices begin on Linux; in use is what answers.
+# Ports below 32768, where Linux's own choices begin. A port that answers is in use.
 port=${PORT:-}
 while [[ -z $port ]]; do
   port=$((20000 + RANDOM % 12000))
@@ -89,7 +89,7 @@ for ((i = 0; i < processes; i++)); do
   running+=($!)
 done
 
-# Looks often, for want of a wait in older shells that ends with whichever process ends first.
+# Looks often, because older shells cannot wait for whichever process ends first.
 grace=${GRACE:-10} kill_at=
 while ((${#running[@]})); do
   left=()
@@ -103,7 +103,7 @@ while ((${#running[@]})); do
     fi
   done
   running=(${left[@]+"${left[@]}"})
-  # What lost another process cannot save: it gets a moment to say so.
+  # A process that lost another cannot save; it gets a moment to say so.
   if ((code != 0)) && [[ -z $kill_at ]]; then
     kill_at=$((SECONDS + grace))
     if [[ -z $asked ]]; then pass_on; fi

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Submits a training run to SLURM: one process a GPU, on one node or several.
+# Submits a training run to SLURM: one process per GPU, on one node or several.
 #
 # Usage: scripts/launch_slurm.sh --nodes=4 --gpus=8 [--dry_run] [SBATCH_OPTION ...] -- TRAIN_ARG ...
 #   --nodes, --gpus      nodes, and GPUs on each
-#   SBATCH_OPTION        anything else, such as --partition=long --time=24:00:00 --cpus-per-task=12; written with =
+#   SBATCH_OPTION        any other option, such as --partition=long --time=24:00:00 --cpus-per-task=12; written with =
 #   --dry_run            print the batch script and the command, submit nothing
 #   PYTHON=python3.12    the Python that trains (default: that of scripts/setup.sh)
 #
-# Two minutes before its time is over the run saves, ends, and goes back into the queue; so it does when it fails (five
-# times at most) and when a node does. Each time it goes on from its newest checkpoint, so give it a --workdir that all
-# nodes see. The log is slurm-JOB.log in the folder of submission. To end it: scancel --signal=TERM JOB saves,
+# Two minutes before its time is over the run saves, ends, and goes back into the queue. It also goes back when it fails
+# (at most five times) and when a node fails. Each time it goes on from its newest checkpoint, so give it a --workdir
+# that all nodes see. The log is slurm-JOB.log in the folder of submission. To end it: scancel --signal=TERM JOB saves,
 # scancel JOB does not.
 set -euo pipefail
 unset CDPATH
@@ -56,7 +56,7 @@ batch_script() {
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@120
 
-# The signal comes to this shell alone, which so knows that the time was over and not that the run is done.
+# Only this shell gets the signal, and so it knows that the time is over, and not that the run is done.
 over= again=yes
 trap 'over=yes again=yes; scancel --signal=TERM "\$SLURM_JOB_ID"' USR1
 srun --kill-on-bad-exit=1 \${SLURM_CPUS_PER_TASK:+--cpus-per-task="\$SLURM_CPUS_PER_TASK"} \\
@@ -65,7 +65,7 @@ while [ -n "\$again" ]; do  # a signal ends the wait, not the training
   again= code=0
   wait \$! || code=\$?
 done
-# Code 2 is a mistake in the arguments, which another time does not mend.
+# Code 2 is a mistake in the arguments; trying again does not help.
 if [ -n "\$over" ] || { [ "\$code" -ne 0 ] && [ "\$code" -ne 2 ] && [ "\${SLURM_RESTART_COUNT:-0}" -lt 5 ]; }; then
   scontrol requeue "\$SLURM_JOB_ID"
 fi

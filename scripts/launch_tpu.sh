@@ -30,7 +30,7 @@ failures_allowed=3
 say() { printf 'launch_tpu: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 2; }
 
-# Words as one line that any POSIX shell reads back; printf %q writes what only bash reads.
+# Words as one line that any POSIX shell reads back; only bash reads the output of printf %q.
 quote() {
   local word line='' single="'" escaped="'\\''"
   for word in "$@"; do
@@ -40,7 +40,7 @@ quote() {
   printf '%s' "$line"
 }
 
-# Every call of gcloud goes through here, so that what --dry_run prints is what is run.
+# Every call of gcloud goes through here, so that --dry_run prints exactly the commands that would run.
 call() { if [[ -n $dry_run ]]; then printf '%s\n' "$(quote gcloud "$@")"; else gcloud "$@"; fi; }
 node() { call compute tpus tpu-vm "$1" "$name" "${where[@]}" "${@:2}"; }
 request() { call compute tpus queued-resources "$1" "$name" "${where[@]}" "${@:2}"; }
@@ -99,7 +99,7 @@ check() {
   if [[ -n $project ]]; then where+=(--project="$project"); fi
 }
 
-# The runtime version and whether to queue, where they were not given, from the type.
+# The runtime version and whether to queue, from the type unless they were given.
 choose() {
   [[ $type =~ ^[a-z0-9]+-[0-9]+$ ]] ||
     fail "--type is '$type'; expected an accelerator type such as v5litepod-64, v4-32, v5p-128 or v6e-16 (or TPU_TYPE)"
@@ -113,7 +113,7 @@ choose() {
       *) fail "no runtime is known for --type=$type: give --runtime; see gcloud compute tpus tpu-vm versions list" ;;
     esac
   fi
-  # Of every type, 8 (cores or chips) is the most that one host has.
+  # One host has at most 8 cores or chips, whatever the type.
   if [[ -z $queued ]]; then
     queued=no
     if [[ -n $spot ]] || ((${type#*-} > 8)); then queued=yes; fi
@@ -135,7 +135,7 @@ create() {
 describe_request() { request describe --format='value(state.state)'; }
 describe_node() { node describe --format='value(state)'; }
 
-# Runs one of the two above: a state, MISSING where there is none of that name, UNKNOWN where the answer did not come.
+# Runs one of the two above: a state, MISSING if nothing has that name, UNKNOWN if no answer came.
 state_of() {
   local printed
   if printed=$("$1" 2>&1); then
@@ -148,7 +148,7 @@ state_of() {
   fi
 }
 
-# The state of the slice: READY, or why not. A request whose node went is LOST: unlike MISSING, it has to be deleted.
+# The state of the slice: READY, or why not. A request whose node is gone is LOST; unlike MISSING, it must be deleted.
 look() {
   local state
   if [[ $queued == yes ]]; then
@@ -182,7 +182,7 @@ await() {
   done
 }
 
-# What git knows of, or would add: no environment, no runs. Names that are deleted but still listed are left out.
+# The files that git knows or would add: no environment, no runs. Deleted files that are still listed are left out.
 pack() {
   cd -- "$root"
   git ls-files -z --cached --others --exclude-standard |
@@ -224,7 +224,7 @@ run() {
   on_workers all start "${train[@]}"
 }
 
-# Trains to the end, over preemptions. Called again, it goes on watching what runs.
+# Trains to the end, over preemptions. Called again, it goes on watching the run.
 watch() {
   local state training last='' begun='' failures=0
   while :; do
@@ -247,8 +247,8 @@ watch() {
     fi
     case $training in
       mistake) say "training ended with code 2, a mistake in its arguments: see logs"; exit 2 ;;
-      # A preempted worker is told to save, and ends just as well as one that is done, shortly before its node is
-      # gone: so two looks have to agree.
+      # A preempted worker saves and ends like a worker that is done, shortly before its node is gone. So two looks
+      # have to agree.
       finished) if [[ $last == finished ]]; then say "training has ended on all workers"; return; fi ;;
       failed | fresh)
         failures=$((failures + 1))
@@ -263,7 +263,7 @@ watch() {
   done
 }
 
-# One word for what all workers' status lines say.
+# One word that sums up the status lines of all workers.
 judge() {
   local lines ended
   lines=$(grep ': training ' <<<"$1" || true)
@@ -271,7 +271,7 @@ judge() {
   if [[ -z $lines ]]; then
     echo silent
   elif [[ -n $ended ]]; then
-    # A mistake is the same one on every worker; a worker that merely lost another may end so too.
+    # Every worker makes the same mistake; a worker that only lost another one may also end with this code.
     if grep -qv 'code 2$' <<<"$lines"; then echo failed; else echo mistake; fi
   elif grep -q 'training running' <<<"$lines"; then
     echo running

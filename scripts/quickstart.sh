@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains a small gMLP on this machine's CPU, on data that comes with the repository.
 #
-# Usage: scripts/quickstart.sh [text|image] [ARGUMENT ...]      arguments go to scripts/quickstart.py
-# Makes .venv/ first where it is missing (scripts/setup.sh); PYTHON and VENV are those of setup.sh.
+# Usage: scripts/quickstart.sh [text|image] [ARGUMENT ...]      arguments go to `gmlp quickstart`
+# Makes .venv/ first if it is missing (scripts/setup.sh), which also explains PYTHON and VENV.
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -15,4 +15,4 @@ venv=${VENV:-.venv}
 if [[ $venv != /* ]]; then venv=$root/$venv; fi
 # Huge pages: a training step touches so much fresh memory that its page faults show. Other C libraries ignore this.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
-exec "$venv/bin/python" "$root/scripts/quickstart.py" "$@"
+exec "$venv/bin/python" -m gmlp_flax quickstart "$@"

@@ -1,61 +1,6 @@
-"""Scores answers to SQuAD's questions as the official script does, to the last digit.
+"""The same as `gmlp score-squad`."""
 
-Usage: python scripts/score_squad.py DATA PREDICTIONS [--null_odds=FILE]
-
-DATA is SQuAD's JSON, v1.1 or v2.0, PREDICTIONS a JSON object of question id -> answer, "" for none. Either may be
-packed as .gz or .xz. Prints one JSON object: exact, f1, total, the same of the questions that have an answer (HasAns_)
-and of those that have none (NoAns_), and missing_filled_with_empty, the number of questions without a prediction. With
---null_odds, a JSON object of question id -> odds of having no answer, also the best that a threshold on them gives.
-"""
-
-from __future__ import annotations
-
-import argparse
-import json
-from typing import Any
-
-from gmlp_flax import cli
-from gmlp_flax.data import squad, squad_metrics
-from gmlp_flax.data.errors import DataError
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.partition("\n\n")[2], formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.error = cli.fail
-    parser.add_argument("data", help="SQuAD's JSON")
-    parser.add_argument("predictions", help="question id -> answer")
-    parser.add_argument("--null_odds", default="", help="question id -> odds of having no answer")
-    return parser.parse_args()
-
-
-def by_id(path: str, kind: type | tuple[type, ...], what: str, questions: list[squad.Question]) -> dict[str, Any]:
-    """A JSON object of a value for each question; raises DataError where it is none, or of other questions."""
-    values = squad.read_json(path)
-    expected = f"expected an object of question id -> {what}"
-    if not isinstance(values, dict):
-        raise DataError(f"{path}: found {type(values).__name__}; {expected}")
-    for name, value in values.items():
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise DataError(f"{path}, question {name}: found {type(value).__name__}; {expected}")
-    if not any(question.id in values for question in questions):
-        raise DataError(f"{path}: none of its {len(values)} ids is a question's; give what was made for this data")
-    return values
-
-
-def main() -> None:
-    """Prints the scores."""
-    options = arguments()
-    questions = squad.read(options.data, "v2.0", places=False)
-    predictions = by_id(options.predictions, str, "answer, a string", questions)
-    metrics = squad_metrics.evaluate(questions, predictions)
-    if options.null_odds:
-        odds = by_id(options.null_odds, (int, float), "odds, a number", questions)
-        metrics |= squad_metrics.tuned(questions, predictions, odds)
-    print(json.dumps(metrics, indent=1))
-
+from gmlp_flax.commands import score_squad
 
 if __name__ == "__main__":
-    cli.explained(main)
+    score_squad.run()

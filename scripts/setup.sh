@@ -5,7 +5,7 @@
 #   PYTHON=python3.12 scripts/setup.sh     the Python that makes the environment (default: python3; 3.11 or newer)
 #   VENV=/big/disk/venv scripts/setup.sh   where the environment goes (a relative path counts from the root)
 #
-# Nothing is installed outside the environment. uv does the work where it is present, else venv and pip. A stamp in the
+# Nothing is installed outside the environment. uv does the work if it is present, else venv and pip. A stamp in the
 # environment tells the next call what is there: it installs what is missing, and returns at once if nothing is.
 set -euo pipefail
 unset CDPATH
@@ -14,8 +14,8 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 
-# Prints "3.11.7 /usr/bin/python3", or nothing where command $1 does not run. The path is that of the Python beneath,
-# should $1 stand in an environment: it may be the one about to be rebuilt.
+# Prints "3.11.7 /usr/bin/python3", or nothing if command $1 does not run. If $1 belongs to an environment, the path is
+# of the Python beneath it: the environment may be the one about to be rebuilt.
 describe() {
   "$1" -c 'import sys
 print("%d.%d.%d %s" % (sys.version_info[:3] + (getattr(sys, "_base_executable", sys.executable),)))' 2>/dev/null || true
@@ -50,7 +50,7 @@ done
 uv=
 if uv --version >/dev/null 2>&1; then uv=yes; fi
 
-# 1. Does the environment stand, with the Python that was asked for? Without PYTHON, the one it has will do.
+# 1. Is there an environment with the Python that was asked for? Without PYTHON, any Python of it will do.
 present=$(describe "$venv/bin/python")
 version=${present%% *}
 rebuild=
@@ -71,7 +71,7 @@ if [[ -n $rebuild ]]; then
   if ! "$python" -c "import $needed" 2>/dev/null; then
     fail "'$asked' cannot make environments (no $needed): apt-get install python${version%.*}-venv"
   fi
-  # What is not an environment is not ours to clear.
+  # A folder that is no environment is not ours to clear.
   if [[ ! -e $venv/pyvenv.cfg && -n $(ls -A -- "$venv" 2>/dev/null) ]]; then
     fail "$venv is not a virtual environment, and not empty: delete it, or set VENV to another folder"
   fi
@@ -99,7 +99,7 @@ if [[ -n $uv ]]; then
   installer=(uv pip install --quiet --python "$venv/bin/python")
 else
   say "installing $what with pip (a first time takes about a minute, and 1 GB)"
-  # An environment that uv filled has no pip, nor has one whose making was interrupted.
+  # An environment has no pip if uv filled it or if its making was interrupted.
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
   installer=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
 fi

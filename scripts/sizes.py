@@ -1,49 +1,6 @@
-"""Prints every published configuration: exact parameters and FLOPs per example beside its paper's figures.
+"""The same as `gmlp sizes`."""
 
-Where a paper prints multiply-adds, two operations each, its figure stands as 2x.
-
-Usage: python scripts/sizes.py [--json]
-"""
-
-from __future__ import annotations
-
-import argparse
-import json
-
-from gmlp_flax import cli
-from gmlp_flax.models import sizes
-
-
-def rows() -> list[dict]:
-    """One object a model: name, params and flops, its paper's (flops or multiply-adds), perplexity, source, note."""
-    return [
-        {
-            "name": name, "params": sizes.param_count(model), "paper_params_m": model.params_m,
-            "flops": sizes.forward_flops(model), "paper_flops_g": model.flops_g, "paper_madds_g": model.madds_g,
-            "source": model.source, "paper_perplexity": model.perplexity, "note": model.note,
-        }
-        for name, model in sizes.PUBLISHED.items()
-    ]
-
-
-def main() -> None:
-    """Prints the table, or a JSON list with --json."""
-    parser = argparse.ArgumentParser(description="Parameters and FLOPs of the published models.")
-    parser.add_argument("--json", action="store_true", help="print a list of objects")
-    args = parser.parse_args()
-    if args.json:
-        print(json.dumps(rows(), indent=2))
-        return
-    print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note")
-    for row in rows():
-        params = "" if row["paper_params_m"] is None else f"{row['paper_params_m']:g}"
-        flops = "" if row["paper_flops_g"] is None else f"{row['paper_flops_g']:.1f}"
-        flops = flops if row["paper_madds_g"] is None else f"2x{row['paper_madds_g']:g}"
-        print(
-            f"{row['name']:<15}{row['params']:>13,}{row['params'] / 1e6:>8.1f}{params:>9}"
-            f"{row['flops'] / 1e9:>9.2f}{flops:>8}  {row['source']:<10}  {row['note']}".rstrip()
-        )
-
+from gmlp_flax.commands import sizes
 
 if __name__ == "__main__":
-    cli.explained(main)
+    sizes.run()

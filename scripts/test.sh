@@ -2,7 +2,7 @@
 # Runs the tests on the CPU, in the environment that scripts/setup.sh makes.
 #
 # Usage: scripts/test.sh [PYTEST ARGUMENT ...]     e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models -k gating
-# One worker a core, eight at most (-n 0 or -p no:xdist: none). PYTHON and VENV are those of setup.sh.
+# One worker per core, at most eight (-n 0 or -p no:xdist: none). PYTHON and VENV are explained in setup.sh.
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

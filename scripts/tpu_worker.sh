@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What scripts/launch_tpu.sh runs on every worker of a TPU slice.
+# scripts/launch_tpu.sh runs this on every worker of a TPU slice.
 #
 # Usage: scripts/tpu_worker.sh install EXTRA ...     a Python, then .venv/ with the extras
 #        scripts/tpu_worker.sh mount BUCKET FOLDER   shows a bucket as a folder, by gcsfuse
@@ -35,12 +35,12 @@ mount_bucket() {
   fi
   sudo mkdir -p "$folder"
   sudo chown "$(id -u):$(id -g)" "$folder"
-  # A checkpoint is a folder that is renamed once it is whole, which gcsfuse refuses by default; and without a cache of
-  # names each worker sees at once what the others wrote.
+  # A checkpoint is a folder that is renamed once it is whole; by default gcsfuse refuses that. Without a cache of names
+  # each worker sees the files of the others at once.
   gcsfuse --implicit-dirs --rename-dir-limit=1000000 --metadata-cache-ttl-secs=0 "$bucket" "$folder"
 }
 
-# Whether the process that was started still trains: after a restart of the machine its number may be another's.
+# Whether the process that was started still trains. After a restart its number may belong to another process.
 trains() {
   local process
   process=$(cat "$records/pid" 2>/dev/null) && [[ -n $process ]] &&
@@ -67,7 +67,7 @@ supervise() {
   local code=0 process
   # A machine that shuts down signals everything: this shell has to outlive the training, which then saves.
   trap : TERM INT HUP
-  # Without a TPU this fails, rather than train on the CPU.
+  # Without a TPU this fails instead of training on the CPU.
   JAX_PLATFORMS=${JAX_PLATFORMS-tpu,cpu} "$python" -m gmlp_flax.train "$@" --multihost=on &
   process=$!
   echo "$process" >"$records/pid"
@@ -93,7 +93,7 @@ status() {
 
 stop() {
   if trains; then kill -TERM "$(cat "$records/pid")"; fi
-  # Time enough for a step and a checkpoint; what takes longer hangs.
+  # Time enough for a step and a checkpoint; a process that takes longer hangs.
   local tenths=0
   while trains; do
     if ((tenths == 3000)); then kill -KILL "$(cat "$records/pid")" 2>/dev/null || true; fi

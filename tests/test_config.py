@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import pytest
@@ -6,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.config import ConfigError
-from gmlp_flax.models.spec import EncoderSpec
-from gmlp_flax.schema import SCHEMA
+from gmlp_flax import schema, tasks
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models import blocks
 
 
 @pytest.fixture
@@ -16,30 +15,60 @@ def config():
     return gmlp_config.default()
 
 
+KINDS = [(task, "gmlp") for task in tasks.TASKS] + [("masked_lm", block) for block in blocks.BLOCKS]
+
+
 @pytest.mark.smoke
-def test_every_key_has_a_comment_and_a_default_that_is_valid(config):
-    for name, key in gmlp_config.keys():
-        assert len(key.comment) > 10 and not key.comment.endswith("."), name
-        assert config[name] == key.default, name
-        assert not key.choices or key.default in key.choices, name
+@pytest.mark.parametrize(("task", "block"), KINDS)
+def test_every_key_has_a_comment_and_a_default_that_is_valid(task, block):
+    config = gmlp_config.default(task, block)
+    for name, option in gmlp_config.keys(config).items():
+        assert len(option.comment) > 10 and not option.comment.endswith("."), name
+        assert config[name] == {"task": task, "model.block": block}.get(name, option.default), name
     gmlp_config.validate(config)
 
 
-def test_encoder_spec_and_schema_agree():
-    schema = SCHEMA["model"]
-    for field in dataclasses.fields(EncoderSpec):
-        if field.name != "length":
-            assert field.name in schema
-            if field.default is not dataclasses.MISSING:
-                assert field.default == schema[field.name].default, field.name
+def test_a_config_holds_the_options_of_its_task_and_block_alone():
+    gmlp, mixer = gmlp_config.default(), gmlp_config.default("image_classification", "mixer")
+    assert "gate" in gmlp.model and "d_spatial" not in gmlp.model and "masking" in gmlp and "augment" not in gmlp
+    assert "gate" not in mixer.model and "d_spatial" in mixer.model and "masking" not in mixer and "augment" in mixer
 
 
-def test_choices_of_the_schema_are_those_of_the_spec():
-    sizes = dict(layers=1, length=4, d_model=4, d_ffn=4)
-    for name, key in SCHEMA["model"].items():
-        if name in {field.name for field in dataclasses.fields(EncoderSpec)}:
-            for choice in key.choices:
-                EncoderSpec(**sizes, **{name: choice})
+def test_another_block_keeps_what_both_have():
+    config = gmlp_config.default()
+    config.steps, config.model.layers, config.model.gate, config.masking.rate = 7, 3, "additive", 0.3
+    other = gmlp_config.changed(config, block="mixer")
+    assert (other.steps, other.model.layers, other.masking.rate, other.model.block) == (7, 3, 0.3, "mixer")
+    assert "gate" not in other.model and other.model.d_spatial == 64
+    found = gmlp_config.differences(config, other)
+    assert found["model.gate"] == ("additive", None) and found["model.d_spatial"] == (None, 64)
+    assert found["model.block"] == ("gmlp", "mixer") and "steps" not in found
+
+
+@pytest.mark.parametrize(("task", "block", "name", "message"), [
+    ("masked_lm", "gmlp", "model.heads", "config.model.block is 'gmlp', which has no model.heads: it is an option of transfo"),
+    ("masked_lm", "mixer", "model.gate", "config.model.block is 'mixer', which has no model.gate: it is an option of gmlp"),
+    ("masked_lm", "gmlp", "augment.mixup", "config.task is 'masked_lm', which has no augment.mixup: it is an option of image"),
+    ("image_classification", "gmlp", "squad.stride", "which has no squad.stride: it is an option of question_answering"),
+])
+def test_options_of_others_are_refused(task, block, name, message):
+    with pytest.raises(ConfigError, match=f"^--config.{name}=1: .*{message}"):
+        gmlp_config.check_name(name, f"--config.{name}=1", gmlp_config.default(task, block))
+    gmlp_config.check_name(name, "a sweep of several blocks")
+
+
+@pytest.mark.parametrize(("set_key", "value", "message"), [
+    ("model.block", "transformer", "the config has no model.d_ffn|the config has no model.heads"),
+    ("model.block", "gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'"),
+    ("task", "masked", "config.task is 'masked'; did you mean 'masked_lm'"),
+    ("model.block", "no_such_package.x:Y", "config.model.block is 'no_such_package.x:Y', which cannot be imported"),
+    ("model.block", "gmlp_flax.config:default", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
+    ("task", "gmlp_flax.tasks.base:Task", "config.task is 'gmlp_flax.tasks.base:Task': the class lacks assets, evaluate"),
+])
+def test_a_block_or_task_that_does_not_fit(config, set_key, value, message):
+    config.update_from_flattened_dict({set_key: value})
+    with pytest.raises(ConfigError, match=message):
+        gmlp_config.validate(config)
 
 
 def test_unknown_key_cannot_be_set(config):
@@ -68,7 +97,7 @@ def test_name_that_is_like_nothing():
 
 
 def test_group_is_no_key():
-    with pytest.raises(ConfigError, match="masking is a group of keys; set one of rate, max_predictions,"):
+    with pytest.raises(ConfigError, match="masking is a group of keys; set one of masking.rate, masking.max_predictions,"):
         gmlp_config.check_name("masking", "--config.masking=1")
 
 
@@ -115,7 +144,8 @@ def test_group_is_no_key():
         ("profile.steps", "10:1001", "config.profile.steps is '10:1001': expected FIRST:LAST"),
     ],
 )
-def test_values_that_make_no_sense(config, name, value, message):
+def test_values_that_make_no_sense(name, value, message):
+    config = next(found for found in map(gmlp_config.default, tasks.TASKS) if name in gmlp_config.keys(found))
     config.update_from_flattened_dict({name: value})
     with pytest.raises(ConfigError) as caught:
         gmlp_config.validate(config)
@@ -136,7 +166,8 @@ def test_config_without_all_keys():
 
 
 @pytest.mark.smoke
-def test_json_round_trip(config, tmp_path):
+def test_json_round_trip(tmp_path):
+    config = gmlp_config.default("image_classification")
     config.model.image_size, config.optimizer.freeze, config.model.spatial_init_std = (8, 16), ("a", "b"), 1e-7
     path = tmp_path / "config.json"
     path.write_text(gmlp_config.to_json(config))
@@ -179,11 +210,20 @@ def test_missing_json(tmp_path):
         gmlp_config.load(str(tmp_path / "none.json"))
 
 
-def test_help_holds_every_key():
-    lines = gmlp_config.help_text().splitlines()
-    assert len(lines) == len(list(gmlp_config.keys()))
-    for line, (name, key) in zip(lines, gmlp_config.keys(), strict=True):
-        assert line.startswith(f"config.{name} = {key.default!r}") and key.comment in line
+def test_help_holds_every_key_of_every_task_and_block():
+    text = gmlp_config.help_text()
+    for task, block in KINDS:
+        for name, option in schema.keys(task, block).items():
+            assert f"config.{name} = {option.default!r}" in text and option.comment in text
+    lines = text.splitlines()
+    first = lines.index("config.model.block=transformer:")
+    assert any("config.model.heads" in line for line in lines[first : first + 8])
+    assert not any("config.model.heads" in line for line in lines[:first])
+
+
+def test_help_of_a_config_holds_its_keys_alone():
+    text = gmlp_config.help_text(gmlp_config.default("masked_lm", "mixer"))
+    assert "config.model.d_spatial" in text and "config.model.heads" not in text and "config.augment" not in text
 
 
 SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import runpy
 
@@ -10,9 +9,10 @@ import jax
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import recipes
-from gmlp_flax.models import sizes
-from gmlp_flax.training import dry_run
+from gmlp_flax import tasks
+from gmlp_flax.models import blocks
+from gmlp_flax.paper import published as sizes
+from gmlp_flax.paper import recipes
 
 ABLATION, BERT = (runpy.run_path(f"configs/{name}.py")["MODELS"] for name in ("c4_ablation", "c4_bert"))
 SMALL = tuple(runpy.run_path("configs/c4_ablation.py")["SMALL"])
@@ -23,7 +23,8 @@ ONCE = {"gmlp_": 4, "transformer_": 2, "amlp_": 3}  # layers, of which rows of T
 
 
 def param_count(options) -> int:
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(dry_run.dataless_task(options).shapes()))
+    shapes = tasks.find(options.task).without_data(options).shapes()
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
 @pytest.mark.parametrize(("path", "name"), [("c4_ablation", n) for n in ABLATION] + [("c4_bert", n) for n in BERT])
@@ -60,7 +61,7 @@ def test_small_rows_are_of_one_size(name):
 def test_more_data_is_more_steps_and_nothing_else(scale):
     once, more = (config_lib.from_file("configs/c4_ablation.py", f"sgu,scale={scale}{more}") for more in ("", ",data=4"))
     config_lib.validate(more)
-    changed = {key: (once[key], more[key]) for key, _ in config_lib.keys() if once[key] != more[key]}
+    changed = config_lib.differences(once, more)
     assert changed.keys() == {"steps", "eval.every", "checkpoint.every"}
     assert all(4 * before == after for before, after in changed.values())
 
@@ -90,7 +91,7 @@ def test_long_inputs(length, scale):
     options = config_lib.from_file("configs/long_text.py", f"{length},scale={scale}")
     config_lib.validate(options)
     assert options.model.length == int(length) and options.model.toeplitz == "fft"
-    taps = dry_run.dataless_task(options).shapes()["encoder"]["blocks"]["gate"]["spatial"]["taps"]
+    taps = tasks.find(options.task).without_data(options).shapes()["encoder"]["blocks"]["gate"]["spatial"]["taps"]
     assert taps.shape == (options.model.layers, 2 * int(length) - 1)
 
 
@@ -128,7 +129,7 @@ def test_own_text(arg, layers):
 
 @pytest.mark.parametrize("name", recipes.IMAGE_MODELS)
 def test_image_configs_build_the_published_models(name):
-    spec = dataclasses.asdict(sizes.PUBLISHED[name].spec)
+    spec = blocks.settings(sizes.PUBLISHED[name].spec)
     for file in ("imagenet", "imagenet21k", "finetune_image"):
         options = config_lib.from_file(f"configs/{file}.py", name)
         config_lib.validate(options)
@@ -156,7 +157,7 @@ def test_small_image_models_are_of_one_size(file):
     for name in recipes.SMALL_IMAGE_MODELS:
         options = config_lib.from_file(f"configs/{file}.py", name)
         config_lib.validate(options)
-        shapes = dry_run.dataless_task(options).shapes()
+        shapes = tasks.find(options.task).without_data(options).shapes()
         inside = sum(math.prod(leaf.shape) for part, tree in shapes.items() if part not in ("stem", "head")
                      for leaf in jax.tree.leaves(tree))
         assert 0.51e6 < inside < 0.54e6

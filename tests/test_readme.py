@@ -1,4 +1,4 @@
-"""What the README claims can be run: its commands name what exists, its table of sizes is what the script prints."""
+"""The README's claims can be run: its commands name what exists, its table of sizes is the command's output."""
 
 from __future__ import annotations
 
@@ -12,14 +12,34 @@ import sys
 import pytest
 
 from gmlp_flax import config
+from gmlp_flax.commands.main import COMMANDS
 
 with open("README.md") as file:
     README = file.read()
 
+# `gmlp X`, `python -m gmlp_flax X`, the modules that do the same, and the scripts that do.
+CALLS = re.compile(r"(?<![\w./-])(?:gmlp|python -m gmlp_flax(?:\.\w+)*|python scripts/\w+\.py) [^`\n]*")
+
+
+def command_file(call: str) -> str:
+    """The file of the subcommand that a command line runs."""
+    words = call.split()
+    if words[0] == "gmlp":
+        module = COMMANDS[words[1]][0]
+    elif words[2:] and words[2] == "gmlp_flax":
+        module = COMMANDS[words[3]][0]
+    elif words[1] == "-m":
+        module = words[2].removeprefix("gmlp_flax.")
+    else:
+        with open(words[1]) as script:
+            module = re.search(r"from gmlp_flax.commands import (\w+)", script.read())[1]
+    return f"gmlp_flax/commands/{module}.py"
+
 
 @pytest.mark.smoke
 def test_commands_name_what_exists():
-    assert {"gmlp_flax.train", "gmlp_flax.evaluate", "gmlp_flax.predict"} <= set(re.findall(r"-m (\S+)", README))
+    found = {os.path.basename(command_file(call)) for call in CALLS.findall(README)}
+    assert {"train.py", "evaluate.py", "predict.py"} <= found
     for module in re.findall(r"python -m (\S+)", README):
         assert importlib.util.find_spec(module), module
     for path in re.findall(r"(?:\./|python )(scripts/\w+\.\w+)", README):
@@ -33,20 +53,20 @@ def test_commands_name_what_exists():
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(glob.glob("docs/*.md"))])
 def test_commands_have_the_flags_that_they_are_given(page):
-    """By the text of each program, and of cli.py, where the flags of several are defined; --config.KEY is above."""
-    with open(page) as file, open("gmlp_flax/cli.py") as shared:
-        text, shared = file.read().replace("\\\n", " "), shared.read()
-    for command in re.findall(r"python (?:-m gmlp_flax[\w.]+|scripts/[\w.]+) [^`\n]*", text):
-        first, second = command.split()[1:3]
-        with open(importlib.util.find_spec(second).origin if first == "-m" else first) as file:
-            program = file.read() + shared
-        for flag in re.findall(r" --(?:no)?(\w+)(?![\w.])", command.partition(" -- ")[0]):
-            assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|"--{flag}"', program), command
+    """By the text of each command's file, and of cli.py, which defines flags that several share; --config.KEY above."""
+    with open(page) as file, open("gmlp_flax/commands/cli.py") as shared:
+        text, common = file.read().replace("\\\n", " "), shared.read()
+    for call in CALLS.findall(text):
+        with open(command_file(call)) as file:
+            program = file.read() + common
+        for flag in re.findall(r" --(?:no)?(\w+)(?![\w.])", call.partition(" -- ")[0]):
+            assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|"--{flag}[="]', program), call
 
 
-def test_sizes_are_what_the_script_prints():
-    printed = subprocess.run([sys.executable, "scripts/sizes.py"], capture_output=True, text=True, check=True).stdout
-    for line in printed.splitlines():
+def test_sizes_are_what_the_command_prints():
+    command = [sys.executable, "-m", "gmlp_flax", "sizes"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for line in done.stdout.splitlines():
         assert line[:55].rstrip() in README
 
 

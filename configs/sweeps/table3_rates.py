@@ -1,16 +1,18 @@
-"""How the peak rates of the small models were chosen (SMALL_RATES in configs/c4_ablation.py).
+"""How the peak learning rates of the small models were chosen (SMALL_RATES in configs/c4_ablation.py).
 
-    python scripts/sweep.py --sweep=configs/sweeps/table3_rates.py --out=runs/rates --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=configs/sweeps/table3_rates.py --out=runs/rates --config.data.train=books.jsonl.xz
 
-ARGUMENT: of Table 3's rows and aMLP `first` (default), five rates a row for 400 steps, then `second`, the best two of
-these for all 900 steps with two seeds, whose mean decides. Of what is less or more deep `depths`, three rates for all
-steps with one seed: half, once and twice the middle depth's rate or a quarter, half and once of it; then
-`transformers`, the best two of the Transformers' with another seed, as their seeds differ by much, and the mean
-decides. No seed is one of Table 3's.
+ARGUMENT: the round. No round uses a seed of Table 3.
+    first         (default) Table 3's rows and amlp_36: five rates per row, for 400 steps
+    second        the best two rates of the first round, for all 900 steps with two seeds; the mean decides
+    depths        other depths: three rates for all steps with one seed. These are half, once and twice the rate of the
+                  middle depth, or a quarter, half and once that rate
+    transformers  the Transformers' best two rates with another seed, as their seeds differ by much; the mean decides
 """
 
-from gmlp_flax import recipes, sweep
 from gmlp_flax.config import arguments
+from gmlp_flax.paper import recipes
+from gmlp_flax.sweeps import points
 
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 FINALISTS = {
@@ -40,12 +42,12 @@ ROUNDS = {
 }
 
 
-def get_sweep(arg: str = "first") -> sweep.Points:
+def get_sweep(arg: str = "first") -> points.Points:
     """See the module's docstring."""
     (arg,) = arguments(arg or "first", tuple(ROUNDS))
     steps, seeds, rates = ROUNDS[arg]
     rows = (
-        sweep.product({"config": [recipes.published(row, "cpu")], "optimizer.learning_rate": values})
+        points.product({"config": [recipes.published(row, "cpu")], "optimizer.learning_rate": values})
         for row, values in rates.items()
     )
-    return sweep.product(sweep.chained(*rows), {"steps": [steps], "seed": seeds, "eval.every": [0]})
+    return points.product(points.chained(*rows), {"steps": [steps], "seed": seeds, "eval.every": [0]})

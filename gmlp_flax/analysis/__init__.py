@@ -1,1 +1,1 @@
-"""Run folders to tables and figures."""
+"""Figures and numbers of one run: spatial filters, attention, curves, shift invariance."""

@@ -1,11 +1,9 @@
-"""Draws what tiny attention looks at in a sentence or a pair of them (the paper's Figure 10).
-
-    python -m gmlp_flax.analysis.attention --workdir=RUN --text="A man plays." --second="Nobody plays." [--layers=all]
+"""What tiny attention looks at in a sentence or a pair of sentences (the paper's Figure 10).
 
 RUN/figures/attention.png shows how much each token (a row) looks at each token (a column): the largest weight that
-the two have in any layer of the first half of the network, as in the paper, or of all layers. attention_layers.png has
-these layers one by one. Of a Transformer's heads, the largest weight counts. A finetuned model reads its sequences
-filled up with [PAD]; the pictures leave that out, so rows may add up to less than 1.
+the two have in any layer of the first half of the network, as in the paper, or of all layers. attention_layers.png
+shows these layers one by one. Of a Transformer's heads, the largest weight counts. A finetuned model reads sequences
+that are filled up with [PAD]; the figures leave the padding out, so rows may add up to less than 1.
 """
 
 from __future__ import annotations
@@ -17,24 +15,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 from flax import nnx
 
-from gmlp_flax import cli
+from gmlp_flax import tasks
 from gmlp_flax.analysis.drawing import save, subplots
-from gmlp_flax.data import pairs
+from gmlp_flax.data.finetuning import pairs
+from gmlp_flax.errors import RunError
 from gmlp_flax.models.attention import hide_padding
-from gmlp_flax.models.blocks.gmlp import GMLPBlock
+from gmlp_flax.models.blocks import settings
 from gmlp_flax.tasks.finetuning import Finetuning
-from gmlp_flax.training import folder
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.training import run_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INCHES_A_TOKEN, LABELS, LARGEST = 0.17, 1.5, 24.0  # of a picture's side: of each token, of the labels, of all at most
+INCHES_PER_TOKEN, LABELS, LARGEST = 0.17, 1.5, 24.0  # inches of a figure's side: one token, the labels, at most
 FIRST_HALF, ALL = "first_half", "all"  # layers
-COLUMNS = 6  # of the picture of all layers
+COLUMNS = 6  # of the figure of all layers
 
 
 class Sentences(NamedTuple):
@@ -42,7 +39,7 @@ class Sentences(NamedTuple):
 
     Attributes:
         tokens, segments: int32 [n].
-        labels: what the tokens that are no padding say.
+        labels: the text of each token, without padding.
     """
 
     tokens: np.ndarray
@@ -50,22 +47,29 @@ class Sentences(NamedTuple):
     labels: list[str]
 
 
-def require_attention(trained: folder.Trained) -> None:
-    """Raises RunError where a run's model has no attention between words."""
-    task, model = trained.config.task, trained.config.model
-    if task == "image_classification" or model.block not in ("gmlp", "transformer"):
-        raise RunError(f"the run trained a {model.block} on {task}: give a text model with attention")
-    if model.block == "gmlp" and not model.d_attn:
-        raise RunError("the run's config.model.d_attn is 0: it has no tiny attention; give an aMLP or a Transformer")
+def require_attention(trained: run_folder.Trained) -> None:
+    """Raises RunError if a run's model has no attention between words."""
+    task = trained.task
+    if tasks.find(trained.config.task).takes_files:
+        raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
+    blocks = nnx.eval_shape(lambda params: task.blocks(params), task.shapes())
+    x = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
+    definition, stacked = nnx.split(blocks)
+    first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
+    if jax.eval_shape(lambda params, x: nnx.merge(definition, params).attention_scores(x), first, x) is None:
+        model = settings(task.spec())
+        what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
+        raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
 
 
-def encode(trained: folder.Trained, first: str, second: str | None = None) -> Sentences:
-    """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] where the run's model needs it.
+def encode(trained: run_folder.Trained, first: str, second: str | None = None) -> Sentences:
+    """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's model needs it.
 
     Raises:
-        RunError: a sentence has no tokens, or the model has no room for all of them.
+        RunError: a sentence has no tokens, or the model reads fewer tokens.
     """
-    tokenizer, model = trained.task.tokenizer, trained.config.model
+    task: Any = trained.task  # a task of text, which has a tokenizer
+    tokenizer, model = task.tokenizer, trained.config.model
     ids = [np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None]
     for flag, tokens in zip(("text", "second"), ids, strict=False):
         if not tokens.size:
@@ -73,7 +77,8 @@ def encode(trained: folder.Trained, first: str, second: str | None = None) -> Se
     count = sum(map(len, ids)) + 1 + len(ids)
     if count > model.length:
         raise RunError(f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {model.length}")
-    filled = isinstance(trained.task, Finetuning) or model.spatial == "dense"
+    spec = trained.task.spec()
+    filled = isinstance(trained.task, Finetuning) or not spec.block.takes(spec, count)
     tokens, segments = pairs.assemble(
         ids[0], ids[1] if second is not None else None, model.length if filled else count, tokenizer
     )
@@ -81,13 +86,13 @@ def encode(trained: folder.Trained, first: str, second: str | None = None) -> Se
 
 
 def label(piece: str) -> str:
-    """A piece for reading: a word without the space before it, and what goes on with one after ##, as BERT has it."""
+    """A piece for reading, as BERT writes it: a word without its space, the continuation of a word after ##."""
     if piece.startswith(" "):
         return piece[1:] or "␣"
     return f"##{piece}" if piece[0].isalnum() else piece
 
 
-def maps(trained: folder.Trained, sentences: Sentences) -> np.ndarray:
+def maps(trained: run_folder.Trained, sentences: Sentences) -> np.ndarray:
     """The attention weights of all layers, float32 [layers, n, n]; each row is a softmax over all n tokens.
 
     Of several heads, the elementwise maximum.
@@ -111,11 +116,8 @@ def _maps(blocks: nnx.Module, x: jax.Array, seen: jax.Array | None) -> jax.Array
     definition, stacked = nnx.split(blocks)
 
     def layer(x: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
-        block = nnx.merge(definition, params)
-        normed = block.norm(x) if isinstance(block, GMLPBlock) else block.attention_norm(x)
-        scores, _ = block.attention.scores_and_values(normed)
-        scores = scores[:, None] if isinstance(block, GMLPBlock) else scores  # one head
-        weights = jax.nn.softmax(hide_padding(scores, seen, heads=True), axis=-1)
+        block: Any = nnx.merge(definition, params)
+        weights = jax.nn.softmax(hide_padding(block.attention_scores(x), seen, heads=True), axis=-1)
         shown = jnp.broadcast_to(weights.max(-3), (len(x), *weights.shape[-2:]))
         return block(x, operator.add, seen), shown
 
@@ -123,7 +125,7 @@ def _maps(blocks: nnx.Module, x: jax.Array, seen: jax.Array | None) -> jax.Array
 
 
 def draw(
-    trained: folder.Trained, workdir: str, first: str, second: str | None = None, layers: str = FIRST_HALF
+    trained: run_folder.Trained, workdir: str, first: str, second: str | None = None, layers: str = FIRST_HALF
 ) -> list[str]:
     """Draws the maps of a sentence or pair.
 
@@ -131,10 +133,10 @@ def draw(
         trained: a run.
         workdir: its folder.
         first, second: the sentences.
-        layers: FIRST_HALF of the network (of one layer: that), or ALL of it.
+        layers: FIRST_HALF of the network, at least one layer, or ALL.
 
     Returns:
-        The paths of the pictures, RUN/figures/attention.png and RUN/figures/attention_layers.png.
+        The paths of the figures, RUN/figures/attention.png and RUN/figures/attention_layers.png.
 
     Raises:
         RunError: as in `require_attention` and `encode`.
@@ -148,9 +150,9 @@ def draw(
 
 
 def draw_largest(shown: np.ndarray, sentences: Sentences) -> Figure:
-    """The elementwise maximum of maps [layers, tokens, tokens], with the tokens beside it."""
+    """The elementwise maximum over layers of maps [layers, tokens, tokens], with the tokens beside it."""
     layers, count, _ = shown.shape
-    side = min(LARGEST, LABELS + INCHES_A_TOKEN * count)
+    side = min(LARGEST, LABELS + INCHES_PER_TOKEN * count)
     figure, (axis,) = subplots(1, 1, side + LABELS, side)
     size = min(8.0, 60 * (side - LABELS) / count)  # points
     image = axis.imshow(shown.max(0), cmap="Blues", vmin=0)
@@ -166,7 +168,7 @@ def draw_largest(shown: np.ndarray, sentences: Sentences) -> Figure:
 
 
 def draw_layers(shown: np.ndarray) -> Figure:
-    """Maps [layers, tokens, tokens] one by one, each in the colours of its own largest weight."""
+    """Maps [layers, tokens, tokens] one by one; each has its own colour scale, up to its largest weight."""
     columns = min(COLUMNS, len(shown))
     figure, axes = subplots(math.ceil(len(shown) / columns), columns, 2.2, 2.4)
     for layer, axis in enumerate(axes):
@@ -175,19 +177,3 @@ def draw_layers(shown: np.ndarray) -> Figure:
             axis.imshow(shown[layer], cmap="Blues", vmin=0)
             axis.set_title(f"layer {layer + 1}, to {shown[layer].max():.2g}", fontsize=8)
     return figure
-
-
-def main(_argv: list[str]) -> None:
-    """Draws the maps of a checkpoint and prints where."""
-    usage = "analysis.attention --workdir=DIR --text=SENTENCE [--second=SENTENCE] [--layers=all]"
-    workdir, first = cli.required("workdir", usage), cli.required("text", usage)
-    trained = folder.load(workdir, flags.FLAGS.checkpoint)
-    print(*draw(trained, workdir, first, flags.FLAGS.second, flags.FLAGS.layers), sep="\n")
-
-
-if __name__ == "__main__":
-    cli.define_run_flags(checkpoint="latest")
-    flags.DEFINE_string("text", None, "A sentence.")
-    flags.DEFINE_string("second", None, "Another, for a pair.")
-    flags.DEFINE_enum("layers", FIRST_HALF, [FIRST_HALF, ALL], "The layers that are drawn.")
-    cli.run(main)

@@ -1,20 +1,20 @@
-"""Loss and held-out metrics of a run over its steps."""
+"""The loss of a run over its steps, in training and held out."""
 
 from __future__ import annotations
 
 import os
 
 from gmlp_flax.analysis.drawing import save, subplots
-from gmlp_flax.training import report
+from gmlp_flax.training.metrics_file import METRICS_FILE, MetricsFile
 
 
 def draw(workdir: str) -> str:
-    """Draws the training loss of metrics.jsonl, and the held-out loss where it was evaluated.
+    """Draws the losses in metrics.jsonl.
 
     Returns:
-        The path of the picture, RUN/figures/loss.png.
+        The path of the figure, RUN/figures/loss.png.
     """
-    lines = report.MetricsFile.read(os.path.join(workdir, report.METRICS_FILE))
+    lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
     figure, axes = subplots(1, 1, 6.0, 3.5)
     axis = axes[0]
     training = [line for line in lines if "loss" in line]

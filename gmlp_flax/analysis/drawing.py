@@ -1,4 +1,4 @@
-"""The little that all figures share."""
+"""Helpers that all figures share: subplots, points with tooltips, files."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def save(figure: Figure, workdir: str, name: str) -> str:
 
 
 def points_with_tips(axis: Axes, x: Sequence[float], y: Sequence[float], tips: Sequence[str], **style) -> None:
-    """Points that each tell their values where `svg` writes the figure; `style` as of `Axes.plot`."""
+    """Points that show a text under the mouse pointer, if `svg` writes the figure; `style` is passed to `Axes.plot`."""
     for each_x, each_y, tip in zip(x, y, tips, strict=True):
         (point,) = axis.plot([each_x], [each_y], "o", **style)
         point.set_gid(f"tip:{tip}")
 
 
 def svg(figure: Figure) -> str:
-    """The figure as SVG, its points' tips as titles, which browsers show under the pointer."""
+    """The figure as SVG. The tips of its points are titles, which browsers show under the mouse pointer."""
     from matplotlib import rc_context
 
     text = io.StringIO()

@@ -1,7 +1,7 @@
-"""Draws learned spatial filters: python -m gmlp_flax.analysis.filters --workdir=DIR [--checkpoint=best] [--tokens=0,97]
+"""Learned spatial filters.
 
-Text: for each layer the row of W that mixes into the middle token (the paper's Figure 4). Images: for each layer the
-rows of some tokens, laid out as the grid of patches (Figure 3); `--tokens` chooses them, patches counted row by row.
+Text: for each layer, the row of W that mixes into the middle token (the paper's Figure 4). Images: for each layer, the
+rows of some patches, laid out as the grid of patches (Figure 3); patches are counted row by row.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from absl import flags
 
-from gmlp_flax import cli
 from gmlp_flax.analysis.drawing import save, subplots
-from gmlp_flax.models import toeplitz
+from gmlp_flax.errors import RunError
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.training import folder
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.training import run_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,33 +23,33 @@ if TYPE_CHECKING:
 TOKENS_SHOWN = 6  # columns of the image figure
 
 
-def matrices(trained: folder.Trained) -> np.ndarray:
+def matrices(trained: run_folder.Trained) -> np.ndarray:
     """The spatial weights of all layers, float32 [layers, n, n]; rows are outputs.
 
     Raises:
         RunError: the run's blocks have none.
     """
     import jax
+    from flax import nnx
 
-    blocks, block = trained.weights["encoder"]["blocks"], trained.config.model.block
-    if block not in ("gmlp", "resmlp"):
-        what = f"the run's config.model.block is {block!r}, which has no spatial filters"
-        raise RunError(f"{what}: give one of gmlp or resmlp")
-    spatial = blocks["gate"]["spatial"] if block == "gmlp" else blocks["token_linear"]
-    expanded = jax.vmap(toeplitz.expand)(spatial["taps"]) if "taps" in spatial else spatial["weight"]
-    return np.asarray(expanded)
+    blocks = trained.task.blocks(trained.weights)
+    definition, stacked = nnx.split(blocks)
+    if nnx.merge(definition, jax.tree.map(lambda x: x[0], stacked)).spatial_matrix() is None:
+        block = trained.config.model.block
+        raise RunError(f"the run's config.model.block is {block!r}, which has no spatial matrices: give another run")
+    return np.asarray(jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked))
 
 
-def draw(trained: folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
+def draw(trained: run_folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
     """Draws the filters of a run.
 
     Args:
         trained: the run.
         workdir: its folder.
-        tokens: patches whose rows are shown for an image model; none: TOKENS_SHOWN of them.
+        tokens: the patches of an image model whose rows are shown; by default TOKENS_SHOWN of them.
 
     Returns:
-        The path of the picture, RUN/figures/filters.png.
+        The path of the figure, RUN/figures/filters.png.
 
     Raises:
         RunError: the run's blocks have no filters, or there is no such patch.
@@ -63,7 +60,7 @@ def draw(trained: folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> s
 
 
 def draw_text(weights: np.ndarray) -> Figure:
-    """The middle token's row of each layer's W, [layers, n, n], as the paper's Figure 4."""
+    """The middle token's row of each layer's W, [layers, n, n], as in the paper's Figure 4."""
     layers, n, _ = weights.shape
     columns = min(6, layers)
     figure, axes = subplots(math.ceil(layers / columns), columns, 2.2, 1.7)
@@ -79,15 +76,15 @@ def draw_text(weights: np.ndarray) -> Figure:
     return figure
 
 
-def between_patches(trained: folder.Trained) -> tuple[np.ndarray, tuple[int, int]]:
+def between_patches(trained: run_folder.Trained) -> tuple[np.ndarray, tuple[int, int]]:
     """An image model's spatial weights without its cls token, [layers, patches, patches], and the patches' grid."""
     model = trained.config.model
     rows, columns = patch_grid(model.image_size, model.patch_size)
     return matrices(trained)[:, -rows * columns :, -rows * columns :], (rows, columns)
 
 
-def draw_images(trained: folder.Trained, tokens: Sequence[int] = ()) -> Figure:
-    """Rows of each layer's W as pictures, as the paper's Figure 3; arguments as of `draw`."""
+def draw_images(trained: run_folder.Trained, tokens: Sequence[int] = ()) -> Figure:
+    """Rows of each layer's W as images, as in the paper's Figure 3. Arguments as for `draw`."""
     weights, (rows, columns) = between_patches(trained)
     patches = rows * columns
     if absent := [token for token in tokens if not 0 <= token < patches]:
@@ -99,25 +96,9 @@ def draw_images(trained: folder.Trained, tokens: Sequence[int] = ()) -> Figure:
         grid = weights[layer, shown[token]].reshape(rows, columns)
         limit = np.abs(weights[layer]).max()
         axis.imshow(grid, cmap="RdBu", vmin=-limit, vmax=limit)
-        axis.set_xticks([]), axis.set_yticks([])
+        axis.set(xticks=[], yticks=[])
         if token == 0:
             axis.set_ylabel(f"layer {layer + 1}", fontsize=7)
         if layer == 0:
             axis.set_title(f"token {shown[token]}", fontsize=7)
     return figure
-
-
-def main(_argv: list[str]) -> None:
-    """Draws the filters of a checkpoint and prints where."""
-    workdir = cli.required("workdir", "analysis.filters --workdir=DIR [--checkpoint=latest|best|STEP]")
-    try:
-        tokens = [int(token) for token in flags.FLAGS.tokens]
-    except ValueError:
-        cli.fail(f"--tokens={','.join(flags.FLAGS.tokens)}: expected numbers of patches, e.g. --tokens=0,97")
-    print(draw(folder.load(workdir, flags.FLAGS.checkpoint), workdir, tokens))
-
-
-if __name__ == "__main__":
-    cli.define_run_flags(checkpoint="latest")
-    flags.DEFINE_list("tokens", [], "Images: the patches whose rows are drawn, counted row by row.")
-    cli.run(main)

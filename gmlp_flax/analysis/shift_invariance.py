@@ -1,9 +1,9 @@
-"""Draws spatial matrices and how near they are to Toeplitz: python -m gmlp_flax.analysis.shift_invariance --workdir=DIR
+"""How close spatial matrices are to Toeplitz matrices.
 
 The paper's Figure 9 shows that matrices learned without the Toeplitz constraint (`--config.model.spatial=dense`) look
-as if they had it. Here that is a number: the share of a matrix's energy (its squared sum) that is left where each
-diagonal is replaced by its mean. It is 1 for a Toeplitz matrix and about 2/n for noise. It is read from every
-checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` makes a curve of it.
+as if they had it. Here this is a number: the share of a matrix's energy (its squared sum) that is left when each
+diagonal is replaced by its mean. It is 1 for a Toeplitz matrix and about 2/n for noise. It is computed for every
+checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` gives a curve.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gmlp_flax import cli
 from gmlp_flax.analysis.drawing import points_with_tips, save, subplots
 from gmlp_flax.analysis.filters import matrices
-from gmlp_flax.training import folder
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.errors import RunError
+from gmlp_flax.training import run_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,28 +33,28 @@ def toeplitz_share(weights: np.ndarray) -> np.ndarray:
 
 
 def shares(workdir: str) -> dict[int, np.ndarray]:
-    """Step -> the share of each layer, [layers], of every checkpoint that the run kept.
+    """Step -> the share of each layer, [layers], for every checkpoint that the run kept.
 
     Raises:
-        RunError: the run is of pictures, or has no spatial matrices.
+        RunError: the run trained on images, or has no spatial matrices.
     """
-    config = folder.load(workdir).config
+    config = run_folder.load(workdir).config
     if config.task == "image_classification":
-        raise RunError(f"{workdir} is a run of pictures, whose tokens lie in a grid: give a run of text")
-    steps = folder.open_checkpoints(config, os.path.abspath(workdir), read_only=True).steps()
-    return {step: toeplitz_share(matrices(folder.load(workdir, str(step)))) for step in sorted(steps)}
+        raise RunError(f"{workdir} is a run on images, whose tokens lie in a grid: give a run on text")
+    steps = run_folder.open_checkpoints(config, os.path.abspath(workdir), read_only=True).steps()
+    return {step: toeplitz_share(matrices(run_folder.load(workdir, str(step)))) for step in sorted(steps)}
 
 
 def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> list[str]:
     """Draws the matrices of the newest checkpoint (Figure 9) and the shares over the steps.
 
     Args:
-        found: of `shares`.
+        found: the shares that `shares` returns.
         weights: [layers, n, n].
         workdir: the run's folder.
 
     Returns:
-        The paths of the pictures, RUN/figures/spatial_matrices.png and toeplitz_share.png.
+        The paths of the figures, RUN/figures/spatial_matrices.png and toeplitz_share.png.
     """
     figures = {
         "spatial_matrices.png": draw_matrices(weights), "toeplitz_share.png": draw_shares(found, weights.shape[-1]),
@@ -64,7 +63,7 @@ def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> 
 
 
 def draw_matrices(weights: np.ndarray) -> Figure:
-    """The matrices of all layers, [layers, n, n], as the paper's Figure 9."""
+    """The matrices of all layers, [layers, n, n], as in the paper's Figure 9."""
     layers, columns = len(weights), min(6, len(weights))
     figure, axes = subplots(math.ceil(layers / columns), columns, 2.0, 2.2)
     for layer, axis in enumerate(axes):
@@ -77,7 +76,7 @@ def draw_matrices(weights: np.ndarray) -> Figure:
 
 
 def draw_shares(found: Mapping[int, np.ndarray], n: int) -> Figure:
-    """The shares of `shares` over the steps, beside what noise of n tokens has."""
+    """The shares over the steps, beside the share of noise on n tokens."""
     figure, (axis,) = subplots(1, 1, 6.0, 3.5)
     for layer, of_layer in enumerate(np.stack(list(found.values())).T, start=1):
         tips = [f"layer {layer}, step {step}: {share:.3f}" for step, share in zip(found, of_layer, strict=True)]
@@ -90,20 +89,5 @@ def draw_shares(found: Mapping[int, np.ndarray], n: int) -> Figure:
 
 
 def noise_share(n: int) -> float:
-    """What is expected of independent entries, (2 n - 1) / n^2."""
+    """The expected share of a matrix [n, n] of independent entries, (2 n - 1) / n^2."""
     return (2 * n - 1) / n**2
-
-
-def main(_argv: list[str]) -> None:
-    """Prints the shares, draws them and the matrices, and prints where."""
-    workdir = cli.required("workdir", "analysis.shift_invariance --workdir=DIR")
-    found, weights = shares(workdir), matrices(folder.load(workdir))
-    print(f"share of energy in the diagonals' means, by layer (noise: {noise_share(weights.shape[-1]):.3f})")
-    for step, share in found.items():
-        print(f"step {step:>7}  " + "  ".join(f"{each:.3f}" for each in share))
-    print("\n".join(draw(found, weights, workdir)))
-
-
-if __name__ == "__main__":
-    cli.define_run_flags(checkpoint="latest")
-    cli.run(main)

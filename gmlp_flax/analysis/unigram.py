@@ -1,4 +1,4 @@
-"""The simplest rival of a masked language model: token frequencies, without any context."""
+"""The simplest baseline of a masked language model: token frequencies, without any context."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CHUNK = 1 << 24  # tokens counted at a time
 
 
 def perplexity(task: MaskedLanguageModeling) -> float:
-    """Held-out perplexity of the training text's token frequencies, one added to each count.
+    """Held-out perplexity of the training text's token frequencies, with one added to each count.
 
-    The tokens scored are those that the task's own evaluation masks, so the two numbers stand side by side.
+    It is scored on the tokens that the task's own evaluation masks, so the two numbers can be compared.
     """
     size, tokens = task.config.model.vocab_size, task.windows("train").prepared
     counts = np.ones(size)

@@ -1,45 +1,46 @@
-"""Two data sets that come with Python or with this package: enough to run everything without a download."""
+"""A text that comes with Python, and images that come with this package: enough to run everything offline."""
 
+import importlib.resources
 import re
-from pathlib import Path
 
 import numpy as np
 
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.image_sources import ImageArrays
+from gmlp_flax.data.images.sources import ImageArrays
+from gmlp_flax.data.splits import HELDOUT, TRAIN, check_side
+from gmlp_flax.errors import DataError
 
-# The language reference's chapters on names, imports, assignment, calls and comparisons: prose, about 10 % of the
-# characters, and hardly any of it repeated in other topics.
+# The language reference's chapters on names, imports, assignment, calls and comparisons: prose, about 10 % of all
+# characters, and hardly repeated in other topics.
 HELDOUT_TOPICS = ("assignment", "calls", "comparisons", "execmodel", "import")
 
-# The file keeps the order in which the digits were collected: its labels repeat in 14 blocks of about 128, a block a
-# writer. The last 382 are three whole blocks, so held-out digits are by hands never seen in training.
+# The file keeps the order of collection: 14 blocks of about 128 digits. The last 382 digits are three whole blocks, so
+# that training sees none of their writers.
 HELDOUT_DIGITS = 382
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 
 def sentences(text: str) -> list[str]:
-    """The text's sentences, white space normalised: cut after . ! ? and at blank lines."""
+    """The text's sentences, with normalised white space: cut after . ! ? and at blank lines."""
     return [" ".join(part.split()) for part in _SENTENCE_END.split(text) if part.strip()]
 
 
-def embedded_text(split: str) -> list[str]:
-    """Documents of the Python manual, as CPython ships it in `pydoc_data.topics` (79 topics, 465 KB in 3.11).
+def embedded_text(side: str) -> list[str]:
+    """The Python manual, as CPython ships it in `pydoc_data.topics` (79 topics, 465 KB in 3.11).
 
-    The topics in HELDOUT_TOPICS are held out. Topics quote each other, so every sentence of the held-out text is
-    removed from the training text: `sentences` of the two splits have none in common.
+    The topics in HELDOUT_TOPICS are held out. Topics quote each other, so the sentences of the held-out text are
+    removed from the training text: the two sides have none of their `sentences` in common.
 
     Args:
-        split: 'train' or 'heldout'.
+        side: "train" or "heldout".
 
     Returns:
-        One string a topic, in the order of topic names.
+        One string per topic, ordered by the topics' names.
 
     Raises:
         DataError: this Python comes without the manual, or with too few of the held-out topics.
     """
-    _check_split(split)
+    check_side(side)
     topics = _manual()
     present = [name for name in HELDOUT_TOPICS if name in topics]
     if 2 * len(present) < len(HELDOUT_TOPICS):
@@ -48,37 +49,33 @@ def embedded_text(split: str) -> list[str]:
             f"({', '.join(HELDOUT_TOPICS)}); use CPython 3.11 to 3.14, or your own text with configs/own_text.py"
         )
     heldout = [topics[name] for name in present]
-    if split == "heldout":
+    if side == HELDOUT:
         return heldout
     seen = {sentence for text in heldout for sentence in sentences(text)}
     train = (_without(topics[name], seen) for name in sorted(topics) if name not in present)
     return [text for text in train if text.strip()]
 
 
-def embedded_digits(split: str) -> ImageArrays:
-    """Handwritten digits, 8x8 (UCI; E. Alpaydin and C. Kaynak, 1998): 1,415 to train on and the last 382 held out.
+def embedded_digits(side: str) -> ImageArrays:
+    """Handwritten digits, 8x8 (UCI; E. Alpaydin and C. Kaynak, 1998): 1,415 to train on, and the last 382 held out.
 
-    Items are {"image": uint8 [8, 8, 1], "label": int32}. They are shipped here because scikit-learn, which has them
-    too, would be a dependency of more than 40 MB for 46 KB of data.
+    Items are {"image": uint8 [8, 8, 1], "label": int32, "name"}. scikit-learn has the digits too, but it is a
+    dependency of more than 40 MB for 46 KB of data.
 
     Args:
-        split: 'train' or 'heldout'.
+        side: "train" or "heldout".
     """
-    _check_split(split)
-    with np.load(Path(__file__).parent / "digits" / "digits.npz") as arrays:
+    check_side(side)
+    path = importlib.resources.files("gmlp_flax.data").joinpath("digits", "digits.npz")
+    with path.open("rb") as file, np.load(file) as arrays:
         images, labels = arrays["images"][..., None], arrays["labels"].astype(np.int32)
-    part = slice(None, -HELDOUT_DIGITS) if split == "train" else slice(-HELDOUT_DIGITS, None)
-    return ImageArrays(images[part], labels[part], classes=tuple("0123456789"), name=f"digits/{split}")
-
-
-def _check_split(split: str) -> None:
-    if split not in ("train", "heldout"):
-        raise DataError(f"split={split!r}; expected 'train' or 'heldout'")
+    part = slice(None, -HELDOUT_DIGITS) if side == TRAIN else slice(-HELDOUT_DIGITS, None)
+    return ImageArrays(images[part], labels[part], classes=tuple("0123456789"), name=f"digits/{side}")
 
 
 def _manual() -> dict[str, str]:
     try:
-        # Some distributions strip the module: import it only where it is asked for.
+        # Imported here because some distributions leave the module out.
         from pydoc_data.topics import topics
     except ImportError as error:
         raise DataError(
@@ -89,7 +86,7 @@ def _manual() -> dict[str, str]:
 
 
 def _without(text: str, unwanted: set[str]) -> str:
-    """The text less the sentences in `unwanted`; the white space between sentences stays."""
+    """The text without the sentences in `unwanted`; the white space between sentences stays."""
     kept, position = [], 0
     for gap in [*_SENTENCE_END.finditer(text), None]:
         end, resume = gap.span() if gap else (len(text), len(text))

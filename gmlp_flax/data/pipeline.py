@@ -1,28 +1,36 @@
-"""(seed, step) -> this host's batch, and evaluation batches in which every example counts once.
+"""One host's batches: for training as a function of (seed, step), and for evaluation with every example once.
 
-A source is anything with `len(source)` and `source[i]` returning a dict. Batches are dicts of stacked NumPy arrays.
-Grain does the work: reading ahead in threads or in worker processes.
+Batches are dicts of stacked NumPy arrays. Grain reads ahead, in threads or in worker processes.
 
-What a batch holds depends on the seed and the batch's number alone: neither on the number of hosts, threads or
+The content of a batch depends on the seed and the batch's number alone: neither on the number of hosts, threads or
 worker processes, nor on whether the run was interrupted.
 """
 
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import grain
 import numpy as np
 from absl import flags
 
-from gmlp_flax.data.errors import DataError
+from gmlp_flax.errors import DataError
 
-Example = dict[str, object]
+Example = dict[str, Any]
 Batch = dict[str, np.ndarray]
 
-# More than any run takes, few enough for Grain to divide as floats.
+# More than any run takes, but few enough for Grain to divide as floats.
 _ENDLESS = 2**52
+
+
+class Source(Protocol):
+    """Examples by position."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
 
 
 class Batches(Iterator[Batch]):
@@ -30,7 +38,7 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, iterator: grain.DatasetIterator):
         self._held = [iterator]
-        # Closes at exit, too: a Grain iterator that outlives the interpreter's modules prints tracebacks.
+        # Also closes at exit: a Grain iterator that outlives the interpreter's modules prints tracebacks.
         self._close = weakref.finalize(self, _close_and_drop, self._held)
 
     def __next__(self) -> Batch:
@@ -54,13 +62,13 @@ class Batches(Iterator[Batch]):
 
 def _close_and_drop(held: list[grain.DatasetIterator]) -> None:
     held.pop().close()
-    # At the end of the data the workers' last batches hang in a cycle of Grain's. Their shared memory must be let go
-    # before the interpreter ends, or Python prints warnings of it.
+    # At the end of the data, a reference cycle in Grain holds the workers' last batches. Their shared memory must be
+    # freed before the interpreter ends, or Python prints warnings.
     gc.collect()
 
 
 def train_batches(
-    source: Sequence[Example],
+    source: Source,
     *,
     seed: int,
     start: int,
@@ -73,56 +81,56 @@ def train_batches(
     threads: int = 2,
     buffer: int = 4,
 ) -> Batches:
-    """Batches without end, from number `start` on: each epoch is the whole source in a new order.
+    """Endless batches, from number `start` on; each epoch is the whole source in a new order.
 
-    Epochs follow each other without a gap, so one batch may hold the end of one and the beginning of the next.
+    Epochs follow each other without a gap: one batch may hold the end of one and the beginning of the next.
 
     With `repeats`, an epoch holds every example that many times, each time transformed anew (repeated augmentation:
-    Hoffer et al. 2019, DeiT): where steps are counted in epochs of the source's size, as papers do, the whole source
-    is seen once in `repeats` of them. The copies lie within half a batch.
+    Hoffer et al. 2019, DeiT). Papers count epochs by the size of the source: `repeats` such epochs see the whole source
+    once. Copies of an example are less than half a batch apart.
 
     Args:
-        source: the examples; with `workers` it is pickled.
-        seed: decides order and randomness, a non-negative integer.
+        source: the examples; pickled if there are `workers`.
+        seed: decides order and randomness; a non-negative integer.
         start: the first batch's number; finding it takes no time.
-        batch_size: examples a step, over all hosts.
-        transform: applied to each example with a random generator that is a function of the seed and of the
-            example's place in the global order. It may not keep the generator. With `workers` it is pickled.
-        host, hosts: this host takes the part of each batch that stands where it does among them: side by side, the
-            hosts' parts are the batch that one host would make.
-        repeats: see above.
+        batch_size: examples per step, over all hosts.
+        transform: applied to each example with a random generator, which depends on the seed and on the example's place
+            in the global order. It may not keep the generator. Pickled if there are `workers`.
+        host, hosts: this host's number, and how many there are. The hosts' parts of a batch, concatenated, are the
+            batch that a single host would make.
+        repeats: how often an epoch holds each example.
         workers: processes that read and transform; 0 for threads in this process. They are spawned: a script must
             guard its entry with `if __name__ == "__main__"`.
         threads: threads that read and transform, in each process; 1 is best with workers.
         buffer: batches read ahead, in each process.
 
     Raises:
-        DataError: the source is empty, or `batch_size` is not divisible by `hosts`. One raised by `transform` or the
-            source reaches the caller of `next`.
+        DataError: the source is empty, or `batch_size` is not divisible by `hosts`. A DataError of `transform` or of
+            the source reaches the caller of `next`.
     """
     each = per_host(source, batch_size, hosts)
     # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
     order_seed, transform_seed = map(int, np.random.SeedSequence(seed).generate_state(2))
     examples = grain.MapDataset.source(source).shuffle(order_seed).repeat()
     if repeats > 1:
-        # Apart, but by less than half a batch: mixing pairs examples that lie exactly half a batch apart.
+        # Less than half a batch apart: mixing pairs examples that are exactly half a batch apart.
         stretch = max(1, batch_size // (2 * repeats))
         once = examples
         examples = grain.MapDataset.range(_ENDLESS).map(
             lambda place: once[place // (stretch * repeats) * stretch + place % stretch]
         )
     if transform is not None:
-        # Before the hosts part ways, so that the generator follows the global place.
-        examples = examples.random_map(transform, seed=transform_seed)
+        # Before the examples are divided among hosts, so that the generator follows the global place.
+        examples = examples.random_map(transform, seed=transform_seed)  # type: ignore[reportArgumentType] - T | None
     if hosts > 1:
         examples = _share(examples, host * each, each, batch_size)
-    # There is no remainder; but allowing for one, Grain divides the endless length as a float, and overflows.
+    # There is no remainder, but to allow for one Grain would divide the endless length as a float, which overflows.
     batches = examples.batch(each, drop_remainder=True)
     return _read_ahead(batches[start:], workers, threads, buffer)
 
 
 def evaluation_batches(
-    source: Sequence[Example],
+    source: Source,
     *,
     batch_size: int,
     transform: Callable[[Example], Example] | None = None,
@@ -132,10 +140,10 @@ def evaluation_batches(
     threads: int = 2,
     buffer: int = 4,
 ) -> Batches:
-    """Every example once, over all hosts, in the source's order; every host has as many batches of the same shape.
+    """Every example once, over all hosts, in the source's order; all hosts have equally many batches of one shape.
 
-    Hosts take every `hosts`-th example. The last global batch is filled with repeats of the last example. Batches have
-    one more entry, "weight" (float32 [batch]): 1 for examples, 0 for repeats.
+    Hosts take every `hosts`-th example. The last global batch is filled with copies of the last example. Batches have
+    one more entry, "weight" (float32 [batch]): 1 for examples, 0 for these copies.
 
     Args:
         transform: applied to each example.
@@ -161,23 +169,23 @@ class Spread:
 
     Args:
         source: the examples.
-        count: how many to take; all where there are no more, or where it is 0.
+        count: how many to take, at most; 0 for all.
     """
 
-    def __init__(self, source: Sequence[Example], count: int):
+    def __init__(self, source: Source, count: int):
         self._source, self._count = source, min(count or len(source), len(source))
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, place: int) -> Example:
-        return self._source[place * len(self._source) // self._count]
+    def __getitem__(self, index: int) -> Example:
+        return self._source[index * len(self._source) // self._count]
 
     def __repr__(self) -> str:
         return repr(self._source)
 
 
-def evaluation_count(source: Sequence[Example], batch_size: int) -> int:
+def evaluation_count(source: Source, batch_size: int) -> int:
     """The number of batches of `evaluation_batches`, the same on every host."""
     return math.ceil(len(source) / batch_size)
 
@@ -185,24 +193,24 @@ def evaluation_count(source: Sequence[Example], batch_size: int) -> int:
 def read_ahead(
     make_batch: Callable[[int], Batch], *, start: int, workers: int = 0, threads: int = 2, buffer: int = 4
 ) -> Batches:
-    """The batches make_batch(start), make_batch(start + 1), ... without end, made ahead of their use.
+    """The endless batches make_batch(start), make_batch(start + 1), ..., made ahead of their use.
 
     Args:
-        make_batch: called in threads; with `workers` it is pickled.
+        make_batch: called in threads; pickled if there are `workers`.
         others: as in `train_batches`.
     """
     return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers, threads, buffer)
 
 
 def _share(examples: grain.MapDataset, first: int, each: int, batch_size: int) -> grain.MapDataset:
-    """Of every batch, the `each` examples from the `first` on."""
+    """`each` examples of every batch, from its `first` on."""
     return grain.MapDataset.range(_ENDLESS).map(
         lambda place: examples[place // each * batch_size + first + place % each]
     )
 
 
-def per_host(source: Sequence[Example], batch_size: int, hosts: int) -> int:
-    """Examples of a batch on each host; raises DataError as `train_batches` does."""
+def per_host(source: Source, batch_size: int, hosts: int) -> int:
+    """A batch's examples per host; raises DataError as `train_batches` does."""
     if len(source) == 0:
         raise DataError(f"{source!r} has no examples; give a source with at least one")
     if batch_size < 1 or batch_size % hosts:
@@ -216,7 +224,7 @@ def per_host(source: Sequence[Example], batch_size: int, hosts: int) -> int:
 def _read_ahead(batches: grain.MapDataset, workers: int, threads: int, buffer: int) -> Batches:
     ahead = batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer))
     if workers:
-        # Grain hands its flags to the workers and insists on their having been parsed; no one has in a notebook.
+        # Grain passes its flags to the workers and requires parsed flags, which a notebook does not have.
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()
         ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffer))
@@ -225,5 +233,5 @@ def _read_ahead(batches: grain.MapDataset, workers: int, threads: int, buffer: i
 
 
 def _owned(batch: Batch) -> Batch:
-    """A batch in memory of its own: what JAX holds of a shared one may outlive the interpreter, see _close_and_drop."""
+    """A copy in private memory: JAX may hold a batch until after shared memory must be freed, see _close_and_drop."""
     return {name: np.array(value) for name, value in batch.items()}

@@ -1,1 +1,1 @@
-"""Weights in and out: what other libraries have published, in our run folders, and back."""
+"""Weights in and out: published weights of other libraries as run folders, and run folders as their weights."""

@@ -1,4 +1,4 @@
-"""Our models beside timm's, with the same random weights: logits, and gradients of the pixels (extra `parity`)."""
+"""Compares our models with timm's on the same random weights: logits and gradients of the pixels (extra `parity`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.interop import timm_names
-from gmlp_flax.training import dry_run
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.tasks.image_classification import ImageClassification
 
 COMPARED = (
     "gmlp_ti16_224", "gmlp_s16_224", "gmlp_b16_224", "mixer_b16_224", "resmlp_12_224", "resmlp_24_224",
@@ -20,23 +20,23 @@ BATCH = 2
 
 
 class Errors(NamedTuple):
-    """Largest differences from timm, each relative to timm's largest number: of logits, and of the pixels' gradient."""
+    """Largest differences from timm, relative to timm's largest value, in the logits and in the pixels' gradient."""
 
     logits: float
     gradient: float
 
 
 def import_timm() -> Any:
-    """timm, imported with or without a torchvision that fits the torch beside it.
+    """Imports timm, also without a torchvision that fits the installed torch.
 
     Raises:
-        RunError: it, or torch, is not installed.
+        RunError: timm or torch is not installed.
     """
     try:
         import torch
         from torch import library
 
-        # Without a torchvision that fits, timm asks for two of its operators as it is imported, and never runs them.
+        # Without a fitting torchvision, timm asks for two of its operators at import, and never runs them.
         if not hasattr(torch.ops.torchvision, "nms"):
             arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             library.define("torchvision::nms", arguments)
@@ -50,7 +50,7 @@ def import_timm() -> Any:
 def randomise(model: Any, seed: int) -> None:
     """Gives every tensor of a torch model random values that keep activations near 1.
 
-    Fresh ones would hide mistakes: timm's head starts at zero, its norms at one, and its spatial weights near zero.
+    Initial values would hide mistakes: timm's head starts at zero, its norms at one, its spatial weights near zero.
     """
     import torch
 
@@ -58,7 +58,7 @@ def randomise(model: Any, seed: int) -> None:
     with torch.no_grad():
         for tensor in model.state_dict().values():
             noise = torch.randn(tensor.shape, generator=numbers, dtype=torch.float64)
-            if tensor.ndim > 1 and tensor.shape[0] > 1:  # a matrix or a convolution, of so many inputs
+            if tensor.ndim > 1 and tensor.shape[0] > 1:  # a matrix or a convolution, scaled by its inputs
                 tensor.copy_(noise / tensor[0].numel() ** 0.5)
             else:
                 tensor.add_(0.2 * noise)
@@ -68,10 +68,10 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
     """Runs both models on the same random pixels.
 
     Args:
-        name: a row of `timm_names.MODELS`.
-        dtype: "float32", or "float64" where jax_enable_x64 is on.
+        name: a key of `timm_names.MODELS`.
+        dtype: "float32", or "float64" if jax_enable_x64 is on.
         image_size: height and width.
-        seed: of weights, pixels, and the direction in which the logits are differentiated.
+        seed: for the weights, the pixels, and the direction in which the logits are differentiated.
 
     Raises:
         RunError: torch or timm is not installed.
@@ -88,7 +88,7 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
     direction = numbers.standard_normal((BATCH, model.num_classes)).astype(dtype)
     theirs = _theirs(model, config, pixels, direction)
 
-    task = dry_run.dataless_task(config, model.num_classes)
+    task = ImageClassification.without_data(config, model.num_classes)
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
     rows = timm_names.MODELS[name].rows
     params = timm_names.from_timm(state, rows, task.shapes(), timm_names.patch_shape(config), name)
@@ -103,7 +103,7 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
 
 
 def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """timm's logits, and the gradient of their sum in a direction; timm's pixels are normalised outside the model."""
+    """timm's logits, and the pixels' gradient of logits times direction. timm normalises pixels outside the model."""
     import torch
 
     x = torch.tensor(pixels, requires_grad=True)
@@ -115,12 +115,3 @@ def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.nd
 
 def _relative(ours: Any, theirs: np.ndarray) -> float:
     return float(np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max())
-
-
-def table() -> str:
-    """The errors of all nine models that the tests hold to 1e-4 (logits) and 1e-3 (gradients), in float32."""
-    lines = [f"{'largest relative error, float32':<34} logits  gradient of the pixels"]
-    for name in COMPARED:
-        errors = compare(name)
-        lines.append(f"{name:<33} {errors.logits:.1e}  {errors.gradient:.1e}")
-    return "\n".join(lines)

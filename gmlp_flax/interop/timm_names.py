@@ -1,7 +1,7 @@
-"""timm's models that we have too: their sizes, and how timm names and lays out what we keep in a tree.
+"""The timm models that we have too: their sizes, and the names and layouts of their tensors.
 
-A state dict of timm's is flat, one tensor a layer; our parameters are a nested dict with all layers stacked along a
-leading axis. Both are described by one table a family, which is read in both directions.
+A state dict of timm is flat, with one tensor per layer. Our parameters are a nested dict, with all layers stacked along
+a leading axis. One table per family maps between the two, and is read in both directions.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.errors import RunError
 
 Shape = tuple[int, ...]
-SHOWN = 3  # names in a message, of each kind
+SHOWN = 3  # names of each kind in a message
 
 
 class Layout(NamedTuple):
-    """How timm lays out a tensor of ours.
+    """How timm lays out one of our tensors.
 
     Attributes:
-        shape: of timm's, from the shape of ours and that of a patch, (channels, height, width).
-        axes: the order of timm's axes in which its elements are ours; empty: as they stand.
+        shape: (our shape, shape of a patch as (channels, height, width)) -> timm's shape.
+        axes: timm's axes in the order in which its elements are ours; empty for the same order.
     """
 
     shape: Callable[[Shape, Shape], Shape]
@@ -35,11 +35,11 @@ class Layout(NamedTuple):
 SAME = Layout(lambda ours, patch: ours)
 TRANSPOSED = Layout(lambda ours, patch: ours[::-1], (1, 0))
 LED_BY_ONES = Layout(lambda ours, patch: (1,) * (3 - len(ours)) + ours)
-CONVOLUTION = Layout(lambda ours, patch: (ours[1], *patch), (2, 3, 1, 0))  # our patches are [height, width, channels]
+CONVOLUTION = Layout(lambda ours, patch: (ours[1], *patch), (2, 3, 1, 0))  # our patches: [height, width, channels]
 
 
 class Row(NamedTuple):
-    """One tensor: timm's name, `*` standing for the layer, our path, and the layout."""
+    """One tensor: timm's name, in which `*` stands for the layer; our path; and the layout."""
 
     theirs: str
     ours: str
@@ -89,7 +89,7 @@ RESMLP = _around("stem", _affine) + _blocks(
     [Row("ls1", "token_scale/scale", SAME), Row("ls2", "mlp_scale/scale", SAME)], _affine("norm2", "mlp_affine"),
     _linear("mlp_channels.fc1", "mlp/proj_in"), _linear("mlp_channels.fc2", "mlp/proj_out"),
 )
-# Both pack q, k and v one after the other, in each the heads one after the other.
+# Both pack q, k and v one after the other, and within each the heads one after the other.
 VIT = _around("patch_embed", _norm) + _blocks(
     _norm("norm1", "attention_norm"), _linear("attn.qkv", "attention/proj_in"), _linear("attn.proj", "attention/out"),
     _norm("norm2", "mlp_norm"), _linear("mlp.fc1", "mlp/proj_in"), _linear("mlp.fc2", "mlp/proj_out"),
@@ -97,12 +97,12 @@ VIT = _around("patch_embed", _norm) + _blocks(
 
 
 class TimmModel(NamedTuple):
-    """A model of timm's.
+    """A model of timm.
 
     Attributes:
         rows: its tensors.
-        model: what it is, as keys of our config.model.
-        data: how it sees pictures, as keys of our config.data. These are timm's defaults for the architecture.
+        model: its keys in our config.model.
+        data: its preprocessing as keys in our config.data: timm's defaults for the architecture.
     """
 
     rows: list[Row]
@@ -112,7 +112,7 @@ class TimmModel(NamedTuple):
 
 _COMMON = {
     "image_size": (224, 224), "channels": 3, "activation": "gelu", "norm_eps": 1e-6, "positions": "none",
-    "pool": "mean", "pre_logits": False, "d_attn": 0,
+    "pool": "mean", "pre_logits": False,
 }
 _HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "eval_crop": 0.875}
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "eval_crop": 0.875}
@@ -126,7 +126,7 @@ def _model(
 
 
 def _gmlp(d_model: int) -> TimmModel:
-    gate = {"gate": "split", "spatial": "dense", "gate_norm_eps": 1e-5}
+    gate = {"gate": "split", "spatial": "dense", "gate_norm_eps": 1e-5, "d_attn": 0}
     return _model(GMLP, "gmlp", 30, d_model, _HALF, ratio=6, **gate)
 
 
@@ -167,8 +167,9 @@ MODELS: dict[str, TimmModel] = {
 
 def config_for(name: str) -> ConfigDict:
     """The config of one of `MODELS`, as a classifier without data."""
-    model, config = MODELS[name], config_lib.default()
-    config.task, config.data.train = "image_classification", ""
+    model = MODELS[name]
+    config = config_lib.default(task="image_classification", block=model.model["block"])
+    config.data.train = ""
     config.model.update(model.model)
     config.data.update(model.data)
     return config
@@ -180,7 +181,7 @@ def patch_shape(config: ConfigDict) -> Shape:
 
 
 class Place(NamedTuple):
-    """Where one of timm's tensors lies in our tree: at `path`, and there in layer `layer`, or all of it (None)."""
+    """Where one of timm's tensors lies in our tree: at `path`, in layer `layer`, or the whole array if that is None."""
 
     name: str
     shape: Shape
@@ -190,11 +191,11 @@ class Place(NamedTuple):
 
 
 def places(rows: list[Row], shapes: dict[str, Shape], patch: Shape) -> Iterator[Place]:
-    """Every tensor of timm's for a model whose parameters have the given shapes.
+    """The place of each of timm's tensors, for a model whose parameters have the given shapes.
 
     Args:
-        rows: the model's.
-        shapes: of our parameters, by path.
+        rows: the model's tensors.
+        shapes: path of a parameter of ours -> its shape.
         patch: channels, height and width.
     """
     for theirs, ours, layout in rows:
@@ -206,22 +207,22 @@ def places(rows: list[Row], shapes: dict[str, Shape], patch: Shape) -> Iterator[
 
 
 def from_timm(state: dict[str, np.ndarray], rows: list[Row], like: dict, patch: Shape, where: str) -> dict:
-    """A state dict of timm's as our parameters.
+    """A state dict of timm as our parameters.
 
     Args:
-        state: arrays by timm's names.
-        rows: the model's.
-        like: our parameters, or their shapes, a nested dict.
+        state: timm's name -> array.
+        rows: the model's tensors.
+        like: our parameters or their shapes, a nested dict.
         patch: channels, height and width.
-        where: what was read, for messages.
+        where: the source of the weights, for messages.
 
     Returns:
-        Nested dict of float32 arrays, or float64 where those of `like` are.
+        Nested dict of arrays with the dtypes of `like`.
 
     Raises:
-        RunError: weights are missing, unexpected or of another shape: the first few of each are named, and counted.
+        RunError: weights are missing, unexpected or of another shape; the message counts each kind and names the first.
     """
-    flat = traverse_util.flatten_dict(like, sep="/")
+    flat: dict[str, Any] = traverse_util.flatten_dict(like, sep="/")
     found = list(places(rows, {path: leaf.shape for path, leaf in flat.items()}, patch))
     _require_all(state, {place.name: place.shape for place in found}, where)
     params = {path: np.full(leaf.shape, np.nan, leaf.dtype) for path, leaf in flat.items()}
@@ -233,7 +234,7 @@ def from_timm(state: dict[str, np.ndarray], rows: list[Row], like: dict, patch: 
 
 
 def to_timm(params: dict, rows: list[Row], patch: Shape) -> dict[str, np.ndarray]:
-    """Our parameters as a state dict of timm's: the inverse of `from_timm`, to the last bit."""
+    """Our parameters as a state dict of timm: the exact inverse of `from_timm`."""
     flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()}
     state = {}
     for place in places(rows, {path: leaf.shape for path, leaf in flat.items()}, patch):

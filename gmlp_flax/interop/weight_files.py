@@ -1,4 +1,4 @@
-"""Files of named weights: .safetensors (numpy), torch's .pth (tensors alone, never pickled code), and the hub's."""
+"""Files of named weights: .safetensors, torch's .pth (tensors only, never pickled code), and the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.cache import write_atomically
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.data.storage.cache import write_atomically
+from gmlp_flax.errors import RunError
 
 PICKLES = (".pth", ".pt", ".bin")
-INNER = ("state_dict", "model")  # what training scripts call the weights among what else they save
+INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
 INSTALL = "pip install -e .[weights]"
 
 
@@ -21,7 +21,7 @@ def read(path: str) -> dict[str, np.ndarray]:
     """The weights in a file, by name.
 
     Raises:
-        RunError: the file is missing, of another kind or damaged, holds more than tensors, or its reader is missing.
+        RunError: the file is missing, of another kind, damaged, or holds more than tensors; or its library is missing.
     """
     if not os.path.isfile(path):
         raise RunError(f"there is no file {path}: give a .safetensors or .pth file of timm's weights")
@@ -73,12 +73,12 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
     """
     if not path.endswith(".safetensors"):
         raise RunError(f"--out={path}: expected a name that ends in .safetensors")
-    content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers of torch's ask for this word
+    content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
     write_atomically(path, lambda file: file.write(content))
 
 
 def download(repository: str) -> tuple[str, dict[str, Any]]:
-    """Fetches a model of timm's from the Hugging Face hub, or finds it in the hub's cache.
+    """Fetches a timm model from the Hugging Face hub, or finds it in the hub's local cache.
 
     Args:
         repository: such as "timm/gmlp_s16_224.ra3_in1k".
@@ -87,7 +87,7 @@ def download(repository: str) -> tuple[str, dict[str, Any]]:
         The path of its safetensors file, and its config.json.
 
     Raises:
-        RunError: huggingface_hub is not installed, there is no network, or no such repository.
+        RunError: huggingface_hub is not installed, there is no network, or there is no such repository.
     """
     try:
         import huggingface_hub

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +11,54 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import toeplitz
+from gmlp_flax.models.fitting import Offsets
 from gmlp_flax.models.layers import Linear, dropout
+from gmlp_flax.models.layout import FSDP
+from gmlp_flax.models.options import AT_LEAST_1, RATE, Range, option
+from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.products import NAME
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.spatial import SpatialSpec
+from gmlp_flax.models.spec import BlockSpec
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
+_DROPOUT = "rate of dropout on the weights of attention"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSpec(BlockSpec):
+    """Options of multi-head attention."""
+
+    heads: int = option(4, "attention heads", AT_LEAST_1, architecture=True)
+    positions: str = option(
+        "none", "a learned table of positions, a bias on the logits, or that bias in their place",
+        ("none", "absolute", "relative", "relative_only"), architecture=True,
+    )
+    relative_buckets: int = option(
+        0, "T5's logarithmic buckets of offsets (T5: 32); 0: a bias per offset", architecture=True
+    )
+    attention_dropout: float = option(0.0, _DROPOUT, RATE)
+
+    def check(self) -> None:
+        """Raises ValueError if the heads do not divide the channels, or for an odd number of buckets."""
+        super().check()
+        if self.d_model % self.heads:
+            raise ValueError(f"model.d_model is {self.d_model}: model.heads, {self.heads}, must divide it")
+        if self.relative_buckets and (self.relative_buckets % 2 or not 4 <= self.relative_buckets <= 256):
+            raise ValueError(
+                f"model.relative_buckets is {self.relative_buckets}: expected 0 (a bias per offset) or an even number "
+                "from 4 to 256 (T5: 32)"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TinyAttentionSpec(SpatialSpec):
+    """Options of tiny attention."""
+
+    d_attn: int = option(
+        0, "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP",
+        Range("0 (no attention) or the size of its head", 0), architecture=True,
+    )
+    attention_dropout: float = option(0.0, _DROPOUT, RATE)
 
 
 def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.Array:
@@ -26,10 +71,10 @@ def hide_padding(scores: jax.Array, seen: jax.Array | None, heads: bool = False)
 
     Args:
         scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch may be left out.
-        seen: bool [batch, keys], False for padding; none: all stay.
+        seen: bool [batch, keys], False for padding; None if all keys stay.
 
     Returns:
-        The scores, with a batch, the least number of their type where a key is hidden; or, where none is, as given.
+        The scores, with a batch: the least number of their type for hidden keys. Unchanged if `seen` is None.
     """
     if seen is None:
         return scores
@@ -43,10 +88,10 @@ def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | Non
     Args:
         scores: [..., queries, keys]; leading axes that it lacks are shared.
         v: [..., keys, d].
-        rate, key: of dropout on the weights, a key an example, [batch]; none without keys.
+        rate, key: dropout on the weights, with a random key per example, [batch]; no dropout without keys.
 
     Returns:
-        [..., queries, d] in the type of v. Being a product over tokens, it is kept by the remat policy `matmuls`.
+        [..., queries, d] in the type of v. As a product over tokens, it is kept by the remat policy `matmuls`.
     """
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
     if key is not None and rate:
@@ -57,7 +102,7 @@ def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | Non
 def buckets(offsets: np.ndarray, count: int) -> np.ndarray:
     """T5's buckets of offsets key - query, for attention in both directions (arXiv 1910.10683, section 2.1).
 
-    Half of the buckets serve offsets above 0. Of each half, the first half holds one distance a bucket, and the rest
+    Half of the buckets serve offsets above 0. Of each half, the first half holds one distance per bucket, and the rest
     grow logarithmically up to MAX_DISTANCE.
 
     Args:
@@ -75,31 +120,32 @@ def buckets(offsets: np.ndarray, count: int) -> np.ndarray:
 
 
 class RelativeBias(nnx.Module):
-    """What a head adds to its logits for the offset of a key from its query, one set a head and layer (as in T5).
+    """The bias that each head of each layer adds to its logits, by the offset of a key from its query (as in T5).
 
-    Parameter: `bias` [heads, 2n - 1], one an offset in the order of Toeplitz taps, or [heads, relative_buckets].
-    One an offset is the default: it fits the 96M that Table 3 prints for the Transformer without content terms, where
-    32 buckets give 95M.
+    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps, or [heads, relative_buckets].
+    The default is one per offset: it fits the 96M that Table 3 prints for the Transformer without content terms, for
+    which 32 buckets give 95M.
     """
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
         entries = spec.relative_buckets or 2 * spec.length - 1
-        init = nnx.initializers.normal(0.02)
-        self.bias = nnx.Param(init(rngs.params(), (spec.heads, entries), spec.param_dtype))
+        init, fit = nnx.initializers.normal(0.02), None if spec.relative_buckets else Offsets()
+        bias = init(rngs.params(), (spec.heads, entries), spec.param_dtype)
+        self.bias = parameter(bias, decayed=False, fit=fit)
         self.spec = spec
 
     def __call__(self, tokens: int) -> jax.Array:
         """The logits' bias [heads, tokens, tokens]: for fewer than n tokens, the upper-left corner of n's.
 
         Raises:
-            ValueError: more tokens than n, where each offset has a bias of its own.
+            ValueError: more tokens than n, if each offset has a bias of its own.
         """
         if self.spec.relative_buckets:
             taps = self.bias[...][:, buckets(np.arange(1 - tokens, tokens), self.spec.relative_buckets)]
         elif tokens > self.spec.length:
             raise ValueError(f"the relative bias was made for at most {self.spec.length} tokens and was given {tokens}")
         else:
-            taps = jax.vmap(lambda taps: toeplitz.crop(taps, tokens))(self.bias[...])
+            taps = toeplitz.crop(self.bias[...], tokens)
         return jax.vmap(toeplitz.expand)(taps)
 
 
@@ -110,21 +156,23 @@ class MultiHeadAttention(nnx.Module):
     input, and there is neither q nor k (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer).
     """
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
         self.content = spec.positions != "relative_only"
         self.proj_in = Linear(spec, spec.d_model, (3 if self.content else 1) * spec.d_model, rngs)
         self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
-        self.out = Linear(spec, spec.d_model, spec.d_model, rngs)
+        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
 
     def scores_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """[batch, tokens, d_model] to scores [batch, heads, tokens, tokens], whose softmax weighs, and values
+        """[batch, tokens, d_model] to scores [batch, heads, tokens, tokens], before the softmax, and values
         [batch, heads, tokens, d_model / heads]. Without content terms the scores have no batch."""
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
-        *q_k, v = heads.transpose(2, 0, 3, 1, 4)
-        bias = self.relative(tokens) if self.relative else 0
-        return scaled_scores(*q_k, self.spec.precise_dtype) + bias if self.content else bias, v
+        *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
+        if not q_and_k:
+            return self.relative(tokens), v
+        scores = scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype)
+        return (scores + self.relative(tokens) if self.relative else scores), v
 
     def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
         """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""
@@ -139,14 +187,14 @@ class TinyAttention(nnx.Module):
     The output projection starts near zero like the spatial projection that it is added to, so that a fresh gate is 1.
     """
 
-    def __init__(self, spec: EncoderSpec, d_out: int, rngs: nnx.Rngs):
+    def __init__(self, spec: TinyAttentionSpec, d_out: int, rngs: nnx.Rngs):
         self.qkv = Linear(spec, spec.d_model, 3 * spec.d_attn, rngs)
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
-        self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero)
+        self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
         self.precise_dtype, self.dropout = spec.precise_dtype, spec.attention_dropout
 
     def scores_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """[batch, tokens, d_model] to scores [batch, tokens, tokens], whose softmax weighs, and values [batch, tokens,
+        """[batch, tokens, d_model] to scores [batch, tokens, tokens], before the softmax, and values [batch, tokens,
         d_attn]."""
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
         return scaled_scores(q, k, self.precise_dtype), v

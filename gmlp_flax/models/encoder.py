@@ -6,26 +6,24 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models import layout, products
-from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.models.layers import dropout, split_keys
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.spec import BlockSpec
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(products.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-BRANCHES = 2  # of a block, at most
 
 
 class Residual:
     """Adds a block's branches to their shortcuts: dropout, then stochastic depth, each branch with keys of its own.
 
-    Stochastic depth drops a branch for a sample as a whole and scales the kept ones by 1 / survival, so that the
-    expected value is that of evaluation, which keeps all.
+    Stochastic depth drops a whole branch for a sample and scales the kept ones by 1 / survival, so that the expected
+    value is the one in evaluation, which keeps all.
     """
 
-    def __init__(self, spec: EncoderSpec, survival: jax.Array, keys: jax.Array | None):
-        """`keys` [2 * BRANCHES, batch], or none for evaluation."""
+    def __init__(self, spec: BlockSpec, survival: jax.Array, keys: jax.Array | None):
+        """`keys` [two per branch, batch], or None for evaluation."""
         self.spec, self.survival, self.keys = spec, survival, None if keys is None else iter(keys)
 
     def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
@@ -45,18 +43,10 @@ class Encoder(nnx.Module):
     The paper does not name the final norm; a stack of pre-norm blocks needs one before its head.
     """
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
-        if spec.block not in BLOCKS:
-            raise ValueError(f"model.block is {spec.block!r}: expected one of {', '.join(BLOCKS)}")
-        if spec.positions.startswith("relative") and spec.block != "transformer":
-            raise ValueError(
-                f"model.positions is {spec.positions!r}: the {spec.block} block has no attention logits to put it in; "
-                "set none or absolute"
-            )
-        block = BLOCKS[spec.block]
-        make = nnx.vmap(lambda rngs: block(spec, rngs), in_axes=0, out_axes=0)
+    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
+        make = nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)
         self.blocks = make(rngs.split(spec.layers))
-        self.norm = block.final_norm(spec, spec.d_model)
+        self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None, seen: jax.Array | None = None) -> jax.Array:
@@ -64,14 +54,14 @@ class Encoder(nnx.Module):
 
         Args:
             x: [batch, tokens, d_model] in the compute type.
-            key: a random key an example, [batch], for training (stochastic depth, dropout); none for evaluation.
-            seen: bool [batch, tokens], False for padding, which attention then ignores; none: there is none.
+            key: a random key per example, [batch], for training (stochastic depth, dropout); None for evaluation.
+            seen: bool [batch, tokens], False for padding, which attention then ignores; None if there is none.
 
         Returns:
             [batch, tokens, d_model], normalised.
         """
         spec = self.spec
-        if spec.survival == 1 and spec.dropout == spec.attention_dropout == 0:
+        if not spec.draws:
             key = None
         definition, stacked = nnx.split(self.blocks)
         keys = None if key is None else split_keys(key, spec.layers + 1)
@@ -81,8 +71,9 @@ class Encoder(nnx.Module):
 
         def layer(x, inputs):
             params, survival, key = inputs
-            attention_key, *branch_keys = (None, None) if key is None else split_keys(key, 1 + 2 * BRANCHES)
-            residual = Residual(spec, survival, None if key is None else branch_keys)
+            layer_keys = None if key is None else split_keys(key, 1 + 2 * spec.block.branches)
+            attention_key = None if layer_keys is None else layer_keys[0]
+            residual = Residual(spec, survival, None if layer_keys is None else layer_keys[1:])
             return nnx.merge(definition, params)(x, residual, seen, attention_key), None
 
         if spec.remat != "none":

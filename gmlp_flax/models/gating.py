@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 from flax import nnx
 
 from gmlp_flax.models.layers import LayerNorm
-from gmlp_flax.models.spatial import SpatialProjection
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.layout import TENSOR
+from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, option
+from gmlp_flax.models.spatial import SpatialProjection, SpatialSpec
 
 
-def gate_width(spec: EncoderSpec) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateSpec(SpatialSpec):
+    """Options of the gate."""
+
+    d_ffn: int = option(768, "width after the first projection, both halves counted", AT_LEAST_1, architecture=True)
+    gate: str = option(
+        "split", "Table 3's gate; split is the Spatial Gating Unit", ("linear", "additive", "multiplicative", "split"),
+        architecture=True,
+    )
+    gate_norm_eps: float = option(
+        0.0, "epsilon of the norm inside the gate (timm: 1e-5); 0: norm_eps", AT_LEAST_0, architecture=True
+    )
+
+    def check(self) -> None:
+        """Raises ValueError if the channels cannot be halved."""
+        super().check()
+        if self.gate == "split" and self.d_ffn % 2:
+            raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
+
+
+def gate_width(spec: GateSpec) -> int:
     """Channels that leave the gate: half of d_ffn for the split gate, all of it for the others."""
     return spec.d_ffn // 2 if spec.gate == "split" else spec.d_ffn
 
@@ -23,8 +46,8 @@ class SpatialGate(nnx.Module):
     Z (or Z1), and at 0 where it does not, so that the additive s(Z) is Z and the linear one 0.
     """
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
-        self.norm = LayerNorm(spec, gate_width(spec), spec.gate_norm_eps)
+    def __init__(self, spec: GateSpec, rngs: nnx.Rngs):
+        self.norm = LayerNorm(spec, gate_width(spec), spec.gate_norm_eps, sharding=(TENSOR,))
         self.spatial = SpatialProjection(spec, bias=float(spec.gate in ("multiplicative", "split")), rngs=rngs)
         self.gate, self.parts = spec.gate, 2 if spec.gate == "split" else 1
 

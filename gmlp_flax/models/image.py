@@ -10,8 +10,9 @@ from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.positions import LearnedPositions
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.spec import BlockSpec
 
 POOLS = ("mean", "cls")
 
@@ -52,7 +53,7 @@ class ImageClassifier(nnx.Module):
     """
 
     def __init__(
-        self, spec: EncoderSpec, rngs: nnx.Rngs, *, image_size: tuple[int, int], patch_size: tuple[int, int],
+        self, spec: BlockSpec, rngs: nnx.Rngs, *, image_size: tuple[int, int], patch_size: tuple[int, int],
         classes: int, channels: int = 3, pool: str = "mean", pre_logits: bool = False,
         mean: Sequence[float] = (0.5, 0.5, 0.5), std: Sequence[float] = (0.5, 0.5, 0.5),
     ):
@@ -64,7 +65,8 @@ class ImageClassifier(nnx.Module):
         if min(len(mean), len(std)) < channels:
             raise ValueError(f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels")
         self.stem = Linear(spec, patch_size[0] * patch_size[1] * channels, spec.d_model, rngs)
-        self.cls = nnx.Param(jnp.zeros((spec.d_model,), spec.param_dtype)) if pool == "cls" else None
+        cls = parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False)
+        self.cls = cls if pool == "cls" else None
         self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
         self.encoder = Encoder(spec, rngs)
         self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pre_logits else None

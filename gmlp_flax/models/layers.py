@@ -1,4 +1,4 @@
-"""The few layers that every block shares, with the types of the spec: linear, layer norm, activations."""
+"""The few layers that every block shares, with the types of the spec: linear, layer norm, activations, dropout."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from gmlp_flax.models.fitting import Fit
+from gmlp_flax.models.layout import FSDP, TENSOR
+from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.products import over_channels
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.spec import BlockSpec
 
 
 def split_keys(keys: jax.Array, count: int) -> jax.Array:
-    """[batch] random keys, one an example, to `count` new ones an example: [count, batch].
+    """[batch] random keys, one per example, to `count` new ones per example: [count, batch].
 
     What an example draws then depends on its own key alone, however a batch is spread over devices.
     """
@@ -24,7 +27,7 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
     Args:
         x: [batch, ...].
         rate: 0 to 1.
-        keys: a random key an example, [batch].
+        keys: a random key per example, [batch].
     """
     if keys is None or rate == 0:
         return x
@@ -33,14 +36,19 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
 
 
 class Linear(nnx.Module):
-    """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform by default, and `bias`."""
+    """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform by default, and `bias`.
+
+    `sharding` names the mesh axes that cut the kernel's two axes; the bias is cut as the products are.
+    """
 
     def __init__(
-        self, spec: EncoderSpec, d_in: int, d_out: int, rngs: nnx.Rngs,
+        self, spec: BlockSpec, d_in: int, d_out: int, rngs: nnx.Rngs,
         init: nnx.Initializer = nnx.initializers.glorot_uniform(),
+        sharding: tuple[str | None, str | None] = (FSDP, None),
     ):
-        self.kernel = nnx.Param(init(rngs.params(), (d_in, d_out), spec.param_dtype))
-        self.bias = nnx.Param(jnp.zeros((d_out,), spec.param_dtype))
+        bias_sharding = (TENSOR,) if sharding[1] == TENSOR else ()
+        self.kernel = parameter(init(rngs.params(), (d_in, d_out), spec.param_dtype), sharding=sharding)
+        self.bias = parameter(jnp.zeros((d_out,), spec.param_dtype), sharding=bias_sharding, decayed=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_in] to [..., d_out] in the type of x."""
@@ -49,7 +57,7 @@ class Linear(nnx.Module):
     def parts(self, x: jax.Array, count: int) -> list[jax.Array]:
         """The same in `count` arrays [..., d_out / count], each made by a product of its own.
 
-        What is cut from one wide array is read in strides: on a CPU, gMLP's halves made apart save a sixth of a step.
+        Slices of one wide array are read in strides: on a CPU, making gMLP's halves apart saves a sixth of a step.
         """
         kernels, biases = (jnp.split(y.astype(x.dtype), count, axis=-1) for y in (self.kernel[...], self.bias[...]))
         return [over_channels(x, kernel) + bias for kernel, bias in zip(kernels, biases, strict=True)]
@@ -58,12 +66,15 @@ class Linear(nnx.Module):
 class LayerNorm(nnx.Module):
     """Layer norm over the last axis with scale and bias, computed in float32, returned in the compute type.
 
-    `eps` is the spec's unless given.
+    `eps` is the spec's unless given; `sharding` and `fit` are facts about its two parameters.
     """
 
-    def __init__(self, spec: EncoderSpec, channels: int, eps: float = 0.0):
-        self.scale = nnx.Param(jnp.ones((channels,), spec.param_dtype))
-        self.bias = nnx.Param(jnp.zeros((channels,), spec.param_dtype))
+    def __init__(
+        self, spec: BlockSpec, channels: int, eps: float = 0.0, sharding: tuple[str, ...] = (), fit: Fit | None = None
+    ):
+        facts = {"sharding": sharding, "fit": fit, "decayed": False}
+        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), **facts)
+        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), **facts)
         self.eps, self.precise_dtype, self.dtype = eps or spec.norm_eps, spec.precise_dtype, spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -74,7 +85,7 @@ class LayerNorm(nnx.Module):
         variance = jnp.square(centred).mean(-1, keepdims=True)
         y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...] + self.bias[...]
         # What a norm returns feeds matrix products, which want it whole. Fused into them instead, it is computed in
-        # several layouts: 0.16 GB more a chip for gMLP-S at batch 4096 on 16 TPU v5e.
+        # several layouts: 0.16 GB more per chip for gMLP-S at batch 4096 on 16 TPU v5e.
         return jax.lax.optimization_barrier(y.astype(self.dtype))
 
 

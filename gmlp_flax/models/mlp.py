@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import layout
-from gmlp_flax.models.layers import activation, Linear
+from gmlp_flax.models.fitting import OverPatches
+from gmlp_flax.models.layers import Linear, activation
+from gmlp_flax.models.layout import FSDP, TENSOR
+from gmlp_flax.models.options import AT_LEAST_1, option
+from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.products import over_tokens
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.spec import BlockSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChannelMLPSpec(BlockSpec):
+    """Options of the MLP across channels."""
+
+    d_ffn: int = option(768, "width inside the MLP over channels", AT_LEAST_1, architecture=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenMLPSpec(BlockSpec):
+    """Options of the MLP across tokens."""
+
+    d_spatial: int = option(64, "width inside the MLP over tokens", AT_LEAST_1, architecture=True)
 
 
 class ChannelMLP(nnx.Module):
     """Each token's channels, d_model to d_ffn to d_model, with the activation between."""
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
-        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs)
-        self.proj_out = Linear(spec, spec.d_ffn, spec.d_model, rngs)
+    def __init__(self, spec: ChannelMLPSpec, rngs: nnx.Rngs):
+        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR))
+        self.proj_out = Linear(spec, spec.d_ffn, spec.d_model, rngs, sharding=(TENSOR, FSDP))
         self.activation = spec.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -37,12 +57,20 @@ def check_tokens(x: jax.Array, tokens: int) -> None:
 
 
 class TokenLinear(nnx.Module):
-    """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform, and `bias` [out]."""
+    """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform, and `bias` [out].
 
-    def __init__(self, spec: EncoderSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs):
-        init = nnx.initializers.glorot_uniform()
-        self.weight = nnx.Param(init(rngs.params(), (tokens_out, tokens_in), spec.param_dtype))
-        self.bias = nnx.Param(jnp.zeros((tokens_out,), spec.param_dtype))
+    `sharding` names the mesh axes that cut the weight's two axes; an axis of n tokens stays whole, as n is seldom a
+    multiple of anything. `fit` says which of them are tokens.
+    """
+
+    def __init__(
+        self, spec: BlockSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs, *, fit: OverPatches,
+        sharding: tuple[str | None, ...] = (),
+    ):
+        weight = nnx.initializers.glorot_uniform()(rngs.params(), (tokens_out, tokens_in), spec.param_dtype)
+        self.weight = parameter(weight, sharding=sharding, fit=fit)
+        of_bias = OverPatches(outputs=-1) if fit.outputs else None
+        self.bias = parameter(jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, fit=of_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, in, channels] to [batch, out, channels] in the type of x.
@@ -51,15 +79,19 @@ class TokenLinear(nnx.Module):
             ValueError: another number of tokens than `in`.
         """
         check_tokens(x, self.weight.shape[1])
-        return over_tokens(self.weight.astype(x.dtype), x) + self.bias[:, None].astype(x.dtype)
+        return over_tokens(self.weight[...].astype(x.dtype), x) + self.bias[:, None].astype(x.dtype)
 
 
 class TokenMLP(nnx.Module):
     """Each channel's tokens, n to d_spatial to n, with the activation between."""
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
-        self.proj_in = TokenLinear(spec, spec.length, spec.d_spatial, rngs)
-        self.proj_out = TokenLinear(spec, spec.d_spatial, spec.length, rngs)
+    def __init__(self, spec: TokenMLPSpec, rngs: nnx.Rngs):
+        self.proj_in = TokenLinear(
+            spec, spec.length, spec.d_spatial, rngs, fit=OverPatches(inputs=-1), sharding=(FSDP, None)
+        )
+        self.proj_out = TokenLinear(
+            spec, spec.d_spatial, spec.length, rngs, fit=OverPatches(outputs=-2), sharding=(None, FSDP)
+        )
         self.activation = spec.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -6,15 +6,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.fitting import Positions
+from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.spec import BlockSpec
 
 
 class LearnedPositions(nnx.Module):
-    """One vector a position, `table` [length, d_model], as BERT and ViT have them. Takes any length up to n."""
+    """One vector per position, `table` [length, d_model], as BERT and ViT have them. Takes any length up to n."""
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         init = nnx.initializers.normal(0.02)  # BERT's and ViT's
-        self.table = nnx.Param(init(rngs.params(), (spec.length, spec.d_model), spec.param_dtype))
+        table = init(rngs.params(), (spec.length, spec.d_model), spec.param_dtype)
+        self.table = parameter(table, decayed=False, fit=Positions())
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the same, in the type of x.
@@ -34,8 +37,8 @@ class LearnedSegments(nnx.Module):
     They start at 0: models of the paper are pretrained on single texts, and stay what they are until finetuned.
     """
 
-    def __init__(self, spec: EncoderSpec):
-        self.table = nnx.Param(jnp.zeros((2, spec.d_model), spec.param_dtype))
+    def __init__(self, spec: BlockSpec):
+        self.table = parameter(jnp.zeros((2, spec.d_model), spec.param_dtype), decayed=False)
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] and int [batch, tokens], 0 or 1, to the first's shape and type."""

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
+from gmlp_flax.models.fitting import OverPatches, Taps, TokenBias
+from gmlp_flax.models.options import AT_LEAST_0, option
+from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.products import over_tokens
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.spec import BlockSpec
 
 APPLY = {"direct": toeplitz.apply_direct, "fft": toeplitz.apply_fft}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpatialSpec(BlockSpec):
+    """Options of the spatial projection. The paper's images have a dense W, all of its text a Toeplitz one."""
+
+    spatial: str = option(
+        "toeplitz", "the spatial projection: [n, n], or 2n - 1 taps", ("toeplitz", "dense"), architecture=True
+    )
+    toeplitz: str = option("direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"))
+    spatial_init_std: float = option(
+        1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
+    )
 
 
 class SpatialProjection(nnx.Module):
@@ -20,14 +38,16 @@ class SpatialProjection(nnx.Module):
     A Toeplitz projection takes any length up to n: central taps, first biases. A dense one takes n alone.
     """
 
-    def __init__(self, spec: EncoderSpec, bias: float, rngs: nnx.Rngs):
+    def __init__(self, spec: SpatialSpec, bias: float, rngs: nnx.Rngs):
         n, dtype = spec.length, spec.param_dtype
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         if spec.spatial == "dense":
-            self.weight = nnx.Param(near_zero(rngs.params(), (n, n), dtype))
+            over_patches = OverPatches(outputs=-2, inputs=-1)
+            self.weight = parameter(near_zero(rngs.params(), (n, n), dtype), fit=over_patches)
         else:
-            self.taps = nnx.Param(near_zero(rngs.params(), (2 * n - 1,), dtype))
-        self.bias = nnx.Param(jnp.full((n,), bias, dtype))
+            self.taps = parameter(near_zero(rngs.params(), (2 * n - 1,), dtype), fit=Taps())
+        fit = OverPatches(outputs=-1) if spec.spatial == "dense" else TokenBias()
+        self.bias = parameter(jnp.full((n,), bias, dtype), decayed=False, fit=fit)
         self.spec = spec
 
     def __call__(self, z: jax.Array) -> jax.Array:
@@ -37,56 +57,19 @@ class SpatialProjection(nnx.Module):
             ValueError: more tokens than n, or, for a dense W, another number than n.
         """
         n, tokens = self.spec.length, z.shape[-2]
-        if tokens > n or (self.spec.spatial == "dense" and tokens != n):
+        if not takes(self.spec, tokens):
             accepts = f"exactly {n}" if self.spec.spatial == "dense" else f"at most {n}"
             raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
         bias = self.bias[:tokens, None].astype(z.dtype)
         if self.spec.spatial == "dense":
-            return over_tokens(self.weight.astype(z.dtype), z) + bias
+            return over_tokens(self.weight[...].astype(z.dtype), z) + bias
         return APPLY[self.spec.toeplitz](toeplitz.crop(self.taps[...], tokens), z) + bias
 
-
-Grid = tuple[int, int]
-
-
-def resize_tokens(
-    x: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
-) -> jax.Array:
-    """Interpolates an axis of tokens over their 2-D grid of patches.
-
-    Args:
-        x: any shape; along `axis` come `prefix` tokens that are no patches (cls), then h * w patches, row-major.
-        axis: not negative.
-        grid: (h, w).
-        new_grid: (H, W).
-        prefix: number of tokens in front, which are kept as they are.
-        method: of `jax.image.resize`.
-
-    Returns:
-        `x` with prefix + H * W along `axis`; unchanged where the grids agree.
-
-    Raises:
-        ValueError: the axis does not belong to the grid.
-    """
-    patches = grid[0] * grid[1]
-    if x.shape[axis] != prefix + patches:
-        raise ValueError(f"{x.shape[axis]} tokens do not belong to a grid of {grid}, {patches} patches, after {prefix}")
-    if grid == new_grid:
-        return x
-    kept, moved = jnp.split(x, [prefix], axis)
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    moved = jax.image.resize(moved.reshape(*before, *grid, *after), (*before, *new_grid, *after), method)
-    return jnp.concatenate([kept, moved.reshape(*before, new_grid[0] * new_grid[1], *after)], axis)
+    def matrix(self) -> jax.Array:
+        """W [n, n]; rows are outputs."""
+        return self.weight[...] if self.spec.spatial == "dense" else toeplitz.expand(self.taps[...])
 
 
-def resize_inputs(
-    weight: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
-) -> jax.Array:
-    """Interpolates the axis of a matrix along which it sums over the tokens of a 2-D grid of patches.
-
-    It then sums over more (or fewer) patches, so their weights are scaled by the ratio of their numbers: a smooth
-    picture keeps its response. Arguments, result and errors as of `resize_tokens`.
-    """
-    resized = resize_tokens(weight, axis, grid, new_grid, prefix, method)
-    patches = (slice(None),) * axis + (slice(prefix, None),)
-    return resized.at[patches].multiply((grid[0] * grid[1]) / (new_grid[0] * new_grid[1]))
+def takes(spec: SpatialSpec, tokens: int) -> bool:
+    """Whether a projection can be applied to so many tokens."""
+    return tokens == spec.length if spec.spatial == "dense" else tokens <= spec.length

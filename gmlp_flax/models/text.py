@@ -8,9 +8,11 @@ from flax import nnx
 
 from gmlp_flax.models import layout
 from gmlp_flax.models.encoder import Encoder
-from gmlp_flax.models.layers import LayerNorm, activation, dropout, Linear, split_keys
+from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
+from gmlp_flax.models.layout import FSDP, TENSOR
+from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.spec import BlockSpec
 
 _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
@@ -26,10 +28,11 @@ class TextModel(nnx.Module):
     """
 
     def __init__(
-        self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
+        self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
         segments: bool = False,
     ):
-        self.embedding = nnx.Param(_BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype))
+        table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
+        self.embedding = parameter(table, sharding=(TENSOR, FSDP))
         self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
         self.segments = LearnedSegments(spec) if segments else None
         self.encoder = Encoder(spec, rngs)
@@ -66,17 +69,17 @@ class MaskedLM(TextModel):
     """
 
     def __init__(
-        self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False,
+        self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False,
         scale_embeddings: bool = False,
     ):
         super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings)
         self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
         self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
-        self.bias = nnx.Param(jnp.zeros((vocab_size,), spec.param_dtype))
+        self.bias = parameter(jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """States [..., d_model], best only those that need predicting, to float32 logits [..., vocab_size]."""
-        if self.transform is not None:
+        if self.transform is not None and self.transform_norm is not None:
             hidden = self.transform_norm(activation(self.spec.activation, self.transform(hidden)))
         table = self.embedding[...].astype(hidden.dtype)
         scores = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype)
@@ -107,7 +110,7 @@ class SequenceClassifier(TextModel):
     """
 
     def __init__(
-        self, spec: EncoderSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls",
+        self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls",
         pooler: bool = False, scale_embeddings: bool = False,
     ):
         super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, segments=True)
@@ -131,7 +134,7 @@ class SequenceClassifier(TextModel):
 class SpanPredictor(TextModel):
     """Where an answer starts and where it ends: two scores for each token (BERT, for SQuAD)."""
 
-    def __init__(self, spec: EncoderSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False):
+    def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False):
         super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, segments=True)
         self.spans = Linear(spec, spec.d_model, 2, rngs, init=_BERT)
 

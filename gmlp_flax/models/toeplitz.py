@@ -14,14 +14,14 @@ from gmlp_flax.models.products import NAME, over_tokens
 
 
 def length_of(taps: jax.Array) -> int:
-    """The n of taps [2n - 1].
+    """The n of taps [..., 2n - 1].
 
     Raises:
-        ValueError: the number of taps is even or not one-dimensional.
+        ValueError: the number of taps is even.
     """
-    if taps.ndim != 1 or taps.shape[0] % 2 == 0:
+    if taps.ndim < 1 or taps.shape[-1] % 2 == 0:
         raise ValueError(f"Toeplitz taps have shape {taps.shape}: expected [2n - 1], an odd number of them")
-    return (taps.shape[0] + 1) // 2
+    return (taps.shape[-1] + 1) // 2
 
 
 def expand(taps: jax.Array) -> jax.Array:
@@ -69,7 +69,7 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def crop(taps: jax.Array, length: int) -> jax.Array:
-    """The central taps: [2n - 1] to [2 length - 1], the upper-left [length, length] corner of the matrix.
+    """The central taps: [..., 2n - 1] to [..., 2 length - 1], the upper-left [length, length] corner of the matrix.
 
     Raises:
         ValueError: length exceeds n.
@@ -77,21 +77,13 @@ def crop(taps: jax.Array, length: int) -> jax.Array:
     n = length_of(taps)
     if length > n:
         raise ValueError(f"cannot crop Toeplitz taps for {n} tokens to {length}: extend them instead")
-    return taps[n - length : n + length - 1]
+    return taps[..., n - length : n + length - 1]
 
 
-def extend(taps: jax.Array, bias: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
-    """A projection of n tokens made to serve more: zero taps beyond the known offsets, the mean bias for new tokens.
+def extend(taps: jax.Array, length: int) -> jax.Array:
+    """Taps [..., 2n - 1] to [..., 2 length - 1], with zeros beyond the known offsets.
 
     On inputs that are zero beyond the first n tokens, the first n outputs stay what they were.
-
-    Args:
-        taps: [2n - 1].
-        bias: [n], one per token.
-        length: the new number of tokens, at least n.
-
-    Returns:
-        Taps [2 length - 1] and bias [length].
 
     Raises:
         ValueError: length is below n.
@@ -99,5 +91,12 @@ def extend(taps: jax.Array, bias: jax.Array, length: int) -> tuple[jax.Array, ja
     n = length_of(taps)
     if length < n:
         raise ValueError(f"cannot extend Toeplitz taps for {n} tokens to {length}: crop them instead")
-    more = length - n
-    return jnp.pad(taps, (more, more)), jnp.concatenate([bias, jnp.full((more,), bias.mean(), bias.dtype)])
+    return jnp.pad(taps, [*[(0, 0)] * (taps.ndim - 1), (length - n, length - n)])
+
+
+def fit_bias(bias: jax.Array, length: int) -> jax.Array:
+    """The biases of tokens, [..., n] to [..., length]: the first ones, or the mean of all for each new token."""
+    more = length - bias.shape[-1]
+    if more <= 0:
+        return bias[..., :length]
+    return jnp.concatenate([bias, jnp.repeat(bias.mean(-1, keepdims=True), more, axis=-1)], axis=-1)

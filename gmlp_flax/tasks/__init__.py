@@ -1,4 +1,7 @@
-"""A task ties one model to its data, its loss and its metrics; one file a task, one row in the table."""
+"""A task ties one model to its data, its loss and its metrics: one file per task, one row in the table.
+
+A task from elsewhere is named by its place instead: `my_package.my_task:MyTask`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from types import MappingProxyType
 
 from ml_collections import ConfigDict
 
+from gmlp_flax.models import plugins
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
@@ -21,7 +25,16 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
+def find(name: str) -> type[Task]:
+    """The task of a name in TASKS, or `my_package.my_task:MyTask`.
+
+    Raises:
+        ConfigError: there is no such task, or it cannot be imported.
+    """
+    return plugins.find(name, TASKS, Task, "task")
+
+
 def create(config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})) -> Task:
-    """The task of a config. What belongs to a run beside its parameters is read from its folder where it exists, or is
-    `inherited` from the run that it starts from."""
-    return TASKS[config.task](config, folder, inherited)
+    """The task of a config. Its files beside the parameters come from the run's folder if they exist there, else from
+    the run that it starts from (`inherited`)."""
+    return find(config.task)(config, folder, inherited)

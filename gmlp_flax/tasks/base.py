@@ -1,26 +1,29 @@
-"""What the training loop knows of a task."""
+"""What a task is: all that training, evaluation, planning and prediction know of one."""
 
 from __future__ import annotations
 
 import abc
-import dataclasses
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
-from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.pipeline import Batches
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.models import blocks, parameters
+from gmlp_flax.models.options import Option, options_of
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 Outputs = dict[str, Any]  # name -> array, the leading axis the example
+Shapes = dict[str, tuple[tuple[int, ...], Any]]  # name -> shape and type of one example's array
+Ranked = list[tuple[str, float]]  # candidates with their probabilities, best first
 
 MODEL = 1 << 16  # folded into an example's key
 EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
@@ -32,30 +35,54 @@ class Task(abc.ABC):
     Losses and metrics are (sum, weight) over the examples of a batch, never means: batches, microbatches, devices and
     hosts then add up to the same number however the examples are spread.
 
+    A task of your own extends this class; docs/extending.md has an example. `config.task` names it.
+
     Attributes:
-        metrics: names of what `loss` sums; "loss" is among them.
+        options: the config keys that it adds, by dotted name.
+        metrics: names of the sums that `loss` returns; "loss" is among them.
         best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
         unit: what throughput counts, "tokens" or "images".
         units_per_example: how many of them an example has.
-        shared_assets: those of `assets` that a run must share with the one whose parameters start it.
-        inherits: keys of config.model that a run takes from that other one.
-        heads: those of `assets` that it need not share: where they differ, the parameters whose paths begin with the
-            value start anew.
-        added: beginnings of paths of parameters that the other model may lack; they then start anew.
-        inherited: `shared_assets` of the other run, by name, for a run that begins.
+        takes_files: whether `predict` reads files, by their paths; else lines of text.
+        shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
+        inherits_model: whether a run takes the architecture of its model from the run that starts it.
+        heads: names in `assets` that may differ from the starting run's, each with the beginning of the paths of the
+            parameters that then start anew.
+        added: beginnings of paths of parameters that the starting run may lack; they then start anew.
+        inherited: `shared_assets` of the starting run, by name, for a run that begins.
     """
 
+    options: ClassVar[Mapping[str, Option]] = {}
     metrics: tuple[str, ...] = ("loss", "accuracy")
     best: tuple[str, str]
     unit: str
     units_per_example: int = 1
+    takes_files: ClassVar[bool] = False
     shared_assets: tuple[str, ...] = ()
-    inherits: tuple[str, ...] = ()
+    inherits_model: ClassVar[bool] = False
     heads: Mapping[str, str] = {}
     added: tuple[str, ...] = ()
 
     def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
         self.config, self.folder, self.inherited = config, folder, inherited
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        """Raises ConfigError for keys of the task that contradict each other, before any data is read."""
+
+    @classmethod
+    def without_data(cls, config: ConfigDict) -> Task:
+        """The task of a config as far as its model, loss and shapes go, with no data behind it: for planning."""
+        return cls(config, "")
+
+    @abc.abstractmethod
+    def example_shapes(self) -> Shapes:
+        """Shape and type of each array of a training example, without the batch's axis."""
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the model is made for."""
+        return self.config.model.length
 
     @abc.abstractmethod
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
@@ -69,7 +96,8 @@ class Task(abc.ABC):
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """The summed loss, which is differentiated, and all `metrics`.
 
-        `batch["key"]` holds a key an example: all randomness, so that an example's is the same wherever it is run.
+        `batch["key"]` holds a random key per example, the only source of randomness: an example draws the same numbers
+        on whatever device it is run.
         """
 
     @abc.abstractmethod
@@ -77,9 +105,9 @@ class Task(abc.ABC):
         """An evaluation batch.
 
         Returns:
-            Sums over its examples, each counted `batch["weight"]` times, "examples" included; and what else `summarize`
-            and `prediction_files` need of each example, arrays [batch, ...]: {} for most tasks. With outputs, batches
-            have an "index" that gives the order of the examples.
+            Sums over its examples, each counted `batch["weight"]` times, "examples" included; and the arrays
+            [batch, ...] that `summarize` and `prediction_files` also need, {} for most tasks. With such outputs,
+            batches have an "index" that gives the order of the examples.
         """
 
     @abc.abstractmethod
@@ -89,7 +117,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def evaluated(self) -> tuple[str, ...]:
-        """Names of those metrics of a whole evaluation by which checkpoints can be ranked."""
+        """Names of the metrics of a whole evaluation that can rank checkpoints."""
 
     @abc.abstractmethod
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
@@ -108,8 +136,28 @@ class Task(abc.ABC):
         """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
-        """The predictions of a whole evaluation as official scorers read them: content by name. None for most tasks."""
+        """The predictions of a whole evaluation as official scorers read them, by file name; most tasks have none."""
         return {}
+
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+        """What a trained model says of inputs, paths of files or lines of text as `takes_files` says.
+
+        Args:
+            params: of the model.
+            inputs: one or more.
+            top: how many candidates.
+
+        Returns:
+            For each input, one list of candidates per prediction in it: a text with two masks has two.
+
+        Raises:
+            RunError, DataError: an input cannot be read, or is none for this model.
+        """
+        raise RunError(f"the task {type(self).__name__} has no predictions for single inputs")
+
+    def prediction_label(self, number: int) -> str:
+        """What to print before the prediction with that number, from 1, of an input."""
+        return ""
 
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""
@@ -123,15 +171,31 @@ class Task(abc.ABC):
         """Calls the model with the given parameters."""
         return nnx.merge(self._definition(), params)(*inputs)
 
-    def _definition(self):
-        if not hasattr(self, "_graph"):
-            self._graph = nnx.graphdef(nnx.eval_shape(lambda: self.module(nnx.Rngs(0))))
-        return self._graph
+    @functools.cached_property
+    def _abstract_module(self) -> nnx.Module:
+        return nnx.eval_shape(lambda: self.module(nnx.Rngs(0)))
 
-    def spec(self, length: int) -> EncoderSpec:
-        """The encoder that the config describes, for so many tokens."""
-        names = {field.name for field in dataclasses.fields(EncoderSpec)} - {"length"}
-        return EncoderSpec(length=length, **{name: self.config.model[name] for name in names})
+    def _definition(self) -> Any:
+        return nnx.graphdef(self._abstract_module)
+
+    def facts(self) -> dict[str, parameters.Facts]:
+        """How each parameter is sharded, decayed and fitted to other lengths, by its path."""
+        return parameters.facts(self._abstract_module)
+
+    def spec(self) -> Any:
+        """The spec of the blocks that the config describes.
+
+        Raises:
+            ValueError: its options contradict each other.
+        """
+        if self.config.model.dtype == "float64" and not jax.config.read("jax_enable_x64"):
+            raise ValueError("model.dtype is 'float64': set JAX_ENABLE_X64=1 in the environment as well")
+        block = blocks.find(self.config.model.block)
+        return block.spec(length=self.length, **{name: self.config.model[name] for name in options_of(block.Spec)})
+
+    def blocks(self, params: Any) -> nnx.Module:
+        """The stacked blocks of the model's encoder, each parameter's leading axis the layer."""
+        return nnx.merge(self._definition(), params).encoder.blocks
 
     def evaluation_batch_size(self) -> int:
         """Examples of an evaluation batch, over all hosts."""
@@ -160,3 +224,9 @@ def require_path(path: str, key: str) -> str:
     if not os.path.exists(path):
         raise DataError(f"config.{key} is {path!r}, which does not exist; give a file or a folder")
     return path
+
+
+def ranked(scores: jax.Array, names: Sequence[str], top: int) -> Ranked:
+    """The names with the highest probabilities, the softmax of scores [classes], best first."""
+    values, indices = jax.lax.top_k(jax.nn.softmax(scores[: len(names)]), min(top, len(names)))
+    return [(names[int(i)], float(value)) for value, i in zip(values, indices, strict=True)]

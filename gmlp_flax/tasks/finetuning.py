@@ -7,32 +7,41 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from gmlp_flax.data import pipeline
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.tokenizer import Tokenizer
-from gmlp_flax.tasks.base import Batch, Task
-from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, given_tokenizer, require_rows
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.base import Batch, Shapes, Task
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, StandInTokenizer, given_tokenizer, require_rows
 
 
 class Finetuning(Task):
     """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
 
     Batches have "tokens" and "segments" int32 [batch, length] and "index" int32 [batch]. The encoder is that of
-    `config.init_from`: its keys of config.model, all but those which say how it is run, are taken from there. Without
+    `config.init_from`: the keys of config.model that say what it is, not how it is run, are taken from there. Without
     `init_from` they are the config's, and config.data.tokenizer names the vocabulary.
     """
 
     unit = "examples"
     shared_assets = (TOKENIZER_FILE,)
-    inherits = (
-        "block", "layers", "d_model", "d_ffn", "gate", "spatial", "d_attn", "positions", "heads", "relative_buckets",
-        "d_spatial", "activation", "norm_eps", "gate_norm_eps", "layer_scale", "vocab_size", "scale_embeddings",
-    )
+    inherits_model = True
 
-    def __init__(self, *args: Any):
+    def __init__(self, *args: Any, tokenizer: Any = None):
         super().__init__(*args)
+        if tokenizer is not None:
+            self.tokenizer = tokenizer
         require_rows(self, self.tokenizer)
+
+    @classmethod
+    def without_data(cls, config: ConfigDict) -> Finetuning:
+        return cls(config, "", tokenizer=StandInTokenizer(config.model.vocab_size))
+
+    def example_shapes(self) -> Shapes:
+        text, number = ((self.length,), jnp.int32), ((), jnp.int32)
+        return {"tokens": text, "segments": text, "index": number}
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

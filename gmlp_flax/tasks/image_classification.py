@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,14 +14,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from ml_collections import ConfigDict
 
-from gmlp_flax.data import embedded, image_sources, images, pipeline
-from gmlp_flax.data.augment import Augmentation, augmented
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.readable import UNREAD, Readable, SharedBadRecords
-from gmlp_flax.data.real_labels import RealLabels
+from gmlp_flax.data import embedded, pipeline
+from gmlp_flax.data.images import sources, views
+from gmlp_flax.data.images.augment import Augmentation, augmented
+from gmlp_flax.data.images.real_labels import RealLabels
+from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.image import ImageClassifier, token_count
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, model_keys, weighted
+from gmlp_flax.models.options import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    SHARE,
+    SHARE_ABOVE_0,
+    SHARE_BELOW_1,
+    Option,
+    Range,
+)
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Ranked, Shapes, Sums, Task, model_keys, ranked, weighted
 from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
 
 CLASSES_FILE = "classes.json"
@@ -32,7 +44,7 @@ def training_example(
     augmentation: Augmentation = Augmentation(),
 ) -> dict:
     """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`."""
-    picture = images.training_view(
+    picture = views.training_view(
         example["image"], size, rng, name=example.get("name", ""), channels=channels, flip=flip, min_scale=min_scale
     )
     return {"image": augmented(picture, rng, augmentation), "label": example["label"]}
@@ -40,31 +52,101 @@ def training_example(
 
 def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
     """A record to {"image" uint8 [*size, channels], "label"}: resize and centre crop."""
-    picture = images.evaluation_view(_decoded(example, channels), size, eval_crop)
+    picture = views.evaluation_view(_decoded(example, channels), size, eval_crop)
     return {"image": picture, "label": example["label"]}
 
 
 def _decoded(example: dict, channels: int) -> np.ndarray:
     if isinstance(example["image"], np.ndarray):
         return example["image"]
-    return images.decode(example["image"], example["name"], channels)
+    return views.decode(example["image"], example["name"], channels)
 
 
 class ImageClassification(Task):
     """Predicts the class of a picture; batches carry uint8 images, which the step normalises on the device."""
 
+    options = {
+        "model.image_size": Option((224, 224), "height and width of images"),
+        "model.patch_size": Option((16, 16), "height and width of a patch"),
+        "model.channels": Option(3, "3 for RGB, 1 for grey", (1, 3)),
+        "model.pool": Option("mean", "the head reads the mean of the tokens, or a cls token (ViT)", ("mean", "cls")),
+        "model.pre_logits": Option(False, "a tanh layer between pooling and the head, as the first ViTs have"),
+        "data.min_scale": Option(0.08, "least share of an image that a training crop covers; 1: no crop", SHARE),
+        "data.eval_crop": Option(
+            0.875, "share of the resized image's side that evaluation crops; 1: all of it", SHARE_ABOVE_0
+        ),
+        "data.flip": Option(True, "mirror half of the training images"),
+        "data.mean": Option((0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1"),
+        "data.std": Option((0.5, 0.5, 0.5), "divides each channel afterwards"),
+        "augment.auto": Option(
+            "none", "AutoAugment's ImageNet policy (the paper's), RandAugment (DeiT's), or neither",
+            ("none", "autoaugment", "randaugment"),
+        ),
+        "augment.randaugment_layers": Option(
+            2, "operations drawn per image; each is applied to half of the images", AT_LEAST_1
+        ),
+        "augment.randaugment_magnitude": Option(9.0, "mean severity, 0 to 10", Range("0 to 10", 0, 10)),
+        "augment.randaugment_std": Option(0.5, "standard deviation of the severity", AT_LEAST_0),
+        "augment.color_jitter": Option(
+            0.0, "brightness, contrast, saturation by 1 +- this at most, if auto is none", AT_LEAST_0
+        ),
+        "augment.erasing": Option(0.0, "probability that noise replaces a rectangle (DeiT: 0.25)", SHARE),
+        "augment.mixup": Option(0.0, "alpha of mixup (paper: 0.8); 0: none", AT_LEAST_0),
+        "augment.cutmix": Option(0.0, "alpha of CutMix (paper: 1.0); 0: none", AT_LEAST_0),
+        "augment.switch": Option(0.5, "probability of CutMix if both are on", SHARE),
+        "augment.mixing": Option(
+            "batch", "one draw of mixup or CutMix for a whole batch, as DeiT, or one per pair", ("batch", "pair")
+        ),
+        "augment.repeats": Option(
+            1, "times that an epoch holds each image, augmented anew (DeiT: 3)", AT_LEAST_1
+        ),
+        "optimizer.label_smoothing": Option(0.0, "share of the target spread over all classes", SHARE_BELOW_1),
+        "eval.real_labels": Option("", "ReaL's JSON file of labels for ImageNet's validation images"),
+    }
     best = ("top1", "max")
     unit = "images"
+    takes_files = True
     heads = {CLASSES_FILE: "head/"}
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
-        length = token_count(model.image_size, model.patch_size, model.pool)
         return ImageClassifier(
-            self.spec(length), rngs, image_size=model.image_size, patch_size=model.patch_size,
+            self.spec(), rngs, image_size=model.image_size, patch_size=model.patch_size,
             classes=len(self.classes), channels=model.channels, pool=model.pool,
             pre_logits=model.pre_logits, mean=self.config.data.mean, std=self.config.data.std,
         )
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        for name, kinds, least in (
+            ("model.image_size", int, 1), ("model.patch_size", int, 1),
+            ("data.mean", (int, float), -math.inf), ("data.std", (int, float), 1e-6),
+        ):
+            value, usual = tuple(config[name]), cls.options[name].default
+            if len(value) != len(usual) or not all(isinstance(x, kinds) and x >= least for x in value):
+                expected = f"{len(usual)} numbers, as in --config.{name}={','.join(map(str, usual))}"
+                raise ConfigError(f"config.{name} is {value}: expected {expected}")
+        if (config.augment.mixup or config.augment.cutmix) and config.batch_size // config.optimizer.accumulate % 2:
+            raise ConfigError(
+                f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
+                "optimizer.accumulate) must be even"
+            )
+
+    @classmethod
+    def without_data(cls, config: ConfigDict, classes: int = 1000) -> ImageClassification:
+        """See `Task`; ImageNet's number of classes, or another."""
+        task = cls(config, "")
+        task.classes = tuple(map(str, range(classes)))
+        return task
+
+    def example_shapes(self) -> Shapes:
+        model = self.config.model
+        return {"image": ((*model.image_size, model.channels), jnp.uint8), "label": ((), jnp.int32)}
+
+    @property
+    def length(self) -> int:
+        model = self.config.model
+        return token_count(model.image_size, model.patch_size, model.pool)
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixup or CutMix: adds "share", how much of its own label an example keeps, and "other", its partner's."""
@@ -164,7 +246,7 @@ class ImageClassification(Task):
             return tuple(json.load(file))
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        readable = Readable(self._source("train"), self._training_view(), self._bad)
+        readable = ReadableExamples(self._source("train"), self._training_view(), self._bad)
         return pipeline.train_batches(
             readable, seed=self.config.seed, start=start, batch_size=self.config.batch_size, transform=readable.train,
             host=host, hosts=hosts, repeats=self.config.augment.repeats, workers=self.config.data.workers,
@@ -172,7 +254,8 @@ class ImageClassification(Task):
 
     def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
         keep = ("real",) if self.config.eval.real_labels else ()
-        readable = Readable(self._source("heldout"), self._view(evaluation_example, "eval_crop"), self._bad, keep)
+        view = self._view(evaluation_example, "eval_crop")
+        readable = ReadableExamples(self._source("heldout"), view, self._bad, keep)
         return pipeline.evaluation_batches(
             readable, batch_size=self.evaluation_batch_size(), transform=readable.evaluate, host=host, hosts=hosts,
             workers=self.config.data.workers,
@@ -185,7 +268,7 @@ class ImageClassification(Task):
         """A record as evaluation sees it: {"image" uint8 [height, width, channels], "label"}."""
         return self._view(evaluation_example, "eval_crop")(example)
 
-    def training_source(self) -> image_sources.ImageSource:
+    def training_source(self) -> sources.ImageSource:
         """The pictures to train on."""
         return self._source("train")
 
@@ -206,6 +289,27 @@ class ImageClassification(Task):
             function, size=model.image_size, channels=model.channels, **{name: data[name] for name in options}
         )
 
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+        """The likeliest classes of image files.
+
+        Raises:
+            RunError: a file is missing.
+            DataError: one does not decode.
+        """
+        images = []
+        for path in inputs:
+            try:
+                with open(path, "rb") as file:
+                    example = {"image": file.read(), "name": path, "label": 0}
+            except OSError as error:
+                raise RunError(f"cannot read {path}: {error.strerror}") from None
+            images.append(self.evaluation_example(example)["image"])
+        return [[found] for found in self.rank_classes(params, np.stack(images), top)]
+
+    def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[Ranked]:
+        """The likeliest classes of images, uint8 [batch, height, width, channels], as evaluation sees them."""
+        return [ranked(scores, self.names, top) for scores in jax.jit(self.apply)(params, images)]
+
     def assets(self) -> dict[str, bytes]:
         return {CLASSES_FILE: json.dumps(self.classes, indent=1).encode()}
 
@@ -214,7 +318,7 @@ class ImageClassification(Task):
         return SharedBadRecords(self.config.data.max_bad_records)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
-    def _source(self, side: str) -> image_sources.ImageSource:
+    def _source(self, side: str) -> sources.ImageSource:
         """The pictures of a side, "train" or "heldout", with the run's list of classes.
 
         Raises:
@@ -222,14 +326,14 @@ class ImageClassification(Task):
         """
         source = self._open(side)
         if os.path.exists(self._classes_file):
-            image_sources.require_classes(source, self.classes, self._classes_file)
+            sources.require_classes(source, self.classes, self._classes_file)
         elif side == "heldout":
-            image_sources.require_classes(source, self.classes, self._source("train").path)
+            sources.require_classes(source, self.classes, self._source("train").path)
         if side == "heldout" and self.config.eval.real_labels:
             source = RealLabels(source, self.config.eval.real_labels)
         return source
 
-    def _open(self, side: str) -> image_sources.ImageSource:
+    def _open(self, side: str) -> sources.ImageSource:
         data = self.config.data
         key = "heldout" if side == "heldout" and data.heldout else "train"
         if data[key] == EMBEDDED:
@@ -237,7 +341,7 @@ class ImageClassification(Task):
         if not data[key]:
             raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH or tfds:NAME")
         try:
-            return image_sources.open_side(
+            return sources.open_side(
                 data[key], side, split=data.split, heldout_split=data.heldout_split,
                 heldout_share=0.0 if data.heldout else data.heldout_share, cache_folder=data.cache,
             )

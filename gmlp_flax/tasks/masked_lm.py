@@ -7,23 +7,30 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from ml_collections import ConfigDict
 
-from gmlp_flax.data import (
-    cache, corpora, embedded, in_memory, packing, pipeline, prepare, prepared, tokenizer_training,
-)
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.selection import Selection
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data import embedded, pipeline
+from gmlp_flax.data.storage import cache
+from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, INNER_SHARE, SHARE, Option
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Sums, Task, model_keys, weighted
-from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, given_tokenizer, require_rows
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Ranked, Shapes, Sums, Task, model_keys, ranked, weighted
+from gmlp_flax.tasks.vocabulary import (
+    TEXT_OPTIONS,
+    TOKENIZER_FILE,
+    StandInTokenizer,
+    given_tokenizer,
+    require_rows,
+)
 
 
 class Masked(NamedTuple):
@@ -78,19 +85,48 @@ def mask_tokens(
 class MaskedLanguageModeling(Task):
     """Predicts masked tokens; perplexity is the exponential of the mean cross-entropy over them."""
 
+    options = TEXT_OPTIONS | {
+        "model.transform": Option(
+            False, "BERT's transform layer before the logits (the paper's counts have none)", architecture=True
+        ),
+        "data.packing": Option(
+            "concatenated", "windows over all documents in a row, or over each one alone", ("concatenated", "documents")
+        ),
+        "masking.rate": Option(0.15, "share of a sequence's tokens to predict", INNER_SHARE),
+        "masking.max_predictions": Option(20, "at most this many per sequence (BERT: 20 at length 128)", AT_LEAST_1),
+        "masking.mask_share": Option(0.8, "share of the predicted tokens that [MASK] replaces", SHARE),
+        "masking.random_share": Option(0.1, "share that a random token replaces; the rest stays", SHARE),
+        "masking.static": Option(False, "mask each sequence once, instead of anew each time that it is seen"),
+        "eval.examples": Option(0, "held-out sequences to score, evenly spread over all; 0: all", AT_LEAST_0),
+        "eval.seed": Option(0, "fixes which held-out tokens are masked, for all runs alike", AT_LEAST_0),
+    }
     best = ("perplexity", "min")
     unit = "tokens"
     shared_assets = (TOKENIZER_FILE,)
 
-    def __init__(self, *args: Any):
+    def __init__(self, *args: Any, tokenizer: Any = None):
         super().__init__(*args)
-        self.units_per_example = self.config.model.length
+        self.units_per_example = self.length
+        if tokenizer is not None:
+            self.tokenizer = tokenizer
         require_rows(self, self.tokenizer)
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        if config.masking.mask_share + config.masking.random_share > 1:
+            raise ConfigError("config.masking.mask_share and random_share add up to more than 1")
+
+    @classmethod
+    def without_data(cls, config: ConfigDict) -> MaskedLanguageModeling:
+        return cls(config, "", tokenizer=StandInTokenizer(config.model.vocab_size))
+
+    def example_shapes(self) -> Shapes:
+        return {"tokens": ((self.length,), jnp.int32), "index": ((), jnp.int32)}
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
         return MaskedLM(
-            self.spec(model.length), model.vocab_size, rngs, transform=model.transform,
+            self.spec(), model.vocab_size, rngs, transform=model.transform,
             scale_embeddings=model.scale_embeddings,
         )
 
@@ -140,6 +176,31 @@ class MaskedLanguageModeling(Task):
             "predictions": int(predictions), "examples": int(sums["examples"][1]),
         }
 
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+        """The likeliest tokens for each [MASK] of each line.
+
+        Raises:
+            RunError: a line has no [MASK], or is longer than the model's sequences.
+        """
+        return [self._fill(params, line, top) for line in inputs]
+
+    def prediction_label(self, number: int) -> str:
+        return f"[MASK] {number}: "
+
+    def _fill(self, params: Any, line: str, top: int) -> list[Ranked]:
+        tokenizer = self.tokenizer
+        ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
+        positions = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
+        if not positions:
+            raise RunError(f"there is no [MASK] in {line!r}; put one where a token is to be predicted")
+        if len(ids) > self.length:
+            raise RunError(f"the line has {len(ids)} tokens, the model reads at most {self.length}: {line[:60]!r}...")
+        spec = self.spec()
+        if not spec.block.takes(spec, len(ids)):
+            ids += [tokenizer.pad_id] * (self.length - len(ids))
+        logits = jax.jit(self.apply)(params, np.array([ids]), np.array([positions]))[0]
+        return [ranked(scores, [tokenizer.piece(i) for i in range(tokenizer.vocab_size)], top) for scores in logits]
+
     def assets(self) -> dict[str, bytes]:
         return {TOKENIZER_FILE: self.tokenizer.model}
 
@@ -158,10 +219,10 @@ class MaskedLanguageModeling(Task):
         }
         if (given := given_tokenizer(self, of_prepared)) is not None:
             return given
-        corpus, selection = self._corpus("train")
+        corpus, chosen = self._corpus("train")
         with _about("data.train"):
             return tokenizer_training.cached_tokenizer(
-                corpus, self.config.model.vocab_size, data.cache or cache.default_folder(), selection=selection,
+                corpus, self.config.model.vocab_size, data.cache or cache.default_folder(), selection=chosen,
                 max_bad_records=data.max_bad_records,
             )
 
@@ -189,10 +250,10 @@ class MaskedLanguageModeling(Task):
         if data[side] and prepared.is_prepared(data[side]):
             tokens = prepared.Prepared(data[side])
         else:
-            corpus, selection = self._corpus(side)
+            corpus, chosen = self._corpus(side)
             with _about(f"data.{side}"):
                 tokens = prepare.cached(
-                    corpus, self.tokenizer, data.cache or cache.default_folder(), selection=selection,
+                    corpus, self.tokenizer, data.cache or cache.default_folder(), selection=chosen,
                     max_bad_records=data.max_bad_records,
                 )
             if tokens.skipped:
@@ -201,7 +262,7 @@ class MaskedLanguageModeling(Task):
         with _about(f"data.{side}", "model.length"):
             return packing.Packing(tokens, self.config.model.length, data.packing)
 
-    def _corpus(self, side: str) -> tuple[corpora.Corpus, Selection]:
+    def _corpus(self, side: str) -> tuple[corpora.Corpus, selection.Selection]:
         """The documents of a side: a corpus of its own, a split of the one corpus, or a share of it.
 
         Raises:
@@ -210,7 +271,7 @@ class MaskedLanguageModeling(Task):
         data = self.config.data
         key = "heldout" if side == "heldout" and data.heldout else "train"
         if data[key] == EMBEDDED:
-            return in_memory.corpus(f"{EMBEDDED}, {side}", embedded.embedded_text(side)), Selection()
+            return corpora.in_memory(f"{EMBEDDED}, {side}", embedded.embedded_text(side)), selection.EVERYTHING
         if not data[key]:
             raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH, a file or a folder")
         if prepared.is_prepared(data[key]):
@@ -219,19 +280,10 @@ class MaskedLanguageModeling(Task):
                 "and give it as --config.data.heldout"
             )
         with _about(f"data.{key}"):
-            known = corpora.splits(data[key])
-            train = data.split or ("train" if "train" in known else "")
-            heldout = data.heldout_split or ("validation" if "validation" in known else "")
-            if not data.heldout and heldout in known and train in ("", heldout):  # it would be trained on
-                if data.heldout_split:
-                    raise DataError(
-                        f"the split {heldout!r} (config.data.heldout_split) is part of the training text: set "
-                        f"config.data.split to another of {', '.join(known)}"
-                    )
-                heldout = ""
-            if data.heldout or heldout:
-                return corpora.open_corpus(data[key], {"train": train, "heldout": heldout}[side]), Selection()
-            return corpora.open_corpus(data[key], train), Selection(data.heldout_share, side)
+            return selection.open_side(
+                data[key], side, split=data.split, heldout_split=data.heldout_split,
+                heldout_share=0.0 if data.heldout else data.heldout_share,
+            )
 
 
 @contextlib.contextmanager

@@ -5,21 +5,25 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
-from gmlp_flax.data import squad, squad_answers, squad_metrics
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.records import BadRecords
-from gmlp_flax.data.squad_answers import Answer, SpanScores
-from gmlp_flax.data.squad_windows import Windows
+from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics
+from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
+from gmlp_flax.data.finetuning.squad_windows import Windows
+from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.models.options import ANY_NUMBER, AT_LEAST_1, Option
 from gmlp_flax.models.text import SpanPredictor
-from gmlp_flax.tasks.base import Batch, Outputs, Sums, model_keys, weighted
+from gmlp_flax.tasks.base import Batch, Outputs, Ranked, Shapes, Sums, model_keys, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
+from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 
 
 class QuestionAnswering(Finetuning):
@@ -29,14 +33,27 @@ class QuestionAnswering(Finetuning):
     BERT, starts and ends may fall anywhere but on padding while training, and on the passage alone in an answer.
     """
 
+    options = TEXT_OPTIONS | {
+        "squad.version": Option("v1.1", "SQuAD v1.1, or v2.0 with questions that have no answer", ("v1.1", "v2.0")),
+        "squad.stride": Option(128, "tokens from one window of a passage to the next", AT_LEAST_1),
+        "squad.max_query": Option(64, "a question's tokens at most; the rest is cut off", AT_LEAST_1),
+        "squad.max_answer": Option(30, "tokens of an answer at most", AT_LEAST_1),
+        "squad.n_best": Option(
+            20, "starts and ends that are combined per window, and answers kept per question", AT_LEAST_1
+        ),
+        "squad.null_threshold": Option(
+            0.0, "v2.0: no answer if its score exceeds the best answer's by more than this", ANY_NUMBER
+        ),
+    }
     best = ("f1", "max")
     added = ("segments/", "spans/")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
-        return SpanPredictor(
-            self.spec(model.length), model.vocab_size, rngs, scale_embeddings=model.scale_embeddings
-        )
+        return SpanPredictor(self.spec(), model.vocab_size, rngs, scale_embeddings=model.scale_embeddings)
+
+    def example_shapes(self) -> Shapes:
+        return super().example_shapes() | {"start": ((), jnp.int32), "end": ((), jnp.int32)}
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """The mean of both cross-entropies, and hits: windows whose start and end are both right."""
@@ -91,6 +108,35 @@ class QuestionAnswering(Finetuning):
         }
         files |= {"null_odds.json": odds} if odds else {}
         return {name: json.dumps(content, indent=1).encode() for name, content in files.items()}
+
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+        """The likeliest answers to each line, a question and a passage with a tab between; in v2.0 one of them may be
+        "(no answer)".
+
+        Raises:
+            RunError: there is no passage.
+        """
+        evaluate = jax.jit(lambda params, batch: self.evaluate(params, batch)[1])
+        return [[self._answer(params, line, top, evaluate)] for line in inputs]
+
+    def _answer(self, params: Any, line: str, top: int, evaluate: Callable) -> Ranked:
+        options = self.config.squad
+        question, _, passage = line.partition("\t")
+        if not question.strip() or not passage.strip():
+            raise RunError(f"give a question and a passage with a tab between them, not {line[:60]!r}")
+        asked = [squad.Question("line", "", passage, question, ())]
+        windows = Windows(
+            asked, self.tokenizer, length=self.length, stride=options.stride, max_query=options.max_query
+        )
+        found = []
+        for place in range(len(windows)):
+            batch = {name: np.asarray(value)[None] for name, value in windows[place].items()}
+            found.append(jax.device_get(evaluate(params, batch | {"weight": np.ones(1, np.float32)})))
+        scores = SpanScores(**jax.tree.map(lambda *rows: np.concatenate(rows), *found))
+        answers = squad_answers.find_answers(windows, scores, n_best=options.n_best, max_answer=options.max_answer)
+        nulls = squad_answers.null_scores(windows, scores.null) if options.version == "v2.0" else None
+        best = squad_answers.n_best_lists(asked, answers, nulls)["line"][:top]
+        return [(entry["text"] or "(no answer)", entry["probability"]) for entry in best]
 
     def _answers(self, outputs: Outputs) -> tuple[list[list[Answer]], dict[str, float] | None]:
         """The best answers to each held-out question and, in v2.0, the odds of having none."""

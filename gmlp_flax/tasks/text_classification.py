@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,13 +14,15 @@ import numpy as np
 import optax
 from flax import nnx
 
-from gmlp_flax.data import pairs, sentences
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.records import BadRecords
-from gmlp_flax.data.sentence_tasks import TASKS, SentenceTask
+from gmlp_flax.data.finetuning import pairs, sentences
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask
+from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.models.options import Option
 from gmlp_flax.models.text import SequenceClassifier
-from gmlp_flax.tasks.base import Batch, Outputs, Sums, model_keys, weighted
+from gmlp_flax.tasks.base import Batch, Outputs, Ranked, Shapes, Sums, model_keys, ranked, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
+from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 
 LABELS_FILE = "labels.json"
 
@@ -27,6 +30,11 @@ LABELS_FILE = "labels.json"
 class TextClassification(Finetuning):
     """Predicts the class of a sentence or pair; batches have "label" int32 [batch] as well, UNLABELLED in test sets."""
 
+    options = TEXT_OPTIONS | {
+        "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
+        "model.pooler": Option(False, "BERT's tanh layer before the head"),
+        "glue.task": Option("sst2", "what is learned: a task of GLUE, or SNLI", tuple(GLUE_TASKS)),
+    }
     best = ("accuracy", "max")
     heads = {LABELS_FILE: "head/"}
     added = ("segments/", "pooler/")
@@ -34,14 +42,17 @@ class TextClassification(Finetuning):
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
         return SequenceClassifier(
-            self.spec(model.length), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
+            self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
             pooler=model.pooler, scale_embeddings=model.scale_embeddings,
         )
+
+    def example_shapes(self) -> Shapes:
+        return super().example_shapes() | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
 
     @property
     def glue(self) -> SentenceTask:
         """What the config's task is."""
-        return TASKS[self.config.glue.task]
+        return GLUE_TASKS[self.config.glue.task]
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy and hits of a batch."""
@@ -104,6 +115,25 @@ class TextClassification(Finetuning):
                 lines.append(f"{heldout.ids[place]}\t{self.glue.labels[label] if self.glue.names else label}")
             files[self.glue.submission[part]] = ("\n".join(lines) + "\n").encode()
         return files
+
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+        """The likeliest labels of each line: a sentence, or a pair with a tab between.
+
+        Raises:
+            RunError: a line has more or fewer texts than the task.
+        """
+        return [[self._classify(params, line, top)] for line in inputs]
+
+    def _classify(self, params: Any, line: str, top: int) -> Ranked:
+        texts = line.split("\t")
+        if len(texts) != len(self.glue.texts):
+            expected = f"the task {len(self.glue.texts)}"
+            raise RunError(f"the line has {len(texts)} text(s), separated by tabs, {expected}: {line[:60]!r}")
+        first, second = pairs.encode_pairs(texts[:1], texts[1:] or None, self.tokenizer)
+        source = pairs.Pairs(first, second, {}, length=self.length, tokenizer=self.tokenizer, name="the line")
+        batch = {name: np.asarray(value)[None] for name, value in source[0].items()}
+        logits = jax.jit(lambda params, batch: self.scores(params, batch, None))(params, batch)
+        return ranked(logits[0], self.glue.labels, top)
 
     def assets(self) -> dict[str, bytes]:
         labels = {"task": self.config.glue.task, "labels": self.glue.labels}

@@ -1,16 +1,39 @@
-"""Which tokenizer a run has."""
+"""What the tasks on text share: their options, and which tokenizer a run has."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+from gmlp_flax.models.options import AT_LEAST_1, Option
 from gmlp_flax.tasks.base import Task, require_path
 
 TOKENIZER_FILE = "tokenizer.model"
+
+TEXT_OPTIONS = {
+    "model.length": Option(128, "tokens per sequence (the paper's n)", AT_LEAST_1),
+    "model.vocab_size": Option(
+        2000, "rows of the embedding table, and the size of a tokenizer trained here", AT_LEAST_1, architecture=True
+    ),
+    "model.scale_embeddings": Option(
+        False, "embeddings times sqrt(d_model), for blocks that mix tokens from the start", architecture=True
+    ),
+    "model.mask_padding": Option(False, "attention ignores [PAD]; spatial projections never do (paper)"),
+    "data.tokenizer": Option("", "a SentencePiece model or a WordPiece vocabulary; empty: trained on the text"),
+}
+
+
+class StandInTokenizer(NamedTuple):
+    """The facts about a tokenizer that a model's shapes and loss depend on, in the place of one."""
+
+    vocab_size: int
+    special_ids: tuple[int, ...] = tuple(range(5))
+    pad_id: int = 0
+    mask_id: int = 4
 
 
 def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
@@ -31,7 +54,7 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
         del places["this run's"]
     if task.config.data.tokenizer:
         places["config.data.tokenizer"] = require_path(task.config.data.tokenizer, "data.tokenizer")
-    found = {f"{what}, {path}": Tokenizer.load(path) for what, path in (places | more).items()}
+    found = {f"{what}, {path}": Tokenizer.load(path) for what, path in (places | dict(more)).items()}
     for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):
         if tokenizer != next_tokenizer:
             raise DataError(f"two different tokenizers: {what}, and {other}; train and evaluate with one of them")

@@ -1,1 +1,1 @@
-"""The training loop, one concern a file; `loop.py` tells the story of a run."""
+"""Training: one file per concern. `loop.py` shows a run from its beginning to its end."""

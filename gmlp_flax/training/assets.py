@@ -1,7 +1,7 @@
-"""Files that a checkpoint carries beside its parameters, each with its SHA-256: the vocabulary, the names of classes.
+"""Files stored in a checkpoint with their SHA-256: the vocabulary, the names of the classes.
 
-A checkpoint whose parameters meet another vocabulary predicts nonsense without a word. So each one holds the file
-that it was trained with, and is refused beside another.
+With another vocabulary, a checkpoint predicts nonsense without any error. So each checkpoint contains the files with
+which it was trained, and a run with other files does not restore it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.errors import RunError
 
 Files = dict[str, bytes]
 
@@ -27,17 +27,17 @@ def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:
 
 
 def unpack(tree: dict[str, dict[str, np.ndarray]]) -> tuple[Files, list[str]]:
-    """The inverse of `pack`, and the names of those files whose content is not what their checksum says."""
+    """The inverse of `pack`, and the names of the files whose checksum differs."""
     files = {name: np.asarray(entry["data"]).tobytes() for name, entry in tree.items()}
-    sums = {name: np.asarray(entry["sha256"]).tobytes() for name, entry in tree.items()}
-    return files, [name for name, content in files.items() if hashlib.sha256(content).digest() != sums[name]]
+    digests = {name: np.asarray(entry["sha256"]).tobytes() for name, entry in tree.items()}
+    return files, [name for name, content in files.items() if hashlib.sha256(content).digest() != digests[name]]
 
 
 def require_same(saved: Files, own: Files, checkpoint: str) -> None:
-    """Refuses a checkpoint that was trained with other files than the run's.
+    """Refuses a checkpoint that was trained with other files than the run has.
 
     Raises:
-        RunError: naming the first that differs, and both checksums.
+        RunError: names the first file that differs, and both checksums.
     """
     for name, content in own.items():
         if name in saved and saved[name] != content:

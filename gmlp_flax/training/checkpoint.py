@@ -1,7 +1,7 @@
-"""Checkpoints: Orbax for the files, a checksum of every leaf for the truth of them.
+"""Checkpoints: Orbax writes and reads the files, and a checksum of every leaf verifies them.
 
-Orbax restores flipped bits without a word. So each checkpoint stores a checksum of every leaf, computed on the
-devices, and a restored one is believed only if its leaves give the same.
+Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf, computed on the
+devices, and a restored checkpoint is accepted only if its leaves have the same checksums.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import traceback
 import warnings
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
@@ -23,17 +24,19 @@ from absl import logging
 from flax import traverse_util
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from gmlp_flax.training import assets, distributed, partition
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.errors import RunError
+from gmlp_flax.processes import distributed
+from gmlp_flax.training import assets
+from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.state import from_dict, path_name, to_dict
 
-DAMAGED = "damaged"  # folder beside the checkpoints where those that do not verify are put
+DAMAGED = "damaged"  # the folder for checkpoints that cannot be verified, beside that of the good ones
 
 
 def checksum(x: jax.Array) -> jax.Array:
-    """uint32 over the bits of an array, each hashed with its place. Any changed element changes it.
+    """A uint32 that any changed element changes: the sum of all elements' bits, each hashed with its place.
 
-    Sums modulo 2^32 in any order are equal, so the value does not depend on how the array is sharded.
+    A sum modulo 2^32 does not depend on its order, so the checksum does not depend on how the array is sharded.
     """
     if jnp.issubdtype(x.dtype, jnp.floating):
         x = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{min(x.dtype.itemsize, 4) * 8}"))
@@ -51,7 +54,7 @@ def checksum(x: jax.Array) -> jax.Array:
 
 @jax.jit
 def examine(tree: Any) -> tuple[Any, jax.Array]:
-    """The checksum of each leaf, and whether no floating leaf holds a NaN or an infinity."""
+    """The checksum of each leaf, and whether all floating-point numbers are finite."""
     finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jax.tree.map(checksum, tree), jnp.all(jnp.array(finite))
 
@@ -60,12 +63,12 @@ class Checkpoints:
     """The checkpoints of one run, by step.
 
     Args:
-        folder: absolute; made if need be, unless `read_only`.
-        keep: newest ones that stay.
-        keep_best: best ones that stay as well.
-        best: metric and "min" or "max".
-        files: what each checkpoint carries beside its arrays, and must agree with when it is restored.
-        read_only: nothing is written or tidied.
+        folder: an absolute path. It is made if it does not exist, unless `read_only`.
+        keep: how many of the newest checkpoints stay.
+        keep_best: how many of the best ones stay as well.
+        best: a metric, and "min" or "max".
+        files: stored in each checkpoint; a checkpoint with other files is not restored.
+        read_only: nothing is written, moved or deleted.
     """
 
     def __init__(self, folder: str, *, keep: int = 1, keep_best: int = 0, best: tuple[str, str] = ("", "min"),
@@ -73,7 +76,7 @@ class Checkpoints:
         self.folder, self.files, (metric, mode) = folder, files or {}, best
 
         def rank(metrics: dict[str, float]) -> float:
-            """More is better; least where this step was not evaluated."""
+            """More is better; a step without an evaluation comes last."""
             value = metrics.get(metric, math.nan)
             return -math.inf if not math.isfinite(value) else -value if mode == "min" else value
 
@@ -98,69 +101,74 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
-        """Begins to save a state; returns before it is written. Waits for the save before, if it still runs.
+        """Starts to save a state and returns before it is written. Waits for the previous save to end.
 
         Args:
-            step: the state's.
+            step: the step of the state.
             state: any tree of arrays.
-            metrics: of an evaluation of this very state, or None.
+            metrics: from an evaluation of this state; None without one.
 
         Raises:
-            RunError: the state holds a number that is not finite, or a save failed, this one or the one before.
+            RunError: a number in the state is not finite, or this save or the previous one failed.
         """
         tree = to_dict(state)
-        sums, finite = examine(tree)
+        checksums, finite = examine(tree)
         if not finite:
             raise RunError(f"the state of step {step} is not finite and was not saved; {self.last_good()}")
         with self._explained(f"saving step {step}"):
-            item = {"state": tree, "checksums": sums, "files": assets.pack(self.files)}
+            item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
             self._manager.save(step, args=ocp.args.PyTreeSave(item), metrics=metrics or {})
 
     def wait(self) -> None:
-        """Returns when the last save is on disk.
+        """Returns when the last save is complete.
 
         Raises:
-            RunError: it failed.
+            RunError: the save failed.
         """
         with self._explained("saving"):
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Ends the background threads. Call `wait` before, to hear of a failed save."""
+        """Ends the background threads. Only `wait` tells of a failed save."""
         self._manager.close()
 
     def restore(self, step: int, template: Any) -> Any:
-        """Reads a checkpoint into the template's structure and shardings, and verifies every leaf.
+        """Reads a checkpoint and verifies every leaf.
 
         Args:
-            step: which one.
-            template: tree of `jax.ShapeDtypeStruct` with shardings; a part of what was saved will do.
+            step: the step of the checkpoint.
+            template: tree of `jax.ShapeDtypeStruct` with shardings. It may be a part of the saved state.
+
+        Returns:
+            Arrays in the structure, shapes and shardings of the template.
 
         Raises:
-            RunError: a path is missing or has another shape or type (all are listed), or the checkpoint carries
-                another version of one of `files`.
-            Damaged: the files cannot be read, or a leaf's checksum differs.
+            RunError: a path is missing or has another shape or type (all are listed), or one of `files` differs.
+            Damaged: the checkpoint cannot be read, or the checksum of a leaf differs.
         """
         wanted = to_dict(template)
-        restored = self._read_whole(step, wanted)
+        restored = self._read_verifiable(step, wanted)
         found, _ = examine(restored["state"])
         pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
             raise Damaged(f"{self.folder}/{step}: the checksum of {', '.join(wrong[:3])} differs ({len(wrong)} in all)")
-        return from_dict(template, restored["state"])
+        state = from_dict(template, restored["state"])
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
+        return state
 
-    def _read_whole(self, step: int, wanted: dict) -> dict:
-        """Parts of the state and their checksums, read on every process or refused on every one: each reads what its
-        devices hold, and one that alone failed would leave the others waiting for it in the next collective."""
+    def _read_verifiable(self, step: int, wanted: dict) -> dict:
+        """The wanted parts of the state and their checksums. All processes succeed or all fail: each reads the share of
+        its devices, and if only one failed, the others would wait for it in the next collective."""
         problem, restored = None, {}
         try:
-            self._check_shapes(step, wanted)
+            saved, needed = (traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted))
+            require_fit(saved, needed, f"{self.folder}/{step}")
             if self.files:
                 assets.require_same(self.read_files(step), self.files, f"{self.folder}/{step}")
             scalars = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((), jnp.uint32, sharding=partition.replicated(x.sharding.mesh)), wanted
+                lambda x: jax.ShapeDtypeStruct((), jnp.uint32, sharding=Partition(x.sharding.mesh).replicated), wanted
             )
             restored = self._read(step, {"state": wanted, "checksums": scalars})
         except RunError as error:
@@ -170,10 +178,10 @@ class Checkpoints:
         return restored
 
     def read_files(self, step: int) -> assets.Files:
-        """The files that a checkpoint carries, by name.
+        """The files stored in a checkpoint, by name.
 
         Raises:
-            Damaged: they cannot be read, or one's checksum differs.
+            Damaged: they cannot be read, or the checksum of one differs.
         """
         with _reading(f"{self.folder}/{step}"):
             tree = self._manager.item_metadata(step).tree.get("files") or {}
@@ -183,8 +191,8 @@ class Checkpoints:
             raise Damaged(f"{self.folder}/{step}: the checksum of its {', '.join(wrong)} differs")
         return files
 
-    def _read(self, step: int, item: dict) -> dict:
-        """The parts of a checkpoint that a tree of shapes asks for."""
+    def _read(self, step: int, item: dict) -> Any:
+        """The parts of a checkpoint that are named in `item`, a tree of shapes."""
         with _reading(f"{self.folder}/{step}"):
             return self._manager.restore(
                 step,
@@ -194,13 +202,13 @@ class Checkpoints:
             )
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
-        """The newest checkpoint that verifies; the damaged ones newer than it are named and put aside.
+        """Restores the newest good checkpoint. Damaged ones that are newer are named in the log and put aside.
 
         Returns:
-            Its step and state, or None where there is no checkpoint at all.
+            Its step and state, or None if there are no checkpoints.
 
         Raises:
-            RunError: there are checkpoints, but none is good, or they are of another shape.
+            RunError: no checkpoint is good, or their shapes differ from the template's.
         """
         steps = self.steps()
         for step in reversed(steps):
@@ -217,13 +225,13 @@ class Checkpoints:
         return None
 
     def shapes(self, step: int) -> dict:
-        """What a checkpoint's state holds, a nested dict of `jax.ShapeDtypeStruct`."""
+        """The state of a checkpoint, as a nested dict of `jax.ShapeDtypeStruct`."""
         with _reading(f"{self.folder}/{step}"):
-            tree = self._manager.item_metadata(step).tree["state"]
+            tree: Any = self._manager.item_metadata(step).tree["state"]
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
     def pick(self, which: str) -> int:
-        """The step that "latest", "best" or a number names.
+        """The step that `which` names: "latest", "best" or a number.
 
         Raises:
             RunError: there is no such checkpoint.
@@ -239,18 +247,14 @@ class Checkpoints:
             return int(which)
         raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}")
 
-    def _check_shapes(self, step: int, wanted: dict) -> None:
-        saved = traverse_util.flatten_dict(self.shapes(step), sep="/")
-        require_fit(saved, traverse_util.flatten_dict(wanted, sep="/"), f"{self.folder}/{step}")
-
     def last_good(self) -> str:
-        """Words that name the newest finished checkpoint."""
+        """A phrase, for messages, that names the newest finished checkpoint."""
         steps = [step for step in self.steps() if os.path.isdir(os.path.join(self.folder, str(step)))]
         return f"the last good checkpoint is {self.folder}/{steps[-1]}" if steps else "there is no checkpoint yet"
 
     @contextlib.contextmanager
     def _explained(self, doing: str):
-        """Turns what Orbax raises while it saves into one line that names the checkpoint which survives."""
+        """Turns an error of Orbax while saving into one line that names the newest good checkpoint."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - see _reading
@@ -264,7 +268,7 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
     """Compares flat dicts of arrays or shapes.
 
     Raises:
-        RunError: listing every wanted path that is missing or has another shape or type.
+        RunError: lists every wanted path that is missing or has another shape or type.
     """
     problems = []
     for name, leaf in wanted.items():
@@ -278,16 +282,12 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
 
 
 class Damaged(RunError):
-    """A checkpoint that cannot be read or does not verify."""
+    """A checkpoint that cannot be read, or whose checksums differ."""
 
 
 @contextlib.contextmanager
 def _reading(checkpoint: str):
-    """Turns what Orbax raises for damaged files into one line, and does without warnings of its abandoned coroutines.
-
-    Raises:
-        Damaged: the files cannot be read.
-    """
+    """Turns an error of Orbax while reading into `Damaged`, without warnings about the coroutines it abandons."""
     problem = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -303,10 +303,13 @@ def _reading(checkpoint: str):
 
 
 def _tidy(folder: str, read_only: bool) -> None:
-    """Names what was never finished, and puts aside what Orbax cannot open a folder with: it reads the metrics of all
-    checkpoints at once."""
-    for name in _half_written(folder):
-        logging.error("%s/%s was never finished and is ignored", folder, name)
+    """Names unfinished checkpoints, and puts aside those with unreadable metrics.
+
+    Orbax reads the metrics of all checkpoints when it opens a folder, and fails if one cannot be read.
+    """
+    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else []):
+        if ".orbax-checkpoint-tmp" in name:
+            logging.error("%s/%s was never finished and is ignored", folder, name)
     for step in _unreadable_metrics(folder):
         problem = f"{folder}/{step}/metrics cannot be read"
         if read_only:
@@ -338,12 +341,7 @@ def _is_json(path: str) -> bool:
     return True
 
 
-def _half_written(folder: str) -> list[str]:
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(name for name in names if ".orbax-checkpoint-tmp" in name)
-
-
 def _first_line(error: BaseException) -> str:
-    """What TensorStore says begins with what it did and ends with the cause, before a list of options in brackets."""
+    """A message of TensorStore begins with its action and ends with the cause; then options follow in brackets."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" [")[0]
     return line if len(line) <= 300 else f"{line[:140]} ... {line[-140:]}"

@@ -1,4 +1,4 @@
-"""Scoring parameters on the held-out data."""
+"""Scores parameters on the held-out data."""
 
 from __future__ import annotations
 
@@ -8,61 +8,63 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from gmlp_flax.tasks.base import Outputs, Task
-from gmlp_flax.training import partition
+from gmlp_flax.training.partition import Partition, gather
 from gmlp_flax.training.step import make_eval_step
 
 
 class Evaluator:
-    """Runs a task's evaluation; its program is compiled once for all evaluations of a run."""
+    """Runs a task's evaluation. Its program is compiled once for all evaluations of a run."""
 
-    def __init__(self, task: Task, mesh: Mesh):
-        self.task, self.mesh = task, mesh
-        self._step: Callable = make_eval_step(task, mesh)
+    def __init__(self, task: Task, partition: Partition):
+        self.task, self.partition = task, partition
+        self._step = make_eval_step(task, partition)
 
     def __call__(
         self, params: Any, ema: Any = None, alive: Callable[[], None] = lambda: None
     ) -> tuple[dict[str, float], Outputs]:
-        """Scores parameters and, where there is one, their running mean; calls `alive` at each batch.
+        """Scores parameters and, if there is one, their running mean. Calls `alive` at each batch.
 
         Returns:
-            Metrics over all held-out examples, each counted once, those of the mean as `ema_...` beside them; and the
-            task's outputs, the mean's where there is one: numpy arrays, the leading axis the example.
+            The metrics over all held-out examples, each counted once; those of the running mean are named `ema_...`.
+            And the task's outputs, of the running mean if there is one: numpy arrays [examples, ...].
         """
         metrics, outputs = self._score(params, alive)
         if ema is not None:
-            of_mean, outputs = self._score(ema, alive)
-            metrics |= {f"ema_{name}": value for name, value in of_mean.items()}
+            mean_metrics, outputs = self._score(ema, alive)
+            metrics |= {f"ema_{name}": value for name, value in mean_metrics.items()}
         return metrics, outputs
 
     def _score(self, params: Any, alive: Callable[[], None]) -> tuple[dict[str, float], Outputs]:
-        sums, kept = None, []
-        with self.task.evaluation_batches(*partition.host_share(self.mesh)) as batches:
+        sums, batch_outputs = None, []
+        with self.task.evaluation_batches(*self.partition.host_share()) as batches:
             for host_batch in batches:
                 alive()
-                batch = partition.put_batch(self.mesh, host_batch)
+                batch = self.partition.put_batch(host_batch)
                 if sums is None:
-                    shapes, _ = jax.eval_shape(self.task.evaluate, params, batch)
-                    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-                    # Where the step leaves its sums: anywhere else, the second batch would compile it again.
-                    sums = jax.device_put(zeros, partition.replicated(self.mesh))
+                    sums = self._zero_sums(params, batch)
                 sums, outputs = self._step(params, batch, sums)
-                kept.append(outputs)
+                batch_outputs.append(outputs)
         totals = {name: (float(total), float(weight)) for name, (total, weight) in jax.device_get(sums).items()}
         counted, expected = totals["examples"][1], self.task.evaluation_examples()
         if counted != expected:
             raise AssertionError(f"evaluation counted {counted:g} examples of {expected}")
-        outputs = _in_order(kept)
+        outputs = _in_order(batch_outputs)
         return self.task.summarize(totals, outputs), outputs
 
+    def _zero_sums(self, params: Any, batch: dict[str, jax.Array]) -> Any:
+        shapes, _ = jax.eval_shape(self.task.evaluate, params, batch)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        # On the devices where the step leaves its sums: elsewhere, the second batch would compile the step again.
+        return jax.device_put(zeros, self.partition.replicated)
 
-def _in_order(kept: list[Outputs]) -> Outputs:
-    """The outputs of all batches, one row an example, by "index"; without padding."""
-    if not kept[0]:
+
+def _in_order(batch_outputs: list[Outputs]) -> Outputs:
+    """The outputs of all batches in the order of "index", without padding: arrays [examples, ...]."""
+    if not batch_outputs[0]:
         return {}
-    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *map(partition.gather, kept))
-    real = np.flatnonzero(whole.pop("weight"))
-    order = real[np.argsort(whole["index"][real], kind="stable")]
-    return {name: values[order] for name, values in whole.items()}
+    joined = jax.tree.map(lambda *parts: np.concatenate(parts), *map(gather, batch_outputs))
+    real = np.flatnonzero(joined.pop("weight"))
+    order = real[np.argsort(joined["index"][real], kind="stable")]
+    return {name: values[order] for name, values in joined.items()}

@@ -1,8 +1,9 @@
-"""The story of a run: set up, resume, step, report, save, finish."""
+"""A run from its beginning to its end: set up, resume, train, evaluate, save, finish."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import math
 import os
@@ -16,77 +17,86 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.training import distributed, folder, optimizer, partition, report, step, stopping, warm_start
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.errors import RunError
+from gmlp_flax.processes import distributed, stopping
+from gmlp_flax.processes.watchdog import Watchdog
+from gmlp_flax.training import optimizer, run_folder, step, trackers, warm_start
 from gmlp_flax.training.evaluation import Evaluator
+from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
+from gmlp_flax.training.progress import Progress
 from gmlp_flax.training.state import TrainState
-from gmlp_flax.training.watchdog import Watchdog
 
 
 def train(config: ConfigDict, workdir: str) -> dict[str, Any] | None:
-    """Trains, or goes on training where the folder's newest good checkpoint left off.
+    """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
     Args:
         config: the whole config of the run.
-        workdir: the run folder; made if need be.
+        workdir: the run folder. It is made if it does not exist.
 
     Returns:
-        What result.json holds, or None where a signal stopped the run before its end.
+        The content of result.json, or None if a signal stopped the run before its last step.
 
     Raises:
-        ConfigError, DataError, RunError: the run cannot start or go on; one line says why.
+        ConfigError, DataError, RunError: the run cannot start or go on. The message is one line.
     """
-    run = Run(config, os.path.abspath(workdir))
+    trainer = Trainer(config, os.path.abspath(workdir))
     try:
-        return run.train()
+        return trainer.train()
     except Exception as error:
-        distributed.end_if_process_lost(error)  # before closing, which waits for all
+        distributed.end_if_process_lost(error)  # before closing, which waits for all processes
         raise
     finally:
-        run.close()
+        trainer.close()
 
 
-class Run:
-    """One run folder and what trains in it. All that can be checked without a device is checked when it is made."""
+class Trainer:
+    """Trains one run in its folder. The constructor makes all checks that need no device time."""
 
     def __init__(self, config: ConfigDict, workdir: str):
         config_lib.validate(config)
-        self.mesh = partition.make_mesh(config.mesh)
-        partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size", self.mesh)
-        partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size", self.mesh)
-        rules = partition.parse_rules(config.mesh.rules)
+        self.partition = Partition.make(config.mesh)
+        self.partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
+        self.partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
         config, inherited = warm_start.inherit(config, workdir)
-        folder.make(workdir)
+        run_folder.make(workdir)
         self.config, self.workdir = config, workdir
         self.task = tasks.create(config, workdir, inherited)
-        folder.check_metric(config, self.task)
+        run_folder.check_metric(config, self.task)
         self.shapes = model_shapes(self.task)
-        partition.check_parameters(self.shapes, self.mesh, rules)
-        self.optimizer = optimizer.make(config, self.shapes)
+        self.partition = self.partition.for_model(self.task.facts())
+        self.partition.check_parameters(self.shapes)
+        self.optimizer = optimizer.make(config, self.shapes, self.task.facts())
         assets = self.task.assets()
         examples = str(self.task.evaluation_examples())
         distributed.require_alike(
             {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | assets
         )
-        self.trackers = report.trackers(config, workdir) if distributed.is_first() else []
-        self.checkpoints = folder.open_checkpoints(config, workdir, assets)
-        self.evaluator = Evaluator(self.task, self.mesh)
-        self.seconds: collections.Counter[str] = collections.Counter()
+        self.trackers = trackers.make(config, workdir) if distributed.is_first() else []
+        self.checkpoints = run_folder.open_checkpoints(config, workdir, assets)
+        self.evaluator = Evaluator(self.task, self.partition)
+        self.seconds: dict[str, float] = collections.defaultdict(float)
         self.waiting: dict[str, float] = {}
         self.profile, self.stop = Profile(config, workdir), stopping.StopRequest()
         self.watchdog = Watchdog(config.log.hang_seconds)
-        self.metrics: report.MetricsFile | None = None
+        self.metrics: MetricsFile  # opened by `train`, which knows the step
+        self.progress: Progress
+        self._closing = contextlib.ExitStack()  # the last one closes first
+        for each in (self.checkpoints, *self.trackers, self.profile, self.watchdog):
+            self._closing.callback(each.close)
 
     def train(self) -> dict[str, Any] | None:
-        """Runs to the last step, or until a signal asks to stop."""
+        """Trains to the last step, or until a signal asks to stop."""
         state, done = self._resume()
-        others = not distributed.is_first()
-        if not others:
-            folder.describe(self.workdir, self.config, self.task.assets())
-        self.metrics = report.MetricsFile(os.path.join(self.workdir, report.METRICS_FILE), done, read_only=others)
+        writes = distributed.is_first()
+        if writes:
+            run_folder.describe(self.workdir, self.config, self.task.assets())
+        self.metrics = MetricsFile(os.path.join(self.workdir, METRICS_FILE), done, read_only=not writes)
+        self._closing.callback(self.metrics.close)
         per_step = self.config.batch_size * self.task.units_per_example
-        self.progress = report.Progress(done, self.config.steps, per_step, self.task.unit, silent=others)
+        self.progress = Progress(done, self.config.steps, per_step, self.task.unit, silent=not writes)
         try:
             with self.stop:
                 state, done = self._steps(state, done)
@@ -98,20 +108,15 @@ class Run:
         return self._finish(done)
 
     def close(self) -> None:
-        """Ends what runs beside the loop."""
-        self.watchdog.close()
-        self.profile.close()
-        for output in (*self.trackers, self.metrics):
-            if output is not None:
-                output.close()
-        self.checkpoints.close()
+        """Ends the background threads and closes all files."""
+        self._closing.close()
 
     def _steps(self, state: TrainState, done: int) -> tuple[TrainState, int]:
-        """The loop. A step's metrics are read when the next step is under way, so that the device never waits."""
+        """The loop. The metrics of a step are read while the next step runs, so that the device never waits."""
         config, first, pending = self.config, done + 1, None
-        train_step = step.make_train_step(self.task, self.optimizer, self.mesh, config)
+        train_step = step.make_train_step(self.task, self.optimizer, self.partition, config)
         self.read_to, end = done, done == config.steps
-        with self.task.train_batches(done, *partition.host_share(self.mesh)) as batches:
+        with self.task.train_batches(done, *self.partition.host_share()) as batches:
             while not end:
                 batch = self._next_batch(batches, pending)
                 state, window = self.profile.step(done + 1, train_step, state, batch)
@@ -132,7 +137,7 @@ class Run:
                     pending = None
                 if end:
                     self.waiting = self._shares()
-                # Evaluation first: a checkpoint vouches for every line of the metrics up to its step.
+                # Evaluation first: a run that resumes needs all lines of the metrics up to its checkpoint.
                 if evaluate:
                     self._timed("evaluation", lambda: self._evaluate(state, done))
                 if save:
@@ -140,15 +145,15 @@ class Run:
         return state, done
 
     def _next_batch(self, batches: Any, pending: tuple[int, Any] | None) -> dict[str, jax.Array]:
-        """The next batch, on its way to the devices. It counts as waiting only if the step before is done by then."""
+        """Starts to copy the next batch to the devices. Its time counts as waiting only if the step before is done."""
         begin = time.perf_counter()
-        batch = partition.put_batch(self.mesh, next(batches))
+        batch = self.partition.put_batch(next(batches))
         if pending is None or pending[1]["loss"][0].is_ready():
             self.seconds["data"] += time.perf_counter() - begin
         return batch
 
     def _read(self, pending: tuple[int, Any] | None) -> None:
-        """Waits for a step and writes the line of the metrics where one is due.
+        """Waits for a step, and writes its line of the metrics if one is due.
 
         Raises:
             RunError: the loss or the gradient is not finite.
@@ -190,9 +195,9 @@ class Run:
         self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
 
     def _resume(self) -> tuple[TrainState, int]:
-        """The newest good checkpoint's state, or that of step 0, on the devices."""
+        """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
         initial = functools.partial(step.init_state, self.task, self.optimizer, self.config)
-        template = step.describe_state(self.task, self.optimizer, self.config, self.mesh)
+        template = step.describe_state(self.task, self.optimizer, self.config, self.partition)
         if (found := self.checkpoints.restore_newest(template)) is not None:
             done, state = found
             if done > self.config.steps:
@@ -201,7 +206,7 @@ class Run:
             return state, done
         shardings = jax.tree.map(lambda x: x.sharding, template)
         if self.config.init_from and self.config.init_parameters:
-            return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.shapes, self.mesh)), 0
+            return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.shapes, self.partition)), 0
         fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
         return fresh(jax.random.key(self.config.seed)), 0
 
@@ -213,12 +218,14 @@ class Run:
             return None
         result = {"step": done, "eval": self.metrics.evaluations[done], "waiting": self.waiting}
         if distributed.is_first():
-            report.write_json(os.path.join(self.workdir, report.RESULT_FILE), result)
+            run_folder.write_json(os.path.join(self.workdir, RESULT_FILE), result)
         return result
 
     def _shares(self) -> dict[str, float]:
-        """Shares of the time from the first step to the last, without evaluation, in which the device may have waited
-        for data, reports or checkpoints: upper bounds."""
+        """The shares of the training time in which the devices may have waited for data, reports or checkpoints.
+
+        These are upper bounds. Training time is that from the first step to the last, without evaluation.
+        """
         elapsed = time.perf_counter() - self.started - self.seconds["evaluation"]
         return {name: round(self.seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}
 
@@ -233,10 +240,10 @@ class Run:
 
 
 def model_shapes(task: tasks.Task) -> Any:
-    """Shapes of the parameters.
+    """The shapes of the parameters.
 
     Raises:
-        RunError: the config describes no model that can be built.
+        RunError: no model can be built from the config.
     """
     try:
         return task.shapes()

@@ -1,29 +1,39 @@
-"""AdamW as the paper uses it: clipped, decayed where decay makes sense, frozen where asked."""
+"""Optimizers of optax, with clipping, weight decay of matrices only, and frozen parameters. The paper uses AdamW."""
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import optax
 from ml_collections import ConfigDict
 
+from gmlp_flax.errors import RunError
+from gmlp_flax.models.parameters import Facts
 from gmlp_flax.training import schedule
-from gmlp_flax.training.errors import RunError
 from gmlp_flax.training.state import path_name
 
-# Norms, biases of layers and of spatial projections, one per token; and as in DeiT the cls token and learned positions.
-UNDECAYED = ("bias", "scale", "cls", "table")
+# config.optimizer.name -> the transformation, from the learning rate, config.optimizer, and what weight decay changes.
+OPTIMIZERS: dict[str, Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]] = {
+    "adamw": lambda rate, of, mask: optax.adamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
+    "lamb": lambda rate, of, mask: optax.lamb(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
+    "lion": lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask),
+    "sgd": lambda rate, of, mask: optax.chain(
+        optax.add_decayed_weights(of.weight_decay, mask), optax.sgd(rate, momentum=of.b1)
+    ),
+}
 
 
-def decayed(params: Any) -> Any:
-    """Which parameters weight decay touches: those whose name does not end in one of UNDECAYED."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).rpartition("/")[2] not in UNDECAYED, params)
+def decayed(params: Any, facts: Mapping[str, Facts]) -> Any:
+    """A tree of booleans: which parameters weight decay changes, by what the model says of them."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: facts.get(path_name(path), Facts()).decayed, params)
 
 
 def frozen(params: Any, patterns: tuple[str, ...]) -> Any:
-    """Which parameters stay as they started: those whose path matches one of the regular expressions.
+    """A tree of booleans: which parameters do not train, because their path matches one of the regular expressions.
 
     Raises:
         RunError: a pattern matches no parameter.
@@ -37,21 +47,19 @@ def frozen(params: Any, patterns: tuple[str, ...]) -> Any:
     )
 
 
-def make(config: ConfigDict, params: Any) -> optax.GradientTransformation:
+def make(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> optax.GradientTransformation:
     """The transformation from gradients to updates.
 
     Args:
         config: the run's.
-        params: the parameters or their shapes; only their paths are read.
+        params: the parameters or their shapes. Only their paths are used.
+        facts: what the model says of its parameters (`Task.facts`).
     """
     options = config.optimizer
     transformation = optax.chain(
-        # The same names in the state either way: a run can go on with another clip.
+        # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
-        optax.adamw(
-            schedule.learning_rate(config), options.b1, options.b2, options.eps,
-            weight_decay=options.weight_decay, mask=decayed,
-        ),
+        OPTIMIZERS[options.name](schedule.learning_rate(config), options, functools.partial(decayed, facts=facts)),
     )
     if not options.freeze:
         return transformation

@@ -1,13 +1,14 @@
-"""Which device holds what: a mesh, and the sharding of state and batches. The only file that decides it.
+"""Which device holds what: the mesh, and the sharding of the state and of batches. The only file that decides it.
 
-The mesh has three axes. `data` holds copies of the state, each with its share of the batch. `fsdp` shares the batch as
-well, and cuts the state: a layer's parameters are gathered when it runs. `tensor` cuts d_ffn, heads and vocabulary: a
-layer's products are made in parts. Channels do not meet in the Spatial Gating Unit's token mixing, so `tensor` leaves
-it local.
+The mesh has three axes. Along `data`, each device holds a copy of the state and computes a part of the batch. Along
+`fsdp`, the batch is split as well, and so is the state: the parameters of a layer are gathered when that layer runs.
+Along `tensor`, d_ffn, heads and the vocabulary are split: each device computes a part of a layer's products. The
+Spatial Gating Unit mixes tokens within one channel, so `tensor` needs no communication there.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,58 +17,219 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.models.layout import BATCH, DATA, FSDP, TENSOR
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.models.parameters import Facts
 from gmlp_flax.training.state import path_name
 
 AXES = (DATA, FSDP, TENSOR)
-Rule = tuple[str, tuple[str | None, ...]]
-
-# A path's end -> the mesh axis of each of its last axes; those before, the layers', are not cut. The first that fits
-# counts. Adam's moments and the running mean have the paths of their parameters.
-RULES: tuple[Rule, ...] = (
-    (r"(^|/)embedding$", (TENSOR, FSDP)),  # [vocabulary, d_model]
-    (r"(blocks|mlp)/proj_in/kernel$", (FSDP, TENSOR)),  # [d_model, d_ffn]
-    (r"(blocks|mlp)/proj_out/kernel$", (TENSOR, FSDP)),  # [d_ffn or half of it, d_model]
-    (r"attention/out/kernel$", (None, FSDP)),  # [channels of all heads, d_model or half of d_ffn]
-    (r"(attention/proj_in|qkv|stem|pre_logits|transform|pooler|head|spans)/kernel$", (FSDP, None)),  # [d_model, any]
-    (r"token_mlp/proj_in/weight$", (FSDP, None)),  # [d_spatial, n]
-    (r"token_mlp/proj_out/weight$", (None, FSDP)),  # [n, d_spatial]
-    (r"/weight$", ()),  # [n, n]: n is seldom a multiple of anything
-    (r"((blocks|mlp)/proj_in/bias|gate/norm/(scale|bias))$", (TENSOR,)),  # as the products they belong to
-    (r"(^|params/|ema/|mu/|nu/)bias$", (TENSOR,)),  # of the logits
-    (r"(^|/)(bias|scale|taps|table|cls)$", ()),  # small: vectors, and tables of positions
-)
+Axes = tuple[str | None, ...]
+Rule = tuple[str, Axes]
+Devices = Sequence[Any]  # of jax.Device, which type checkers take for a variable
 
 
-def make_mesh(sizes: Mapping[str, int] | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of the given devices, or of all of all hosts.
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """A mesh and the rules by which the state is split over it.
 
-    Args:
-        sizes: config.mesh: devices along each axis, one of them -1 for the rest; `slices`, TPU slices that are joined
-            by a network alone, over which `data` goes. None: all in `data`.
-        devices: their order is chosen for their connections.
-
-    Raises:
-        RunError: the sizes do not multiply to the number of devices.
+    Attributes:
+        mesh: the devices along AXES. Without real devices, an abstract mesh only gives sizes.
+        rules: parsed from config.mesh.rules. They come before what the model says of its parameters.
+        model: the mesh axis over which each of a parameter's last axes is split, by the parameter's path. The axes
+            before them, such as the layers, stay whole.
     """
-    devices = jax.devices() if devices is None else devices
-    sizes = {DATA: -1, FSDP: 1, TENSOR: 1, "slices": 1} | dict(sizes or {})
-    shape, slices = axis_sizes(sizes, len(devices)), sizes["slices"]
-    if slices > 1:
-        inside = (shape[0] // slices, *shape[1:])
-        devices = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices)
-        return Mesh(devices, AXES, axis_types=(AxisType.Auto,) * 3)
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+    mesh: Mesh | AbstractMesh
+    rules: tuple[Rule, ...] = ()
+    model: Mapping[str, Axes] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def make(cls, options: Mapping[str, Any] | None = None, devices: Devices | None = None) -> Partition:
+        """The partition that a config asks for.
+
+        Args:
+            options: config.mesh: the devices along each axis, one of them -1 for the rest; `slices`, the number of TPU
+                slices that only a network joins, over which `data` goes; and `rules`. Without it, all devices are on
+                `data`.
+            devices: all devices of all hosts by default. JAX orders them by their connections.
+
+        Raises:
+            RunError: the sizes do not multiply to the number of devices, or a rule cannot be read.
+        """
+        devices = jax.devices() if devices is None else devices
+        options = _with_defaults(options)
+        shape, slices = axis_sizes(options, len(devices)), options["slices"]
+        axis_types = (AxisType.Auto,) * len(AXES)
+        if slices > 1:
+            within_slice = (shape[0] // slices, *shape[1:])
+            devices_by_axis = mesh_utils.create_hybrid_device_mesh(within_slice, (slices, 1, 1), devices)
+            mesh = Mesh(devices_by_axis, AXES, axis_types=axis_types)
+        else:
+            mesh = jax.make_mesh(shape, AXES, axis_types=axis_types, devices=devices)
+        return cls(mesh, parse_rules(options["rules"]))
+
+    @classmethod
+    def abstract(cls, options: Mapping[str, Any], devices: int) -> Partition:
+        """As `make`, for a number of devices that do not exist here."""
+        options = _with_defaults(options)
+        return cls(AbstractMesh(axis_sizes(options, devices), AXES), parse_rules(options["rules"]))
+
+    def for_model(self, facts: Mapping[str, Facts]) -> Partition:
+        """The same, with what a model says of its parameters (`Task.facts`)."""
+        return dataclasses.replace(self, model={path: each.sharding for path, each in facts.items()})
+
+    @property
+    def batch_shares(self) -> int:
+        """The number of parts into which a batch is split."""
+        return self.mesh.shape[DATA] * self.mesh.shape[FSDP]
+
+    @property
+    def replicated(self) -> NamedSharding:
+        """Every device holds the whole array."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def over_batch(self) -> NamedSharding:
+        """The leading axis, the example, is split over the devices."""
+        return NamedSharding(self.mesh, PartitionSpec(BATCH))
+
+    def check_batch(self, batch_size: int, microbatches: int, name: str) -> None:
+        """Refuses a batch that the devices cannot share evenly.
+
+        Raises:
+            RunError: with the nearest sizes that the devices can share.
+        """
+        share = self.batch_shares * microbatches
+        if batch_size % share:
+            lower, upper = batch_size // share * share, -(-batch_size // share) * share
+            wanted = f"{lower} or {upper}" if lower else str(upper)
+            by = f"{self.batch_shares} devices" + (f" x {microbatches} microbatches" if microbatches > 1 else "")
+            raise RunError(f"{name} is {batch_size}, which does not divide by {by}: set it to {wanted}")
+
+    def check_parameters(self, params: Any) -> None:
+        """Refuses parameters that the rules do not split evenly.
+
+        Args:
+            params: arrays or their shapes.
+
+        Raises:
+            RunError: lists the axes that do not divide, and the rules of config.mesh.rules without a match.
+        """
+        problems, used = [], set()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            name = path_name(path)
+            rule, axes = self._rule(name)
+            used.add(rule)
+            if len(axes) > len(leaf.shape):
+                problems.append(f"{rule!r} names {len(axes)} axes of {name}, which has {len(leaf.shape)}")
+                continue
+            for size, axis in zip(leaf.shape[len(leaf.shape) - len(axes) :], axes, strict=True):
+                if axis and size % self.mesh.shape[axis]:
+                    problems.append(f"{name} has {size}, not a multiple of config.mesh.{axis}={self.mesh.shape[axis]}")
+        problems += [f"config.mesh.rules: {rule!r} matches no parameter" for rule, _ in self.rules if rule not in used]
+        if problems:
+            raise RunError("; ".join(problems))
+
+    def _rule(self, name: str) -> Rule:
+        """The rule for a leaf: the first of config.mesh.rules whose pattern its path matches, else the model's.
+
+        Adam's moments and the running mean have the paths of their parameters at the end of their own.
+        """
+        parts = name.split("/")
+        ends = ("/".join(parts[start:]) for start in range(len(parts)))
+        own = next(((end, self.model[end]) for end in ends if end in self.model), (name, ()))
+        return next((rule for rule in self.rules if re.search(rule[0], name)), own)
+
+    def shardings(self, tree: Any) -> Any:
+        """The sharding of each leaf of a state or of parameters, by its path.
+
+        A leaf without a rule stays whole. So does an axis whose size is not a multiple of its devices: another run's
+        parameters may have such axes, and are read nonetheless. `check_parameters` refuses them in a run's own model.
+        """
+        def sharding(path: tuple, leaf: Any) -> NamedSharding:
+            """Of one leaf."""
+            axes = self._rule(path_name(path))[1]
+            axes = axes if len(axes) <= len(leaf.shape) else ()
+            sizes = leaf.shape[len(leaf.shape) - len(axes) :]
+            even = [
+                None if axis is None or size % self.mesh.shape[axis] else axis
+                for size, axis in zip(sizes, axes, strict=True)
+            ]
+            return NamedSharding(self.mesh, PartitionSpec(*(len(leaf.shape) - len(axes)) * (None,), *even))
+
+        return jax.tree_util.tree_map_with_path(sharding, tree)
+
+    def describe(self, tree: Any) -> Any:
+        """Shapes with their shardings: the template for making a state and for restoring it."""
+        def of(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+        return jax.tree.map(of, tree, self.shardings(tree))
+
+    def on_each_share(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Runs a function of (parameters, batch) on each slice of the `data` axis separately.
+
+        The results must be sums over the examples. They are added up once, at the end. The compiler by itself would add
+        up gradients where they arise: in every layer and every microbatch.
+        """
+        def alone(params: Any, batch: Any) -> Any:
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+                return function(params, batch)
+
+        def share(params: Any, batch: Any) -> Any:
+            return jax.lax.psum(function(params, batch), DATA)
+
+        if self.mesh.shape[DATA] == 1:
+            return alone  # with other axes in use, the compiler fails on a sum over one device
+        whole, split = PartitionSpec(), PartitionSpec(DATA)
+        return jax.shard_map(
+            share, mesh=self.mesh, in_specs=(whole, split), out_specs=whole, axis_names={DATA}, check_vma=False
+        )
+
+    def host_share(self) -> tuple[int, int]:
+        """Which part of each batch this host reads, and the number of parts that the hosts read.
+
+        Hosts whose devices differ only along `tensor` read the same part.
+
+        Raises:
+            RunError: the devices of a host do not hold a part of their own.
+        """
+        devices = np.asarray(self.mesh.devices)
+        rows = np.arange(self.batch_shares).reshape(devices.shape[:2])
+        held: dict[int, set[int]] = {}
+        for place, device in np.ndenumerate(devices):
+            held.setdefault(device.process_index, set()).add(int(rows[place[:2]]))
+        parts = sorted({tuple(sorted(part)) for part in held.values()})
+        if sum(map(len, parts)) != rows.size or len(set(map(len, parts))) != 1:
+            raise RunError(
+                "config.mesh gives hosts overlapping parts of the batch: let fsdp x tensor divide, or be a multiple "
+                "of, a host's devices"
+            )
+        return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
+
+    def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Puts this host's share of a batch on the devices, as a part of the global batch. Does not wait for the copy.
+
+        Args:
+            batch: arrays [examples of this host, ...].
+
+        Returns:
+            Arrays [examples of all hosts, ...].
+        """
+        return {name: jax.make_array_from_process_local_data(self.over_batch, value) for name, value in batch.items()}
+
+
+def _with_defaults(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {DATA: -1, FSDP: 1, TENSOR: 1, "slices": 1, "rules": ()} | dict(options or {})
 
 
 def axis_sizes(sizes: Mapping[str, int], devices: int) -> tuple[int, int, int]:
-    """Devices along each of AXES.
+    """The number of devices along each of AXES.
 
     Raises:
-        RunError: as `make_mesh`.
+        RunError: the sizes do not multiply to that number.
     """
     given = [sizes[axis] for axis in AXES]
     words = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True))
@@ -76,33 +238,14 @@ def axis_sizes(sizes: Mapping[str, int], devices: int) -> tuple[int, int, int]:
         raise RunError(f"config.mesh is {words}: expected sizes of at least 1, and -1 for the rest at most once")
     if devices % known or -1 not in given and known != devices:
         raise RunError(f"config.mesh is {words}, which does not make {devices} devices: set one to -1, for the rest")
-    shape = tuple(devices // known if size == -1 else size for size in given)
-    if shape[0] % sizes["slices"]:
-        raise RunError(f"config.mesh.slices={sizes['slices']} does not divide its data axis of {shape[0]}")
-    return shape
-
-
-def batch_shares(mesh: Mesh) -> int:
-    """Into how many parts a batch is cut."""
-    return mesh.shape[DATA] * mesh.shape[FSDP]
-
-
-def check_batch(batch_size: int, microbatches: int, name: str, mesh: Mesh) -> None:
-    """Refuses a batch that the devices cannot share evenly.
-
-    Raises:
-        RunError: saying which sizes would do.
-    """
-    share = batch_shares(mesh) * microbatches
-    if batch_size % share:
-        lower, upper = batch_size // share * share, -(-batch_size // share) * share
-        wanted = f"{lower} or {upper}" if lower else str(upper)
-        by = f"{batch_shares(mesh)} devices" + (f" x {microbatches} microbatches" if microbatches > 1 else "")
-        raise RunError(f"{name} is {batch_size}, which does not divide by {by}: set it to {wanted}")
+    data, fsdp, tensor = (devices // known if size == -1 else size for size in given)
+    if data % sizes["slices"]:
+        raise RunError(f"config.mesh.slices={sizes['slices']} does not divide its data axis of {data}")
+    return data, fsdp, tensor
 
 
 def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
-    """config.mesh.rules, each `PATTERN=AXIS,AXIS,...` with `-` for an axis that is not cut.
+    """Reads config.mesh.rules, each `PATTERN=AXIS,AXIS,...` with `-` for an axis that stays whole.
 
     Raises:
         RunError: a line has another form.
@@ -116,122 +259,12 @@ def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
         except re.error as error:
             raise RunError(f"config.mesh.rules: {pattern!r} is no regular expression ({error})") from None
         if not (pattern and equals) or not {*axes} <= {*AXES, None}:
-            axes = ", ".join(AXES)
-            raise RunError(f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis one of {axes}, -")
+            known = ", ".join(AXES)
+            raise RunError(f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis one of {known}, -")
         rules.append((pattern, axes))
     return tuple(rules)
 
 
-def check_parameters(params: Any, mesh: Mesh, rules: Sequence[Rule] = ()) -> None:
-    """Refuses parameters that the rules do not cut evenly. Vectors and scalars need no rule of their own.
-
-    Args:
-        params: their shapes.
-        mesh: the devices.
-        rules: those that go before RULES.
-
-    Raises:
-        RunError: naming each parameter that no rule fits, each axis that does not divide, or a rule that fits nothing.
-    """
-    problems, used = [], set()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = path_name(path)
-        rule = _rule(name, rules)
-        used.add(rule)
-        if rule is None:
-            problems.append(f"no rule says how to cut {name} {list(leaf.shape)}")
-            continue
-        if len(rule[1]) > len(leaf.shape):
-            problems.append(f"{rule[0]!r} names {len(rule[1])} axes of {name}, which has {len(leaf.shape)}")
-            continue
-        for size, axis in zip(leaf.shape[len(leaf.shape) - len(rule[1]) :], rule[1], strict=True):
-            if axis and size % mesh.shape[axis]:
-                problems.append(f"{name} has {size}, not a multiple of config.mesh.{axis}={mesh.shape[axis]}")
-    problems += [f"config.mesh.rules: {rule[0]!r} matches no parameter" for rule in rules if rule not in used]
-    if problems:
-        raise RunError("; ".join(problems))
-
-
-def _rule(name: str, rules: Sequence[Rule]) -> Rule | None:
-    return next((rule for rule in (*rules, *RULES) if re.search(rule[0], name)), None)
-
-
-def shardings(tree: Any, mesh: Mesh, rules: Sequence[Rule] = ()) -> Any:
-    """How the leaves of a state or of parameters lie on the devices, by their paths; the rest whole on each."""
-    def of(path: tuple, leaf: Any) -> NamedSharding:
-        rule = _rule(path_name(path), rules)
-        axes = rule[1] if rule and len(rule[1]) <= len(leaf.shape) else ()
-        return NamedSharding(mesh, PartitionSpec(*(len(leaf.shape) - len(axes)) * (None,), *axes))
-
-    return jax.tree_util.tree_map_with_path(of, tree)
-
-
-def describe(tree: Any, mesh: Mesh, rules: Sequence[Rule] = ()) -> Any:
-    """Shapes with their shardings: the template for making a state and for restoring it."""
-    def of(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return jax.tree.map(of, tree, shardings(tree, mesh, rules))
-
-
-def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds all of it."""
-    return NamedSharding(mesh, PartitionSpec())
-
-
-def over_batch(mesh: Mesh) -> NamedSharding:
-    """The leading axis, the example, is split over the devices."""
-    return NamedSharding(mesh, PartitionSpec(BATCH))
-
-
-def on_each_share(function: Callable, mesh: Mesh) -> Callable:
-    """A function of (parameters, batch) that runs on each slice of the `data` axis by itself, and whose results, sums
-    over the examples, are added up at the end, once.
-
-    Left to itself the compiler adds up gradients where they arise: in every layer and every microbatch.
-    """
-    def alone(params: Any, batch: Any) -> Any:
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return function(params, batch)
-
-    def share(params: Any, batch: Any) -> Any:
-        return jax.lax.psum(function(params, batch), DATA)
-
-    if mesh.shape[DATA] == 1:
-        return alone  # the compiler fails on a sum over one device while other axes cut
-    whole, split = PartitionSpec(), PartitionSpec(DATA)
-    return jax.shard_map(
-        share, mesh=mesh, in_specs=(whole, split), out_specs=whole, axis_names={DATA}, check_vma=False
-    )
-
-
-def host_share(mesh: Mesh) -> tuple[int, int]:
-    """Which part of each batch this host reads, and into how many parts hosts cut it.
-
-    Hosts whose devices differ in `tensor` alone read the same part.
-
-    Raises:
-        RunError: the devices of a host do not hold a part of their own.
-    """
-    rows = np.arange(batch_shares(mesh)).reshape(mesh.devices.shape[:2])
-    held = {}
-    for place, device in np.ndenumerate(mesh.devices):
-        held.setdefault(device.process_index, set()).add(int(rows[place[:2]]))
-    parts = sorted({tuple(sorted(part)) for part in held.values()})
-    if sum(map(len, parts)) != rows.size or len(set(map(len, parts))) != 1:
-        raise RunError(
-            "config.mesh gives hosts overlapping parts of the batch: let fsdp x tensor divide, or be a multiple of, a "
-            "host's devices"
-        )
-    return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
-
-
-def put_batch(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """This host's share of a batch, as the global batch on the devices. Returns before the copy is done."""
-    sharding = over_batch(mesh)
-    return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}
-
-
 def gather(tree: Any) -> Any:
-    """Arrays split over the batch as whole numpy arrays, on every host."""
+    """Arrays that are split over the batch, as whole numpy arrays on every host."""
     return multihost_utils.process_allgather(tree, tiled=True)

@@ -1,4 +1,4 @@
-"""A trace of some training steps, as XProf, TensorBoard and Perfetto read it."""
+"""A trace of some training steps, for XProf, TensorBoard and Perfetto."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.training import distributed
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.errors import RunError
+from gmlp_flax.processes import distributed
 
 FOLDER = "profile"
 
 
 class Profile:
-    """Traces the steps that `config.profile.steps` names into a run's folder.
+    """Writes a trace of the steps in `config.profile.steps` to the run folder.
 
-    One process writes: all run the same program, and its trace shows how long it waits for the others.
+    Only the first process writes one: all run the same program, and its trace shows how long it waits for the others.
 
     Raises:
-        RunError: steps are named, and the profiler would end the process here.
+        RunError: steps are given, but the profiler would crash on this machine.
     """
 
     def __init__(self, config: ConfigDict, workdir: str):
@@ -33,7 +33,7 @@ class Profile:
         self._folder, self._tracing = os.path.join(workdir, FOLDER), False
 
     def step(self, number: int, function: Callable, *arguments: Any) -> Any:
-        """Calls a step's program; of the last step that is traced, waits for its result."""
+        """Calls the program of a step. Waits for its result if this is the last traced step."""
         if number not in self._steps:
             return function(*arguments)
         if not self._tracing:
@@ -47,15 +47,16 @@ class Profile:
         return result
 
     def close(self) -> None:
-        """Writes the trace, also where the run ends before the last of the steps."""
+        """Writes the trace, even if the run ends before the last step to trace."""
         if self._tracing:
             jax.profiler.stop_trace()
             self._tracing = False
 
 
 def _check_profiler() -> None:
-    """Refuses where JAX tried libtpu, found no TPU and went on: a libtpu newer than jaxlib then ends the process."""
-    if not jax.config.jax_platforms and jax.default_backend() != "tpu" and importlib.util.find_spec("libtpu"):
+    """Refuses if JAX tried libtpu, found no TPU and continued: a libtpu newer than jaxlib then ends the process."""
+    platforms = jax.config.jax_platforms  # type: ignore[attr-defined] - JAX declares no types for its options
+    if not platforms and jax.default_backend() != "tpu" and importlib.util.find_spec("libtpu"):
         raise RunError(
             "config.profile.steps: libtpu, which is installed, can crash the profiler of a machine without a TPU: "
             f"set JAX_PLATFORMS={'cuda' if jax.default_backend() == 'gpu' else 'cpu'} in the environment"

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:
-    """Linear warmup from 0 to the peak, then cosine or linear decay to 0 at the last step, or constant."""
+    """Linear warmup from 0 to the peak, then cosine or linear decay to 0 at the last step, or a constant rate."""
     peak, warmup = config.optimizer.learning_rate, min(config.optimizer.warmup, config.steps)
     decay_steps = max(config.steps - warmup, 1)
     after = {
@@ -17,6 +17,6 @@ def learning_rate(config: ConfigDict) -> optax.Schedule:
     }[config.optimizer.schedule]
     if warmup == 0:
         return after
-    # The first step runs at peak / warmup, not at 0, where it would change nothing.
+    # The first step uses peak / warmup: a rate of 0 would change nothing.
     ramp = optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1))
     return optax.join_schedules([ramp, after], [warmup])

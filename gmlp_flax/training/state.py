@@ -1,4 +1,4 @@
-"""The state of a run: all that a step reads and writes, and its names in a checkpoint."""
+"""The state of a run, which each step reads and writes, and its names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import traverse_util
 
-Sums = dict[str, tuple[jax.Array, jax.Array]]  # metric -> (sum, weight), both scalars
+from gmlp_flax.tasks.base import Sums
 
 
 class TrainState(NamedTuple):
@@ -16,10 +16,10 @@ class TrainState(NamedTuple):
     Attributes:
         step: int32 scalar.
         params: nested dict of parameters.
-        opt_state: the optimizer's.
+        opt_state: the state of the optimizer.
         ema: running mean of the parameters, or None.
-        window: (sum, weight) of each training metric since the last line of the log. It is kept here so that a run
-            that resumes in the middle of a window writes the line that the uninterrupted run writes.
+        window: (sum, weight) of each training metric since the last line of the log. It is a part of the state so that
+            a run that resumes within a window writes the same line as an uninterrupted run.
     """
 
     step: jax.Array
@@ -35,12 +35,12 @@ def path_name(path: tuple) -> str:
 
 
 def to_dict(tree: Any) -> dict:
-    """Any tree as a nested dict with stable names: independent of the classes that hold the leaves."""
+    """Any tree as a nested dict. Its names do not depend on the classes that hold the leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return traverse_util.unflatten_dict({path_name(path): leaf for path, leaf in leaves}, sep="/")
 
 
 def from_dict(template: Any, values: dict) -> Any:
-    """The inverse of `to_dict`: values in the structure of the template."""
+    """The inverse of `to_dict`: the values in the structure of the template."""
     flat = traverse_util.flatten_dict(values, sep="/")
     return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], template)

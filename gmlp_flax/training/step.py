@@ -2,109 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from gmlp_flax.tasks.base import Outputs, Task
-from gmlp_flax.training import partition, schedule
-from gmlp_flax.training.state import Sums, TrainState
-
-Batch = dict[str, jax.Array]
+from gmlp_flax.tasks.base import Batch, Sums, Task
+from gmlp_flax.training import schedule
+from gmlp_flax.training.partition import Partition
+from gmlp_flax.training.state import TrainState
 
 
 def init_state(task: Task, optimizer: optax.GradientTransformation, config: ConfigDict, params: Any) -> TrainState:
-    """The state before the first step; traceable, so that it can be made in place on any mesh."""
+    """The state before the first step. Traceable, so that it can be made in place on any mesh."""
     zero = jnp.zeros((), jnp.float32)
     window = {name: (zero, zero) for name in (*task.metrics, "grad_norm", "learning_rate")}
     mean = jax.tree.map(jnp.copy, params) if config.optimizer.ema else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window)
 
 
-def describe_state(task: Task, optimizer: optax.GradientTransformation, config: ConfigDict, mesh: Mesh) -> TrainState:
-    """Shapes of the state with their shardings: where it is made, restored and kept."""
+def describe_state(
+    task: Task, optimizer: optax.GradientTransformation, config: ConfigDict, partition: Partition
+) -> TrainState:
+    """The shapes and shardings of the state: the template for making it and for restoring it."""
     shapes = jax.eval_shape(lambda params: init_state(task, optimizer, config, params), task.shapes())
-    return partition.describe(shapes, mesh, partition.parse_rules(config.mesh.rules))
+    return partition.for_model(task.facts()).describe(shapes)
 
 
-def gradients(task: Task, params: Any, batch: Batch, microbatches: int, mesh: Mesh) -> tuple[Any, Sums]:
-    """Gradients of the mean loss over a global batch: sums over microbatches and devices before the one division.
+def gradients(
+    task: Task, params: Any, batch: Batch, microbatches: int, partition: Partition
+) -> tuple[Any, Sums]:
+    """The gradients of the mean loss over a global batch.
+
+    Sums over microbatches and devices come first, then one division.
 
     Args:
-        task: whose loss is (sum, weight) over the examples given.
+        task: its loss is a (sum, weight) over the examples given.
         params: nested dict.
-        batch: leading axis is the example; `key` holds one random key an example.
-        microbatches: the batch is cut into this many, which are run one after another.
-        mesh: the devices.
+        batch: arrays [examples, ...]. `key` holds one random key per example.
+        microbatches: how many parts of the batch run one after another.
+        partition: how the devices share the batch.
 
     Returns:
-        The gradients and the metrics' (sum, weight).
+        The gradients, in the structure of `params`, and the (sum, weight) of each metric.
     """
     differentiate = jax.value_and_grad(task.loss, has_aux=True)
 
-    def one(params: Any, batch: Batch) -> tuple[Any, Sums]:
+    def of_one(params: Any, batch: Batch) -> tuple[Any, Sums]:
         (_, sums), grads = differentiate(params, batch)
         return grads, sums
 
-    def accumulated(params: Any, batch: Batch) -> tuple[Any, Sums]:
-        # Example i goes to microbatch i mod m: each device cuts its own share, and nothing moves between devices.
-        cut = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
-        zero = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, params, jax.tree.map(lambda x: x[0], cut))
-        )
-        return jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, one(params, part)), None), zero, cut)[0]
+    def of_all(params: Any, batch: Batch) -> tuple[Any, Sums]:
+        # Example i goes to microbatch i mod m. So each device splits its own share, and nothing moves between devices.
+        parts = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
+        shapes = jax.eval_shape(of_one, params, jax.tree.map(lambda x: x[0], parts))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.scan(
+            lambda total, part: (jax.tree.map(jnp.add, total, of_one(params, part)), None), zeros, parts
+        )[0]
 
-    grads, sums = partition.on_each_share(one if microbatches == 1 else accumulated, mesh)(params, batch)
+    grads, sums = partition.on_each_share(of_one if microbatches == 1 else of_all)(params, batch)
+    chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
+    chex.assert_rank(jax.tree.leaves(sums), 0)
     weight = jnp.maximum(sums["loss"][1], 1e-8)
     return jax.tree.map(lambda g: g / weight, grads), sums
 
 
 def make_train_step(
-    task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, config: ConfigDict
-) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """Compiles (state, batch) -> (state, the metrics of the current log window). The state given is donated."""
+    task: Task, optimizer: optax.GradientTransformation, partition: Partition, config: ConfigDict
+) -> jax.stages.Wrapped:
+    """Compiles (state, batch) -> (state, the metrics of the current log window).
+
+    The batch holds arrays [config.batch_size, ...]. The memory of the given state is reused.
+    """
     rate = schedule.learning_rate(config)
+    template = describe_state(task, optimizer, config, partition)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-        """One update from a global batch, leading axis the example."""
+        """One update; its random numbers depend on config.seed and the step only."""
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
+        chex.assert_tree_shape_prefix(batch, (config.batch_size,))
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         example_key, batch_key = jax.random.split(key)
-        size = jax.tree.leaves(batch)[0].shape[0]
-        batch = task.mix(batch | {"key": jax.random.split(example_key, size)}, batch_key)
-        grads, sums = gradients(task, state.params, batch, config.optimizer.accumulate, mesh)
+        batch = task.mix(batch | {"key": jax.random.split(example_key, config.batch_size)}, batch_key)
+        grads, sums = gradients(task, state.params, batch, config.optimizer.accumulate, partition)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         mean = state.ema if state.ema is None else optax.incremental_update(params, state.ema, 1 - config.optimizer.ema)
-        one = jnp.ones((), jnp.float32)
-        sums = sums | {"grad_norm": (optax.tree.norm(grads), one), "learning_rate": (rate(state.step), one)}
-        fresh = state.step % config.log.every == 0
-        window = jax.tree.map(lambda old, new: jnp.where(fresh, 0, old) + new, state.window, sums)
+        unit_weight = jnp.ones((), jnp.float32)
+        sums = sums | {
+            "grad_norm": (optax.tree.norm(grads), unit_weight), "learning_rate": (rate(state.step), unit_weight),
+        }
+        window_starts = state.step % config.log.every == 0
+        window = jax.tree.map(lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums)
         state = TrainState(state.step + 1, params, opt_state, mean, window)
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, template)  # else the next step would compile again
         return state, window
 
-    kept = jax.tree.map(lambda x: x.sharding, describe_state(task, optimizer, config, mesh))
+    kept = jax.tree.map(lambda x: x.sharding, template)
     return jax.jit(
-        step, donate_argnums=0, in_shardings=(kept, partition.over_batch(mesh)),
-        out_shardings=(kept, partition.replicated(mesh)),
+        step, donate_argnums=0, in_shardings=(kept, partition.over_batch), out_shardings=(kept, partition.replicated)
     )
 
 
-def make_eval_step(task: Task, mesh: Mesh) -> Callable[[Any, Batch, Sums], tuple[Sums, Outputs]]:
-    """Compiles (params, batch, sums so far) -> sums and the task's outputs, of which "index" and "weight" tell which
-    example each row is, and whether it is padding (weight 0)."""
+def make_eval_step(task: Task, partition: Partition) -> jax.stages.Wrapped:
+    """Compiles (params, batch, sums so far) -> (sums, the task's outputs).
 
-    def step(params: Any, batch: Batch, sums: Sums) -> tuple[Sums, Outputs]:
-        found, outputs = task.evaluate(params, batch)
+    With outputs come "index", which example each row is, and "weight", which is 0 for padding: arrays [batch].
+    """
+
+    def step(params: Any, batch: Batch, sums: Sums) -> tuple[Sums, dict[str, jax.Array]]:
+        """Adds the sums of one batch."""
+        chex.assert_rank(batch["weight"], 1)
+        chex.assert_tree_shape_prefix(batch, batch["weight"].shape)
+        batch_sums, outputs = task.evaluate(params, batch)
+        chex.assert_trees_all_equal_shapes_and_dtypes(batch_sums, sums)
+        chex.assert_tree_shape_prefix(outputs, batch["weight"].shape)
         if outputs:
             outputs = outputs | {name: batch[name] for name in ("index", "weight")}
-        return jax.tree.map(jnp.add, sums, found), outputs
+        return jax.tree.map(jnp.add, sums, batch_sums), outputs
 
-    sharded, replicated = partition.over_batch(mesh), partition.replicated(mesh)
-    # Parameters stay as they lie.
-    given, found = (None, sharded, replicated), (replicated, sharded)
-    return jax.jit(step, donate_argnums=2, in_shardings=given, out_shardings=found)
+    # None: the parameters stay where they are.
+    return jax.jit(
+        step, donate_argnums=2, in_shardings=(None, partition.over_batch, partition.replicated),
+        out_shardings=(partition.replicated, partition.over_batch),
+    )

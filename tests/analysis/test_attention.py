@@ -9,12 +9,14 @@ import jax
 import numpy as np
 import pytest
 
+from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.analysis import attention
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
-from gmlp_flax.training import folder, loop, partition
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training.partition import Partition
 from tests.models import reference
 from tests.training import tiny
 
@@ -35,15 +37,15 @@ def tokenizer(tmp_path_factory):
     return Tokenizer.load(path)
 
 
-def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> folder.Trained:
+def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> run_folder.Trained:
     """A run whose parameters are random numbers, large enough for attention to prefer some tokens."""
-    config = tiny.text_config(tmp_path, **model)
-    config.task, config.model.length, config.model.vocab_size, config.model.layers = task, 20, 340, 3
+    config = gmlp_config.changed(tiny.text_config(tmp_path, **model), task)
+    config.model.update(length=20, vocab_size=340, layers=3)
     made, rng = tasks.create(config, str(tmp_path), {TOKENIZER_FILE: tokenizer.model}), np.random.default_rng(0)
     if task == "masked_lm":
         made.tokenizer = tokenizer
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
-    return folder.Trained(config, made, 3, params, None, partition.make_mesh())
+    return run_folder.Trained(config, made, 3, params, None, Partition.make())
 
 
 def softmax(scores):
@@ -174,8 +176,8 @@ def test_pictures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, mo
         ({"d_attn": 4}, ("the " * 19,), "the text has 21 tokens with [CLS] and [SEP], the model reads at most 20"),
         ({"d_attn": 4}, (" ",), "--text has no words: give a sentence"),
         ({"d_attn": 4}, ("the", ""), "--second has no words: give a sentence"),
-        ({}, ("the",), "the run's config.model.d_attn is 0: it has no tiny attention; give an aMLP or a Transformer"),
-        ({"block": "mixer"}, ("the",), "the run trained a mixer on masked_lm: give a text model with attention"),
+        ({}, ("the",), "the run's model has no attention (block gmlp, d_attn 0): give an aMLP or a Transformer"),
+        ({"block": "mixer"}, ("the",), "the run's model has no attention (block mixer): give an aMLP or a Transformer"),
     ],
 )
 def test_mistakes(tokenizer, tmp_path, model, texts, message):
@@ -186,7 +188,7 @@ def test_mistakes(tokenizer, tmp_path, model, texts, message):
 
 def command(*arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "gmlp_flax.analysis.attention", *arguments], capture_output=True, text=True
+        [sys.executable, "-m", "gmlp_flax", "attention", *arguments], capture_output=True, text=True
     )
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
@@ -204,14 +206,14 @@ def test_command(tmp_path):
 
 
 def test_pictures_have_no_words(tmp_path):
-    trained = folder.Trained(tiny.image_config(), None, 0, {}, None, None)
-    with pytest.raises(RunError, match="^the run trained a gmlp on image_classification: give a text model with att"):
+    trained = run_folder.Trained(tiny.image_config(), None, 0, {}, None, None)
+    with pytest.raises(RunError, match="^the run trained image_classification: give a text model with att"):
         attention.draw(trained, str(tmp_path), "the")
 
 
 def test_mistakes_are_one_line(text_run):
-    usage = "usage: python -m gmlp_flax.analysis.attention --workdir=DIR --text=SENTENCE"
-    none = "error: the run's config.model.d_attn is 0: it has no tiny attention; give an aMLP or a Transformer"
+    usage = "usage: gmlp attention --workdir=DIR --text=SENTENCE"
+    none = "error: the run's model has no attention (block gmlp, d_attn 0): give an aMLP or a Transformer"
     assert command(f"--workdir={text_run}", "--text=the") == (2, [], [none])
     code, _, errors = command(f"--workdir={text_run}")
     assert code == 2 and errors[0].startswith(f"error: --text is missing; {usage}") and len(errors) == 1

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from gmlp_flax.analysis import filters
+from gmlp_flax.errors import RunError
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.training import folder, loop
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.training import loop, run_folder
 from tests.training import tiny
 
 
 def test_matrices_are_toeplitz_for_text(text_run):
-    trained = folder.load(str(text_run))
+    trained = run_folder.load(str(text_run))
     weights = filters.matrices(trained)
     taps = np.asarray(trained.params["encoder"]["blocks"]["gate"]["spatial"]["taps"])
     assert weights.shape == (2, 32, 32)
@@ -25,7 +25,7 @@ def test_matrices_are_toeplitz_for_text(text_run):
 
 
 def test_matrices_are_dense_for_images(image_run):
-    trained = folder.load(str(image_run))
+    trained = run_folder.load(str(image_run))
     np.testing.assert_array_equal(
         filters.matrices(trained), trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"]
     )
@@ -42,7 +42,7 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
 @pytest.mark.parametrize("kind", ["text_run", "image_run"])
 def test_command_writes_a_picture(kind, request):
     workdir = request.getfixturevalue(kind)
-    command = [sys.executable, "-m", "gmlp_flax.analysis.filters", f"--workdir={workdir}"]
+    command = [sys.executable, "-m", "gmlp_flax", "filters", f"--workdir={workdir}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     path = workdir / "figures" / "filters.png"
     assert done.stdout.strip() == str(path)
@@ -50,12 +50,13 @@ def test_command_writes_a_picture(kind, request):
 
 
 def test_rows_of_chosen_patches_are_laid_out_as_the_picture(image_run):
-    trained = folder.load(str(image_run))
+    trained = run_folder.load(str(image_run))
     figure = filters.draw_images(trained, [1])
     weights = filters.matrices(trained)
     rows, columns = patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
     for layer in range(len(weights)):
-        np.testing.assert_array_equal(figure.axes[layer].images[0].get_array(), weights[layer, 1].reshape(rows, columns))
+        drawn = figure.axes[layer].images[0].get_array()
+        np.testing.assert_array_equal(drawn, weights[layer, 1].reshape(rows, columns))
     with pytest.raises(RunError, match=rf"no patch {rows * columns}; expected 0 to {rows * columns - 1}"):
         filters.draw_images(trained, [rows * columns])
 
@@ -64,8 +65,8 @@ def test_run_without_spatial_gates_is_one_line(tmp_path):
     config = tiny.text_config(tmp_path, block="transformer", heads=2)
     config.steps = 1
     loop.train(config, str(tmp_path / "run"))
-    command = [sys.executable, "-m", "gmlp_flax.analysis.filters", f"--workdir={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "gmlp_flax", "filters", f"--workdir={tmp_path / 'run'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    expected = "error: the run's config.model.block is 'transformer', which has no spatial filters: give one of gmlp or resmlp"
-    assert done.stderr.splitlines() == [expected]
+    expected = "the run's config.model.block is 'transformer', which has no spatial matrices: give another run"
+    assert done.stderr.splitlines() == [f"error: {expected}"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gmlp_flax.analysis import shift_invariance
+from gmlp_flax.errors import RunError
 from gmlp_flax.models import toeplitz
-from gmlp_flax.training.errors import RunError
 
 
 def slow_share(weight):
@@ -41,12 +41,12 @@ def test_every_checkpoint_of_a_run_is_read(text_run):
         np.testing.assert_allclose(share, [1, 1], atol=1e-5)
 
 
-def test_pictures_are_refused(image_run):
-    with pytest.raises(RunError, match="is a run of pictures, whose tokens lie in a grid: give a run of text"):
+def test_images_are_refused(image_run):
+    with pytest.raises(RunError, match="is a run on images, whose tokens lie in a grid: give a run on text"):
         shift_invariance.shares(str(image_run))
 
 
-def test_pictures_of_matrices_and_of_shares_over_steps(tmp_path):
+def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
     weights = np.random.default_rng(0).standard_normal((7, 5, 5))
     share = shift_invariance.toeplitz_share(weights)
     paths = shift_invariance.draw({1: share, 2: share / 2}, weights, str(tmp_path))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from gmlp_flax.analysis import unigram
-from gmlp_flax.training import folder
+from gmlp_flax.training import run_folder
 
 
 def test_perplexity_equals_a_count_by_hand(text_run):
-    task = folder.load(str(text_run)).task
+    task = run_folder.load(str(text_run)).task
     special, vocabulary = set(task.tokenizer.special_ids), task.config.model.vocab_size
     prepared = task.windows("train").prepared
     counts = collections.Counter(token for token in prepared.read(0, prepared.tokens).tolist() if token not in special)

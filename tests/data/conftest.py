@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path, monkeypatch):
-    """Where tokenizers and indexes go by default: not to the cache of whoever runs the tests."""
+    """The default folder of tokenizers and indexes, so that tests do not use the cache of the user who runs them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gmlp_flax"
 

@@ -7,7 +7,7 @@ import pytest
 
 from gmlp_flax.data import embedded
 from gmlp_flax.data.embedded import embedded_digits, embedded_text, sentences
-from gmlp_flax.data.errors import DataError
+from gmlp_flax.errors import DataError
 
 
 def replace_manual(monkeypatch, topics):
@@ -54,7 +54,7 @@ def test_stripped_python(monkeypatch):
 
 @pytest.mark.parametrize("load", [embedded_text, embedded_digits])
 def test_unknown_split(load):
-    with pytest.raises(DataError, match="split='test'; expected 'train' or 'heldout'"):
+    with pytest.raises(DataError, match="side 'test'; expected one of 'train', 'heldout'"):
         load("test")
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.errors import DataError
 from gmlp_flax.data.pipeline import evaluation_batches, evaluation_count, read_ahead, train_batches
+from gmlp_flax.errors import DataError
 
 
 class Numbers:
@@ -94,7 +94,7 @@ def test_hosts_share_the_same_batches(hosts):
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 24))
 @settings(deadline=None, max_examples=20)
 def test_repeats(size, repeats, batch_size):
-    """The order without repeats, a stretch of it as often in a row; every time with other noise."""
+    """Stretches of the order without repeats, each repeated, every time with new noise."""
     stretch = max(1, batch_size // (2 * repeats))
     groups = 3
     batches = -(-groups * stretch * repeats // batch_size)
@@ -110,7 +110,7 @@ def test_repeats(size, repeats, batch_size):
 
 @pytest.mark.parametrize("repeats", [2, 3])
 def test_copies_are_never_half_a_batch_apart(repeats):
-    """Mixing pairs those that are. Half a batch is the distance in a batch of all hosts."""
+    """Mixing pairs examples half a batch apart, counted in the batch of all hosts."""
     for batch in taken(12, Numbers(1000), batch_size=24, repeats=repeats):
         assert not (batch["x"] == np.roll(batch["x"], 12)).any()
         assert len(set(batch["x"])) <= 24 // repeats + 24 // (2 * repeats)
@@ -180,7 +180,7 @@ def test_errors_reach_the_caller(threads):
 WORKERS_SCRIPT = """
 import itertools
 import numpy as np
-from gmlp_flax.data.errors import DataError
+from gmlp_flax.errors import DataError
 from gmlp_flax.data.pipeline import evaluation_batches, train_batches
 
 class Numbers:
@@ -220,7 +220,7 @@ if __name__ == "__main__":
 
 
 def test_worker_processes(tmp_path):
-    """In a script of its own: workers are spawned, and import the script that started them."""
+    """In a separate script, because spawned workers import the script that started them."""
     script = tmp_path / "script.py"
     script.write_text(WORKERS_SCRIPT)
     command = [sys.executable, "-W", "error", str(script)]

@@ -16,7 +16,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 
 def json_lines(*records: object) -> bytes:
-    """One JSON value a line."""
+    """One JSON value per line."""
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
@@ -41,7 +41,7 @@ def tfrecord(path: Path, records: Iterable[bytes]) -> Path:
 
 
 def array_record(path: Path, records: Iterable[bytes]) -> Path:
-    """Writes an ArrayRecord file with one record a group, as TFDS and Grain want it."""
+    """Writes an ArrayRecord file with one record per group, as TFDS and Grain want it."""
     writer = ArrayRecordWriter(str(path), "group_size:1")
     for record in records:
         writer.write(record)
@@ -50,7 +50,7 @@ def array_record(path: Path, records: Iterable[bytes]) -> Path:
 
 
 def parquet(path: Path, rows: int = 1000, **columns: list) -> Path:
-    """Writes a parquet file with checksums, `rows` rows a row group."""
+    """Writes a parquet file with checksums, `rows` rows per row group."""
     pq.write_table(pa.table(columns), path, row_group_size=rows, write_page_checksum=True)
     return path
 
@@ -86,7 +86,7 @@ def tfds_folder(folder: Path, splits: Mapping[str, list[list[bytes]]], file_form
 
 
 def remote(folder: Path) -> str:
-    """Copies what is in a folder to a new place that is not on disk, and returns its address."""
+    """Copies a folder's content to a new place in fsspec's memory, and returns its address."""
     name = secrets.token_hex(4)
     fsspec.filesystem("memory").put(f"{folder}/", f"/{name}/", recursive=True)
     return f"memory://{name}"

@@ -7,10 +7,11 @@ import sys
 import pytest
 from flax import traverse_util
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.interop import parity, timm_names
-from gmlp_flax.training import dry_run
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.tasks.image_classification import ImageClassification
 from tests.models.reference import in_float64
+
 
 @pytest.fixture(scope="module")
 def timm():
@@ -27,7 +28,7 @@ def test_names_and_shapes(name, timm):
     import torch
 
     config = timm_names.config_for(name)
-    ours = dry_run.dataless_task(config, 1000).shapes()
+    ours = ImageClassification.without_data(config, 1000).shapes()
     shapes = {path: leaf.shape for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
     places = timm_names.places(timm_names.MODELS[name].rows, shapes, timm_names.patch_shape(config))
     with torch.device("meta"):

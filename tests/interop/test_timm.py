@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import predict
 from gmlp_flax.analysis import filters
+from gmlp_flax.errors import RunError
 from gmlp_flax.interop import parity, timm, timm_names, weight_files
-from gmlp_flax.training import dry_run, evaluation, folder, loop
-from gmlp_flax.training.errors import RunError
-from tests.runs.command import assert_done, assert_one_line_error, Commands
+from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.training import evaluation, loop, run_folder
+from tests.runs.command import Commands, assert_done, assert_one_line_error
 
 TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
 
@@ -32,7 +32,7 @@ def tiny(monkeypatch):
 def random_state(name, classes, seed=0):
     """A state dict for a row of the table, and our parameters with the same numbers."""
     config = timm_names.config_for(name)
-    shapes = dry_run.dataless_task(config, classes).shapes()
+    shapes = ImageClassification.without_data(config, classes).shapes()
     numbers = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
     return timm_names.to_timm(params, timm_names.MODELS[name].rows, timm_names.patch_shape(config)), params
@@ -58,15 +58,15 @@ def converted(tiny, tmp_path):
 
 def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
     run, params = converted
-    trained = folder.load(str(run), "best")
+    trained = run_folder.load(str(run), "best")
     assert trained.step == 0 and trained.task.classes == trained.task.names == ("class 0", "class 1", "class 2")
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
     path = tmp_path / "pictures" / "class 1" / "1.png"
     pixels = trained.task.evaluation_example({"image": path.read_bytes(), "name": "1", "label": 1})["image"]
     logits = np.asarray(trained.task.apply(params, pixels[None]))[0]
-    ranked = predict.classify(trained, [str(path)], top=3)[0]
+    ((ranked,),) = trained.task.predict(trained.weights, [str(path)], top=3)
     assert [name for name, _ in ranked] == [f"class {label}" for label in np.argsort(-logits)]
-    metrics, _ = evaluation.Evaluator(trained.task, trained.mesh)(trained.params, trained.ema)
+    metrics, _ = evaluation.Evaluator(trained.task, trained.partition)(trained.params, trained.ema)
     assert metrics["examples"] == 4 and metrics["top5"] == 1
     assert filters.matrices(trained).shape == (2, 16, 16)
     assert filters.draw(trained, str(run)) == str(run / "figures" / "filters.png")
@@ -79,7 +79,7 @@ def test_a_converted_folder_starts_a_run(converted, tmp_path):
     options.data.update(train=str(tmp_path / "pictures"), workers=0)
     options.optimizer.update(learning_rate=0.0, warmup=0)
     loop.train(options, str(tmp_path / "new"))
-    started = folder.load(str(tmp_path / "new")).params
+    started = run_folder.load(str(tmp_path / "new")).params
     jax.tree.map(np.testing.assert_array_equal, started, params)
 
 
@@ -92,7 +92,7 @@ def test_damage_is_found(converted):
         content[place] ^= 1
     file.write_bytes(content)
     with pytest.raises(RunError):
-        folder.load(str(run))
+        run_folder.load(str(run))
 
 
 def test_there_and_back(converted, tiny, tmp_path):
@@ -114,7 +114,7 @@ def test_a_run_with_other_pixels_says_so(tiny, tmp_path):
     config = timm_names.config_for(tiny)
     config.data.update(mean=(0.1, 0.2, 0.3), eval_crop=1.0)
     config.model.image_size = (16, 32)
-    shapes = dry_run.dataless_task(config, 3).shapes()
+    shapes = ImageClassification.without_data(config, 3).shapes()
     rows, patch = timm_names.MODELS[tiny].rows, timm_names.patch_shape(config)
     state = timm_names.to_timm(jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes), rows, patch)
     timm.convert(state, config, tiny, str(tmp_path / "run"), "FILE")
@@ -137,7 +137,7 @@ def test_models_alike_are_told_apart_by_their_pixels():
 def test_a_model_that_timm_has_not():
     config = timm_names.config_for("gmlp_s16_224")
     config.model.update(layers=2, d_attn=64)
-    expected = "no model like the run's; beside gmlp_s16_224 its config.model has d_attn 64, not 0; layers 2, not 30$"
+    expected = "no model like the run's; beside gmlp_s16_224 its config.model has layers 2, not 30; d_attn 64, not 0$"
     with pytest.raises(RunError, match=expected):
         timm.matching(config)
     with pytest.raises(RunError, match="config.task is 'masked_lm'"):
@@ -165,10 +165,10 @@ def test_imagenets_words(tiny, tmp_path):
     state, params = random_state(tiny, 1000)
     timm.convert(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"), "FILE")
     (tmp_path / "run" / "names.json").unlink()  # as in a copy: the checkpoint carries it
-    trained = folder.load(str(tmp_path / "run"))
+    trained = run_folder.load(str(tmp_path / "run"))
     pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
     best = int(np.argmax(trained.task.apply(params, pixels)))
-    assert predict.rank_classes(trained, pixels)[0][0][0] == theirs.index_to_description(best)
+    assert trained.task.rank_classes(trained.weights, pixels)[0][0][0] == theirs.index_to_description(best)
 
 
 def test_unknown_models():
@@ -212,9 +212,9 @@ def test_the_hub_says_how_pixels_are_seen(monkeypatch):
 
 def test_mistakes_are_one_line(tmp_path):
     command = Commands(tmp_path / "programs")
-    wrong = {f"--out={tmp_path}": "did you mean 'gmlp_s16_224'?", "--noparity": "--out is missing; usage:"}
+    wrong = {f"--out={tmp_path}": "did you mean 'gmlp_s16_224'?", "--data=": "--out is missing; usage:"}
     for flag, message in wrong.items():
-        assert_one_line_error(command("--model=gmlp_s16", flag, module="interop.timm"), message)
+        assert_one_line_error(command("--model=gmlp_s16", flag, command="import"), message)
 
 
 @pytest.mark.slow
@@ -234,17 +234,17 @@ def test_the_commands(tmp_path):
     picture(file)
     command = Commands(tmp_path / "programs")
     assert_done(
-        command("--model=gmlp_ti16_224", f"--checkpoint={tmp_path}/w.pth", f"--out={run}", module="interop.timm")
+        command("--model=gmlp_ti16_224", f"--checkpoint={tmp_path}/w.pth", f"--out={run}", command="import")
     )
-    shown = command(f"--workdir={run}", "--top=1", str(file), module="predict")
+    shown = command(f"--workdir={run}", "--top=1", str(file), command="predict")
     assert_done(shown)
-    task = folder.load(str(run)).task
+    task = run_folder.load(str(run)).task
     pixels = task.evaluation_example({"image": file.read_bytes(), "name": "0", "label": 0})["image"] / 255
     normalised = torch.tensor(pixels.transpose(2, 0, 1)[None] * 2 - 1, dtype=torch.float32)
     with torch.inference_mode():
         share, best = theirs(normalised).softmax(-1)[0].max(-1)
     assert shown.stdout.strip() == f"{file}: {task.names[best]} {100 * share:.1f}%"
-    assert_done(command("--to_timm", f"--workdir={run}", f"--out={tmp_path}/back.safetensors", module="interop.timm"))
+    assert_done(command(f"--workdir={run}", f"--out={tmp_path}/back.safetensors", command="export"))
     back = library.create_model("gmlp_ti16_224", checkpoint_path=f"{tmp_path}/back.safetensors")
     for (name, mine), other in zip(back.state_dict().items(), theirs.state_dict().values(), strict=True):
         assert torch.equal(mine, other), name

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from flax import traverse_util
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.interop import timm_names
 from gmlp_flax.models.image import cut_patches
-from gmlp_flax.training import dry_run
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.tasks.image_classification import ImageClassification
 
 LAYERS, D, CLASSES, PATCH = 2, 4, 5, (3, 2, 4)  # images of 4 x 8 in patches of 2 x 4: four tokens
 AROUND = {"head.weight": (CLASSES, D), "head.bias": (CLASSES,), "norm.weight": (D,), "norm.bias": (D,)}
@@ -71,10 +72,9 @@ def state_of(name, seed=0):
 def like(name):
     """Shapes of our parameters for the same tiny model."""
     config = timm_names.config_for(name)
-    config.model.update(
-        layers=LAYERS, d_model=D, d_ffn=12, d_spatial=3, heads=2, image_size=(4, 8), patch_size=PATCH[1:]
-    )
-    return dry_run.dataless_task(config, CLASSES).shapes()
+    config.model.update(layers=LAYERS, d_model=D, d_ffn=12, image_size=(4, 8), patch_size=PATCH[1:])
+    config.model.update({key: size for key, size in {"d_spatial": 3, "heads": 2}.items() if key in config.model})
+    return ImageClassification.without_data(config, CLASSES).shapes()
 
 
 def converted(name, state=None):
@@ -164,7 +164,7 @@ def test_weights_that_do_not_fit_are_named_and_counted(change, message):
 def test_sizes(name, parameters):
     """Every row of the table is a model of timm's size, and its tensors are all of the model."""
     config = timm_names.config_for(name)
-    shapes = traverse_util.flatten_dict(dry_run.dataless_task(config, 1000).shapes(), sep="/")
+    shapes = traverse_util.flatten_dict(ImageClassification.without_data(config, 1000).shapes(), sep="/")
     shapes_alone = {path: leaf.shape for path, leaf in shapes.items()}
     places = timm_names.places(timm_names.MODELS[name].rows, shapes_alone, timm_names.patch_shape(config))
     count = sum(int(np.prod(place.shape)) for place in places)

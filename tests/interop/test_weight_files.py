@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.interop import weight_files
-from gmlp_flax.training.errors import RunError
 
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.float32([7, 8])}
 

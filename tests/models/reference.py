@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.options import options_of
 
 
 def in_float64(test):
@@ -30,9 +31,16 @@ def normal(seed, *shape):
 
 
 def small_spec(**fields):
-    """A tiny float64 encoder that keeps everything for its backward pass, with some fields changed."""
-    sizes = {"layers": 3, "length": 5, "d_model": 6, "d_ffn": 8}
-    return EncoderSpec(**sizes | {"dtype": "float64", "remat": "none"} | fields)
+    """A tiny float64 encoder that keeps everything for its backward pass, with some options changed.
+
+    It is of the block that is named, else of the first that has these options.
+    """
+    named = {name: value for name, value in fields.items() if name not in ("block", "length")}
+    blocks = [BLOCKS[fields["block"]]] if "block" in fields else BLOCKS.values()
+    block = next(block for block in blocks if set(named) <= set(options_of(block.Spec)) or len(blocks) == 1)
+    sizes = {"layers": 3, "d_model": 6, "d_ffn": 8, "dtype": "float64", "remat": "none"}
+    sizes |= {"heads": 3} if "heads" in options_of(block.Spec) else {}
+    return block.spec(length=fields.get("length", 5), **sizes | named)
 
 
 def randomized(make, seed=0, std=0.5):

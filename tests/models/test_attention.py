@@ -6,9 +6,21 @@ from flax import nnx
 
 from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets, hide_padding, mix
 from tests.models import reference
-from tests.models.reference import count, function_of, in_float64, largest_array, normal, params_of, program, quick_jit
-from tests.models.reference import keys
-from tests.models.reference import randomized, small_spec, t5_bucket, tiny_attention
+from tests.models.reference import (
+    count,
+    function_of,
+    in_float64,
+    keys,
+    largest_array,
+    normal,
+    params_of,
+    program,
+    quick_jit,
+    randomized,
+    small_spec,
+    t5_bucket,
+    tiny_attention,
+)
 
 UNBUCKETED_OR_NOT = pytest.mark.parametrize("buckets", [0, 4])
 

@@ -6,9 +6,17 @@ from flax import nnx
 
 from gmlp_flax.models.image import ImageClassifier, cut_patches, patch_grid, token_count
 from tests.models import reference
-from tests.models.reference import function_of, in_float64, linear, params_of, program, quick_jit, randomized
-from tests.models.reference import keys
-from tests.models.reference import small_spec
+from tests.models.reference import (
+    function_of,
+    in_float64,
+    keys,
+    linear,
+    params_of,
+    program,
+    quick_jit,
+    randomized,
+    small_spec,
+)
 
 # Three rows and two columns of patches, 2 high and 4 wide.
 IMAGE, PATCH = (6, 8), (2, 4)
@@ -31,7 +39,8 @@ BLOCKS = {
 
 
 def classifier(pool="mean", classes=7, pre_logits=False, image=IMAGE, patch=PATCH, **fields):
-    spec = small_spec(**{"length": token_count(image, patch, pool), "spatial": "dense"} | fields)
+    dense = {} if "block" in fields else {"spatial": "dense"}
+    spec = small_spec(**{"length": token_count(image, patch, pool)} | dense | fields)
     return ImageClassifier(
         spec, nnx.Rngs(0), image_size=image, patch_size=patch, classes=classes, pool=pool, pre_logits=pre_logits,
         mean=MEAN, std=STD,

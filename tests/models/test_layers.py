@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.layers import Linear, LayerNorm, activation
-from tests.models.reference import gelu, gelu_tanh, in_float64, layer_norm, linear, normal, params_of, randomized
-from tests.models.reference import small_spec
+from gmlp_flax.models.layers import LayerNorm, Linear, activation
+from tests.models.reference import (
+    gelu,
+    gelu_tanh,
+    in_float64,
+    layer_norm,
+    linear,
+    normal,
+    params_of,
+    randomized,
+    small_spec,
+)
 
 FORMULAS = {"gelu": gelu, "gelu_tanh": gelu_tanh}
 

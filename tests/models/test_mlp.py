@@ -3,9 +3,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.mlp import ChannelMLP, TokenLinear, TokenMLP
-from tests.models.reference import gelu, gelu_tanh, in_float64, linear, normal, params_of, quick_jit, randomized
-from tests.models.reference import small_spec
+from tests.models.reference import (
+    gelu,
+    gelu_tanh,
+    in_float64,
+    linear,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+)
 
 
 @pytest.mark.parametrize("name, function", [("gelu", gelu), ("gelu_tanh", gelu_tanh)])
@@ -35,7 +45,7 @@ def test_over_tokens_against_loops(name, function):
 @pytest.mark.parametrize("tokens", [4, 6])
 def test_other_numbers_of_tokens_are_refused(tokens):
     """With equally many numbers in and out, an addition of biases would let a single token pass."""
-    spec = small_spec(dtype="float32")
-    for layer in (TokenMLP(spec, nnx.Rngs(0)), TokenLinear(spec, 5, 5, nnx.Rngs(0))):
+    spec = small_spec(block="mixer", dtype="float32")
+    for layer in (TokenMLP(spec, nnx.Rngs(0)), TokenLinear(spec, 5, 5, nnx.Rngs(0), fit=OverPatches(-2, -1))):
         with pytest.raises(ValueError, match=f"layer over tokens was made for exactly 5 tokens and was given {tokens}"):
             layer(jnp.ones((1, tokens, 6)))

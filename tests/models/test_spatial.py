@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.spatial import SpatialProjection, resize_inputs, resize_tokens
-from tests.models.reference import function_of, in_float64, normal, params_of, quick_jit, randomized, small_spec
-from tests.models.reference import spatial
+from gmlp_flax.models.fitting import resize_inputs, resize_tokens
+from gmlp_flax.models.spatial import SpatialProjection
+from tests.models.reference import (
+    function_of,
+    in_float64,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+    spatial,
+)
 
 KINDS = {"dense": {"spatial": "dense"}, "direct": {"toeplitz": "direct"}, "fft": {"toeplitz": "fft"}}
 

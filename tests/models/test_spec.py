@@ -4,12 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.models.spec import ACTIVATIONS, DTYPES, GATES, EncoderSpec
+from gmlp_flax.models.blocks.gmlp import GMLPBlock, GMLPSpec
+from gmlp_flax.models.options import options_of
 from tests.models.reference import small_spec
 
 
-@pytest.mark.parametrize("field, allowed", [("gate", GATES), ("activation", ACTIVATIONS), ("dtype", DTYPES)])
-def test_names_are_checked(field, allowed):
+@pytest.mark.parametrize("field", ["gate", "activation", "dtype"])
+def test_names_are_checked(field):
+    allowed = options_of(GMLPSpec)[field].values
     for name in allowed:
         assert getattr(small_spec(**{field: name}), field) == name
     with pytest.raises(ValueError, match=f"model.{field} is 'other': expected one of {', '.join(allowed)}"):
@@ -41,7 +43,7 @@ def test_the_split_gate_needs_an_even_width():
 
 
 def test_heads_divide_the_width_of_a_transformer():
-    assert small_spec(block="transformer", heads=3).heads == 3 and small_spec(heads=4).d_model == 6
+    assert small_spec(block="transformer", heads=2).heads == 2
     with pytest.raises(ValueError, match="model.d_model is 6: model.heads, 4, must divide it"):
         small_spec(block="transformer", heads=4)
 
@@ -49,19 +51,19 @@ def test_heads_divide_the_width_of_a_transformer():
 @pytest.mark.parametrize("buckets", [-2, 2, 7, 258])
 def test_numbers_of_buckets(buckets):
     assert small_spec(relative_buckets=32).relative_buckets == 32
-    with pytest.raises(ValueError, match=rf"model.relative_buckets is {buckets}: expected 0 \(a bias an offset\) or"):
+    with pytest.raises(ValueError, match=rf"model.relative_buckets is {buckets}: expected 0 \(a bias per offset\) or"):
         small_spec(relative_buckets=buckets)
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.1, float("nan")])
 def test_layer_scale_is_positive(scale):
-    with pytest.raises(ValueError, match=r"model.layer_scale is .*: expected a scale above 0 \(ResMLP-S12: 0.1\)"):
+    with pytest.raises(ValueError, match=r"model.layer_scale is .*: expected above 0"):
         small_spec(layer_scale=scale)
 
 
 def test_the_epsilon_of_the_gate_may_be_left_to_the_others_but_not_negative():
     assert small_spec().gate_norm_eps == 0
-    with pytest.raises(ValueError, match=r"model.gate_norm_eps is -1e-05: expected 0 \(model.norm_eps\) or an epsilon"):
+    with pytest.raises(ValueError, match=r"model.gate_norm_eps is -1e-05: expected at least 0"):
         small_spec(gate_norm_eps=-1e-5)
 
 
@@ -103,5 +105,5 @@ def test_a_spec_is_frozen_and_hashable():
 
 
 def test_defaults_are_the_papers():
-    spec = EncoderSpec(layers=1, length=2, d_model=2, d_ffn=2)
+    spec = GMLPBlock.spec(layers=1, length=2, d_model=2, d_ffn=2)
     assert (spec.gate, spec.d_attn, spec.survival, spec.dropout, spec.dtype) == ("split", 0, 1.0, 0.0, "float32")

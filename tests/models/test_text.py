@@ -7,13 +7,27 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
+from gmlp_flax.models.attention import AttentionSpec
 from gmlp_flax.models.flops import matmul_flops
-from gmlp_flax.models.spec import POSITIONS as POSITION_KINDS
+from gmlp_flax.models.options import options_of
 from gmlp_flax.models.text import MaskedLM, SequenceClassifier, SpanPredictor
 from tests.models import reference
-from tests.models.reference import function_of, gelu, in_float64, largest_array, layer_norm, linear, params_of, program
-from tests.models.reference import keys
-from tests.models.reference import quick_jit, randomized, small_spec
+from tests.models.reference import (
+    function_of,
+    gelu,
+    in_float64,
+    keys,
+    largest_array,
+    layer_norm,
+    linear,
+    params_of,
+    program,
+    quick_jit,
+    randomized,
+    small_spec,
+)
+
+POSITION_KINDS = options_of(AttentionSpec)["positions"].values
 
 VOCAB = 11
 TOKENS = np.array([[1, 4, 4, 0, 10], [7, 2, 9, 3, 5]])

@@ -1,4 +1,4 @@
-"""Runs `python -m gmlp_flax.x` as a user does, and reads what a run leaves."""
+"""Runs `gmlp SUBCOMMAND` as a user does, and reads what a run leaves."""
 
 import os
 import subprocess
@@ -8,35 +8,32 @@ from pathlib import Path
 import jax
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.training import folder, partition, report
+from gmlp_flax.training import run_folder
+from gmlp_flax.training.metrics_file import METRICS_FILE, MetricsFile
+from gmlp_flax.training.partition import Partition
 
 ROOT = Path(__file__).parents[2]
-
-# ml_collections loads config files so, on Python 3.11.
-WARNINGS = "error,ignore:the load_module() method is deprecated:DeprecationWarning"
-
 
 class Commands:
     """Commands on the CPU, with warnings as errors, that share compiled programs in a folder."""
 
     def __init__(self, programs: Path):
         self.environment = os.environ | {
-            "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": WARNINGS, "PJRT_NPROC": "16",
+            "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "PJRT_NPROC": "16",
             "JAX_COMPILATION_CACHE_DIR": str(programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
 
     def start(
-        self, *arguments: str, module: str = "train", script: str = "", prefix: tuple[str, ...] = (), **variables: str
-    ):
-        """Starts a module, or a file of scripts/, with pipes for its output.
+        self, *arguments: str, command: str = "train", prefix: tuple[str, ...] = (), **variables: str
+    ) -> subprocess.Popen:
+        """Starts a subcommand of `gmlp` with pipes for its output.
 
         `prefix` goes before the command, `variables` into its environment.
         """
-        program = [f"scripts/{script}.py"] if script else ["-m", f"gmlp_flax.{module}"]
-        command = [*prefix, sys.executable, *program, *map(str, arguments)]
+        words = [*prefix, sys.executable, "-m", "gmlp_flax", command, *map(str, arguments)]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=ROOT, env=self.environment | variables, **pipes)
+        return subprocess.Popen(words, cwd=ROOT, env=self.environment | variables, **pipes)
 
     def __call__(self, *arguments: str, timeout: int = 300, **options) -> subprocess.CompletedProcess:
         """Runs a command to its end; options as in `start`."""
@@ -71,15 +68,15 @@ def assert_only_one_line(result: subprocess.CompletedProcess, *words: str) -> No
 
 def metrics(workdir: Path) -> list[dict]:
     """The lines of metrics.jsonl, less throughput, which no two runs share."""
-    lines = report.MetricsFile.read(str(workdir / report.METRICS_FILE))
+    lines = MetricsFile.read(str(workdir / METRICS_FILE))
     return [{name: value for name, value in line.items() if not name.endswith("_per_second")} for line in lines]
 
 
 def final_state(workdir: Path) -> dict:
     """All arrays of the newest checkpoint, checksums verified, by path: parameters, optimizer state, window."""
-    config = gmlp_config.load(str(workdir / folder.CONFIG_FILE))
-    checkpoints = folder.open_checkpoints(config, str(workdir), read_only=True)
+    config = gmlp_config.load(str(workdir / run_folder.CONFIG_FILE))
+    checkpoints = run_folder.open_checkpoints(config, str(workdir), read_only=True)
     step = checkpoints.pick("latest")
-    state = checkpoints.restore(step, partition.describe(checkpoints.shapes(step), partition.make_mesh()))
+    state = checkpoints.restore(step, Partition.make().describe(checkpoints.shapes(step)))
     checkpoints.close()
     return jax.device_get(state)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import Tokenizer
 from tests.data import writers
 from tests.runs.command import ROOT, assert_done, assert_only_one_line
 from tests.training import tiny
@@ -52,7 +52,7 @@ FILES = {
     "utf16.txt": ("\n".join(TEXTS).encode("utf-16"), [": not UTF-8 (a zero byte, as UTF-16 has)", "iconv -t UTF-8"]),
     "utf16.jsonl": (LINES.decode().encode("utf-16"), [", line 1: not UTF-8", "iconv -t UTF-8", "max_bad_records=0"]),
     "latin.jsonl": (with_bad(2, LATIN), [", line 3: not UTF-8 (byte 0xe9)", "iconv -t UTF-8", "max_bad_records=0"]),
-    "no_json.jsonl": (with_bad(7, b'{"text": \n'), [", line 8: not JSON", "expected one object a line", "or raise"]),
+    "no_json.jsonl": (with_bad(7, b'{"text": \n'), [", line 8: not JSON", "expected one object per line", "or raise"]),
     "no_text.jsonl": (with_bad(60, b'{"body": 1}\n'), [", line 61: found fields 'body'; expected an object with"]),
     "empty.jsonl": (b"", ["an empty shard, of zero bytes; copy or prepare it again, or remove it"]),
     "blank.json.gz": (gzip.compress(b"\n\n"), ["an empty shard, no document in it; copy or prepare it again"]),
@@ -147,7 +147,7 @@ def vocabulary(*pieces: str) -> bytes:
 TOKENIZERS = {
     "no_mask.txt": (lambda: vocabulary(*BERT[:4], *BERT[5:]), ["none is [MASK]", "give BERT's vocab.txt or"]),
     "no_cls_sep.txt": (lambda: vocabulary(*BERT[:2], *BERT[4:]), ["none is [CLS] or [SEP]", "give BERT's vocab.txt or"]),
-    "twice.txt": (lambda: vocabulary(*BERT, "the"), ["the piece 'the' stands there twice", "copy the vocabulary again"]),
+    "twice.txt": (lambda: vocabulary(*BERT, "the"), ["the piece 'the' occurs twice", "copy the vocabulary again"]),
     "no_end.model": (lambda: sentence_pieces(eos_id=-1, unk_id=1), ["no special token [SEP]", "or train one with"]),
     "no_pad.model": (lambda: sentence_pieces(pad_id=-1, unk_id=0), ["no special token [PAD]", "or train one with"]),
     "damaged.model": (lambda: sentence_pieces()[:500], ["damaged or not a SentencePiece model", "copy it again"]),
@@ -175,7 +175,7 @@ def test_vocabulary_larger_than_the_embedding(refused, tmp_path):
 def test_vocabulary_of_prepared_tokens_larger_than_the_embedding(commands, refused, tmp_path):
     (tmp_path / "train.jsonl").write_bytes(LINES)
     flags = [str(tmp_path / "train.jsonl"), "--vocab_size=300", "--workers=1", f"--cache={tmp_path / 'cache'}"]
-    assert_done(commands(*flags, f"--out={tmp_path / 'made'}", script="prepare_data"))
+    assert_done(commands(*flags, f"--out={tmp_path / 'made'}", command="prepare"))
     pieces = Tokenizer.load(tmp_path / "made" / "tokenizer.model").vocab_size
     words = [f"the tokenizer has {pieces} pieces, config.model.vocab_size is {pieces - 1}: raise it, or train"]
     refused(tmp_path / "made", *words, vocab_size=pieces - 1, heldout=tmp_path / "made")

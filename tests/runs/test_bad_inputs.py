@@ -83,8 +83,9 @@ def test_checkpoint_of_another_shape(commands, text, finished):
 
 
 def test_parameters_of_another_shape(commands, text, finished, tmp_path):
-    result = commands(text, "--config.model.d_model=12", f"--config.init_from={finished}", f"--workdir={tmp_path / 'run'}")
-    assert_one_line_error(result, "does not fit this config", "embedding is float32", "encoder/norm/scale is float32[8]")
+    flags = ["--config.model.d_model=12", f"--config.init_from={finished}", f"--workdir={tmp_path / 'run'}"]
+    result = commands(text, *flags)
+    assert_one_line_error(result, "does not fit this config", "embedding is float32", "norm/scale is float32[8]")
 
 
 def test_image_that_does_not_decode(commands, pictures, tmp_path):
@@ -102,7 +103,8 @@ def test_class_without_images(commands, pictures, tmp_path):
 
 def test_patches_that_do_not_tile(commands, pictures, tmp_path):
     flags = [f"--config.data.train={pictures}", "--config.model.patch_size=(3,4)", f"--workdir={tmp_path / 'run'}"]
-    assert_one_line_error(commands(*IMAGES, *flags), "images of (8, 8) (height, width) cannot be cut into patches of (3, 4)")
+    result = commands(*IMAGES, *flags)
+    assert_one_line_error(result, "images of (8, 8) (height, width) cannot be cut into patches of (3, 4)")
 
 
 def test_classes_of_another_run(commands, pictures, tmp_path):

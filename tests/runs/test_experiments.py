@@ -7,8 +7,7 @@ import jax
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import predict
-from gmlp_flax.training import folder, loop
+from gmlp_flax.training import loop, run_folder
 from tests.runs.command import assert_done, final_state, metrics
 from tests.training import tiny
 
@@ -44,7 +43,8 @@ def test_row_of_table_3_trains(row, corpus, tmp_path):
     for part in PARTS.get(row, ("gate/spatial/taps",)):
         assert any(part in path for path in paths), paths
     # A line shorter than the model's sequences, with every kind of block.
-    (ranked,) = predict.fill(folder.load(str(tmp_path)), "the [MASK] of", top=4)
+    trained = run_folder.load(str(tmp_path))
+    ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=4)
     assert len(ranked) == 4 and all(0 < share < 0.1 for _, share in ranked)
 
 
@@ -52,8 +52,8 @@ def test_row_of_table_3_trains(row, corpus, tmp_path):
 def test_row_of_table_3_from_the_command_line(commands, corpus, tmp_path):
     flags = [f"--config.{name}={value}" for name, value in TINY.items()]
     train, cache = corpus
-    data = [f"--config.data.train={train}", f"--config.data.cache={cache}"]
-    assert_done(commands("--config=configs/c4_ablation.py:mixer,scale=small", *data, *flags, f"--workdir={tmp_path / 'run'}"))
+    flags += [f"--config.data.train={train}", f"--config.data.cache={cache}", f"--workdir={tmp_path / 'run'}"]
+    assert_done(commands("--config=configs/c4_ablation.py:mixer,scale=small", *flags))
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["step"] == 3 and math.isfinite(result["eval"]["loss"])
 

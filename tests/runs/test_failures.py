@@ -41,7 +41,8 @@ def test_full_disk(commands, text, tmp_path):
     flags = [text, "--config.model.d_model=256", "--config.checkpoint.every=2", f"--workdir={workdir}"]
     assert_done(commands(*flags, "--config.steps=4"))
     result = commands(*flags, "--config.steps=8", prefix=("bash", "-c", 'ulimit -f 260; exec "$@"', "bash"))
-    assert_one_line_error(result, f"the last good checkpoint is {workdir}/checkpoints/4", "File too large", "free space")
+    last = f"the last good checkpoint is {workdir}/checkpoints/4"
+    assert_one_line_error(result, last, "File too large", "free space")
     assert int(final_state(workdir)["step"]) == 4
     again = commands(*flags, "--config.steps=8")
     assert_done(again)
@@ -78,7 +79,8 @@ def test_finished_run_again_does_nothing(commands, text, workdir, finished):
     assert (workdir / "config.json").read_text() == (finished / "config.json").read_text()
     results = [json.loads((folder / "result.json").read_text()) for folder in (workdir, finished)]
     assert results[0]["eval"] == results[1]["eval"] and results[0]["step"] == 12
-    assert set(os.listdir(workdir)) >= {"config.json", "environment.json", "metrics.jsonl", "tokenizer.model", "figures"}
+    files = {"config.json", "environment.json", "metrics.jsonl", "tokenizer.model", "figures"}
+    assert set(os.listdir(workdir)) >= files
 
 
 def test_changed_config_is_noted(commands, text, workdir):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import sweep
-from gmlp_flax.data.sentence_tasks import TASKS
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+from gmlp_flax.sweeps import points as sweep
 from tests.runs.command import assert_done, assert_only_one_line, final_state, metrics
 from tests.runs.processes import run_two
 from tests.training import tiny
@@ -20,7 +20,7 @@ GOOD, BAD = tiny.WORDS[:20], tiny.WORDS[20:]
 
 def test_the_config_knows_every_task():
     examples = runpy.run_path("configs/finetune_glue.py")["EXAMPLES"]
-    assert set(examples) == set(TASKS)
+    assert set(examples) == set(GLUE_TASKS)
     for name in examples:
         for scale in ("paper", "small", "gpu"):
             options = gmlp_config.from_file("configs/finetune_glue.py", f"{name},scale={scale}")
@@ -95,7 +95,7 @@ def test_it_learns_and_keeps_the_pretrained_model(finished, finetuned):
 
 @pytest.mark.slow
 def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
-    result = commands(f"--workdir={finetuned}", f"--predictions={tmp_path}", module="evaluate")
+    result = commands(f"--workdir={finetuned}", f"--predictions={tmp_path}", command="evaluate")
     assert_done(result)
     scored = json.loads(result.stdout.splitlines()[-1])["eval"]
     assert scored == json.loads((finetuned / "result.json").read_text())["eval"]
@@ -109,7 +109,7 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
 
     # By two processes, of which each has half of the examples: the first writes for both.
     both = [f"--workdir={finetuned}", f"--predictions={tmp_path / 'by_two'}"]
-    first, second = run_two(commands, *both, module="evaluate")
+    first, second = run_two(commands, *both, command="evaluate")
     assert json.loads(first.stdout.splitlines()[-1])["eval"] == pytest.approx(scored, rel=2e-4)
     assert "eval" not in second.stdout and "wrote" not in second.stderr
     assert (tmp_path / "by_two" / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.squad import VERSIONS
-from tests.data.squad_files import article, colours, entry, write
+from gmlp_flax.data.finetuning.squad import VERSIONS
+from tests.data.finetuning.squad_files import article, colours, entry, write
 from tests.runs.command import assert_done, assert_one_line_error, assert_only_one_line, final_state
 
 SQUAD = "--config=configs/finetune_squad.py"
@@ -55,14 +55,14 @@ def test_it_takes_the_pretrained_model(finished, finetuned):
 
 @pytest.mark.slow
 def test_the_official_scores_of_the_written_answers(commands, finetuned, data, tmp_path):
-    result = commands(f"--workdir={finetuned}", f"--predictions={tmp_path}", module="evaluate")
+    result = commands(f"--workdir={finetuned}", f"--predictions={tmp_path}", command="evaluate")
     assert_done(result)
     metrics = json.loads(result.stdout.splitlines()[-1])["eval"]
     assert metrics == json.loads((finetuned / "result.json").read_text())["eval"]
     assert {file.name for file in tmp_path.iterdir()} >= {
         "predictions.json", "nbest_predictions.json", "null_odds.json"
     }
-    scored = commands(data / "dev.json", tmp_path / "predictions.json", script="score_squad")
+    scored = commands(data / "dev.json", tmp_path / "predictions.json", command="score-squad")
     assert_done(scored)
     found = json.loads(scored.stdout)
     assert found.pop("missing_filled_with_empty") == 0
@@ -72,8 +72,8 @@ def test_the_official_scores_of_the_written_answers(commands, finetuned, data, t
 @pytest.mark.slow
 @pytest.mark.parametrize(("keys", "words"), [
     (["--config.data.heldout=nowhere"], ["config.data.heldout: no text at 'nowhere'"]),
-    (["--config.data.heldout={data}/twice.json"], ["config.data.heldout: ", "the id 'a' stands there twice; remove"]),
-    (["--config.squad.version=v1.1"], ["question 6-road: no answer, as v2.0 has such; set config.squad.version"]),
+    (["--config.data.heldout={data}/twice.json"], ["config.data.heldout: ", "the id 'a' occurs twice; remove"]),
+    (["--config.squad.version=v1.1"], ["question 6-road: no answer, which only v2.0 allows; set config.squad.version"]),
     (["--config.squad.stride=0"], ["config.squad.stride is 0: expected at least 1"]),
     (["--config.squad.max_query=61"], ["config.model.length=64 has no room for a passage beside squad.max_query=61"]),
     (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),

@@ -57,7 +57,7 @@ def test_two_processes_train_as_one(by_two, by_one):
 
 def test_two_processes_evaluate_as_one(commands, by_one, by_two):
     for run in (by_one, by_two):
-        first, second = run_two(commands, f"--workdir={run}", module="evaluate")
+        first, second = run_two(commands, f"--workdir={run}", command="evaluate")
         assert "eval" not in second.stdout  # Gloo speaks there of its connections
         found, expected = json.loads(first.stdout.splitlines()[-1]), json.loads((run / "result.json").read_text())
         assert found["step"] == expected["step"] == 60

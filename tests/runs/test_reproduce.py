@@ -8,7 +8,7 @@ import os
 import pytest
 
 from gmlp_flax import config as config_lib
-from tests.analysis.test_gathering import write_run
+from tests.reports.test_runs import write_run
 from tests.runs.command import assert_done
 from tests.training import tiny
 
@@ -23,7 +23,7 @@ ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "mul
 def test_a_table_is_trained_and_reported(commands, tmp_path):
     # Rows that have the same sizes still differ in block, gate or positions.
     changes = FLAGS | {
-        "model.heads": 2, "model.d_spatial": 8, "eval.every": 1, "data.cache": str(tmp_path / "cache"),
+        "eval.every": 1, "data.cache": str(tmp_path / "cache"),
         "data.train": tiny.write_corpus(tmp_path / "corpus.jsonl"),
     }
     for row in ROWS[:-1]:
@@ -35,8 +35,9 @@ def test_a_table_is_trained_and_reported(commands, tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/*")}
     flags = (f"--config.{name}={value}" for name, value in changes.items() if name != "data.train")
     done = commands(
-        "table3", f"--data={changes['data.train']}", f"--runs={tmp_path}/runs", f"--out={tmp_path}/reports", "--", *flags,
-        script="reproduce",
+        "table3", f"--data={changes['data.train']}", f"--runs={tmp_path}/runs", f"--out={tmp_path}/reports",
+        "--", *flags,
+        command="reproduce",
     )
     assert_done(done)
     table = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
@@ -56,12 +57,13 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
     pretrained = FLAGS | {"model.length": 128, "model.d_attn": 4, "data.cache": tmp_path / "cache"}
     tuned = {"steps": 2, "optimizer.warmup": 1, "model.length": 128, "data.heldout_share": 0.5}
     command = (
-        "figure10", f"--data={tiny.write_corpus(tmp_path / 'corpus.jsonl')}", f"--finetune=mnli={tmp_path / 'mnli.jsonl'}",
+        "figure10", f"--data={tiny.write_corpus(tmp_path / 'corpus.jsonl')}",
+        f"--finetune=mnli={tmp_path / 'mnli.jsonl'}",
         "--finetune_seeds=0,1", *(f"--finetune_flag=--config.{name}={value}" for name, value in tuned.items()),
         f"--runs={tmp_path}/runs", f"--out={tmp_path}/reports", "--",
         *(f"--config.{name}={value}" for name, value in pretrained.items()),
     )
-    assert_done(commands(*command, script="reproduce"))
+    assert_done(commands(*command, command="reproduce"))
     assert sorted(os.listdir(tmp_path / "runs" / "finetuned" / "mnli-amlp_36"))[:2] == ["seed=0", "seed=0.log"]
     report = tmp_path / "reports" / "figure10"
     assert {"attention.png", "layers.svg", "table.csv", "index.html"} <= set(os.listdir(report))
@@ -69,6 +71,6 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
     shares = dict(zip(header, map(float, row), strict=True))
     assert 0 < shares["across"] < shares["within"] < 1 and shares["across"] + shares["within"] <= 1 + 1e-6
     done = commands("figure10", f"--from={tmp_path}/runs", f"--out={tmp_path}/again", "--", *command[-len(pretrained):],
-                    script="reproduce")
+                    command="reproduce")
     assert_done(done)
     assert (tmp_path / "again" / "figure10" / "table.csv").read_text() == (report / "table.csv").read_text()

@@ -1,4 +1,4 @@
-"""A sweep of tiny language models; its logic is tested in tests/scripts."""
+"""A sweep of tiny language models; its logic is tested in tests/commands and tests/sweeps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def perplexity(out: Path, name: str) -> float:
 @pytest.fixture(scope="module")
 def sweep(commands, text):
     """Runs the command."""
-    return lambda *arguments: commands(text, *arguments, script="sweep")
+    return lambda *arguments: commands(text, *arguments, command="sweep")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_killed_alone_and_run_again(sweep, commands, text, tmp_path):
     """The script alone; its run dies with it, and goes on where it was."""
     arguments = [f"--out={tmp_path / 'out'}", "--seeds=0", "--config.steps=300", "--config.checkpoint.every=20",
                  "--config.log.every=1"]
-    process = commands.start(text, *arguments, script="sweep")
+    process = commands.start(text, *arguments, command="sweep")
     folder, deadline = tmp_path / "out" / "seed=0", time.monotonic() + 120
     while not any(path.name.isdigit() for path in folder.glob("checkpoints/*")) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -105,7 +105,7 @@ def test_points_of_a_file_go_on_beside_one_that_fails(commands, text, tmp_path):
     points = [{"config": config, "data.train": "nowhere.jsonl"}, {"config": config, "seed": 5}]
     file.write_text(f"def get_sweep():\n    return {points}\n")
     arguments = [f"--sweep={file}", f"--out={out}", "--config.log.every=2"]
-    done = commands(*arguments, script="sweep")
+    done = commands(*arguments, command="sweep")
     runs = [path for path in sorted(out.iterdir()) if path.is_dir() and (path / "result.json").exists()]
     assert done.returncode == 1 and "Traceback" not in done.stderr and len(runs) == 1
     assert json.loads((runs[0] / "config.json").read_text())["seed"] == 5
@@ -113,7 +113,7 @@ def test_points_of_a_file_go_on_beside_one_that_fails(commands, text, tmp_path):
     last = done.stderr.splitlines()[-1]
     assert "data.train=nowhere.jsonl failed: its output is in " in last and last.endswith(".log")
 
-    status = commands(*arguments, "--status", script="sweep")
+    status = commands(*arguments, "--status", command="sweep")
     assert_done(status)
     failed, ended = (line.split() for line in status.stdout.splitlines()[1:3])
     assert failed[1:] == ["failed", "0", "12"]

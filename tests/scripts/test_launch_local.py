@@ -131,7 +131,7 @@ def test_what_does_not_end_after_a_failure_is_killed(machine):
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_passed_on_and_the_runs_save(machine, name):
     machine.does({"0": "waits", "1": "waits"})
-    # A shell cannot trap what it finds ignored, as jobs in the background find SIGINT; what Python handles, it does not.
+    # A shell cannot trap a signal that it finds ignored, as background jobs find SIGINT; Python does not ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         launcher = machine.start("2", "--", "--x")

@@ -1,14 +1,8 @@
 import jax.numpy as jnp
 import pytest
 
-from gmlp_flax import tasks
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.schema import SCHEMA
+from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.base import require_path, weighted
-
-
-def test_every_task_of_the_schema_is_in_the_table():
-    assert set(tasks.TASKS) == set(SCHEMA["task"].choices)
 
 
 def test_sums_are_float32_whatever_the_values():
@@ -23,5 +17,5 @@ def test_path_that_does_not_exist_names_its_key(tmp_path):
 
 
 def test_spec_takes_all_fields_from_the_config(text_task):
-    spec = text_task.spec(16)
+    spec = text_task.spec()
     assert (spec.length, spec.layers, spec.d_model, spec.spatial_init_std) == (16, 2, 8, 0.02)

@@ -6,8 +6,8 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
 from tests.training import tiny
 
 NAMES = ("text_classification", "question_answering")
@@ -19,8 +19,7 @@ def tokenizer():
 
 
 def config(name, **model):
-    options = gmlp_config.default()
-    options.task = name
+    options = gmlp_config.default(task=name, block=model.get("block", "gmlp"))
     options.model.update(layers=1, d_model=4, d_ffn=8, length=12, vocab_size=320, **model)
     return options
 

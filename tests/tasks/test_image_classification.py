@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import evaluation, folder, partition
+from gmlp_flax.training import evaluation, run_folder
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 
@@ -48,7 +49,7 @@ def test_loss_with_label_smoothing(image_task, params):
 def test_evaluation_against_numpy(image_task, params):
     """382 pictures in batches of 100: the last one holds 82. The loss has no label smoothing."""
     image_task.config.eval.batch_size = 100
-    metrics, _ = evaluation.Evaluator(image_task, partition.make_mesh())(params, params)
+    metrics, _ = evaluation.Evaluator(image_task, Partition.make())(params, params)
     with image_task.evaluation_batches(0, 1) as batches:
         batches = list(batches)
     images, labels, weight = (np.concatenate([b[name] for b in batches]) for name in ("image", "label", "weight"))
@@ -88,5 +89,5 @@ def test_views_are_what_the_config_says(tmp_path):
 
 
 def test_classes_are_kept_in_the_run_folder(image_task, tmp_path):
-    folder.write_files(image_task.folder, image_task.assets(), replace=True)
+    run_folder.write_files(image_task.folder, image_task.assets(), replace=True)
     assert ImageClassification(tiny.image_config(), image_task.folder).classes == image_task.classes

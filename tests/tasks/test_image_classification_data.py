@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.readable import UNREAD
+from gmlp_flax.data.images.unreadable import UNREAD
+from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.image_classification import ImageClassification
-from tests.data import pictures, writers
+from tests.data import writers
+from tests.data.images import pictures
 from tests.training import tiny
 
 

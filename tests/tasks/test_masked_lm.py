@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.errors import DataError
+from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling, mask_tokens
-from gmlp_flax.training import evaluation, partition
+from gmlp_flax.training import evaluation
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 SPECIAL = (0, 1, 2, 3, 4)
@@ -148,7 +149,7 @@ def test_evaluation_against_numpy(text_task, params):
     found = {}
     for batch_size in (8, 47):
         text_task.config.eval.batch_size = batch_size
-        found[batch_size], _ = evaluation.Evaluator(text_task, partition.make_mesh())(params)
+        found[batch_size], _ = evaluation.Evaluator(text_task, Partition.make())(params)
     examples = [text_task.windows("heldout")[index] for index in range(text_task.evaluation_examples())]
     assert len(examples) % 8
     batch = {name: np.stack([example[name] for example in examples]) for name in ("tokens", "index")}
@@ -167,7 +168,7 @@ def test_evaluation_against_numpy(text_task, params):
 def test_wrong_denominator_is_noticed(text_task, params, monkeypatch):
     monkeypatch.setattr(text_task, "evaluation_examples", lambda: 1)
     with pytest.raises(AssertionError, match="evaluation counted .* examples of 1"):
-        evaluation.Evaluator(text_task, partition.make_mesh())(params)
+        evaluation.Evaluator(text_task, Partition.make())(params)
 
 
 def test_summary_of_a_hopeless_model(text_task):

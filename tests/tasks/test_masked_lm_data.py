@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax import predict
-from gmlp_flax.data import corpora, prepare
+from gmlp_flax.data import splits
 from gmlp_flax.data.embedded import embedded_text
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.selection import Selection
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data.text import corpora, prepare
+from gmlp_flax.data.text.selection import Selection
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import folder, loop
+from gmlp_flax.training import loop, run_folder
 from tests.data import writers
 from tests.training import tiny
 
@@ -69,7 +69,9 @@ def test_one_raw_text_is_cut_at_a_line(config, tmp_path):
     (tmp_path / "book.txt").write_text(text)
     config.data.train = str(tmp_path / "book.txt")
     found = task(config)
-    train, heldout = corpora.split_documents([text], config.data.heldout_share)
+    train, heldout = (
+        list(Selection(config.data.heldout_share, name).pick(iter([text]), whole=True)) for name in splits.SIDES
+    )
     assert train[0] + heldout[0] == text
     assert side(found, "train") == ids(found, train) and side(found, "heldout") == ids(found, heldout)
 
@@ -86,7 +88,7 @@ def test_one_split_alone_is_shared_out(config, shards):
     """What is trained on is not held out, though the split is called validation."""
     config.data.update(train=str(shards), split="validation")
     found = task(config)
-    share = [corpora.is_heldout(text, config.data.heldout_share) for text in LINES[60:]]
+    share = [splits.is_heldout(text, config.data.heldout_share) for text in LINES[60:]]
     assert 0 < sum(share) < 20
     assert side(found, "heldout") == ids(found, list(itertools.compress(LINES[60:], share)))
     assert side(found, "train") == ids(found, [t for t, held in zip(LINES[60:], share, strict=True) if not held])
@@ -100,10 +102,10 @@ def test_one_split_alone_is_shared_out(config, shards):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"split": "trian"}, "config.data.train: .*/shards' has no split 'trian': it has 'train', 'validation'; give"),
+        ({"split": "trian"}, "config.data.train: .*/shards' has no split 'trian': it has 'train', 'validation'; set"),
         ({"heldout_split": "test"}, "config.data.train: .*/shards' has no split 'test': it has 'train', 'validation'"),
-        ({"heldout_split": "train"}, r"the split 'train' \(config.data.heldout_split\) is part of the training text: set "
-                                     "config.data.split to another of train, validation"),
+        ({"heldout_split": "train"}, r"the split 'train' of '.*/shards' would be both trained on and held out; give "
+                                     r"two splits as config.data.split and heldout_split \(it has 'train', 'validation'\)"),
         ({"heldout": "elsewhere"}, "config.data.heldout: no text at 'elsewhere'"),
         ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, a file or a folder"),
     ],
@@ -136,7 +138,7 @@ def test_embedded_text_and_a_corpus(config, tmp_path):
 def both(tmp_path):
     """The two sides of a corpus, prepared with one tokenizer, and its flags of a raw run."""
     corpus = corpora.open_corpus(str(write_lines(tmp_path / "raw.jsonl", LINES)))
-    tokenizer = Tokenizer.train((t for t in LINES if not corpora.is_heldout(t, 0.2)), 320)
+    tokenizer = Tokenizer.train((t for t in LINES if not splits.is_heldout(t, 0.2)), 320)
     for name in ("train", "heldout"):
         prepare.prepare(corpus, tokenizer, tmp_path / name, selection=Selection(0.2, name), workers=1)
     return tmp_path
@@ -196,7 +198,7 @@ def test_documents_packing_trains(config, both):
     config.data.update(train=str(both / "train"), heldout=str(both / "heldout"), packing="documents")
     config.steps, config.log.every = 3, 1
     assert loop.train(config, str(both / "run"))["eval"]["loss"] < 7
-    found = folder.load(str(both / "run")).task
+    found = run_folder.load(str(both / "run")).task
     windows, separator = found.windows("train"), found.tokenizer.sep_id
     tokens = windows.windows(0, len(windows))
     assert windows.how == "documents" and ((tokens == separator).sum(1) == 1).all()
@@ -208,7 +210,7 @@ def test_windows_hold_each_token_of_a_side_once(config, tmp_path, packing):
     config.data.update(train=str(write_lines(tmp_path / "raw.jsonl", LINES)), packing=packing)
     found = task(config)
     for name in ("train", "heldout"):
-        texts = [text for text in LINES if corpora.is_heldout(text, 0.2) == (name == "heldout")]
+        texts = [text for text in LINES if splits.is_heldout(text, 0.2) == (name == "heldout")]
         inside = []
         for row in found.windows(name).windows(0, len(found.windows(name))).tolist():
             assert row[0] == found.tokenizer.cls_id and len(row) == config.model.length
@@ -345,9 +347,9 @@ def test_wordpiece_vocabulary(config, tmp_path):
     config.steps, config.model.vocab_size = 2, len(pieces)
     loop.train(config, str(tmp_path / "run"))
     (tmp_path / "run" / "tokenizer.model").unlink()  # It comes back from the checkpoint.
-    trained = folder.load(str(tmp_path / "run"))
+    trained = run_folder.load(str(tmp_path / "run"))
     assert (tmp_path / "run" / "tokenizer.model").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
     assert trained.task.tokenizer.encode("the more") == [pieces.index("the"), pieces.index("more")]
     assert trained.task.tokenizer.unk_id not in side(trained.task, "heldout")
-    (ranked,) = predict.fill(trained, "the [MASK] of", top=3)
+    ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=3)
     assert {name.strip() for name, _ in ranked} <= set(pieces) and len(ranked) == 3

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.config import ConfigError
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.tasks import mixing
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import partition, step
+from gmlp_flax.training import step
+from gmlp_flax.training.partition import Partition
 from tests.timm_modules import timm_module
 from tests.training import tiny
-
 
 
 def slow_outside(size, share, centre):
@@ -158,7 +158,7 @@ def test_pairs_are_the_same_however_the_batch_is_cut(task, batch):
     with jax.enable_x64(True):
         params = random_head(task)
         for microbatches in (1, 4):
-            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, task.mix(b, jax.random.key(2)), m, partition.make_mesh()))
+            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, task.mix(b, jax.random.key(2)), m, Partition.make()))
             found[microbatches] = jax.device_get(gradients(params, batch))
     (expected, sums), (grads, other) = found.values()
     assert other["accuracy"] == sums["accuracy"] and other["loss"][0] == pytest.approx(sums["loss"][0], rel=1e-6)
@@ -192,7 +192,7 @@ def test_as_timm(monkeypatch):
 
 
 def test_an_odd_microbatch_is_refused():
-    config = gmlp_config.default()
+    config = gmlp_config.default(task="image_classification")
     config.batch_size, config.optimizer.accumulate = 6, 2
     gmlp_config.validate(config)
     config.augment.cutmix = 1.0
@@ -210,7 +210,7 @@ def test_an_odd_microbatch_is_refused():
     ],
 )
 def test_values_that_make_no_sense(name, value, expected):
-    config = gmlp_config.default()
+    config = gmlp_config.default(task="image_classification")
     config.augment[name] = value
     with pytest.raises(ConfigError, match=f"^config.augment.{name} is {value!r}: expected {expected}$"):
         gmlp_config.validate(config)
@@ -220,22 +220,23 @@ DEVICES = """
 import jax
 
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import optimizer, partition, step
+from gmlp_flax.training import optimizer, step
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 config = tiny.image_config(remat="none", spatial_init_std=0.1)
 config.augment.update(mixup=0.8, cutmix=1.0, mixing="pair")
-task, mesh = ImageClassification(config, ""), partition.make_mesh()
-transformation = optimizer.make(config, task.shapes())
+task, partition = ImageClassification(config, ""), Partition.make()
+transformation = optimizer.make(config, task.shapes(), task.facts())
 state = jax.jit(
     lambda key: step.init_state(task, transformation, config, task.init(key)),
-    out_shardings=jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, config, mesh)),
+    out_shardings=jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, config, partition)),
 )(jax.random.key(0))
-train_step = step.make_train_step(task, transformation, mesh, config)
+train_step = step.make_train_step(task, transformation, partition, config)
 compiled, losses = None, []
 with task.train_batches(0, 0, 1) as batches:
     for _ in range(3):
-        batch = partition.put_batch(mesh, next(batches))
+        batch = partition.put_batch(next(batches))
         compiled = compiled or train_step.lower(state, batch).compile()
         state, window = compiled(state, batch)
         losses.append(float(window["loss"][0]))

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data import squad_metrics
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data.finetuning import squad_metrics
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.question_answering import QuestionAnswering
-from gmlp_flax.training import evaluation, partition
-from tests.data.squad_files import article, colours, entry, write
+from gmlp_flax.training import evaluation
+from gmlp_flax.training.partition import Partition
+from tests.data.finetuning.squad_files import article, colours, entry, write
 
 LENGTH = 48
 
@@ -100,7 +101,7 @@ def test_evaluation(task, params):
     found = {}
     for size in (27, 50):
         task.config.eval.batch_size = size
-        found[size] = evaluation.Evaluator(task, partition.make_mesh())(params)
+        found[size] = evaluation.Evaluator(task, Partition.make())(params)
     assert len(losses) % 27 and found[50][0] == pytest.approx(found[27][0], rel=1e-4)
     metrics, outputs = found[27]
     assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5) and metrics["windows"] == len(losses)
@@ -114,7 +115,7 @@ def test_evaluation(task, params):
 
 
 def test_files_give_the_metrics(task, params):
-    metrics, outputs = evaluation.Evaluator(task, partition.make_mesh())(params)
+    metrics, outputs = evaluation.Evaluator(task, Partition.make())(params)
     files = {name: json.loads(content) for name, content in task.prediction_files(outputs).items()}
     questions = task.windows("heldout").questions
     scored = squad_metrics.evaluate(questions, files["predictions.json"])
@@ -210,8 +211,8 @@ def test_what_is_reported(folder, tmp_path, capsys):
     ({"data.train": "none.json"}, "config.data.train: no text at 'none.json'"),
     ({"data.heldout": "none.json"}, "config.data.heldout: no text at 'none.json'"),
     ({"model.length": 15}, "config.model.length=15 has no room for a passage beside squad.max_query=12 tokens"),
-    ({"data.heldout_share": 0.001}, "config.data.train: .* none of its 8 article(s) is on the side 'heldout'"),
-    ({"data.train": "v2.0.json"}, "no answer, as v2.0 has such; set config.squad.version=v2.0"),
+    ({"data.heldout_share": 0.001}, "config.data.train: .* the 8 article(s) of .* leave nothing on the side 'heldout'"),
+    ({"data.train": "v2.0.json"}, "no answer, which only v2.0 allows; set config.squad.version=v2.0"),
 ])
 def test_bad_input_is_one_line(folder, keys, message):
     task = make(folder)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.sentence_tasks import TASKS
-from gmlp_flax.data.tokenizer import Tokenizer
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
 from gmlp_flax.tasks import text_classification
 from gmlp_flax.tasks.text_classification import TextClassification
 from gmlp_flax.training.evaluation import Evaluator
-from gmlp_flax.training.partition import make_mesh
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 PAIRS = "index\tsentence1\tsentence2\tlabel\n"
@@ -41,8 +41,8 @@ def rows(labels, start=0) -> str:
 
 
 def config(vocabulary, train, task="rte", **data):
-    options = gmlp_config.default()
-    options.task, options.glue.task, options.batch_size = "text_classification", task, 8
+    options = gmlp_config.default(task="text_classification")
+    options.glue.task, options.batch_size = task, 8
     options.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.5,
                          mask_padding=True, pool="cls")
     options.data.update(train=str(train), tokenizer=vocabulary, **data)
@@ -56,7 +56,7 @@ def glue_folder(folder, **files):
 
 
 def rte(folder):
-    names = TASKS["rte"].labels
+    names = GLUE_TASKS["rte"].labels
     dev = PAIRS + rows([names[i % 3 == 0] for i in range(21)], 100)
     return glue_folder(folder, train=PAIRS + rows([names[i % 2] for i in range(30)]), dev=dev)
 
@@ -158,7 +158,7 @@ def test_loss(task, params):
 @pytest.mark.parametrize("batch_size", [8, 21, 64])
 def test_every_example_counts_once(task, params, batch_size):
     task.config.eval.batch_size = batch_size
-    metrics, outputs = Evaluator(task, make_mesh())(params)
+    metrics, outputs = Evaluator(task, Partition.make())(params)
     logits, labels = logits_of(task, params), task.examples("heldout").columns["label"]
     assert metrics["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == labels)) and metrics["examples"] == 21
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(21), labels]
@@ -185,11 +185,11 @@ def test_the_files_of_rte(task):
 
 
 def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
-    labels = TASKS["mnli"].labels
+    labels = GLUE_TASKS["mnli"].labels
     matched, mismatched = (MNLI + rows([labels[i % 3] for i in range(size)]) for size in (10, 7))
     glue_folder(tmp_path, train=MNLI + rows(labels), dev_matched=matched, dev_mismatched=mismatched)
     task = TextClassification(config(vocabulary, tmp_path, "mnli"), str(tmp_path))
-    metrics, outputs = Evaluator(task, make_mesh())(undecided(task))
+    metrics, outputs = Evaluator(task, Partition.make())(undecided(task))
     hits = outputs["label"] == [*(i % 3 for i in range(10)), *(i % 3 for i in range(7))]
     assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
     assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
@@ -209,7 +209,7 @@ def test_scores_beside_accuracy(vocabulary, tmp_path, name):
     }[name]
     options = config(vocabulary, glue_folder(tmp_path, train=content, dev=content), name)
     task = TextClassification(options, str(tmp_path))
-    metrics, outputs = Evaluator(task, make_mesh())(undecided(task))
+    metrics, outputs = Evaluator(task, Partition.make())(undecided(task))
     labels, predicted = np.arange(20) % 2, outputs["label"]
     assert 0 < predicted.sum() < 20 and {*task.evaluated, "examples"} == set(metrics)
     if name == "cola":
@@ -218,7 +218,7 @@ def test_scores_beside_accuracy(vocabulary, tmp_path, name):
         right = (labels & predicted).sum()
         precision, recall = right / predicted.sum(), right / labels.sum()
         assert metrics["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
-    written = task.prediction_files(outputs)[TASKS[name].submission[0]]
+    written = task.prediction_files(outputs)[GLUE_TASKS[name].submission[0]]
     assert written.startswith(b"index\tprediction\n0\t%d\n1\t%d\n" % tuple(predicted[:2]))
 
 
@@ -239,7 +239,7 @@ def test_a_test_set(vocabulary, tmp_path):
     """Without labels there are predictions and no metrics."""
     folder = glue_folder(rte(tmp_path), test="index\tsentence1\tsentence2\n0\tthe\ta\n1\tof\tto\n")
     task = TextClassification(config(vocabulary, folder, heldout_split="test"), str(tmp_path))
-    metrics, outputs = Evaluator(task, make_mesh())(task.init(jax.random.key(0)))
+    metrics, outputs = Evaluator(task, Partition.make())(task.init(jax.random.key(0)))
     assert metrics == {"examples": 2, "unlabelled": 2}
     assert task.prediction_files(outputs)["RTE.tsv"].count(b"entailment\n") == 2
 
@@ -269,7 +269,7 @@ def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
     ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, or tfds:glue/NAME"),
     ({"train": "embedded"}, "config.data.train: no text at 'embedded': expected a file or a folder"),
     ({"heldout": "nowhere.tsv"}, "config.data.heldout: no text at 'nowhere.tsv'"),
-    ({"split": "trian"}, "has no split 'trian': it has 'validation', 'train'; give another split"),
+    ({"split": "trian"}, "has no split 'trian': it has 'validation', 'train'; set split"),
 ])
 def test_errors_name_the_key(vocabulary, tmp_path, keys, words):
     options = config(vocabulary, rte(tmp_path))

@@ -5,7 +5,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import partition
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 
@@ -15,8 +15,8 @@ def config():
 
 
 @pytest.fixture(scope="session")
-def mesh():
-    return partition.make_mesh()
+def partition():
+    return Partition.make()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Trains a tiny model on 8 fake devices under every mesh and saves what came out: python many_devices.py FOLDER OUT.npz"""
+"""Trains a tiny model on 8 fake devices under every mesh and saves the results: python many_devices.py FOLDER OUT.npz"""
 
 import json
 import sys
@@ -7,8 +7,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import checkpoint, dry_run, evaluation, optimizer, partition, step
+from gmlp_flax.training import checkpoint, evaluation, optimizer, step
+from gmlp_flax.training.partition import AXES, Partition
 from gmlp_flax.training.state import path_name
 from tests.training import tiny
 
@@ -17,62 +19,62 @@ STEPS = 2
 
 
 def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
-    """aMLP of 3 layers with all that a mesh could disturb: microbatches, dropout, stochastic depth, a running mean."""
+    """aMLP of 3 layers with everything that a mesh could change: microbatches, dropout, stochastic depth, a running mean."""
     config = tiny.text_config(folder, d_attn=4, dropout=0.1, attention_dropout=0.1, survival=0.8, dtype=dtype)
     config.batch_size = 16
     config.model.update(layers=3, d_model=16, d_ffn=64, length=TOKENS)
     config.optimizer.update(accumulate=2, ema=0.9)
-    config.mesh.update(dict(zip(partition.AXES, sizes, strict=True)))
+    config.mesh.update(dict(zip(AXES, sizes, strict=True)))
     return config
 
 
-class Run:
-    """One mesh over the first devices, as many as it needs."""
+class Training:
+    """Training under one mesh, on as many devices as the mesh needs."""
 
     def __init__(self, folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
         self.config = make_config(folder, sizes, dtype)
         self.task = MaskedLanguageModeling(self.config, str(folder))
-        self.mesh = partition.make_mesh(self.config.mesh, jax.devices()[: int(np.prod(sizes))])
-        self.optimizer = optimizer.make(self.config, self.task.shapes())
-        partition.check_parameters(self.task.shapes(), self.mesh)
-        self.template = step.describe_state(self.task, self.optimizer, self.config, self.mesh)
+        self.partition = Partition.make(self.config.mesh, jax.devices()[: int(np.prod(sizes))])
+        self.optimizer = optimizer.make(self.config, self.task.shapes(), self.task.facts())
+        self.partition.for_model(self.task.facts()).check_parameters(self.task.shapes())
+        self.template = step.describe_state(self.task, self.optimizer, self.config, self.partition)
 
     def train(self):
-        """The state after a few steps, the sums of the window, and the compiled step, which takes no other shardings."""
+        """The state after a few steps, the sums of the window, and the text of the compiled step."""
         fresh = jax.jit(
             lambda key: step.init_state(self.task, self.optimizer, self.config, self.task.init(key)),
             out_shardings=jax.tree.map(lambda x: x.sharding, self.template),
         )
         state = fresh(jax.random.key(0))
-        train_step = step.make_train_step(self.task, self.optimizer, self.mesh, self.config)
-        train_step = train_step.lower(state, dry_run.batch_shapes(self.config, self.mesh)).compile()
-        with self.task.train_batches(0, *partition.host_share(self.mesh)) as batches:
+        train_step = step.make_train_step(self.task, self.optimizer, self.partition, self.config)
+        train_step = train_step.lower(state, dry_run.batch_shapes(self.config, self.partition)).compile()
+        with self.task.train_batches(0, *self.partition.host_share()) as batches:
             for _ in range(STEPS):
-                state, window = train_step(state, partition.put_batch(self.mesh, next(batches)))
-        if self.mesh.size > 1:
+                state, window = train_step(state, self.partition.put_batch(next(batches)))
+        if self.partition.mesh.size > 1:
             spread = [len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state)]
-            assert set(spread) == {self.mesh.size}, "a leaf of the state sits on fewer devices"
+            assert set(spread) == {self.partition.mesh.size}, "a leaf of the state sits on fewer devices"
         return state, window, train_step.as_text()
 
     def results(self, state, window) -> dict[str, np.ndarray]:
         """Parameters, mean and moments, the window, and the held-out metrics, by path."""
-        metrics, _ = evaluation.Evaluator(self.task, self.mesh)(state.params, state.ema)
+        metrics, _ = evaluation.Evaluator(self.task, self.partition)(state.params, state.ema)
         flat = jax.tree_util.tree_leaves_with_path((state, window))
         return {path_name(path): np.asarray(value) for path, value in flat} | metrics
 
 
-# Data, fsdp, tensor: one device, and every choice of axes in use.
+# Sizes of data, fsdp and tensor: one device, and every choice of axes.
 MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (1, 2, 4), (2, 2, 2))
 
 
 def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
-    """Whether a state saved under one mesh comes back bit for bit under three others."""
+    """Whether a state saved under one mesh is restored bit for bit under three others."""
     checkpoints = checkpoint.Checkpoints(where)
     checkpoints.save(STEPS, state, None)
     checkpoints.wait()
     expected, same = jax.device_get(state), True
     for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
-        restored = checkpoints.restore(STEPS, Run(folder, sizes).template)
+        restored = checkpoints.restore(STEPS, Training(folder, sizes).template)
         for x, y in zip(jax.tree.leaves(jax.device_get(restored)), jax.tree.leaves(expected), strict=True):
             same &= np.array_equal(x, y)
     checkpoints.close()
@@ -82,16 +84,16 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
 def main(folder: str, out: str) -> None:
     root, arrays, programs = Path(folder), {}, {}
     for sizes in MESHES:
-        run = Run(root, sizes)
-        state, window, programs[str(sizes)] = run.train()
-        arrays |= {f"{'x'.join(map(str, sizes))}:{name}": x for name, x in run.results(state, window).items()}
+        training = Training(root, sizes)
+        state, window, programs[str(sizes)] = training.train()
+        arrays |= {f"{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(state, window).items()}
         if sizes == (2, 2, 2):
             assert moved_to_other_meshes(root, state, str(root / "checkpoints"))
     for sizes in ((1, 1, 1), (2, 2, 2)):
-        run = Run(root, sizes, "bfloat16")
-        arrays |= {f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in run.results(*run.train()[:2]).items()}
-    mesh, x = partition.make_mesh(), jax.random.normal(jax.random.key(0), (16, 3))
-    sums = [jax.jit(checkpoint.checksum)(jax.device_put(x, s)) for s in (partition.over_batch(mesh), jax.devices()[0])]
+        training = Training(root, sizes, "bfloat16")
+        arrays |= {f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(*training.train()[:2]).items()}
+    partition, x = Partition.make(), jax.random.normal(jax.random.key(0), (16, 3))
+    sums = [jax.jit(checkpoint.checksum)(jax.device_put(x, s)) for s in (partition.over_batch, jax.devices()[0])]
     np.savez(out, checksums=np.array(sums), **arrays)
     (root / "programs.json").write_text(json.dumps(programs))
 

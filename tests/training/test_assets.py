@@ -1,4 +1,4 @@
-"""Files that checkpoints carry: kept to the byte, believed only with their checksum, and required to be the run's."""
+"""Files in checkpoints: kept to the byte, verified by a checksum, and required to be the same as the run's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config
-from gmlp_flax.data.errors import DataError
-from gmlp_flax.data.tokenizer import Tokenizer
-from gmlp_flax.training import assets, folder, loop, partition
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.training import assets, loop, run_folder
 from gmlp_flax.training.checkpoint import Checkpoints, Damaged
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 contents = st.dictionaries(st.text(min_size=1), st.binary())
@@ -52,7 +52,7 @@ def test_any_flipped_bit_is_told(files, data):
 
 def test_other_files_are_refused():
     then, now = b"one vocabulary", b"another"
-    assets.require_same({"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3")  # what only one side has is no matter
+    assets.require_same({"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3")  # a file that only one side has is allowed
     with pytest.raises(RunError) as caught:
         assets.require_same({"a": then}, {"a": now}, "there/3")
     message = str(caught.value)
@@ -62,13 +62,13 @@ def test_other_files_are_refused():
 
 @pytest.fixture
 def saved(tmp_path):
-    """Checkpoints 1 and 2 of a number, which carry 100 KB that do not compress."""
+    """Checkpoints 1 and 2 of a number, with a file of 100 KB that cannot be compressed."""
     content = np.random.default_rng(0).bytes(100_000)
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"), keep=3, files={"vocabulary": content})
     for step in (1, 2):
         checkpoints.save(step, {"x": jnp.float32(step)}, None)
         checkpoints.wait()
-    yield checkpoints, content, partition.describe({"x": jax.ShapeDtypeStruct((), jnp.float32)}, partition.make_mesh())
+    yield checkpoints, content, Partition.make().describe({"x": jax.ShapeDtypeStruct((), jnp.float32)})
     checkpoints.close()
 
 
@@ -96,7 +96,7 @@ def test_restore_with_another_file(saved, tmp_path):
     checkpoints.files = {"vocabulary": b"another"}
     with pytest.raises(RunError, match=f"^the checkpoint {tmp_path}/checkpoints/2 was trained with another vocabulary "):
         checkpoints.restore_newest(template)
-    assert checkpoints.steps() == [1, 2]  # Another file is no damage: nothing is put aside.
+    assert checkpoints.steps() == [1, 2]  # another file is not damage: nothing is put aside
 
 
 def other_tokenizer() -> bytes:
@@ -106,7 +106,7 @@ def other_tokenizer() -> bytes:
 
 @pytest.fixture
 def run(text_run, tmp_path):
-    """A finished run to tamper with."""
+    """A copy of a finished run, to change."""
     return shutil.copytree(text_run, tmp_path / "run")
 
 
@@ -135,18 +135,18 @@ def test_missing_vocabulary_is_written_back(run):
     path = run / "tokenizer.model"
     own = path.read_bytes()
     path.unlink()
-    assert folder.load(str(run)).task.tokenizer.model == own == path.read_bytes()
+    assert run_folder.load(str(run)).task.tokenizer.model == own == path.read_bytes()
 
 
 def test_damaged_vocabulary_in_the_run_folder(run):
     path = run / "tokenizer.model"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DataError, match=f"^{path}: damaged or not a SentencePiece model"):
-        folder.load(str(run))
+        run_folder.load(str(run))
 
 
 def test_files_are_written_whole(run, monkeypatch):
-    """A kill while the run folder's files are written again must not cost the vocabulary."""
+    """A kill while the files of the run folder are rewritten must not lose the vocabulary."""
     before = (run / "tokenizer.model").read_bytes()
 
     class Killed(BaseException):
@@ -157,7 +157,7 @@ def test_files_are_written_whole(run, monkeypatch):
 
     monkeypatch.setattr("os.replace", die)
     with pytest.raises(Killed):
-        folder.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
+        run_folder.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
     assert (run / "tokenizer.model").read_bytes() == before
 
 
@@ -180,9 +180,9 @@ def test_classes_in_another_order(image_run, tmp_path):
     own = path.read_bytes()
     path.write_text(json.dumps(json.loads(own)[::-1]))
     with pytest.raises(RunError, match=rf"was trained with another classes.json \({digest(own)}\)"):
-        folder.load(str(run))
+        run_folder.load(str(run))
     with pytest.raises(DataError, match=f"has 10 classes which differ from those of {path}"):
         loop.train(config.load(str(run / "config.json")), str(run))
     path.unlink()
-    assert folder.load(str(run)).task.classes == tuple(json.loads(own))
+    assert run_folder.load(str(run)).task.classes == tuple(json.loads(own))
     assert path.read_bytes() == own

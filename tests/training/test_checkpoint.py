@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.training import checkpoint, optimizer, partition, step
+from gmlp_flax.errors import RunError
+from gmlp_flax.training import checkpoint, optimizer, step
 from gmlp_flax.training.checkpoint import Checkpoints, checksum, require_fit
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
-# Of reads that Orbax abandons when another one fails.
+# Warnings about reads that Orbax abandons when another one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 TYPES = {"float32": np.uint32, "bfloat16": np.uint16, "int32": np.uint32, "uint16": np.uint16}
@@ -56,7 +57,7 @@ def test_checksum_of_bits_that_compare_equal():
 
 
 class Wide(tiny.Line):
-    """Orbax keeps arrays below 1 KB inside its index, where damage is noticed: this one is above."""
+    """Orbax keeps arrays below 1 KB inside its index, where damage is noticed. This array is larger."""
 
     def init(self, key):
         return {"line": {"kernel": jax.random.normal(key, (1000,)), "bias": jnp.zeros(())}}
@@ -67,19 +68,19 @@ class Folder:
 
     def __init__(self, root: Path, config):
         config.optimizer.ema = 0.9
-        self.root, self.task, self.mesh = root, Wide(config, ""), partition.make_mesh()
-        self.optimizer = optimizer.make(config, self.task.shapes())
+        self.root, self.task = root, Wide(config, "")
+        self.optimizer = optimizer.make(config, self.task.shapes(), self.task.facts())
         self.make = jax.jit(
             lambda seed: step.init_state(self.task, self.optimizer, config, self.task.init(jax.random.key(seed)))
         )
-        self.template = partition.describe(jax.eval_shape(self.make, 0), self.mesh)
+        self.template = Partition.make().describe(jax.eval_shape(self.make, 0))
         self.log: list[str] = []
 
     def open(self, **options) -> Checkpoints:
         return Checkpoints(str(self.root / "checkpoints"), **{"keep": 3, **options})
 
     def state(self, number: int):
-        """Different everywhere for each number."""
+        """A state that differs in every element for each number."""
         return jax.tree.map(lambda x: x + jnp.array(number, x.dtype), self.make(number))
 
     def save(self, *steps: int, metrics=None, **options) -> list[int]:
@@ -100,7 +101,7 @@ class Folder:
             checkpoints.close()
 
     def assert_newest(self, number: int | None = None) -> None:
-        """That the newest good checkpoint is this one, or whichever, and holds what was saved then."""
+        """Asserts that the newest good checkpoint (of this step, if given) holds the state that was saved."""
         found, state = self.newest()
         assert number in (found, None)
         assert jax.tree.structure(state) == jax.tree.structure(self.template)
@@ -169,7 +170,7 @@ def test_best_may_be_the_most(folder):
 
 
 def test_flipped_byte_in_array_data(two):
-    """Orbax restores most flipped bits without a word: only our checksum notices them."""
+    """Orbax restores most flipped bits without an error: only our checksum notices them."""
     rng, messages = np.random.default_rng(0), []
     original = two.data_file(5).read_bytes()
     for _ in range(6):
@@ -195,7 +196,7 @@ def test_damaged_file(two, name, damage):
     else:
         os.truncate(path, path.stat().st_size // 2 if damage == "half" else 0)
     if (name, damage) == ("metrics", "gone"):
-        two.assert_newest(5)  # As good as no evaluation at this step.
+        two.assert_newest(5)  # it counts as a step without an evaluation
         return
     two.assert_newest(3)
     assert len(two.log) == 1 and f"{two.root}/checkpoints/5" in two.log[0] and "put aside" in two.log[0]
@@ -204,7 +205,7 @@ def test_damaged_file(two, name, damage):
 
 @pytest.mark.slow
 def test_any_flipped_byte_never_gives_another_state(two):
-    """Either the files that it hit do not matter, or the checkpoint before is taken."""
+    """Either the damaged bytes do not matter, or the checkpoint before is restored."""
     rng, pristine = np.random.default_rng(1), two.root / "pristine"
     shutil.copytree(two.root / "checkpoints", pristine)
     for path in two.files(5):

@@ -1,4 +1,4 @@
-"""An evaluation counts every example once, or says so."""
+"""An evaluation counts every example once, or fails."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import pytest
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.tasks.base import weighted
-from gmlp_flax.training import evaluation, folder, partition
+from gmlp_flax.training import evaluation, run_folder
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 
 def test_batch_size_changes_nothing(text_run):
-    trained = folder.load(str(text_run))
-    expected, _ = evaluation.Evaluator(trained.task, trained.mesh)(trained.params)
+    trained = run_folder.load(str(text_run))
+    expected, _ = evaluation.Evaluator(trained.task, trained.partition)(trained.params)
     trained.config.eval.batch_size = 7
-    found, outputs = evaluation.Evaluator(trained.task, trained.mesh)(trained.params)
+    found, outputs = evaluation.Evaluator(trained.task, trained.partition)(trained.params)
     assert outputs == {}
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -24,20 +25,20 @@ def test_batch_size_changes_nothing(text_run):
 
 
 def test_a_lost_example_is_noticed(text_run, monkeypatch):
-    trained = folder.load(str(text_run))
+    trained = run_folder.load(str(text_run))
     monkeypatch.setattr(trained.task, "evaluation_examples", lambda: 1)
     with pytest.raises(AssertionError, match=r"evaluation counted \d+ examples of 1"):
-        evaluation.Evaluator(trained.task, trained.mesh)(trained.params)
+        evaluation.Evaluator(trained.task, trained.partition)(trained.params)
 
 
 def test_ema_names(image_run):
-    trained = folder.load(str(image_run))
-    metrics, _ = evaluation.Evaluator(trained.task, partition.make_mesh())(trained.params, trained.params)
+    trained = run_folder.load(str(image_run))
+    metrics, _ = evaluation.Evaluator(trained.task, Partition.make())(trained.params, trained.params)
     assert all(metrics[f"ema_{name}"] == metrics[name] for name in ("top1", "top5", "loss", "examples"))
 
 
 class Echo(tiny.Line):
-    """Outputs what it reads."""
+    """A task whose outputs are its inputs."""
 
     def evaluation_batches(self, host, hosts):
         source = [{"x": np.float32(3 * index % 7), "index": np.int32(6 - index)} for index in range(7)]
@@ -54,8 +55,8 @@ class Echo(tiny.Line):
         return {"rows": len(outputs["pair"])}
 
 
-def test_outputs_come_in_the_examples_order_without_padding(config, mesh):
-    evaluator = evaluation.Evaluator(Echo(config, ""), mesh)
+def test_outputs_come_in_the_examples_order_without_padding(config, partition):
+    evaluator = evaluation.Evaluator(Echo(config, ""), partition)
     metrics, outputs = evaluator({})
     assert evaluator._step._cache_size() == 1
     assert metrics == {"rows": 7}

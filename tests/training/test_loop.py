@@ -1,4 +1,4 @@
-"""What a finished run says of itself."""
+"""Whole runs: their files, resuming, compilation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_finished_run_does_not_train_again(text_run, tmp_path):
 
 
 def test_the_step_is_compiled_once_in_a_run_and_in_its_resumption(tmp_path, monkeypatch):
-    """Not again because its state comes from somewhere else than a step."""
+    """It is not compiled again for a state that comes from initialization or from a checkpoint."""
     made, make = [], step.make_train_step
     monkeypatch.setattr(step, "make_train_step", lambda *given: made.append(make(*given)) or made[-1])
     options = small_text_config(tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Fake CPU devices: their number is fixed before JAX starts, so they have a process of their own."""
+"""Fake CPU devices. Their number is fixed before JAX starts, so they need a process of their own."""
 
 import collections
 import json
@@ -48,7 +48,7 @@ def test_a_mesh_changes_nothing_but_rounding(results, sizes):
     assert found.keys() == expected.keys() and len(found) > 60
     assert found["predictions"] == expected["predictions"] and found["examples"] == expected["examples"]
     for name in found:
-        # Adam divides by the root of a second moment: where that is rounding itself, so is the step.
+        # Adam divides by the root of a second moment: if that is only rounding, so is the step.
         tolerance = {"rtol": 1e-4, "atol": 2e-5} if name.startswith(("0/params", "0/ema")) else {"rtol": 2e-5, "atol": 2e-6}
         np.testing.assert_allclose(found[name], expected[name], err_msg=name, **tolerance)
 
@@ -64,7 +64,7 @@ def test_checksum_does_not_depend_on_sharding(results):
 
 
 def collectives(folder, *sizes) -> list[tuple[str, bool, list[tuple[int, ...]]]]:
-    """Those of a compiled step: kind, whether inside a loop, shapes of what comes out."""
+    """The collectives of a compiled step: kind, whether inside a loop, and shapes of the results."""
     program, found, entry = json.loads((folder / "programs.json").read_text())[str(sizes)], [], False
     for line in program.splitlines():
         if line and not line.startswith(" "):
@@ -77,20 +77,20 @@ def collectives(folder, *sizes) -> list[tuple[str, bool, list[tuple[int, ...]]]]
 
 
 def test_data_parallel_steps_add_up_gradients_once(folder):
-    """Not in each layer nor in each of the two microbatches: one all-reduce holds every gradient and every sum."""
+    """Not in each layer or microbatch: a single all-reduce holds every gradient and every sum."""
     (kind, in_loop, shapes), = collectives(folder, 8, 1, 1)
     assert kind == "all-reduce" and not in_loop
     assert (LAYERS, D_MODEL, 2 * CHANNELS) in shapes and (LAYERS, CHANNELS, D_MODEL) in shapes
 
 
 def test_fsdp_gathers_each_kernel_once_forward_and_once_backward(folder):
-    """Kernels alone are gathered in the loops over layers, and no activations: nothing with tokens and channels."""
+    """Only kernels are gathered in the loops over layers. No activations are: no array with tokens and channels."""
     in_loop = [(kind, shapes) for kind, inside, shapes in collectives(folder, 1, 8, 1) if inside]
     gathered = collections.Counter(
         tuple(sorted(shape)) for kind, shapes in in_loop if kind == "all-gather" for shape in shapes
     )
-    # Both halves of U, and V: three kernels of one shape, each forward and backward; and tiny attention's two. The
-    # random numbers that choose what to mask are gathered for their sorting.
+    # Three kernels of one shape (both halves of U, and V), each forward and backward, and the two of tiny attention.
+    # The random numbers that choose the masked tokens are gathered too, to be sorted.
     masks = (BATCH // 2, TOKENS)
     kernels = {shape: count for shape, count in gathered.items() if BATCH // 2 not in shape}
     assert kernels == {(D_MODEL, CHANNELS): 6, (12, D_MODEL): 2, (4, CHANNELS): 2}, gathered
@@ -99,9 +99,9 @@ def test_fsdp_gathers_each_kernel_once_forward_and_once_backward(folder):
 
 
 def test_tensor_parallel_gates_exchange_no_channels(folder):
-    """What has an axis of tokens is added up and never moved: blocks' outputs [batch, n, d_model], the sums of norms
+    """Arrays with a token axis are only added up: blocks' outputs [batch, n, d_model], the sums of norms
     [batch, n], what tiny attention hands to the gate [batch, n, d_attn], and the gradients of W [n, n] and b [n].
-    Nothing holds a gate's channels."""
+    None has the channels of a gate."""
     found = [(kind, shape) for kind, _, shapes in collectives(folder, 1, 1, 8) for shape in shapes if TOKENS in shape]
     assert {kind for kind, _ in found} == {"all-reduce"}
     each = BATCH // 2  # a microbatch

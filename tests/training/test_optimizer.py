@@ -6,9 +6,10 @@ import numpy as np
 import optax
 import pytest
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.training import optimizer
-from gmlp_flax.training.errors import RunError
 from gmlp_flax.training.state import path_name
+from tests.training import tiny
 
 
 def flat(tree):
@@ -18,7 +19,7 @@ def flat(tree):
 @pytest.mark.parametrize("name", ["text_task", "image_task"])
 def test_decay_leaves_out_norms_and_biases(name, request):
     task = request.getfixturevalue(name)
-    mask = flat(optimizer.decayed(task.shapes()))
+    mask = flat(optimizer.decayed(task.shapes(), task.facts()))
     decayed = {path for path, touched in mask.items() if touched}
     last = {path.rpartition("/")[2] for path in decayed}
     assert last == {"text_task": {"embedding", "kernel", "taps"}, "image_task": {"kernel", "weight"}}[name]
@@ -59,7 +60,7 @@ def adamw(params, gradients, options, rate):
 def test_two_steps_against_numpy(config, clip):
     config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, clip=clip, weight_decay=0.3, eps=1e-3, b2=0.98)
     params, gradients, exact, exact_gradients = line()
-    transformation = optimizer.make(config, params)
+    transformation = optimizer.make(config, params, tiny.LINE_FACTS)
     state = transformation.init(params)
     for g in gradients:
         updates, state = transformation.update(g, state, params)
@@ -71,7 +72,7 @@ def test_two_steps_against_numpy(config, clip):
 def test_frozen_parameters_stay_bit_identical(config, text_task):
     config.optimizer.freeze = ("/spatial/", "^embedding$")
     params = text_task.init(jax.random.key(0))
-    transformation = optimizer.make(config, text_task.shapes())
+    transformation = optimizer.make(config, text_task.shapes(), text_task.facts())
     gradients = jax.tree.map(jnp.ones_like, params)
     updates, _ = jax.jit(transformation.update)(gradients, transformation.init(params), params)
     before, after = flat(params), flat(optax.apply_updates(params, updates))
@@ -81,11 +82,11 @@ def test_frozen_parameters_stay_bit_identical(config, text_task):
 
 
 def test_frozen_parameters_do_not_count_for_clipping(config):
-    """The norm that is clipped is that of the gradients which are used."""
+    """Clipping uses the norm of the gradients of the trained parameters only."""
     config.optimizer.update(freeze=("bias",), learning_rate=0.1, schedule="constant", warmup=0, clip=5.0, weight_decay=0.0)
     config.optimizer.update(eps=1.0)
     params, gradients, exact, exact_gradients = line()
-    transformation = optimizer.make(config, params)
+    transformation = optimizer.make(config, params, tiny.LINE_FACTS)
     updates, _ = transformation.update(gradients[0], transformation.init(params), params)
     kernel = {"kernel": exact["line"]["kernel"]}
     expected = adamw(kernel, [{"kernel": exact_gradients[0]["line"]["kernel"]}], config.optimizer, 0.1)["kernel"]
@@ -95,4 +96,22 @@ def test_frozen_parameters_do_not_count_for_clipping(config):
 def test_pattern_that_matches_nothing(config, text_task):
     config.optimizer.freeze = ("/spatial/", "/spatail/")
     with pytest.raises(RunError, match=r"^config.optimizer.freeze: '/spatail/' matches no parameter, e.g. \S+$"):
-        optimizer.make(config, text_task.shapes())
+        optimizer.make(config, text_task.shapes(), text_task.facts())
+
+
+@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
+    config.optimizer.update(name=name, learning_rate=0.01, schedule="constant", warmup=0, clip=0.0, weight_decay=0.0)
+    params, gradients, _, _ = line()
+    still = jax.tree.map(jnp.zeros_like, gradients[0])
+
+    def moved(gradient):
+        transformation = optimizer.make(config, params, tiny.LINE_FACTS)
+        return transformation.update(gradient, transformation.init(params), params)[0]["line"]
+
+    step = moved(gradients[0])
+    assert float(jnp.vdot(step["kernel"], gradients[0]["line"]["kernel"])) < 0 and float(step["bias"]) < 0
+    assert not np.any(moved(still)["kernel"])
+    config.optimizer.weight_decay = 0.5
+    decay = moved(still)
+    assert float(jnp.vdot(decay["kernel"], params["line"]["kernel"])) < 0 and float(decay["bias"]) == 0

@@ -4,18 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.training import dry_run, optimizer, partition, step
-from gmlp_flax.training.errors import RunError
+from gmlp_flax import tasks
+from gmlp_flax.errors import RunError
+from gmlp_flax.models.parameters import Facts
+from gmlp_flax.training import optimizer, step
+from gmlp_flax.training.partition import AXES, Partition, axis_sizes, parse_rules
 
 ONE_EACH = {"data": -1, "fsdp": 1, "tensor": 1, "slices": 1}
 
 
-def sized(data, fsdp, tensor):
-    """What `check_...` and rules read of a mesh of so many devices."""
-    return types.SimpleNamespace(shape={"data": data, "fsdp": fsdp, "tensor": tensor})
+def sized(data, fsdp, tensor, rules=()):
+    """A partition over devices that do not exist."""
+    return Partition(AbstractMesh((data, fsdp, tensor), AXES), rules)
 
 
 @pytest.mark.parametrize(
@@ -28,12 +31,12 @@ def sized(data, fsdp, tensor):
 )
 def test_uneven_batch_is_refused_with_sizes_that_would_do(batch_size, microbatches, devices, advice):
     with pytest.raises(RunError) as caught:
-        partition.check_batch(batch_size, microbatches, "batch", sized(1, devices, 3))
+        sized(1, devices, 3).check_batch(batch_size, microbatches, "batch")
     assert str(caught.value) == advice
 
 
 def test_even_batch_passes():
-    partition.check_batch(16, 4, "batch", sized(2, 2, 8))
+    sized(2, 2, 8).check_batch(16, 4, "batch")
 
 
 @pytest.mark.parametrize(("sizes", "devices", "expected"), [
@@ -41,7 +44,7 @@ def test_even_batch_passes():
     ({"data": 2, "fsdp": 2, "tensor": 2}, 8, (2, 2, 2)),
 ])
 def test_axis_sizes(sizes, devices, expected):
-    assert partition.axis_sizes(ONE_EACH | sizes, devices) == expected
+    assert axis_sizes(ONE_EACH | sizes, devices) == expected
 
 
 @pytest.mark.parametrize(("sizes", "message"), [
@@ -53,31 +56,32 @@ def test_axis_sizes(sizes, devices, expected):
 ])
 def test_sizes_that_make_no_mesh(sizes, message):
     with pytest.raises(RunError, match=message):
-        partition.axis_sizes(ONE_EACH | sizes, 8)
+        axis_sizes(ONE_EACH | sizes, 8)
 
 
 NAMES = ("gmlp_36", "amlp_36", "bert", "bert_rel", "mixer", "additive")
-PICTURES = ("gmlp_s", "gmlp_s_cls", "resmlp_s12", "ff_tiny", "vit_b16", "mixer_b16")
+IMAGES = ("gmlp_s", "gmlp_s_cls", "resmlp_s12", "ff_tiny", "vit_b16", "mixer_b16")
 
 
 @pytest.mark.parametrize(("file", "name"), [
-    *(("c4_ablation", name) for name in NAMES), *(("imagenet", name) for name in PICTURES),
+    *(("c4_ablation", name) for name in NAMES), *(("imagenet", name) for name in IMAGES),
 ])
 def test_rules_cover_every_parameter_of_every_block(file, name):
-    """And cut all that is large: more than 90 % of each model is cut by fsdp."""
-    shapes = dry_run.dataless_task(gmlp_config.from_file(f"configs/{file}.py", name)).shapes()
-    partition.check_parameters(shapes, sized(1, 4, 1))
-    mesh = partition.make_mesh()
-    leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes, mesh))
+    """And fsdp splits at least 90 % of the elements of each model."""
+    options = gmlp_config.from_file(f"configs/{file}.py", name)
+    task = tasks.find(options.task).without_data(options)
+    shapes, partition = task.shapes(), Partition.make().for_model(task.facts())
+    sized(1, 4, 1).for_model(task.facts()).check_parameters(shapes)
+    leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes))
     cut = sum(leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec)
     assert cut >= 0.9 * sum(leaf.size for leaf in leaves[0])
 
 
-def test_what_the_optimizer_keeps_lies_as_its_parameter(config, mesh):
+def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
     config.optimizer.ema = 0.9
-    task = dry_run.dataless_task(config)
-    transformation = optimizer.make(config, task.shapes())
-    state = step.describe_state(task, transformation, config, mesh)
+    task = tasks.find(config.task).without_data(config)
+    transformation = optimizer.make(config, task.shapes(), task.facts())
+    state = step.describe_state(task, transformation, config, partition)
     wanted = jax.tree.map(lambda x: x.sharding.spec, state.params)
     assert wanted["encoder"]["blocks"]["proj_in"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
     assert wanted["encoder"]["blocks"]["proj_out"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
@@ -90,25 +94,39 @@ def test_what_the_optimizer_keeps_lies_as_its_parameter(config, mesh):
 
 
 SHAPES = {"encoder": {"blocks": {"proj_in": {"kernel": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}}}}
+FACTS = {"encoder/blocks/proj_in/kernel": Facts(("fsdp", "tensor"))}
 
 
 @pytest.mark.parametrize(("shapes", "rules", "message"), [
     (SHAPES, (), r"encoder/blocks/proj_in/kernel has 6, not a multiple of config.mesh.fsdp=4"),
-    ({"odd": SHAPES["encoder"]["blocks"]["proj_in"]["kernel"]}, (), r"no rule says how to cut odd \[2, 6, 8\]"),
     (SHAPES, (("kernel$", ()), ("nothing", ())), "config.mesh.rules: 'nothing' matches no parameter"),
     (SHAPES, (("kernel$", 4 * (None,)),), "names 4 axes of encoder/blocks/proj_in/kernel, which has 3"),
 ])
 def test_parameters_that_cannot_be_cut_are_named(shapes, rules, message):
     with pytest.raises(RunError, match=message):
-        partition.check_parameters(shapes, sized(1, 4, 2), rules)
+        sized(1, 4, 2, rules).for_model(FACTS).check_parameters(shapes)
 
 
 def test_rules_of_a_config():
-    rules = partition.parse_rules(["blocks/proj_in/kernel$=-,fsdp", "norm="])
+    lines = ["blocks/proj_in/kernel$=-,fsdp", "norm="]
+    rules = parse_rules(lines)
     assert rules == (("blocks/proj_in/kernel$", (None, "fsdp")), ("norm", ()))
-    partition.check_parameters(SHAPES, sized(1, 4, 3), rules[:1])
-    found = partition.shardings(SHAPES, partition.make_mesh(), rules)
+    sized(1, 4, 2, rules[:1]).for_model(FACTS).check_parameters(SHAPES)
+    found = Partition.make({"rules": lines}).for_model(FACTS).shardings(SHAPES)
     assert jax.tree.leaves(found)[0].spec == PartitionSpec(None, None, "fsdp")
+
+
+def test_what_no_rule_names_stays_whole():
+    partition = sized(1, 4, 2).for_model(FACTS)
+    shapes = {"odd": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}
+    partition.check_parameters(shapes)
+    assert jax.tree.leaves(partition.shardings(shapes))[0].spec == PartitionSpec(None, None, None)
+
+
+def test_axes_that_do_not_divide_stay_whole():
+    """A run's own parameters are checked before, but those of another run, for a warm start, may have such axes."""
+    found = sized(1, 4, 2).for_model(FACTS).shardings(SHAPES)
+    assert jax.tree.leaves(found)[0].spec == PartitionSpec(None, None, "tensor")
 
 
 @pytest.mark.parametrize(("line", "message"), [
@@ -116,34 +134,34 @@ def test_rules_of_a_config():
 ])
 def test_rules_that_do_not_parse(line, message):
     with pytest.raises(RunError, match=message):
-        partition.parse_rules([line])
+        parse_rules([line])
 
 
-def hosts(shape, of_host):
-    """What `host_share` reads of a mesh whose devices, in order, belong to hosts."""
+def host_share(shape, of_host):
+    """The share of host 0 in a mesh; `of_host` gives the host of each device, in the order of the mesh."""
     devices = np.array([types.SimpleNamespace(process_index=host) for host in of_host], object).reshape(shape)
-    return types.SimpleNamespace(devices=devices, shape=dict(zip(partition.AXES, shape, strict=True)))
+    return Partition(types.SimpleNamespace(devices=devices, shape=dict(zip(AXES, shape, strict=True)))).host_share()
 
 
 @pytest.mark.parametrize(("shape", "of_host", "share"), [
     ((4, 1, 1), [0, 0, 0, 0], (0, 1)),
-    ((2, 2, 1), [1, 1, 0, 0], (1, 2)),  # hosts stand in the order of the mesh, not of their numbers
+    ((2, 2, 1), [1, 1, 0, 0], (1, 2)),  # the order of hosts is that of the mesh, not of their numbers
     ((1, 2, 2), [0, 0, 1, 1], (0, 2)),
-    ((1, 2, 2), [1, 0, 1, 0], (0, 1)),  # tensor goes over hosts, which then all read everything
+    ((1, 2, 2), [1, 0, 1, 0], (0, 1)),  # tensor spans the hosts, so each reads the whole batch
 ])
 def test_hosts_share_the_batch(shape, of_host, share):
-    assert partition.host_share(hosts(shape, of_host)) == share
+    assert host_share(shape, of_host) == share
 
 
 def test_hosts_that_overlap_are_refused():
     with pytest.raises(RunError, match="overlapping parts of the batch"):
-        partition.host_share(hosts((3, 1, 2), [0, 0, 0, 1, 1, 1]))
+        host_share((3, 1, 2), [0, 0, 0, 1, 1, 1])
 
 
-def test_batches_are_split_and_states_described(mesh):
-    batch = partition.put_batch(mesh, {"x": np.arange(6.0, dtype=np.float32).reshape(3, 2)})
-    assert batch["x"].sharding == partition.over_batch(mesh)
+def test_batches_are_split_and_states_described(partition):
+    batch = partition.put_batch({"x": np.arange(6.0, dtype=np.float32).reshape(3, 2)})
+    assert batch["x"].sharding == partition.over_batch
     np.testing.assert_array_equal(batch["x"], np.arange(6).reshape(3, 2))
-    described = partition.describe({"w": np.zeros((2, 3), np.float32)}, mesh)["w"]
+    described = partition.describe({"w": np.zeros((2, 3), np.float32)})["w"]
     assert (described.shape, described.dtype) == ((2, 3), np.float32)
     assert described.sharding.is_fully_replicated

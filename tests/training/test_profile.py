@@ -1,7 +1,7 @@
 import pytest
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.training import loop, profile
-from gmlp_flax.training.errors import RunError
 from tests.conftest import small_text_config
 
 
@@ -60,7 +60,7 @@ def test_no_steps(config, calls, tmp_path):
     (None, "tpu", object(), None), (None, "cpu", None, None), ("cpu", "cpu", object(), None),
 ])
 def test_a_profiler_that_would_crash_is_refused(platforms, backend, found, refused, options, tmp_path, monkeypatch):
-    """libtpu 0.0.52 beside jaxlib 0.10.2, without a TPU: a segmentation fault as the trace starts."""
+    """libtpu 0.0.52 with jaxlib 0.10.2 and no TPU: starting the trace ends in a segmentation fault."""
     monkeypatch.setattr(profile.jax, "default_backend", lambda: backend)
     monkeypatch.setattr(profile.importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(type(profile.jax.config), "jax_platforms", platforms, raising=False)

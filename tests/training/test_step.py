@@ -1,3 +1,4 @@
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,21 +6,22 @@ import optax
 import pytest
 
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import optimizer, partition, step
+from gmlp_flax.training import optimizer, step
+from gmlp_flax.training.evaluation import Evaluator
 from tests.training import tiny
 
 
 @pytest.fixture
 def line(config):
     config.optimizer.update(learning_rate=0.1, warmup=2)
-    config.log.every, config.steps = 3, 10
+    config.log.every, config.steps, config.batch_size = 3, 10, 8
     return tiny.Line(config, "")
 
 
-def start(task, mesh):
+def start(task, partition):
     """The optimizer and a fresh state."""
-    transformation = optimizer.make(task.config, task.shapes())
-    template = step.describe_state(task, transformation, task.config, mesh)
+    transformation = optimizer.make(task.config, task.shapes(), task.facts())
+    template = step.describe_state(task, transformation, task.config, partition)
     make = jax.jit(
         lambda key: step.init_state(task, transformation, task.config, task.init(key)),
         out_shardings=jax.tree.map(lambda x: x.sharding, template),
@@ -27,14 +29,14 @@ def start(task, mesh):
     return transformation, make(jax.random.key(0))
 
 
-def run(task, batches, mesh, first=0):
+def run(task, batches, partition, first=0):
     """States, as NumPy arrays, and windows after each batch."""
-    transformation, state = start(task, mesh)
-    state = state._replace(step=jax.device_put(jnp.array(first, jnp.int32), partition.replicated(mesh)))
-    train_step = step.make_train_step(task, transformation, mesh, task.config)
+    transformation, state = start(task, partition)
+    state = state._replace(step=jax.device_put(jnp.array(first, jnp.int32), partition.replicated))
+    train_step = step.make_train_step(task, transformation, partition, task.config)
     found = []
     for batch in batches:
-        state, window = train_step(state, partition.put_batch(mesh, batch))
+        state, window = train_step(state, partition.put_batch(batch))
         found.append(jax.device_get((state, window)))
     return found
 
@@ -44,11 +46,11 @@ def assert_close(tree, other, **tolerance):
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
-def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, mesh, microbatches):
+def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microbatches):
     """Examples weigh 1 to 8, so microbatches weigh differently."""
     batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
     keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
-    grads, sums = step.gradients(line, params, keyed, microbatches, mesh)
+    grads, sums = step.gradients(line, params, keyed, microbatches, partition)
     x, y, weight = (batch[name].astype(np.float64) for name in ("x", "y", "weight"))
     errors = x @ np.array(params["line"]["kernel"], np.float64) - y
     assert_close(sums["loss"], ((errors**2 * weight).sum(), 36), rtol=1e-5)
@@ -56,8 +58,8 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, mesh, microbatche
     assert_close(grads["line"]["bias"], 2 * (errors * weight).sum() / 36, rtol=1e-5)
 
 
-def test_masked_language_model_in_microbatches(tmp_path, mesh):
-    """In float64: the same masks, so the same gradients, though sequences differ in the number of masked tokens."""
+def test_masked_language_model_in_microbatches(tmp_path, partition):
+    """In float64, with the same masks, gradients are the same, though sequences differ in their masked tokens."""
     config = tiny.text_config(tmp_path, dtype="float64", remat="none")
     task, found = MaskedLanguageModeling(config, str(tmp_path)), {}
     with task.train_batches(0, 0, 1) as source:
@@ -67,7 +69,7 @@ def test_masked_language_model_in_microbatches(tmp_path, mesh):
         params = jax.jit(task.init)(jax.random.key(0))
         batch["key"] = jax.random.split(jax.random.key(1), 8)
         for microbatches in (1, 2, 4):
-            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, m, mesh))
+            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, m, partition))
             found[microbatches] = jax.device_get(gradients(params, batch))
     (expected, sums), _ = found[1], found.pop(1)
     assert expected["embedding"].dtype == np.float64 and 8 < sums["loss"][1] < 16
@@ -77,50 +79,50 @@ def test_masked_language_model_in_microbatches(tmp_path, mesh):
 
 
 @pytest.mark.parametrize("microbatches", [2, 4])
-def test_microbatches_give_the_same_update(line, mesh, microbatches):
+def test_microbatches_give_the_same_update(line, partition, microbatches):
     batches = [tiny.line_batch(seed) for seed in range(3)]
-    expected = run(line, batches, mesh)[-1]
+    expected = run(line, batches, partition)[-1]
     line.config.optimizer.accumulate = microbatches
-    state, window = run(line, batches, mesh)[-1]
+    state, window = run(line, batches, partition)[-1]
     assert_close(state.params, expected[0].params, rtol=1e-5)
     assert_close(window, expected[1], rtol=1e-5)
 
 
-def test_state_is_donated(line, mesh):
+def test_state_is_donated(line, partition):
     line.config.optimizer.ema = 0.5
-    transformation, state = start(line, mesh)
-    train_step = step.make_train_step(line, transformation, mesh, line.config)
-    train_step(state, partition.put_batch(mesh, tiny.line_batch(0)))
+    transformation, state = start(line, partition)
+    train_step = step.make_train_step(line, transformation, partition, line.config)
+    train_step(state, partition.put_batch(tiny.line_batch(0)))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema)))
 
 
-def noise(line, mesh, seed=0, first=0, batches=1):
+def noise(line, partition, seed=0, first=0, batches=1):
     line.config.seed, line.config.log.every = seed, 1
-    return [float(window["noise"][0]) for _, window in run(line, [tiny.line_batch(i) for i in range(batches)], mesh, first=first)]
+    return [float(window["noise"][0]) for _, window in run(line, [tiny.line_batch(i) for i in range(batches)], partition, first=first)]
 
 
 @pytest.mark.smoke
-def test_randomness_is_a_function_of_seed_and_step(line, mesh):
-    from_start = noise(line, mesh, batches=4)
+def test_randomness_is_a_function_of_seed_and_step(line, partition):
+    from_start = noise(line, partition, batches=4)
     assert len(set(from_start)) == 4
-    assert noise(line, mesh, first=2, batches=2) == from_start[2:]
-    assert noise(line, mesh, seed=1)[0] not in from_start
+    assert noise(line, partition, first=2, batches=2) == from_start[2:]
+    assert noise(line, partition, seed=1)[0] not in from_start
     line.config.optimizer.accumulate = 2
-    np.testing.assert_allclose(noise(line, mesh, batches=4), from_start, rtol=1e-5)
+    np.testing.assert_allclose(noise(line, partition, batches=4), from_start, rtol=1e-5)
 
 
-def test_running_mean(line, mesh):
+def test_running_mean(line, partition):
     line.config.optimizer.ema = 0.75
-    (first, _), (second, _) = run(line, [tiny.line_batch(0), tiny.line_batch(1)], mesh)
+    (first, _), (second, _) = run(line, [tiny.line_batch(0), tiny.line_batch(1)], partition)
     initial = line.init(jax.random.key(0))
     expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, initial, first.params)
     assert_close(first.ema, expected, rtol=1e-6)
     assert_close(second.ema, jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, expected, second.params), rtol=1e-6)
 
 
-def test_window_sums_until_a_line_is_due(line, mesh):
-    """log.every = 3: steps 1 to 3, 4 to 6, ... share a window; the state carries it."""
-    found = run(line, [tiny.line_batch(i) for i in range(7)], mesh)
+def test_window_sums_until_a_line_is_due(line, partition):
+    """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the state."""
+    found = run(line, [tiny.line_batch(i) for i in range(7)], partition)
     assert [float(window["loss"][1]) for _, window in found] == [36, 72, 108, 36, 72, 108, 36]
     assert [float(window["grad_norm"][1]) for _, window in found] == [1, 2, 3, 1, 2, 3, 1]
     rates = [0.05, 0.1, 0.1]
@@ -129,14 +131,66 @@ def test_window_sums_until_a_line_is_due(line, mesh):
         assert_close(state.window, window, rtol=0)
 
 
-def test_gradient_norm_is_reported_before_clipping(line, mesh):
+def test_gradient_norm_is_reported_before_clipping(line, partition):
     line.config.optimizer.clip = 1e-3
     batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
     keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
-    grads, _ = step.gradients(line, params, keyed, 1, mesh)
-    (_, window), = run(line, [batch], mesh)
+    grads, _ = step.gradients(line, params, keyed, 1, partition)
+    (_, window), = run(line, [batch], partition)
     assert float(window["grad_norm"][0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
 
 
-def test_step_counts(line, mesh):
-    assert [int(state.step) for state, _ in run(line, [tiny.line_batch(0)] * 3, mesh, first=5)] == [6, 7, 8]
+def test_step_counts(line, partition):
+    assert [int(state.step) for state, _ in run(line, [tiny.line_batch(0)] * 3, partition, first=5)] == [6, 7, 8]
+
+
+@pytest.fixture
+def traced_once(monkeypatch):
+    """Programs made in a test with this fixture may be traced only once."""
+    jit = jax.jit
+
+    def limited(function, **options):
+        return jit(chex.assert_max_traces(function, n=1), **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step.jax, "jit", limited)
+        yield
+    chex.clear_trace_counter()
+
+
+def test_steps_are_traced_once(tmp_path, partition, traced_once):
+    """In several training steps, and in evaluations whose last batch is padded."""
+    config = tiny.text_config(tmp_path)
+    config.eval.batch_size = 5
+    task = MaskedLanguageModeling(config, str(tmp_path))
+    assert task.evaluation_examples() % config.eval.batch_size and task.evaluation_examples() > config.eval.batch_size
+    transformation, state = start(task, partition)
+    train_step, evaluator = step.make_train_step(task, transformation, partition, config), Evaluator(task, partition)
+    with task.train_batches(0, 0, 1) as batches:
+        for _ in range(3):
+            state, _ = train_step(state, partition.put_batch(next(batches)))
+    for _ in range(2):
+        evaluator(state.params)
+
+
+def test_a_second_trace_is_noticed(line, partition, traced_once):
+    transformation, state = start(line, partition)
+    train_step = step.make_train_step(line, transformation, partition, line.config)
+    batch = tiny.line_batch(0)
+    state, _ = train_step(state, partition.put_batch(batch))
+    with pytest.raises(AssertionError, match="traced > 1 times"):
+        train_step(state, partition.put_batch(batch | {"x": batch["x"].astype(np.float16)}))
+
+
+def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):
+    transformation, state = start(line, partition)
+    train_step = step.make_train_step(line, transformation, partition, line.config)
+    batch = tiny.line_batch(0)
+    with pytest.raises(AssertionError, match="prefix"):
+        train_step(state, batch | {"weight": batch["weight"][:4]})
+    with pytest.raises(AssertionError, match="float16"):
+        train_step(state._replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)), batch)
+    eval_step = step.make_eval_step(line, partition)
+    zeros = {name: (jnp.zeros(()), jnp.zeros(())) for name in ("loss", "examples")}
+    with pytest.raises(AssertionError, match="prefix"):
+        eval_step(state.params, batch | {"x": batch["x"][:4]}, zeros)

@@ -2,14 +2,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.errors import RunError
 from gmlp_flax.models import toeplitz
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import folder, warm_start
-from gmlp_flax.training.errors import RunError
+from gmlp_flax.training import run_folder, warm_start
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 
@@ -36,7 +38,7 @@ def images(folder, patch, **model):
 
 
 def adapt(old, new, saved, fresh=None):
-    return warm_start.adapt(saved, new.shapes(), old.config, new.config, "there/3", fresh or {})
+    return warm_start.adapt(saved, new, old.config, "there/3", fresh or {})
 
 
 def test_same_shapes_are_taken_as_they_are(text_task):
@@ -98,7 +100,7 @@ def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
 
 @pytest.mark.parametrize(("block", "pool"), [("mixer", "mean"), ("feed_forward", "cls")])
 def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
-    """Hidden units keep their response to a smooth picture, and what they add to it keeps its shape."""
+    """Hidden units respond to a smooth image as before, and their outputs keep their form."""
     model = {"block": block, "d_spatial": 5, "pool": pool}
     old, new = images(tmp_path, 4, **model), images(tmp_path, 2, **model)
     saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
@@ -162,9 +164,9 @@ def test_buckets_of_offsets_are_no_offsets(tmp_path):
 
 
 def finetuning(init_from, **model):
-    """A classification of sentences that starts from a run."""
-    config = gmlp_config.default()
-    config.task, config.init_from = "text_classification", str(init_from)
+    """A config for classifying sentences that starts from another run."""
+    config = gmlp_config.default(task="text_classification")
+    config.init_from = str(init_from)
     config.model.update(model)
     return config
 
@@ -205,10 +207,10 @@ def test_classes_of_pictures_are_not_taken_over(image_run, tmp_path):
     assert warm_start.inherit(config, str(tmp_path)) == (config, {})
 
 
-def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, mesh, capsys):
+def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, capsys):
     config, files = warm_start.inherit(finetuning(text_run, pooler=True, length=16), str(tmp_path))
     task = tasks.create(config, str(tmp_path), files)
-    found = warm_start.load(task, task.shapes(), mesh)
+    found = warm_start.load(task, task.shapes(), partition)
     saved = final_params(text_run)
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
     np.testing.assert_array_equal(found["segments"]["table"], 0)
@@ -220,8 +222,21 @@ def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, mesh, capsy
     assert "head/bias, head/kernel, pooler/bias, pooler/kernel, segments/table" in note
 
 
+def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path):
+    """Parameters from the other run as well as new ones."""
+    config, files = warm_start.inherit(finetuning(text_run, length=16), str(tmp_path))
+    config.mesh.rules = ("embedding$=fsdp,-", "head/kernel$=tensor,-")
+    task = tasks.create(config, str(tmp_path), files)
+    found = warm_start.load(task, task.shapes(), Partition.make(config.mesh))
+    assert found["embedding"].sharding.spec == PartitionSpec("fsdp", None)
+    assert found["head"]["kernel"].sharding.spec == PartitionSpec("tensor", None)
+    plain = warm_start.load(task, task.shapes(), Partition.make())
+    assert plain["embedding"].sharding.spec == PartitionSpec("tensor", "fsdp")
+    assert plain["head"]["kernel"].sharding.spec == PartitionSpec("fsdp", None)
+
+
 def final_params(run):
-    trained = folder.load(str(run), "best")
+    trained = run_folder.load(str(run), "best")
     return jax.device_get(trained.params)
 
 
@@ -236,7 +251,7 @@ def test_fresh_parameters_replace_the_saved_ones(tmp_path):
 
 
 def test_all_mismatches_are_listed(tmp_path):
-    """A stem of other patches never fits; a dense projection has no grid where one side has a cls token."""
+    """A stem for other patches never fits. A dense projection has no grid if only one side has a cls token."""
     old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2)
     saved = random(old.shapes())
     del saved["encoder"]["norm"]["scale"]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.models.parameters import Facts
 from gmlp_flax.tasks.base import Task, weighted
 
 WORDS = """the a of and to in is that it for on with as was at by this from which have not are or be one all their
@@ -15,7 +16,7 @@ there when more will would about other into time some could them then only its n
 
 
 def write_corpus(path: Path, documents: int = 60) -> str:
-    """Writes documents of random words as JSON lines unless they are there; returns the path."""
+    """Writes documents of random words as JSON lines, unless the file exists. Returns the path."""
     rng = random.Random(0)
     lines = ('{"text": "%s"}\n' % " ".join(rng.choices(WORDS, k=rng.randint(10, 60))) for _ in range(documents))
     if not path.exists():
@@ -25,9 +26,11 @@ def write_corpus(path: Path, documents: int = 60) -> str:
 
 def text_config(folder: Path, **model):
     """A masked language model of 2 layers on a corpus in `folder`, 6 steps."""
-    config = gmlp_config.default()
+    config = gmlp_config.default(block=model.get("block", "gmlp"))
     config.steps, config.batch_size = 6, 8
-    config.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.02, **model)
+    config.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, **model)
+    if "spatial_init_std" in config.model:
+        config.model.spatial_init_std = 0.02
     config.data.update(train=write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache"))
     config.optimizer.warmup = 2
     return config
@@ -35,13 +38,16 @@ def text_config(folder: Path, **model):
 
 def image_config(**model):
     """A classifier of the embedded digits, 6 steps."""
-    config = gmlp_config.default()
-    config.task, config.steps, config.batch_size = "image_classification", 6, 8
-    config.model.update(
-        layers=2, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1, spatial="dense", **model
-    )
+    config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
+    config.steps, config.batch_size = 6, 8
+    config.model.update(layers=2, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1, **model)
+    if "spatial" in config.model and "spatial" not in model:
+        config.model.spatial = "dense"
     config.optimizer.warmup = 2
     return config
+
+
+LINE_FACTS = {"line/bias": Facts(decayed=False)}
 
 
 class Line(Task):
@@ -83,6 +89,12 @@ class Line(Task):
 
     def assets(self):
         return {}
+
+    def example_shapes(self):
+        raise NotImplementedError
+
+    def facts(self):
+        return LINE_FACTS
 
 
 def line_batch(seed: int, size: int = 8) -> dict[str, np.ndarray]:

@@ -1,22 +1,45 @@
-"""One file a block, and the table that names them.
+"""One file per block, and the table that names them.
 
-A block is built as `Block(spec, rngs)` and called as `block(x, residual, seen, key)`: x [batch, tokens, d_model], a
-function that adds a branch to its shortcut (`encoder.Residual`: stochastic depth and dropout live there, once for all
-blocks), and two that are for attention alone: bool [batch, tokens], False for padding, or none, and a random key for
-dropout on its weights, or none. What mixes tokens by weights of its own ignores both.
-`Block.final_norm` is the norm, built as `final_norm(spec, d_model)`, that ends a stack of them.
+A block from elsewhere is named by its place instead: `my_package.my_block:MyBlock`.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from gmlp_flax.models import plugins
+from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
 from gmlp_flax.models.blocks.mixer import MixerBlock
 from gmlp_flax.models.blocks.resmlp import ResMLPBlock
 from gmlp_flax.models.blocks.transformer import TransformerBlock
+from gmlp_flax.models.options import options_of
+from gmlp_flax.models.spec import BlockSpec
 
-BLOCKS = {
+BLOCKS: dict[str, type[Block]] = {
     "gmlp": GMLPBlock,
     "transformer": TransformerBlock,
     "mixer": MixerBlock,
     "resmlp": ResMLPBlock,
     "feed_forward": FeedForwardBlock,
 }
+
+
+def find(name: str) -> type[Block]:
+    """The block of a name in BLOCKS, or `my_package.my_block:MyBlock`.
+
+    Raises:
+        ConfigError: there is no such block, or it cannot be imported.
+    """
+    return plugins.find(name, BLOCKS, Block, "model.block")
+
+
+def name_of(block: type[Block]) -> str:
+    """The inverse of `find`."""
+    return next((name for name, known in BLOCKS.items() if known is block), f"{block.__module__}:{block.__name__}")
+
+
+def settings(spec: BlockSpec) -> dict[str, Any]:
+    """A spec's block and options as plain values by name: what config.model says of it."""
+    return {"block": name_of(spec.block)} | {name: getattr(spec, name) for name in options_of(type(spec))}

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 
 import jax
 from flax import nnx
 
+from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.layers import LayerNorm
-from gmlp_flax.models.mlp import ChannelMLP, TokenMLP, check_tokens
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenMLP, TokenMLPSpec, check_tokens
 
 
-class FeedForwardBlock(nnx.Module):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeedForwardSpec(ChannelMLPSpec, TokenMLPSpec):
+    """Options of the feed-forward stack: the widths of its two MLPs."""
+
+
+class FeedForwardBlock(Block):
     """x + channels(norm(x)), then x + tokens(norm(x)), the second norm over tokens (arXiv 2105.02723).
 
     It differs from the Mixer's block in the order of the two, and in that the MLP across tokens, being the same module
     on transposed activations, has its norm over the axis that it mixes: `token_norm` has n scales and biases.
     """
 
-    final_norm = LayerNorm
+    Spec = FeedForwardSpec
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: FeedForwardSpec, rngs: nnx.Rngs):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
-        self.token_norm = LayerNorm(spec, spec.length)
+        self.token_norm = LayerNorm(spec, spec.length, fit=OverPatches(outputs=-1))
         self.token_mlp = TokenMLP(spec, rngs)
         self.length = spec.length
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
-        key: jax.Array | None = None,
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same.
-
-        Raises:
-            ValueError: another number of tokens than n.
-        """
+        """See `Block`. Raises ValueError for another number of tokens than n."""
         check_tokens(x, self.length)
         x = residual(x, self.mlp(self.mlp_norm(x)))
         normed = self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)

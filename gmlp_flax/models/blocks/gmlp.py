@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 
 import jax
 from flax import nnx
 
-from gmlp_flax.models import layout
-from gmlp_flax.models.attention import TinyAttention
-from gmlp_flax.models.gating import SpatialGate, gate_width
-from gmlp_flax.models.layers import LayerNorm, activation, Linear
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models import layout, spatial
+from gmlp_flax.models.attention import TinyAttention, TinyAttentionSpec
+from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models.gating import GateSpec, SpatialGate, gate_width
+from gmlp_flax.models.layers import LayerNorm, Linear, activation
+from gmlp_flax.models.layout import FSDP, TENSOR
 
 
-class GMLPBlock(nnx.Module):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GMLPSpec(GateSpec, TinyAttentionSpec):
+    """Options of gMLP and aMLP: the gate's, the spatial projection's, tiny attention's."""
+
+
+class GMLPBlock(Block):
     """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x) and joins inside the gate."""
 
-    final_norm = LayerNorm
+    Spec = GMLPSpec
+    hides_padding = True  # tiny attention alone (paper, section 4)
+    mixes_at_start = False
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         width = gate_width(spec)
         self.norm = LayerNorm(spec, spec.d_model)
-        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs)
+        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR))
         self.gate = SpatialGate(spec, rngs)
         self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
-        self.proj_out = Linear(spec, width, spec.d_model, rngs)
+        self.proj_out = Linear(spec, width, spec.d_model, rngs, sharding=(TENSOR, FSDP))
         self.activation = spec.activation
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
-        key: jax.Array | None = None,
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `seen` hides padding from tiny attention alone (paper, section 4)."""
+        """See `Block`."""
         normed = self.norm(x)
         # Each half cut by channels: the gate never looks across them but in its norm, whose sums alone are exchanged.
         z = [
@@ -41,3 +48,16 @@ class GMLPBlock(nnx.Module):
         ]
         gated = self.gate(z[0], z[-1], self.attention(normed, seen, key) if self.attention else None)
         return residual(x, self.proj_out(gated))
+
+    @classmethod
+    def takes(cls, spec: GMLPSpec, tokens: int) -> bool:
+        """See `Block`: up to n tokens with a Toeplitz projection, exactly n with a dense one."""
+        return spatial.takes(spec, tokens)
+
+    def spatial_matrix(self) -> jax.Array:
+        """See `Block`."""
+        return self.gate.spatial.matrix()
+
+    def attention_scores(self, x: jax.Array) -> jax.Array | None:
+        """See `Block`: the one head of tiny attention."""
+        return self.attention.scores_and_values(self.norm(x))[0][:, None] if self.attention else None

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.mlp import ChannelMLP, TokenLinear
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models.fitting import OverPatches
+from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenLinear
+from gmlp_flax.models.options import ABOVE_0, option
+from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.spec import BlockSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResMLPSpec(ChannelMLPSpec):
+    """Options of ResMLP."""
+
+    layer_scale: float = option(
+        0.1, "scale of fresh branches (S12 0.1, S24 1e-5, S36 and B24 1e-6)", ABOVE_0, architecture=True
+    )
 
 
 class Affine(nnx.Module):
-    """alpha x + beta, one of each a channel (the paper's Aff, which stands where others normalise).
+    """alpha x + beta, one of each per channel (the paper's Aff, in the place of a norm).
 
-    Parameters: `scale` [channels], the paper's alpha, from 1, and `bias` [channels], its beta, from 0; named as a
-    norm's, they are exempt from weight decay like them. Computed in float32, returned in the compute type.
+    Parameters: `scale` [channels], the paper's alpha, from 1, and `bias` [channels], its beta, from 0. Computed
+    in float32, returned in the compute type.
     """
 
-    def __init__(self, spec: EncoderSpec, channels: int):
-        self.scale = nnx.Param(jnp.ones((channels,), spec.param_dtype))
-        self.bias = nnx.Param(jnp.zeros((channels,), spec.param_dtype))
+    def __init__(self, spec: BlockSpec, channels: int):
+        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False)
+        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False)
         self.precise_dtype, self.dtype = spec.precise_dtype, spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -30,10 +43,10 @@ class Affine(nnx.Module):
 
 
 class LayerScale(nnx.Module):
-    """gamma x, one a channel, so that a deep stack starts near the identity: `scale` [d_model], from `layer_scale`."""
+    """gamma x: `scale` [d_model], from `layer_scale`, so that a deep stack starts near the identity."""
 
-    def __init__(self, spec: EncoderSpec):
-        self.scale = nnx.Param(jnp.full((spec.d_model,), spec.layer_scale, spec.param_dtype))
+    def __init__(self, spec: ResMLPSpec):
+        self.scale = parameter(jnp.full((spec.d_model,), spec.layer_scale, spec.param_dtype), decayed=False)
         self.precise_dtype = spec.precise_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -41,23 +54,28 @@ class LayerScale(nnx.Module):
         return (x.astype(self.precise_dtype) * self.scale[...]).astype(x.dtype)
 
 
-class ResMLPBlock(nnx.Module):
+class ResMLPBlock(Block):
     """x + gamma1 (A affine(x)), then x + gamma2 mlp(affine(x)): A an n x n linear layer across patches, with bias."""
 
+    Spec = ResMLPSpec
     final_norm = Affine
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: ResMLPSpec, rngs: nnx.Rngs):
         self.token_affine = Affine(spec, spec.d_model)
-        self.token_linear = TokenLinear(spec, spec.length, spec.length, rngs)
+        over_patches = OverPatches(outputs=-2, inputs=-1)
+        self.token_linear = TokenLinear(spec, spec.length, spec.length, rngs, fit=over_patches)
         self.token_scale = LayerScale(spec)
         self.mlp_affine = Affine(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
         self.mlp_scale = LayerScale(spec)
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
-        key: jax.Array | None = None,
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same."""
+        """See `Block`."""
         x = residual(x, self.token_scale(self.token_linear(self.token_affine(x))))
         return residual(x, self.mlp_scale(self.mlp(self.mlp_affine(x))))
+
+    def spatial_matrix(self) -> jax.Array:
+        """See `Block`: A."""
+        return self.token_linear.weight[...]

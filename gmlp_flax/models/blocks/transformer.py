@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 
 import jax
 from flax import nnx
 
-from gmlp_flax.models.attention import MultiHeadAttention
+from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
+from gmlp_flax.models.blocks.base import Block, Residual
 from gmlp_flax.models.layers import LayerNorm
-from gmlp_flax.models.mlp import ChannelMLP
-from gmlp_flax.models.spec import EncoderSpec
+from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 
 
-class TransformerBlock(nnx.Module):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerSpec(AttentionSpec, ChannelMLPSpec):
+    """Options of the Transformer: attention's and the MLP's."""
+
+
+class TransformerBlock(Block):
     """x + attention(norm(x)), then the same with the channel MLP.
 
     Pre-norm, where BERT is post-norm: the paper does not say which its baselines are, and a post-norm stack of 48 or
     96 blocks would hardly train. gMLP's own block is pre-norm, so this also leaves one difference fewer between them.
     """
 
-    final_norm = LayerNorm
+    Spec = TransformerSpec
+    hides_padding = True
 
-    def __init__(self, spec: EncoderSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):
         self.attention_norm = LayerNorm(spec, spec.d_model)
         self.attention = MultiHeadAttention(spec, rngs)
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Callable[[jax.Array, jax.Array], jax.Array], seen: jax.Array | None = None,
-        key: jax.Array | None = None,
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same."""
+        """See `Block`."""
         x = residual(x, self.attention(self.attention_norm(x), seen, key))
         return residual(x, self.mlp(self.mlp_norm(x)))
+
+    @classmethod
+    def takes(cls, spec: TransformerSpec, tokens: int) -> bool:
+        """See `Block`: any number, or up to n if each position or offset has parameters of its own."""
+        bounded = spec.positions != "none" and not (spec.relative_buckets and spec.positions != "absolute")
+        return tokens <= spec.length or not bounded
+
+    def attention_scores(self, x: jax.Array) -> jax.Array:
+        """See `Block`."""
+        scores, _ = self.attention.scores_and_values(self.attention_norm(x))
+        return scores.reshape(-1, *scores.shape[-3:])

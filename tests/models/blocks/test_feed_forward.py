@@ -5,8 +5,17 @@ from flax import nnx
 
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
 from tests.models.blocks.calls import add, branches
-from tests.models.reference import channel_mlp, feed_forward_block, in_float64, layer_norm, normal
-from tests.models.reference import params_of, quick_jit, randomized, small_spec
+from tests.models.reference import (
+    channel_mlp,
+    feed_forward_block,
+    in_float64,
+    layer_norm,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+)
 
 
 def block(**fields):

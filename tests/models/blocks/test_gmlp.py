@@ -5,10 +5,23 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
-from gmlp_flax.models.spec import GATES
+from gmlp_flax.models.gating import GateSpec
+from gmlp_flax.models.options import options_of
 from tests.models.blocks.calls import add
-from tests.models.reference import gelu, gmlp_block, in_float64, layer_norm, linear, normal, params_of, quick_jit
-from tests.models.reference import randomized, small_spec
+from tests.models.reference import (
+    gelu,
+    gmlp_block,
+    in_float64,
+    layer_norm,
+    linear,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+)
+
+GATES = options_of(GateSpec)["gate"].values
 
 ATTENTION = pytest.mark.parametrize("d_attn", [0, 3], ids=["gmlp", "amlp"])
 

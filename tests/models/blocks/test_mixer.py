@@ -5,8 +5,17 @@ from flax import nnx
 
 from gmlp_flax.models.blocks.mixer import MixerBlock
 from tests.models.blocks.calls import add, branches
-from tests.models.reference import channel_mlp, in_float64, layer_norm, mixer_block, normal, params_of
-from tests.models.reference import quick_jit, randomized, small_spec
+from tests.models.reference import (
+    channel_mlp,
+    in_float64,
+    layer_norm,
+    mixer_block,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+)
 
 
 def block(**fields):

@@ -6,8 +6,17 @@ from flax import nnx
 
 from gmlp_flax.models.blocks.resmlp import Affine, LayerScale, ResMLPBlock
 from tests.models.blocks.calls import add, branches
-from tests.models.reference import affine, channel_mlp, in_float64, normal, params_of, quick_jit
-from tests.models.reference import randomized, resmlp_block, small_spec
+from tests.models.reference import (
+    affine,
+    channel_mlp,
+    in_float64,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    resmlp_block,
+    small_spec,
+)
 
 
 def block(**fields):

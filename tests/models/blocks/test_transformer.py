@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from gmlp_flax.models.attention import AttentionSpec
 from gmlp_flax.models.blocks.transformer import TransformerBlock
-from gmlp_flax.models.spec import POSITIONS
+from gmlp_flax.models.options import options_of
 from tests.models.blocks.calls import add
-from tests.models.reference import in_float64, normal, params_of, quick_jit, randomized, small_spec
-from tests.models.reference import transformer_block
+from tests.models.reference import in_float64, normal, params_of, quick_jit, randomized, small_spec, transformer_block
+
+POSITIONS = options_of(AttentionSpec)["positions"].values
 
 KINDS = pytest.mark.parametrize(
     "fields", [{"positions": name} for name in POSITIONS] + [

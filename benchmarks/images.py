@@ -1,0 +1,188 @@
+"""The benchmark's part `images`: the cost of a training image from file to pixels, beside plain Pillow."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.images import auto_augment, views
+from gmlp_flax.data.images.augment import Augmentation
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.image_classification import training_example
+
+SIZE = (224, 224)
+MIN_SCALE = 0.08
+MOST = 100  # images that are read: more would only take longer
+BATCH, BATCHES = 50, 12
+GREY = (128, 128, 128)  # fills what rotations bring into view, by default
+
+# The operations of AutoAugment's policy as in timm, which draws one of two interpolations; here always the cheaper.
+PLAIN = {
+    "AutoContrast": lambda image, _: ImageOps.autocontrast(image),
+    "Equalize": lambda image, _: ImageOps.equalize(image),
+    "Invert": lambda image, _: ImageOps.invert(image),
+    "Posterize": ImageOps.posterize,
+    "Solarize": ImageOps.solarize,
+    "Color": lambda image, factor: ImageEnhance.Color(image).enhance(factor),
+    "Contrast": lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
+    "Sharpness": lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
+    "Rotate": lambda image, degrees: image.rotate(degrees, Image.Resampling.BILINEAR, fillcolor=GREY),
+    "ShearX": lambda image, shear: image.transform(
+        image.size, Image.Transform.AFFINE, (1, shear, 0, 0, 1, 0), Image.Resampling.BILINEAR, fillcolor=GREY
+    ),
+}
+
+Call = Callable[[bytes, np.random.Generator], np.ndarray]
+
+
+def bench_images(repeats: int, path: str | None = None) -> list[Row]:
+    """Our stages beside plain Pillow's, by CPU time, and two worker processes beside one.
+
+    Args:
+        repeats: measurements of each figure; at most 3 for the worker processes.
+        path: a tar file or a folder of JPEG files, however nested; without it, the images are made up.
+
+    Raises:
+        DataError: there is no JPEG file at `path`.
+    """
+    files = jpegs(path) if path else made_up(MOST)
+    calls = {
+        f"{who}: {stage}": functools.partial(_each, files, call)
+        for stage, pair in STAGES.items() for who, call in zip(("Pillow", "ours"), pair, strict=True)
+    }
+    seconds = measure(calls, repeats, clock=time.process_time)  # on one core: no call has threads of its own
+    kind = "photographs" if path else "made-up images"
+    rows = [row(f"{len(files)} {kind}: size of a file", [sum(map(len, files)) / len(files) / 1e3], "KB")]
+    for name, values in seconds.items():
+        rows.append(row(name, [len(files) / value for value in values], "images/s/core"))
+    for stage, goal in zip(STAGES, ("", "", ">= 1.7"), strict=True):
+        speedup = ratios(seconds[f"Pillow: {stage}"], seconds[f"ours: {stage}"])
+        rows.append(row(f"{stage}, ours / Pillow", speedup, "x", goal))
+    return rows + _bench_workers(files, min(repeats, 3))
+
+
+def _each(files: Sequence[bytes], call: Call) -> None:
+    for seed, data in enumerate(files):
+        call(data, np.random.default_rng(seed))
+
+
+def _plain_decode(data: bytes, _rng: np.random.Generator) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def _plain_view(data: bytes, rng: np.random.Generator) -> Image.Image:
+    """As torchvision and timm do it, with our random draws."""
+    image = _plain_decode(data, rng)
+    top, left, height, width = views.random_box(image.height, image.width, rng, MIN_SCALE)
+    view = image.crop((left, top, left + width, top + height)).resize((SIZE[1], SIZE[0]), Image.Resampling.BICUBIC)
+    return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else view
+
+
+def _plain_augmented(data: bytes, rng: np.random.Generator) -> Image.Image:
+    """Our policy and random draws, with Pillow's operations."""
+    image = _plain_view(data, rng)
+    for name, probability, magnitude in auto_augment.IMAGENET_POLICY[rng.integers(len(auto_augment.IMAGENET_POLICY))]:
+        if rng.random() < probability:
+            _, argument, signed = auto_augment.OPERATIONS[name]
+            value = argument(magnitude / auto_augment.MAX_MAGNITUDE) if argument else 0
+            image = PLAIN[name](image, -value if signed and rng.random() < 0.5 else value)
+    return image
+
+
+def _as_array(call: Callable[[bytes, np.random.Generator], Image.Image]) -> Call:
+    return lambda data, rng: np.asarray(call(data, rng))
+
+
+def _our_decode(data: bytes, _rng: np.random.Generator) -> np.ndarray:
+    return views.decode(data, "a")
+
+
+def _our_view(data: bytes, rng: np.random.Generator) -> np.ndarray:
+    return views.training_view(data, SIZE, rng, min_scale=MIN_SCALE)
+
+
+# The task's own, as its worker processes run it.
+_transform = functools.partial(
+    training_example, size=SIZE, channels=3, flip=True, min_scale=MIN_SCALE, augmentation=Augmentation("autoaugment")
+)
+
+
+def _our_augmented(data: bytes, rng: np.random.Generator) -> np.ndarray:
+    return _transform({"image": data, "name": "a", "label": 0}, rng)["image"]
+
+
+STAGES = {
+    "decode": (_as_array(_plain_decode), _our_decode),
+    "and random crop and flip": (_as_array(_plain_view), _our_view),
+    "and AutoAugment": (_as_array(_plain_augmented), _our_augmented),
+}
+
+
+def _bench_workers(files: Sequence[bytes], repeats: int) -> list[Row]:
+    """Batches from one worker process and from two, in turn, once they come steadily."""
+    source = [{"image": data, "name": "a", "label": 0} for data in files]
+    options = {"batch_size": BATCH, "transform": _transform, "threads": 1, "buffer": 1}
+    rates = {1: [], 2: []}
+    for repeat in range(repeats):
+        for workers, found in rates.items():
+            with pipeline.train_batches(source, seed=repeat, start=0, workers=workers, **options) as batches:
+                # These were read ahead while the processes started.
+                for _ in range(4 * workers):
+                    next(batches)
+                begin = time.perf_counter()
+                for _ in range(BATCHES):
+                    next(batches)
+                found.append(BATCH * BATCHES / (time.perf_counter() - begin))
+    rows = [row(f"batches from {workers} worker process(es)", found, "images/s") for workers, found in rates.items()]
+    return [*rows, row("2 worker processes / 1", ratios(rates[2], rates[1]), "x", ">= 1.7")]
+
+
+def jpegs(path: str) -> list[bytes]:
+    """The first JPEG files, by name, of a tar file or folder; raises DataError if there is none."""
+    files = _in_tar(path) if os.path.isfile(path) and tarfile.is_tarfile(path) else _in_folder(path)
+    if not files:
+        raise DataError(f"no .jpg or .jpeg file in {path!r}; give a tar file or a folder of JPEG files")
+    return files
+
+
+def _in_tar(path: str) -> list[bytes]:
+    with tarfile.open(path) as tar:
+        members = [member for member in tar if member.isfile() and _is_jpeg(member.name)]
+        first = sorted(members, key=lambda member: member.name)[:MOST]
+        return [file.read() for member in first if (file := tar.extractfile(member))]
+
+
+def _in_folder(path: str) -> list[bytes]:
+    names = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if _is_jpeg(name)]
+    files = []
+    for name in sorted(names)[:MOST]:
+        with open(name, "rb") as file:
+            files.append(file.read())
+    return files
+
+
+def _is_jpeg(name: str) -> bool:
+    return name.lower().endswith((".jpg", ".jpeg"))
+
+
+def made_up(count: int) -> list[bytes]:
+    """JPEG files as large as ImageNet's (500 x 375, about 100 KB): noise of every scale, most of it coarse."""
+    files = []
+    for seed in range(count):
+        rng, pixels = np.random.default_rng(seed), np.full((375, 500, 3), 128.0)
+        for cells, strength in ((4, 40), (16, 30), (64, 20), (250, 12)):
+            coarse = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), np.uint8))
+            pixels += strength * (np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)) / 64.0 - 2)
+        file = io.BytesIO()
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=92)
+        files.append(file.getvalue())
+    return files

@@ -1,0 +1,211 @@
+"""The benchmark's parts about models: training steps, long sequences, finetuning, memory, compile time, the loop."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gmlp_flax import config, tasks
+from gmlp_flax.benchmarks.timing import Row, Worker, example_batch, measure, memory_of, ratios, row, step_call
+from gmlp_flax.errors import RunError
+from gmlp_flax.interop import parity
+from gmlp_flax.models import toeplitz
+from gmlp_flax.paper import published
+from gmlp_flax.planning import dry_run
+from gmlp_flax.training import loop
+from gmlp_flax.training.partition import Partition
+
+BATCH = 8
+MATRICES = (2048, 4096)  # of 16 MB, as large as caches are, and of 64 MB
+HUGE_PAGES = "glibc.malloc.hugetlb=1"  # a step touches 580 MB of fresh memory: 149,000 page faults without
+
+
+def bench_step(repeats: int) -> list[Row]:
+    """gMLP-S against the machine and against timm, with memory in huge pages if the C library can (Linux)."""
+    os.environ.setdefault("GLIBC_TUNABLES", HUGE_PAGES)  # read as the workers start
+    with Worker(ours_and_products) as ours, Worker(timm_calls) as timm:
+        seconds = measure(ours.calls | timm.calls, repeats)
+    forward_flops = BATCH * published.forward_flops(published.PUBLISHED["gmlp_s"])
+    # The backward pass makes two products for each: with the weights (not in the stem) and with the inputs.
+    flops = {"ours forward": forward_flops, "ours step": 3 * forward_flops}
+    rates = {n: [2 * n**3 / value for value in seconds.pop(f"product {n}")] for n in MATRICES}
+    rows = [row(f"one f32 product of {n} x {n}", [rate / 1e9 for rate in rates[n]], "GFLOP/s") for n in MATRICES]
+    rows += [row(f"gMLP-S {name}", [BATCH / value for value in values], "images/s") for name, values in seconds.items()]
+    for name, count in flops.items():
+        for n in MATRICES:
+            share = ratios([count / value for value in seconds[name]], rates[n])
+            rows.append(row(f"gMLP-S {name}, of that of {n} x {n}", share, "", ">= 0.75" if "step" in name else ""))
+    if "timm forward" in seconds:
+        for what, goal in (("step", ">= 1.5"), ("forward", ">= 0.95")):
+            speedup = ratios(seconds[f"timm {what}"], seconds[f"ours {what}"])
+            rows.append(row(f"gMLP-S {what}, ours / timm", speedup, "x", goal))
+    return rows
+
+
+def ours_and_products() -> dict[str, Callable]:
+    """Large products and our model, under JAX."""
+    return {**{f"product {n}": large_product(n) for n in MATRICES}, **our_calls()}
+
+
+def large_product(n: int) -> Callable:
+    """One [n, n] x [n, n] product in float32: the speed that this machine can reach."""
+    matrix = jnp.asarray(np.random.default_rng(0).standard_normal((n, n)), jnp.float32)
+    product = jax.jit(jnp.matmul)
+    return lambda: product(matrix, matrix).block_until_ready()
+
+
+def our_calls() -> dict[str, Callable]:
+    """A whole training step (AdamW, clipping) and a forward pass of our gMLP-S."""
+    options = config.from_file("own_images.py", "gmlp_s")
+    options.batch_size, options.model.dtype, options.model.survival = BATCH, "float32", 1.0
+    task = tasks.find(options.task).without_data(options)
+    forward, params = jax.jit(task.apply), task.init(jax.random.key(0))
+    pixels = example_batch(options, Partition.make())["image"]
+    return {"ours step": step_call(options), "ours forward": lambda: forward(params, pixels).block_until_ready()}
+
+
+def timm_calls() -> dict[str, Callable]:
+    """The same for timm's model; nothing if torch and timm are not installed."""
+    try:
+        timm = parity.import_timm()
+    except RunError as error:
+        print(f"timm is left out: {error}", file=sys.stderr)
+        return {}
+    import torch  # pyright: ignore[reportMissingImports] - an extra
+
+    model = timm.create_model("gmlp_s16_224")
+    adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05)
+    images, labels = torch.randn(BATCH, 3, 224, 224), torch.arange(BATCH)
+
+    def one_step() -> None:
+        model.train()
+        adamw.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+
+    def forward() -> None:
+        model.eval()
+        with torch.inference_mode():
+            model(images)
+
+    return {"timm step": one_step, "timm forward": forward}
+
+
+def bench_toeplitz(repeats: int) -> list[Row]:
+    """FFT against the materialised matrix, forward and backward, 16,384 tokens x 128 channels in all."""
+    rows = []
+    for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
+        x = jax.random.normal(jax.random.key(0), (16384 // n, n, 128))
+        taps = jax.random.normal(jax.random.key(1), (2 * n - 1,))
+        calls = {}
+        for name, apply in (("direct", toeplitz.apply_direct), ("fft", toeplitz.apply_fft)):
+            gradient = jax.jit(jax.grad(lambda taps, x, apply=apply: (apply(taps, x) ** 2).sum(), (0, 1)))
+            calls[name] = lambda gradient=gradient: jax.block_until_ready(gradient(taps, x))
+            temporary = memory_of(gradient.lower(taps, x).compile()).temp_size_in_bytes
+            rows.append(row(f"n {n} {name}: temporary memory", [temporary / 1e6], "MB"))
+        seconds = measure(calls, repeats)
+        rows.append(row(f"n {n}: fft's speed over direct's", ratios(seconds["direct"], seconds["fft"]), "x"))
+    return rows
+
+
+def bench_long(repeats: int) -> list[Row]:
+    """The training step of a small gMLP on one sequence (configs/long_text.py), with either algorithm."""
+    rows = []
+    for n in (512, 1024, 2048, 4096, 8192, 16384):
+        calls = {}
+        for name in ("direct", "fft"):
+            options = config.from_file("long_text.py", f"{n},scale=small")
+            options.batch_size, options.model.toeplitz = jax.device_count(), name
+            compiled = dry_run.lower(options, Partition.make()).compile()
+            temporary = memory_of(compiled).temp_size_in_bytes / n
+            rows.append(row(f"n {n} {name}: temporary memory per token", [temporary / 1e3], "KB"))
+            calls[name] = step_call(options)
+        seconds = measure(calls, min(repeats, 3))  # at 16,384 tokens one step with the matrix takes many seconds
+        rows.append(row(f"n {n} fft: step", seconds["fft"], "s"))
+        rows.append(row(f"n {n}: fft's speed over direct's", ratios(seconds["direct"], seconds["fft"]), "x"))
+    return rows
+
+
+def bench_finetune(repeats: int) -> list[Row]:
+    """The small models of configs/c4_ablation.py, in batches of 16: only heads and losses differ."""
+    rows = []
+    for name in ("sgu", "amlp_36", "bert_rel"):
+        pretraining = config.from_file("c4_ablation.py", f"{name},scale=small")
+        calls = {"pretraining": step_call(pretraining)}
+        for task in ("text_classification", "question_answering"):
+            finetuning = pretraining.copy_and_resolve_references()
+            finetuning.task, finetuning.model.mask_padding = task, True
+            calls[task] = step_call(finetuning)
+        seconds = measure(calls, repeats)
+        rates = [pretraining.batch_size / value for value in seconds["pretraining"]]
+        rows.append(row(f"{name}: pretraining", rates, "examples/s"))
+        for task in list(calls)[1:]:
+            speed = ratios(seconds["pretraining"], seconds[task])
+            rows.append(row(f"{name}: {task}, of that", speed, "x", ">= 0.9"))
+    return rows
+
+
+# Config, its argument, examples per step, TPU slice, limits: GB of temporaries per chip, and matrix products.
+PROGRAMS = (
+    ("own_images.py", "gmlp_s", 4096, "v5e:4x4", 8.5, 17),
+    ("imagenet.py", "gmlp_b", 4096, "v5e:4x8", 9.0, 17),
+    *(
+        ("c4_bert.py", name, 256, "v5p:2x2x2", 42.0 if name == "gmlp_xlarge" else None, None)
+        for name, model in published.PUBLISHED.items() if model.source == "Table 5"
+    ),
+)
+
+
+def bench_memory(_repeats: int) -> list[Row]:
+    """gMLP-S, and gMLP-B with the paper's whole recipe, on TPU v5e; Table 5's models on 8 chips of v5p; bfloat16."""
+    rows = []
+    for file, name, batch, topology, limit, needed in PROGRAMS:
+        options = config.from_file(file, name)
+        options.batch_size = batch
+        compiled = dry_run.lower(options, Partition.make(options.mesh, dry_run.tpu_devices(topology))).compile()
+        temporary, goal = memory_of(compiled).temp_size_in_bytes / 1e9, f"<= {limit}" if limit else ""
+        rows.append(row(f"{name}, batch {batch}, {topology}: temporaries per chip", [temporary], "GB", goal))
+        if needed:
+            # A block has 4 products, once forward and twice backward; the stem 1 and 1, the head 1 and 2.
+            products = len(re.findall(r"= \S+ (?:dot|convolution)\(", compiled.as_text() or ""))
+            rows.append(row(f"{name}: matrix products beyond the needed {needed}", [products - needed], "", "0"))
+    return rows
+
+
+def bench_compile(_repeats: int) -> list[Row]:
+    """gMLP-xlarge from config to executable."""
+    options, spec = config.default(), published.PUBLISHED["gmlp_xlarge"].spec
+    options.model.update(
+        layers=spec.layers, length=spec.length, d_model=spec.d_model, d_ffn=spec.d_ffn, vocab_size=published.VOCAB_SIZE
+    )
+    options.batch_size = jax.device_count()
+    begin = time.perf_counter()
+    lowered = dry_run.lower(options, Partition.make())
+    lowered_after = time.perf_counter() - begin
+    lowered.compile()
+    total = time.perf_counter() - begin
+    return [
+        row("gMLP-xlarge: lower", [lowered_after], "s"), row("gMLP-xlarge: lower and compile", [total], "s", "< 60"),
+    ]
+
+
+def bench_loop(_repeats: int) -> list[Row]:
+    """150 steps of the quickstart's text run."""
+    options = config.from_file("quickstart_text.py")
+    options.steps = 150
+    with tempfile.TemporaryDirectory() as folder:
+        result = loop.train(options, folder)
+    if result is None:  # stopped by a signal
+        raise SystemExit(0)
+    waiting = result["waiting"]
+    rows = [row(f"the device may wait for {name}", [100 * share], "% of the time") for name, share in waiting.items()]
+    return [*rows, row("the device may wait, in all", [100 * sum(waiting.values())], "% of the time", "< 3")]

@@ -1,0 +1,49 @@
+"""The benchmark's part `text`: tokenising and batching text, beside the bare tokenizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import sentencepiece
+
+from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
+from gmlp_flax.data import embedded
+from gmlp_flax.data.text import in_memory, packing, prepare, prepared
+from gmlp_flax.data.text.tokenizer import Tokenizer
+
+
+def bench_text(repeats: int) -> list[Row]:
+    """Prepares and batches twenty copies of the embedded text, on one core."""
+    documents = 20 * embedded.embedded_text("train")
+    tokenizer = Tokenizer.train(documents, 8000)
+    bare = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            def prepare_and_pack() -> None:
+                shutil.rmtree(folder)
+                made = prepare.prepare(in_memory.corpus("benchmark", documents), tokenizer, folder, workers=1)
+                windows = packing.Packing(made, 128)
+                for first in range(0, len(windows), windows.group):
+                    windows.windows(first, first + windows.group)
+
+            calls = {"bare": lambda: bare.encode(documents, num_threads=1), "prepared": prepare_and_pack}
+            seconds = measure(calls, repeats)
+            made = prepared.Prepared(folder)
+            rows = [
+                row("the bare tokenizer", [made.tokens / value / 1e6 for value in seconds["bare"]], "M tokens/s"),
+                row(
+                    "tokenised, written and packed, of that", ratios(seconds["bare"], seconds["prepared"]), "", ">= 0.8"
+                ),
+            ]
+            for length, batch in ((128, 2048), (512, 256)):
+                with packing.train_batches(packing.Packing(made, length), seed=0, start=0, batch_size=batch) as batches:
+                    taken = measure({"20": lambda: [next(batches) for _ in range(20)]}, repeats)["20"]
+                rates = [20 * length * batch / value / 1e6 for value in taken]
+                rows.append(row(f"batches of {batch} x {length} from prepared ids", rates, "M tokens/s", ">= 20"))
+    finally:
+        os.sched_setaffinity(0, cores)
+    return rows

@@ -1,0 +1,108 @@
+"""Timing and reporting for the benchmark's parts, and the training step that most of them measure."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gmlp_flax import tasks
+from gmlp_flax.planning import dry_run
+from gmlp_flax.training import optimizer, step
+from gmlp_flax.training.partition import Partition
+
+Row = dict[str, object]
+
+
+def measure(
+    candidates: dict[str, Callable], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of each call, by candidate. The candidates take turns; each timed call follows an untimed one."""
+    seconds = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, call in candidates.items():
+            call()
+            begin = clock()
+            call()
+            seconds[name].append(clock() - begin)
+    return seconds
+
+
+def row(name: str, values: list[float], unit: str, goal: str = "") -> Row:
+    """One row of the table: median and range."""
+    return {
+        "name": name, "median": statistics.median(values), "min": min(values), "max": max(values), "unit": unit,
+        "goal": goal,
+    }
+
+
+def ratios(top: list[float], bottom: list[float]) -> list[float]:
+    """Quotients of measurements that took turns."""
+    return [a / b for a, b in zip(top, bottom, strict=True)]
+
+
+def memory_of(compiled: jax.stages.Compiled) -> Any:
+    """The bytes that a compiled program takes, by kind, as XLA counts them."""
+    return compiled.memory_analysis()
+
+
+class Worker:
+    """Calls in a process of their own: in the same process torch's waiting threads cost JAX a third of its speed."""
+
+    def __init__(self, make: Callable[[], dict[str, Callable]]):
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
+        self._process.start()
+        self.calls = {name: functools.partial(self._call, name) for name in self._pipe.recv()}
+
+    def _call(self, name: str) -> None:
+        self._pipe.send(name)
+        self._pipe.recv()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+
+
+def _serve(make: Callable[[], dict[str, Callable]], pipe) -> None:
+    calls = make()
+    pipe.send(list(calls))
+    while True:
+        calls[pipe.recv()]()
+        pipe.send(None)
+
+
+def example_batch(options: ConfigDict, partition: Partition) -> dict[str, jax.Array]:
+    """A batch of a config's shapes, with random integers that are small enough for any vocabulary or label set."""
+    rng, shapes = np.random.default_rng(0), dry_run.batch_shapes(options, partition)
+    return {name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding) for name, x in shapes.items()}
+
+
+def step_call(options: ConfigDict, partition: Partition | None = None, steps: int = 1) -> Callable[[], None]:
+    """A call that makes some training steps of a config on one batch: dispatched at once, then awaited."""
+    task, partition = tasks.find(options.task).without_data(options), partition or Partition.make()
+    params = jax.jit(task.init)(jax.random.key(0))
+    transformation = optimizer.make(options, params, task.facts())
+    kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, partition))
+    initial = functools.partial(step.init_state, task, transformation, options)
+    state = [jax.jit(initial, out_shardings=kept)(params)]  # else the second step compiles again
+    train_step = step.make_train_step(task, transformation, partition, options)
+    batch = example_batch(options, partition)
+
+    def run() -> None:
+        window = None
+        for _ in range(steps):
+            state[0], window = train_step(state[0], batch)
+        jax.block_until_ready((state[0], window))
+
+    return run

@@ -1,0 +1,1 @@
+"""One file per experiment family: `get_config(argument)` returns a config."""

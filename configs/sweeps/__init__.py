@@ -1,0 +1,1 @@
+"""Sweeps: `get_sweep(argument)` returns points."""

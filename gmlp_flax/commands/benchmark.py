@@ -1,0 +1,89 @@
+"""Measures speed and memory, as ratios within one run: these are what a shared, noisy machine can tell.
+
+    gmlp benchmark
+    gmlp benchmark step images --repeats=9 --json=rows.json --images=photos.tar
+
+Without a PART, all of them:
+
+    step      gMLP-S, 224 px, f32, batch 8, training step and forward pass: beside one large matrix product, whose
+              matrices fill the cache (2048) or exceed it as the model does (4096), and beside timm's gmlp_s16_224
+              under torch if it is installed (extra `bench`)
+    device    gMLP-S and -B, gMLP-base and aMLP-base on one accelerator, each at its best batch: examples or tokens per
+              second, share of the rate of one large product, memory; beside timm's gMLP-S under torch.compile
+    long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
+    toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
+    text      tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
+    images    images per second and core: decoded, cropped and flipped, through AutoAugment, beside plain Pillow; and
+              two worker processes beside one. On JPEG files (--images), or on made-up photographs
+    finetune  the training step of finetuning beside that of pretraining, the same encoder at n = 128
+    memory    the training step compiled for TPU slices (extra `plan`): temporaries per chip, products recomputed;
+              gMLP-S and -B, and the seven models of Table 5
+    compile   gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
+    loop      share of a short run's time that the device may wait for data, reports and checkpoints
+    parity    nine models beside timm's with the same random weights (extra `parity`): the largest relative errors of
+              logits and gradients, in float32
+
+Each figure is a median with its range over the repeats; compared candidates run alternately.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any
+
+from absl import logging
+
+from gmlp_flax.commands import cli
+from gmlp_flax.errors import RunError
+
+# Part -> the module of gmlp_flax.benchmarks that has it, as bench_PART.
+PARTS = {
+    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "text": "text", "images": "images",
+    "finetune": "models", "memory": "models", "compile": "models", "loop": "models", "parity": "parity",
+}
+
+
+def measured(part: str, repeats: int, images: str | None) -> list[dict[str, Any]]:
+    """Runs a part; the rows of its table."""
+    bench = getattr(importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}"), f"bench_{part}")
+    return bench(repeats, images) if part == "images" else bench(repeats)
+
+
+def main() -> None:
+    """Runs the parts asked for, or all."""
+    parser = cli.ArgumentParser("benchmark", __doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--repeats", type=int, default=9, help="measurements of each figure (%(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="also write the rows there")
+    parser.add_argument("--images", metavar="TAR_OR_FOLDER", help="JPEG files for the part `images`")
+    args = parser.parse_args()
+    if unknown := [part for part in args.parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
+    if args.repeats < 1:
+        parser.error(f"--repeats={args.repeats}: expected at least 1")
+    logging.set_verbosity(logging.ERROR)
+    rows = []
+    for part in args.parts or PARTS:
+        try:
+            found = measured(part, args.repeats, args.images)
+        except RunError as error:
+            if args.parts:
+                raise
+            print(f"{part} is left out: {error}", file=sys.stderr)
+            continue
+        rows += [{"part": part, **entry} for entry in found]
+        print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}")
+        for entry in found:
+            figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
+            goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
+            print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}")
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(rows, file, indent=2)
+
+
+def run() -> None:
+    """The command line."""
+    cli.explained(main)

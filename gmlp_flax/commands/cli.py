@@ -1,0 +1,233 @@
+"""What the subcommands share: their flags, their help, and the user's mistakes as one line with exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import select
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.processes import log_filter, platforms
+
+# gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
+
+USER_ERRORS = (ConfigError, DataError, RunError)
+CONFIG_HELP = "The name of a config or a file, with an argument after a colon; or a run's config.json."
+CONFIG_FLAGS = (
+    ("--config=CONFIG", CONFIG_HELP), ("--config.KEY=VALUE", "A value for one key of the config."),
+    ("--help_config", "Print every config key with its default and meaning, and exit."),
+)
+
+
+def define_run_flags(checkpoint: str) -> None:
+    """Defines --workdir and --checkpoint, for commands that read a run; `checkpoint` is the default."""
+    flags.DEFINE_string("workdir", None, "The run folder.")
+    flags.DEFINE_string("checkpoint", checkpoint, "latest, best, or a step.")
+
+
+def define_multihost_flags() -> None:
+    """Defines the flags of a command that may be one process of many."""
+    flags.DEFINE_enum(
+        "multihost", "auto", ["auto", "on", "off"], "Join other processes: if a TPU slice, SLURM, Open MPI or "
+        "--coordinator says that there are some; always; never.",
+    )
+    flags.DEFINE_string("coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected.")
+    flags.DEFINE_integer("processes", None, "How many processes there are; with --coordinator.", lower_bound=1)
+    flags.DEFINE_integer("process", None, "Which of them this is, from 0; with --coordinator.", lower_bound=0)
+
+
+@contextlib.contextmanager
+def among_processes() -> Iterator[None]:
+    """Joins the other processes, as the flags of `define_multihost_flags` say; enter it before touching a device.
+
+    An error inside is shown, and ends one process of several at once.
+    """
+    from gmlp_flax.processes import distributed  # imports JAX
+
+    values = flags.FLAGS
+    distributed.initialize(values.multihost, values.coordinator, values.processes, values.process)
+    try:
+        with explaining():
+            yield
+    except BaseException as error:
+        distributed.end_failed(error)
+        raise
+
+
+def required(name: str, usage: str) -> str:
+    """The value of a flag that must be given."""
+    value = flags.FLAGS[name].value
+    if not value:
+        fail(f"--{name} is missing; usage: gmlp {usage}")
+    return value
+
+
+def fail(message: object) -> NoReturn:
+    """Ends the program with one line on standard error and exit code 2."""
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    raise SystemExit(2)
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """A parser for subcommands that do without absl; the user's mistakes end in one line.
+
+    Args:
+        command: the subcommand.
+        description: the docstring of its file.
+    """
+
+    def __init__(self, command: str, description: str | None):
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"gmlp {command}", description=description, formatter_class=formatter)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with one line."""
+        fail(message)
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parses a command line without --config."""
+    return _parsed(argv, "the command line")
+
+
+def parse_flags_with_config(argv: list[str]) -> list[str]:
+    """Parses a command line with --config=FILE[:ARGUMENT], or a run's config.json, and --config.KEY=VALUE.
+
+    FLAGS.config is then the config, or None if none is given.
+    """
+    from gmlp_flax import config as config_lib
+    from gmlp_flax import overrides
+
+    given = argument(argv, "config")
+    words = [word for place, word in enumerate(argv) if not _gives_config(word, argv[place - 1])]
+    try:
+        overrides.check_overrides(argv)
+        config = config_lib.open_config(given) if given else None
+        if config is not None:
+            config = overrides.prepared_for(config, overrides.named_overrides(words))
+        if "--help_config" in argv:
+            explained(print, config_lib.help_text(config))
+            raise SystemExit(0)
+        if config is not None:
+            config_flags.DEFINE_config_dict("config", config, CONFIG_HELP, sys_argv=words)
+        else:
+            flags.DEFINE_string("config", None, CONFIG_HELP)
+    except USER_ERRORS as error:
+        fail(error)
+    return _parsed(words, given or "the command line")
+
+
+def parse_flags_on_run(argv: list[str]) -> list[str]:
+    """As `parse_flags_with_config`, with the config of the run in --workdir unless --config is given."""
+    path = os.path.join(argument(argv, "workdir"), "config.json")
+    own = [f"--config={path}"] if os.path.isfile(path) and not argument(argv, "config") else []
+    return parse_flags_with_config([*argv[:1], *own, *argv[1:]])
+
+
+def _parsed(argv: list[str], where: str) -> list[str]:
+    """The words of a command line that are no flags; a mistake ends the program with one line."""
+    from gmlp_flax import config as config_lib
+    from gmlp_flax import overrides
+
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        fail(overrides.in_words(error))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
+        fail(config_lib.explain(error, where))
+
+
+def argument(argv: list[str], name: str) -> str:
+    """The value of --NAME=VALUE or --NAME VALUE in a command line that is not parsed yet; empty if there is none."""
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        if match := re.match(rf"--?{name}(?:=(.*))?$", word):
+            return following if match[1] is None else match[1]
+    return ""
+
+
+def _gives_config(word: str, before: str) -> bool:
+    return bool(re.match(r"--?config(=|$)", word) or re.match(r"--?config$", before))
+
+
+def run(
+    main: Callable[[list[str]], None], positional: bool = False, parser: Callable[[list[str]], list[str]] = parse_flags
+) -> None:
+    """Runs a subcommand under absl; the user's mistakes are shown as one line.
+
+    Args:
+        main: takes the program's name and, if `positional`, the arguments that are no flags.
+        positional: whether there may be such arguments.
+        parser: parses the command line.
+    """
+    if {"--help", "-help", "-h"} & set(sys.argv[1:]):
+        explained(print, help_text(main, () if parser is parse_flags else CONFIG_FLAGS))
+        return
+
+    def guarded(argv: list[str]) -> None:
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines per checkpoint at INFO.
+            log_filter.install()
+        if len(argv) > 1 and not positional:
+            fail(f"{argv[1]!r} is no flag: flags are written --name=value")
+        explained(main, argv)
+
+    app.run(guarded, flags_parser=parser)
+
+
+def help_text(main: Callable, more: tuple[tuple[str, str], ...] = ()) -> str:
+    """The docstring of a subcommand's file, the flags that it defines here and there, and `more` of them."""
+    module, defined = sys.modules[main.__module__], flags.FLAGS.flags_by_module_dict()
+    listed = [flag for owner in (module.__name__, __name__) for flag in defined.get(owner, ())]
+    lines = [(_with_default(flag), flag.help) for flag in listed]
+    shown = [f"  {words}\n{textwrap.indent(textwrap.fill(meaning, 96), ' ' * 6)}" for words, meaning in (*lines, *more)]
+    return "\n".join([str(module.__doc__), "flags:", *shown])
+
+
+def _with_default(flag: flags.Flag) -> str:
+    if flag.boolean:
+        return f"--{flag.name}"
+    default = ",".join(flag.default) if isinstance(flag.default, list) else flag.default
+    return f"--{flag.name}={'...' if default in (None, '') else default}"
+
+
+@contextlib.contextmanager
+def explaining() -> Iterator[None]:
+    """Errors that are the user's to mend end the program with one line; it ends silently if nobody reads its output."""
+    try:
+        yield
+        print(end="", flush=True)  # Fails here, not at exit; standard output may be closed.
+    except USER_ERRORS as error:
+        fail(error)
+    except BrokenPipeError:
+        if not _is_cut_off():
+            raise
+        # As when `head` has read enough. The rest goes nowhere, and the exit code is SIGPIPE's.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _is_cut_off() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return bool(output.poll(0))
+
+
+def explained(main: Callable, *args: object) -> None:
+    """Calls a main function under `explaining`."""
+    platforms.choose()
+    with explaining():
+        main(*args)

@@ -1,0 +1,55 @@
+"""The `gmlp` command: `gmlp SUBCOMMAND ...` runs one file of this folder, and imports no other."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+
+# Subcommand -> its module here, and what it does.
+COMMANDS = {
+    "train": ("train", "train a model, or go on with a run that was stopped"),
+    "evaluate": ("evaluate", "score a checkpoint on held-out data"),
+    "predict": ("predict", "use a trained model on text or images"),
+    "sweep": ("sweep", "train a config at many points, with several seeds"),
+    "reproduce": ("reproduce", "make a table or a figure of the paper again"),
+    "plan": ("plan", "memory, time and cost of a run on hardware that is not here"),
+    "prepare": ("prepare", "tokenise a corpus once, for many runs"),
+    "sizes": ("sizes", "parameters and FLOPs of every published model"),
+    "score-squad": ("score_squad", "score answers as SQuAD's official script does"),
+    "augmentations": ("augmentations", "draw what a config's augmentation does to images"),
+    "filters": ("filters", "draw a run's spatial filters"),
+    "attention": ("attention", "draw what a run's attention looks at"),
+    "shift-invariance": ("shift_invariance", "measure how near a run's spatial matrices are to Toeplitz"),
+    "import": ("import_weights", "make a run folder of timm's weights"),
+    "export": ("export_weights", "write a run's weights for timm"),
+    "benchmark": ("benchmark", "measure speed and memory"),
+    "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
+}
+
+
+def main() -> None:
+    """Runs the subcommand that the command line names."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("-h", "--help", "help"):
+        print(help_text())
+        return
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        advice = f"did you mean {close[0]!r}?" if close else "gmlp --help lists the subcommands"
+        print(f"error: there is no subcommand {name!r}; {advice}", file=sys.stderr)
+        raise SystemExit(2)
+    module = importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}")
+    sys.argv = [f"gmlp {name}", *sys.argv[2:]]
+    module.run()
+
+
+def help_text() -> str:
+    """The subcommands, one per line."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(["usage: gmlp SUBCOMMAND [--help] ...", "", *lines])
+
+
+if __name__ == "__main__":
+    main()

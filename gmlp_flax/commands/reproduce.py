@@ -1,0 +1,203 @@
+"""Makes one of the paper's tables or figures again: trains what is missing and writes a report.
+
+    gmlp reproduce table1
+    gmlp reproduce table3 --data=books.jsonl.xz --jobs=2
+    gmlp reproduce table4 --data=books.jsonl.xz --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
+    gmlp reproduce table4 --from=runs/table4        # whatever is there, also half-finished
+    gmlp reproduce figure4 --from=runs/table3       # from the first run of the gMLP there
+    gmlp reproduce NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS] [--runs=DIR]
+        [--out=reports] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
+
+NAME is a table or figure of gmlp_flax/paper/tables.py:
+{names}
+figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnli.
+
+The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without
+a network. It says what was scaled down, and of each ordering of the paper whether it holds for every pair of seeds.
+Runs are trained by `gmlp sweep --sweep=configs/sweeps/paper.py:NAME,scale=SCALE` in --runs
+(runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains nothing and reads a
+folder of runs, or those that a glob pattern names, in quotes. --scale=paper first prints what its runs would take on
+--topology; it needs C4.
+
+--finetune=TASK=DATA finetunes the first seed of each pretrained model as configs/finetune_glue.py and finetune_squad.py
+say, with as many seeds as the paper (five) or, at gpu, three, at cpu, two, in RUNS/finetuned/TASK-MODEL; DATA is what
+they take, and may be left out at paper scale. --finetune_flag=--config.KEY=VALUE changes these runs,
+--finetune_seeds=0,1,2 their seeds. Where RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best
+median counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from absl import logging
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import overrides
+from gmlp_flax.commands import cli
+from gmlp_flax.errors import RunError
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
+from gmlp_flax.planning import plan
+from gmlp_flax.reports import catalogue
+from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.report import Report
+from gmlp_flax.sweeps import points, runner
+from gmlp_flax.tasks.base import EMBEDDED
+
+SEEDS = {scale: ",".join(map(str, seeds)) for scale, seeds in FINETUNING_SEEDS.items()}
+
+
+def names() -> str:
+    """One line per table: its name, its title, and what is not trained or can be finetuned."""
+    lines = []
+    for name, table in TABLES.items():
+        tasks = f"; finetuned on {', '.join(table.tasks)}" if table.tasks else ""
+        about = f"    {name:<12}{table.title}{tasks if table.trained else '; counted, nothing is trained'}"
+        lines.append(textwrap.fill(about, 118, subsequent_indent=16 * " "))
+    return "\n".join(lines)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = cli.ArgumentParser("reproduce", (__doc__ or "").replace("{names}", names()))
+    parser.add_argument("name", metavar="NAME", choices=list(TABLES))
+    parser.add_argument("--scale", choices=list(SEEDS), default="cpu")
+    parser.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
+    parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
+    parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"unless given, by scale: {SEEDS}")
+    parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
+    parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
+    parser.add_argument("--out", default="reports", help="folder of the reports")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
+    words = sys.argv[1:]
+    own = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:own])
+    args.flags = words[own + 1 :]
+    table = TABLES[args.name]
+    if args.scale != "paper" and not args.data and not args.pattern and table.trained:
+        cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
+    args.finetune = dict(each.partition("=")[::2] for each in args.finetune)
+    check_finetuning(args, table.tasks)
+    check_path(f"--data={args.data}", args.data)
+    if args.jobs < 1:
+        cli.fail(f"--jobs={args.jobs}: expected a positive number")
+    args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
+    return args
+
+
+def check_path(flag: str, data: str | None) -> None:
+    """Ends with one line if a flag names data on this machine that are not there."""
+    if data and ":" not in data and data != EMBEDDED and not os.path.exists(data):
+        cli.fail(f"{flag}: there is no such file or folder")
+
+
+def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
+    """Ends with one line, before hours of pretraining, if the finetuning after it could not run."""
+    for task, data in args.finetune.items():
+        if task not in known:
+            cli.fail(f"--finetune={task}: {args.name} takes {', '.join(known) or 'none'}")
+        if args.pattern:
+            cli.fail(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
+        if args.scale != "paper" and not data:
+            cli.fail(f"--finetune={task}: give its data, --finetune={task}=PATH")
+        check_path(f"--finetune={task}={data}", data)
+        overrides.overridden(config_lib.open_config(recipes.finetuning(task, args.scale)), _given(args.finetune_flag))
+    if args.finetune_seeds and not re.fullmatch(r"\d+(,\d+)*", args.finetune_seeds):
+        cli.fail(f"--finetune_seeds={args.finetune_seeds}: expected numbers, as in --finetune_seeds=0,1,2")
+    if strange := [flag for flag in args.finetune_flag if not _given([flag])]:
+        cli.fail(f"--finetune_flag={strange[0]}: expected --finetune_flag=--config.KEY=VALUE")
+
+
+def _given(flags: Sequence[str]) -> dict[str, str]:
+    """The keys and values of --config.KEY=VALUE flags, the keys checked."""
+    found = dict(re.findall(r"^--?config\.([^=]+)=(.*)$", "\n".join(flags), re.MULTILINE))
+    return points.chained([found])[0] if found else {}
+
+
+def print_costs(table: PaperTable, topology: str) -> None:
+    """Prints the time of each run of a table at paper scale."""
+    print(f"on {topology}, at best, each run:")
+    for row, config in table.configs("paper").items():
+        found = plan.make(config, topology)
+        print(f"  {row:<16}{found.run_days:8.2f} days{found.chip_hours:10,.0f} chip-hours", flush=True)
+
+
+def run_sweep(*arguments: str) -> int:
+    """Runs `gmlp sweep` in a process that dies with this one; returns its exit code."""
+    return subprocess.run(runner.tied_command([sys.executable, "-m", "gmlp_flax", "sweep", *arguments])).returncode
+
+
+def train(args: argparse.Namespace) -> int:
+    """Trains what is missing; the sweep's exit code."""
+    data = [f"--config.data.train={args.data}"] if args.data else []
+    own = f"--sweep=configs/sweeps/paper.py:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
+    return run_sweep(*own, "--", *data, *args.flags)
+
+
+def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
+    """Finetunes the first finished run of each row on every task; the worst exit code of the sweeps."""
+    seeds = args.finetune_seeds or SEEDS[args.scale]
+    first = {run.row: run for run in reversed(runs) if run.finished}
+    codes = [0]
+    for (task, data), row in itertools.product(args.finetune.items(), sorted(first)):
+        data = data or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
+        codes.append(run_sweep(
+            f"--config={recipes.finetuning(task, args.scale)}", f"--seeds={seeds}",
+            f"--out={os.path.join(args.runs, run_finder.FINETUNED, f'{task}-{row}')}", f"--jobs={args.jobs}",
+            f"--config.init_from={first[row].path}", *([f"--config.data.train={data}"] if data else []),
+            *args.finetune_flag,
+        ))
+        stop_unless_reportable(codes[-1])
+    return max(codes)
+
+
+def stop_unless_reportable(code: int) -> None:
+    """Ends with a sweep's exit code, unless it is 0, or 1: some runs failed, and the others can be reported."""
+    if code not in (0, 1):
+        raise SystemExit(code)
+
+
+def report_on(args: argparse.Namespace) -> tuple[Report, int]:
+    """Trains what is missing, unless --from names runs; the report, and 1 if some runs failed."""
+    table, given = TABLES[args.name], _given(args.flags)
+    rows = {row: overrides.overridden(config, given) for row, config in table.configs(args.scale).items()}
+    codes = [0]
+    if not args.pattern:
+        if args.scale == "paper":
+            print_costs(table, args.topology)
+        codes.append(train(args))
+        stop_unless_reportable(codes[-1])
+    pattern = args.pattern or args.runs
+    runs = run_finder.find(pattern, rows)
+    if args.finetune:
+        codes.append(finetune(runs, args))
+    tuned = run_finder.find_finetuned(pattern, rows)
+    return catalogue.of_runs(args.name, runs, args.scale, tuned), max(codes)
+
+
+def main() -> None:
+    """Trains, collects the runs, writes the report."""
+    logging.set_verbosity(logging.ERROR)  # Orbax warns that a finished run is opened for reading alone.
+    args = arguments()
+    made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)
+    path = made.write(os.path.join(args.out, args.name))
+    print(f"{made.title}\n\n{made.table.markdown()}")
+    print("\n".join(made.notes))
+    print(f"\nthe report: {path}")
+    if code:
+        raise RunError("some runs failed: the table is made of the others")
+
+
+def run() -> None:
+    """The command line."""
+    cli.explained(main)

@@ -1,0 +1,32 @@
+"""Draws spatial matrices and how near they are to Toeplitz.
+
+    gmlp shift-invariance --workdir=runs/dense
+
+The paper's Figure 9 shows that matrices learned without the Toeplitz constraint (`--config.model.spatial=dense`) look
+as if they had it. Here that is a number: the share of a matrix's energy (its squared sum) that is left when each
+diagonal is replaced by its mean. It is 1 for a Toeplitz matrix and about 2/n for noise. It is read from every
+checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` makes a curve of it.
+"""
+
+from __future__ import annotations
+
+from gmlp_flax.analysis import filters, shift_invariance
+from gmlp_flax.commands import cli
+from gmlp_flax.training import run_folder
+
+
+def main(_argv: list[str]) -> None:
+    """Prints the shares, draws them and the matrices, and prints the paths."""
+    workdir = cli.required("workdir", "shift-invariance --workdir=DIR")
+    found, weights = shift_invariance.shares(workdir), filters.matrices(run_folder.load(workdir))
+    noise = shift_invariance.noise_share(weights.shape[-1])
+    print(f"share of energy in the diagonals' means, by layer (noise: {noise:.3f})")
+    for step, share in found.items():
+        print(f"step {step:>7}  " + "  ".join(f"{each:.3f}" for each in share))
+    print("\n".join(shift_invariance.draw(found, weights, workdir)))
+
+
+def run() -> None:
+    """The command line."""
+    cli.define_run_flags(checkpoint="latest")
+    cli.run(main)

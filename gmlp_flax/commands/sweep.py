@@ -1,0 +1,234 @@
+"""Trains a config at the points of a grid or of a sweep file, with several seeds, and prints how they end.
+
+    gmlp sweep --config=configs/quickstart_image.py --out=runs/digits_sweep \\
+        --grid=optimizer.learning_rate=1e-3,2e-3 --grid=batch_size=32,64
+    gmlp sweep --config=FILE:ARGUMENT --out=DIR [--config.KEY=VALUE ...]
+        [--grid=KEY=VALUE,VALUE,... [--grid=...]] [--seeds=0,1,2,3,4] [--choose=best|none] [--jobs=1]
+    gmlp sweep --config=FILE:ARGUMENT --out=DIR --sweep.KEY=VALUE,VALUE,... [--sweep.seed=0,1,2] ...
+    gmlp sweep --sweep=FILE[:ARGUMENT] --out=DIR [--config.KEY=VALUE ...] ...
+    any of them with --print, --status, or --index=I [--of=N]
+
+The points are all combinations of the values given with --grid, one flag for each key. Keys that change together share
+a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of `gmlp train` in
+DIR/KEY=VALUE,...,seed=SEED. With --choose=best every point is trained with the first seed alone, and the other seeds at
+the point whose held-out metric is then the best, the metric being the task's own. (The paper reports medians of five
+runs and does not say how it chose rates and batch sizes.) --choose=none trains every point with every seed. The table
+has a row for each point: median, mean, lowest and highest over its seeds, which count the one that chose. All metrics
+of all runs are written to DIR/sweep.json.
+
+--sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for optimizer.learning_rate, and with
+--sweep.seed there is no --seeds. A sweep file has get_sweep(arg) that returns points (gmlp_flax.sweeps.points). Each
+point names its config file under "config" and may set its seed; all points are trained.
+
+--print shows a command for each run and trains nothing; --status shows how far the runs in DIR are. --index=I trains
+one run, the one with the number I, counted from 0; with --of=N the runs I, I+N, I+2N, ... So the tasks of an array
+share a sweep (SLURM: --index=$SLURM_ARRAY_TASK_ID); the command without --index then prints the table and writes
+sweep.json.
+
+A run that is finished in DIR is not run again and an interrupted run goes on, so the same command ends what a killed
+one began. If a run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as
+well. Otherwise the others go on, and the failed runs are listed at the end; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable
+
+from absl import flags
+from ml_collections import config_flags
+
+from gmlp_flax.commands import cli
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.sweeps import definition, points, summary
+from gmlp_flax.sweeps.definition import Sweep, Trial
+from gmlp_flax.sweeps.points import Point, Points
+from gmlp_flax.sweeps.runner import Metrics, TrainingPool, results
+
+SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """As `cli.parse_flags_with_config`. With a sweep file, --config is the config of its first point.
+
+    --sweep.KEY=VALUE,... stands for --grid=KEY=VALUE,... and --choose=none. A word -- may stand before the overrides.
+    """
+    given, own = [word for word in argv if word != "--"], []
+    words = [re.sub(r"^--?sweep\.([^=]+)", _grid, word) for word in given]
+    with cli.explaining():
+        if file := cli.argument(argv, "sweep"):
+            if config := cli.argument(argv, "config"):
+                raise ConfigError(
+                    f"--config={config} and --sweep={file} exclude each other: a sweep file's points name their configs"
+                )
+            own = [f"--config={definition.from_file(file)[0][points.CONFIG]}"]
+    # First, so that --choose=... further on counts.
+    every = ["--choose=none"] if file or words != given else []
+    return cli.parse_flags_with_config([*words[:1], *every, *own, *words[1:]])
+
+
+def _grid(flag: re.Match[str]) -> str:
+    return f"--grid={':'.join(SHORT.get(key, key) for key in flag[1].split(':'))}"
+
+
+def planned() -> Sweep:
+    """The sweep that the command line asks for, checked.
+
+    Raises:
+        ConfigError, RunError: it cannot be run.
+    """
+    values = flags.FLAGS
+    if values.config is None:
+        raise ConfigError("--config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE")
+    if not values.out:
+        raise ConfigError("--out is missing: give --out=DIR, a folder for the runs")
+    if values.sweep and values.choose != "none":
+        raise ConfigError("--choose=best goes with --grid: all points of a sweep file are trained")
+    bare = points.product(*([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid))
+    overrides = config_flags.get_override_values(values["config"])
+    if twice := [key for point in bare for key in point if key in overrides]:
+        raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
+    seeds = _seeds(bare, overrides)
+    choosing = values.choose == "best" and len(bare) > 1
+    if choosing and (values.print or values.index is not None):
+        raise ConfigError("--print and --index choose no point: give --choose=none, for all with all seeds")
+    every = tuple(point | seed for point in bare for seed in seeds)
+    source = values.sweep or cli.argument(sys.argv, "config")
+    sweep = definition.define(source, every, overrides, values.out, choosing)
+    return sweep._replace(trials=_share(sweep.trials, values.index, values.of))
+
+
+def _seeds(bare: Points, overrides: Point) -> Points:
+    """The seeds of each point; one empty point if the sweep or the points' configs set the seed."""
+    values, own = flags.FLAGS, any("seed" in point for point in bare)
+    given = values["seeds"].present
+    if own and given:
+        raise ConfigError("--seeds and the sweep set the same key, seed: give one")
+    if values.choose == "none" and (own or values.sweep and not given):
+        return ({},)
+    if not values.seeds or not all(seed.isdecimal() for seed in values.seeds):
+        raise ConfigError(f"--seeds={','.join(values.seeds)}: expected numbers, as in --seeds=0,1,2")
+    if own or "seed" in overrides:
+        raise ConfigError("the key seed is set by --seeds: give it there alone")
+    return tuple({"seed": seed} for seed in dict.fromkeys(map(int, values.seeds)))
+
+
+def _share(trials: tuple[Trial, ...], index: int | None, of: int | None) -> tuple[Trial, ...]:
+    """The trials that --index and --of name."""
+    if index is None:
+        if of is not None:
+            raise ConfigError(f"--of={of} goes with --index: give --index=I, from 0 to {of - 1}")
+        return trials
+    count = of or len(trials)
+    if not 0 <= index < count:
+        why = f"with --of={of}" if of else f"for a sweep of {count} points"
+        raise ConfigError(f"--index={index} is out of range: expected 0 to {count - 1} {why}")
+    return trials[index::count]
+
+
+class Runner:
+    """Trains trials; keeps their metrics as `found[name]`.
+
+    Args:
+        sweep: the sweep.
+        pool: trains them.
+        goes_on: whether trials that fail are kept in `failed`, a line each; else the first one raises its RunError.
+    """
+
+    def __init__(self, sweep: Sweep, pool: TrainingPool, goes_on: bool):
+        self._sweep, self._pool, self._goes_on = sweep, pool, goes_on
+        self.found: dict[str, Metrics] = {}
+        self.failed: dict[str, str] = {}
+
+    def __call__(self, trials: Iterable[Trial]) -> None:
+        """Trains some trials; prints the metric of each on standard error as it ends."""
+        running = {trial.name: self._pool.submit(trial.name, trial.flags) for trial in trials}
+        self.found |= results(running, self._show, self._note_failure if self._goes_on else None)
+
+    def best(self) -> Trial:
+        """The best of the trials so far."""
+        sweep, better = self._sweep, {"min": min, "max": max}[self._sweep.mode]
+        ended = (trial for trial in sweep.trials if trial.name in self.found)
+        return better(ended, key=lambda trial: self.found[trial.name][sweep.metric])
+
+    def _show(self, name: str, metrics: Metrics) -> None:
+        metric = self._sweep.metric
+        value = metrics.get(metric, math.nan)
+        if not math.isfinite(value):
+            raise RunError(f"the run {name} ended with {metric} {value}: it cannot be compared; leave its point out")
+        print(f"{name}: {metric} {value:.5g}", file=sys.stderr, flush=True)
+
+    def _note_failure(self, name: str, error: RunError) -> None:
+        log = os.path.join(os.path.abspath(self._sweep.out), f"{name}.log")
+        self.failed[name] = str(error) if log in str(error) else f"{error} (its output is in {log})"
+        print(f"{name}: failed, the others go on", file=sys.stderr, flush=True)
+
+
+def train(sweep: Sweep) -> None:
+    """Trains, prints the table, writes sweep.json; ends with exit code 1 if trials failed and the others went on.
+
+    Raises:
+        RunError: a trial failed and the others do not go on.
+    """
+    chosen, values = None, flags.FLAGS
+    with TrainingPool(sweep.out, values.jobs) as pool:
+        runner = Runner(sweep, pool, goes_on=values.choose == "none")
+        if sweep.choosing:
+            seed = sweep.trials[0].config.seed
+            runner(trial for trial in sweep.trials if trial.config.seed == seed)
+            best = runner.best().seedless
+            chosen = [row["point"] for row in summary.rows(sweep, runner.found)].index(best)
+            runner(trial for trial in sweep.trials if trial.seedless == best and trial.config.seed != seed)
+        else:
+            runner(sweep.trials)
+    table = summary.rows(sweep, runner.found)
+    print(summary.text(sweep, table, chosen))
+    if values.index is None:
+        with open(os.path.join(sweep.out, "sweep.json"), "w") as file:
+            json.dump({
+                "config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode,
+                "chosen": chosen, "points": table, **({"failed": list(runner.failed)} if runner.failed else {}),
+            }, file, indent=2)
+    if runner.failed:
+        count = f"{len(runner.failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
+        print(count, *runner.failed.values(), sep="\n", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def command(sweep: Sweep, trial: Trial) -> str:
+    """The command that trains a trial by hand, for a shell."""
+    workdir = f"--workdir={os.path.join(sweep.out, trial.name)}"
+    return shlex.join(["python", "-m", "gmlp_flax.train", trial.flags[0], workdir, *trial.flags[1:]])
+
+
+def main(_argv: list[str]) -> None:
+    """Trains the sweep, or shows its commands or its state."""
+    sweep = planned()
+    if flags.FLAGS.status:
+        from gmlp_flax.sweeps import status  # imports JAX, and mistakes in flags are told before
+
+        print(status.table(sweep))
+    elif flags.FLAGS.print:
+        print("\n".join(command(sweep, trial) for trial in sweep.trials))
+    else:
+        train(sweep)
+
+
+def run() -> None:
+    """The command line."""
+    flags.DEFINE_string("out", None, "Folder for the runs and for sweep.json.")
+    flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Seeds, with commas between them; the first one chooses.")
+    flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE,...: a config key and its values; one flag for each key.")
+    flags.DEFINE_string("sweep", "", "A sweep file, with an argument after a colon; or --sweep.KEY=VALUE,VALUE,...")
+    flags.DEFINE_enum("choose", "best", ["best", "none"], "All seeds at the point that is best with one, or at all.")
+    flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
+    flags.DEFINE_integer("index", None, "Train this run alone, counted from 0; with --of=N, each N-th from it.")
+    flags.DEFINE_integer("of", None, "How many share the runs; with --index.", lower_bound=1)
+    flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
+    flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
+    cli.run(main, parser=parse_flags)

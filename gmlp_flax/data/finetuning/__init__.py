@@ -1,0 +1,1 @@
+"""Sentences, pairs of sentences, and questions on passages."""

@@ -1,0 +1,50 @@
+"""GLUE's classification tasks and SNLI: their columns, labels, scores and submission files.
+
+STS-B is left out because it is a regression, and the diagnostics because they have no labels.
+"""
+
+from typing import NamedTuple
+
+
+class SentenceTask(NamedTuple):
+    """The columns of a task's rows, and its scores.
+
+    Attributes:
+        texts: for each of one or two sentences, in the order of the model's input, the names of its column.
+        labels: names of the classes in TFDS's order, which numbered labels follow.
+        scores: GLUE's scores of class 1 beside accuracy: "matthews", "f1".
+        submission: names of the files that GLUE's server expects, one for each part of the test set.
+        names: whether these files have the names of labels, not their numbers.
+        headerless: names of the columns of files without a header (CoLA).
+    """
+
+    texts: tuple[tuple[str, ...], ...]
+    labels: tuple[str, ...]
+    scores: tuple[str, ...] = ()
+    submission: tuple[str, ...] = ()
+    names: bool = False
+    headerless: tuple[str, ...] = ()
+
+
+_SENTENCE = (("sentence",),)
+_PAIR = (("sentence1", "premise"), ("sentence2", "hypothesis"))
+_THREE = ("entailment", "neutral", "contradiction")
+_TWO = ("entailment", "not_entailment")
+
+GLUE_TASKS: dict[str, SentenceTask] = {
+    "sst2": SentenceTask(_SENTENCE, ("negative", "positive"), submission=("SST-2.tsv",)),
+    "cola": SentenceTask(
+        _SENTENCE, ("unacceptable", "acceptable"), ("matthews",), ("CoLA.tsv",),
+        headerless=("source", "label", "star", "sentence"),
+    ),
+    "mrpc": SentenceTask(
+        (("sentence1", "#1 String"), ("sentence2", "#2 String")), ("not_equivalent", "equivalent"), ("f1",),
+        ("MRPC.tsv",),
+    ),
+    "qqp": SentenceTask((("question1",), ("question2",)), ("not_duplicate", "duplicate"), ("f1",), ("QQP.tsv",)),
+    "mnli": SentenceTask(_PAIR, _THREE, submission=("MNLI-m.tsv", "MNLI-mm.tsv"), names=True),
+    "qnli": SentenceTask((("question",), ("sentence",)), _TWO, submission=("QNLI.tsv",), names=True),
+    "rte": SentenceTask(_PAIR, _TWO, submission=("RTE.tsv",), names=True),
+    "wnli": SentenceTask(_PAIR, ("not_entailment", "entailment"), submission=("WNLI.tsv",)),
+    "snli": SentenceTask(_PAIR, _THREE, submission=("SNLI.tsv",), names=True),
+}

@@ -1,0 +1,261 @@
+"""Labelled sentences and pairs of sentences: GLUE's classification tasks and SNLI.
+
+A path is one of
+
+    a file: tab-separated (.tsv, .txt) with GLUE's header, or JSON lines (.jsonl, .json), each also as .gz or .xz. Its
+        rows may name their splits in a field `tag` or `split` ("train", "dev").
+    a folder as GLUE ships a task: train.tsv, dev.tsv, test.tsv; for MNLI, dev_matched.tsv and dev_mismatched.tsv. Other
+        names that end in a split will do, such as snli_1.0_train.jsonl.
+    a TFDS folder with features.json and dataset_info.json, or tfds:NAME[/CONFIG][:VERSION] (see tfds_folders).
+
+Columns are found by their names. A row that cannot be used is a bad record.
+"""
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask
+from gmlp_flax.data.finetuning.sentence_rows import READERS, Record, Rows, file_rows, require_features, tfds_rows
+from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
+from gmlp_flax.data.storage import files, tfds_folders
+from gmlp_flax.data.storage.files import File
+from gmlp_flax.data.storage.records import BadRecord, BadRecords
+from gmlp_flax.errors import DataError
+
+UNLABELLED = -1
+_LABELS = ("gold_label", "label", "Quality", "is_duplicate")
+_IDS = ("index", "idx", "pairID", "id")
+_TAGS = ("tag", "split")
+_NO_LABEL = ("-", str(UNLABELLED))  # annotators did not agree (SNLI), or a test set
+
+_PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
+_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})({'|'.join(_PARTS[1:])}|)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Labelled sentences, or pairs of sentences, in memory.
+
+    Attributes:
+        path: of the file or folder.
+        first: the sentences, or the first sentence of each pair.
+        second: the second sentence of each pair, or None.
+        labels: int32 [examples], positions in the task's labels; all UNLABELLED in a test set.
+        ids: values of the column `index`, `idx`, `pairID` or `id`; if there is none, positions in the file.
+        part: int32 [examples], 1 for MNLI's mismatched examples, else 0.
+        tags: the split that each row names, or "".
+        dropped: how many examples without a label were left out.
+    """
+
+    path: str
+    first: list[str]
+    second: list[str] | None
+    labels: np.ndarray
+    ids: list[str]
+    part: np.ndarray
+    tags: list[str]
+    dropped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __repr__(self) -> str:
+        return f"Sentences({self.path!r}, examples={len(self)})"
+
+    def subset(self, chosen: np.ndarray) -> "Sentences":
+        """The examples for which `chosen`, bool [examples], is true."""
+        places = np.flatnonzero(chosen)
+        lists = {name: [values[i] for i in places] for name, values in self._lists().items()}
+        return dataclasses.replace(self, labels=self.labels[places], part=self.part[places], **lists)
+
+    def _lists(self) -> dict[str, list[str]]:
+        lists = {"first": self.first, "second": self.second, "ids": self.ids, "tags": self.tags}
+        return {name: values for name, values in lists.items() if values is not None}
+
+
+def open_sentences(
+    path: str, task: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    bad: BadRecords | None = None,
+) -> Sentences:
+    """Reads the examples at `path` to train on, or the held-out ones.
+
+    In data with splits, `train` is for training and `validation` (`dev`), with both parts of MNLI's, is held out. If
+    there is no such split, a share of the training examples is held out, by their first text.
+
+    Args:
+        path: see the module's docstring.
+        task: key of GLUE_TASKS.
+        side: "train" or "heldout".
+        split, heldout_split: other splits than these.
+        heldout_share: 0 if `path` holds one side alone.
+        bad: counts and limits the rows that cannot be used. Without it, the first one raises.
+
+    Raises:
+        DataError: there is nothing at `path`, no such split or columns, or nothing on this side; rows are bad; or there
+            are no labels to train on.
+    """
+    path = tfds_folders.find(str(path))
+    groups = _groups(path, GLUE_TASKS[task], BadRecords() if bad is None else bad)
+    known = tuple(groups)
+    only = known if len(known) == 1 else ()
+    train = _named(path, known, split, TRAIN_SPLIT) or only
+    heldout = _named(path, known, heldout_split, HELDOUT_SPLIT) or (() if heldout_share else only)
+    chosen = splits.choose(path, side, train, heldout, heldout_share, known=known, explicit=bool(heldout_split))
+    if not chosen.splits:
+        raise DataError(
+            f"{path!r} has no split for this side, only {', '.join(map(repr, known))}; give one as config.data.split "
+            "or heldout_split"
+        )
+    found = _labelled(_joined(path, [groups[name]() for name in chosen.splits]), side)
+    if not chosen.share:
+        return found
+    heldout_texts = np.array([splits.is_heldout(text, chosen.share) for text in found.first])
+    shared = found.subset(heldout_texts == (side == HELDOUT))
+    if not len(shared):
+        raise splits.empty_side(
+            f"the {len(found)} examples of {path!r}", side, chosen.share,
+            "give the held-out examples a path of their own",
+        )
+    return shared
+
+
+def _named(path: str, known: tuple[str, ...], wanted: str, default: str) -> tuple[str, ...]:
+    """The split with this name, or its parts, matched before mismatched; () if the default split is not there."""
+    name = wanted or default
+    if name not in known and _SPLIT.fullmatch(name):
+        name = _split_name(name)
+    found = tuple(name + part for part in _PARTS if name + part in known)
+    if wanted and not found:
+        raise splits.missing_split(path, wanted, known)
+    return found
+
+
+def _split_name(name: str) -> str:
+    """The split at the end of a name, by TFDS's name for it, such as "validation_matched"; "" if there is none."""
+    found = _SPLIT.search(name)
+    return SPLIT_WORDS[found[1]] + found[2] if found else ""
+
+
+def _labelled(sentences: Sentences, side: str) -> Sentences:
+    """The examples with a label; all examples if they are held out and none has a label, as in a test set."""
+    labelled = sentences.labels != UNLABELLED
+    if labelled.all() or (side == "heldout" and not labelled.any()):
+        return sentences
+    if not labelled.any():
+        raise DataError(
+            f"{sentences.path!r} has no labels to train on: expected a column {', '.join(map(repr, _LABELS[:-1]))} or "
+            f"{_LABELS[-1]!r}; give another file or split"
+        )
+    return dataclasses.replace(sentences.subset(labelled), dropped=int((~labelled).sum()))
+
+
+def _joined(path: str, parts: list[Sentences]) -> Sentences:
+    """Examples of several splits or shards, in order."""
+    lists = {name: sum((getattr(part, name) for part in parts), []) for name in parts[0]._lists()}
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "part")}
+    return dataclasses.replace(parts[0], path=path, **lists, **arrays)
+
+
+def _groups(path: str, task: SentenceTask, bad: BadRecords) -> dict[str, Callable[[], Sentences]]:
+    """Split name -> a function that reads the split; the name is "" if the data have no splits."""
+    found = files.find_files(path)
+    folder = tfds_folders.load(path, found)
+    if folder:
+        require_features(folder, task)
+        rows = functools.partial(tfds_rows, folder)
+        return {name: lambda name=name: _read(path, name, rows(name), task, bad) for name in folder.lengths}
+    if found and found[0].path == path:
+        whole = _read(path, "", file_rows(path, task), task, bad)
+        if not all(tag in SPLIT_WORDS.values() for tag in whole.tags):
+            return {"": lambda: whole}
+        tags = np.array(whole.tags)
+        return {str(tag): lambda tag=tag: whole.subset(tags == tag) for tag in np.unique(tags)}
+    chosen = _split_files(path, found)
+    return {
+        name: lambda name=name: _read(chosen[name].path, name, file_rows(chosen[name].path, task), task, bad)
+        for name in chosen
+    }
+
+
+def _split_files(path: str, found: tuple[File, ...]) -> dict[str, File]:
+    """Split name -> its file in a folder. If the folder has several formats, as SNLI's has, one is chosen."""
+    for suffix in READERS:
+        chosen: dict[str, File] = {}
+        for file in found:
+            stem, ending = os.path.splitext(file.name.removesuffix(files.packing(file.name)))
+            name = _split_name(stem)
+            if ending != suffix or not name or "/" in file.name:
+                continue
+            if name in chosen:
+                raise DataError(
+                    f"{path!r} holds two files of the split {name!r}, {chosen[name].name!r} and {file.name!r}; give a "
+                    "folder of one task, or single files as config.data.train and heldout"
+                )
+            chosen[name] = file
+        if chosen:
+            return chosen
+    raise DataError(
+        f"folder {path!r} holds no task of GLUE: expected train.tsv and dev.tsv (or .jsonl), or TFDS's files; give a "
+        "folder with them, or single files"
+    )
+
+
+def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords) -> Sentences:
+    """The usable rows of a file or split."""
+    labels = {name: place for place, name in enumerate(task.labels)}
+    labels |= {str(place): place for place in labels.values()} | dict.fromkeys(_NO_LABEL, UNLABELLED)
+    texts, found, ids, tags, seen = [[] for _ in task.texts], [], [], [], set()
+    for place, (where, record) in enumerate(rows):
+        try:
+            if isinstance(record, BadRecord):
+                raise record
+            pair = [_text(record, names) for names in task.texts]
+            label = _label(record, labels, task)
+            own_id, tag = _field(record, _IDS), str(_field(record, _TAGS) or "")
+            if own_id is not None and (tag, own_id) in seen:
+                raise BadRecord(f"the id {own_id!r} is also that of an earlier row")
+        except BadRecord as error:
+            bad.skip(f"{where}: {error}")
+            continue
+        seen.add((tag, own_id))
+        for column, text in zip(texts, pair, strict=True):
+            column.append(text)
+        found.append(label)
+        ids.append(str(place if own_id is None else own_id))
+        tags.append(SPLIT_WORDS.get(tag, tag))
+    if not found:
+        raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
+    first, second = texts if len(texts) == 2 else (texts[0], None)
+    part = np.full(len(found), split.endswith(_PARTS[2]), np.int32)
+    return Sentences(path, first, second, np.array(found, np.int32), ids, part, tags)
+
+
+def _field(record: Record, names: Sequence[str]) -> Any:
+    """The value of the first of these columns that the row has, or None."""
+    return next((record[name] for name in names if name in record), None)
+
+
+def _text(record: Record, names: tuple[str, ...]) -> str:
+    value = _field(record, names)
+    if not isinstance(value, str):
+        raise BadRecord(f"no text {' or '.join(map(repr, names))}, found {', '.join(map(repr, sorted(record)))}")
+    if not value.strip():
+        raise BadRecord(f"an empty sentence {' or '.join(map(repr, names))}")
+    return value.strip()  # so that equal premises are equal
+
+
+def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int:
+    value = _field(record, _LABELS)
+    if value is None:
+        return UNLABELLED
+    if str(value) not in labels:
+        expected = ", ".join(map(repr, task.labels))
+        raise BadRecord(f"the label {value!r}; expected {expected}, or its number from 0 to {len(task.labels) - 1}")
+    return labels[str(value)]

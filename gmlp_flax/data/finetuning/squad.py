@@ -1,0 +1,236 @@
+"""SQuAD (Rajpurkar et al. 2016, 2018): questions on passages, from the official JSON or folders that TFDS prepared.
+
+A path is one of
+
+    a file: the official JSON, also as .gz or .xz or remote: {"data": [{"title", "paragraphs": [{"context", "qas": [{
+        "id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. In v2.0, questions also have "is_impossible".
+    a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find), as ArrayRecord or TFRecord.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN, TRAIN_SPLIT
+from gmlp_flax.data.storage import files, records, tfds_folders
+from gmlp_flax.data.storage.records import BadRecord, BadRecords, decoded
+from gmlp_flax.errors import DataError
+
+VERSIONS = ("v1.1", "v2.0")
+
+_FORMATS = ("array_record", "tfrecord")
+_KINDS = {str: "a string", int: "an integer", list: "a list"}
+_FEATURES = ("id", "title", "context", "question", "answers")
+
+
+class Question(NamedTuple):
+    """A question on a passage.
+
+    Attributes:
+        id: unique in its data.
+        title: of the article with the passage.
+        context: the passage.
+        question: the question.
+        answers: (text, start) of each reference, where context[start : start + len(text)] is the text; () if the
+            passage holds no answer (v2.0).
+    """
+
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: tuple[tuple[str, int], ...]
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the passage holds no answer."""
+        return not self.answers
+
+
+def read(
+    path: str, version: str, split: str = "", bad: BadRecords | None = None, places: bool = True
+) -> list[Question]:
+    """The questions at `path`, in order.
+
+    Args:
+        path: see the module's docstring.
+        version: "v1.1", where every question has an answer, or "v2.0".
+        split: of a TFDS folder.
+        bad: counts and limits the questions that are left out, for the reasons below. Without it, the first one raises.
+        places: whether to check the places of answers, on which scores do not depend.
+
+    Raises:
+        DataError: there is nothing at `path`, no such split or no question, it is not SQuAD's JSON, or an id occurs
+            twice. Without `bad`, also if a question lacks a field, a question or passage is empty, an answer is not at
+            its `answer_start`, or a question of v1.1 has no answer.
+    """
+    path = tfds_folders.find(str(path))
+    folder = tfds_folders.load(path, files.find_files(path))
+    found = _from_folder(folder, split) if folder else _from_json(path, split)
+    questions: dict[str, Question] = {}
+    for where, make in found:
+        try:
+            question = make()
+            _check(question, version, places)
+        except BadRecord as error:
+            if bad is None:
+                raise DataError(f"{where}: {error}") from None
+            bad.skip(f"{where}: {error}")
+            continue
+        if question.id in questions:
+            raise DataError(f"{where}: the id {question.id!r} occurs twice; remove one of the two questions")
+        questions[question.id] = question
+    if not questions:
+        raise DataError(f"{path}: no question in it; give SQuAD's JSON file or a TFDS folder")
+    return list(questions.values())
+
+
+def read_side(
+    path: str, side: str, version: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    bad: BadRecords | None = None,
+) -> list[Question]:
+    """The questions at `path` to train on, or the held-out ones.
+
+    In a TFDS folder, `train` is for training and `validation` is held out. In a JSON file, a share of the articles is
+    held out, by their titles: no passage is on both sides.
+
+    Args:
+        path: see the module's docstring.
+        side: "train" or "heldout".
+        split, heldout_split: other splits than these, of a TFDS folder.
+        heldout_share: 0 if `path` holds one side alone.
+        others: as in `read`.
+
+    Raises:
+        DataError: as in `read`; or a split would be both trained on and held out, or a side is empty.
+    """
+    path = tfds_folders.find(str(path))
+    if files.exists(files.join(path, "features.json")):
+        train, heldout = (split or TRAIN_SPLIT,), (heldout_split or HELDOUT_SPLIT,)
+        return read(path, version, splits.choose(path, side, train, heldout, heldout_share).splits[0], bad)
+    if {TRAIN: split, HELDOUT: heldout_split}[side]:
+        raise splits.without_splits(path)
+    questions = read(path, version, "", bad)
+    if not heldout_share:
+        return questions
+    chosen = [q for q in questions if splits.is_heldout(q.title, heldout_share) == (side == HELDOUT)]
+    if not chosen:
+        articles = len({question.title for question in questions})
+        raise splits.empty_side(
+            f"the {articles} article(s) of {path!r}", side, heldout_share,
+            "give the held-out questions a file of their own",
+        )
+    return chosen
+
+
+# The name of each question in messages, and a function that returns the question or raises BadRecord.
+_Found = Iterator[tuple[str, Callable[[], Question]]]
+
+
+def _from_json(path: str, split: str) -> _Found:
+    if split:
+        raise splits.without_splits(path)
+    values = read_json(path)
+    articles = values.get("data") if isinstance(values, dict) else None
+    if not isinstance(articles, list):
+        found = f"fields {', '.join(map(repr, values))}" if isinstance(values, dict) else type(values).__name__
+        raise DataError(f"{path}: found {found}; expected SQuAD's JSON, an object with a list 'data' of articles")
+    for i, article in enumerate(articles, start=1):
+        try:
+            paragraphs = _field(article, "paragraphs", list)
+            title = _field(article, "title", str)
+        except BadRecord as error:
+            raise DataError(f"{path}, article {i}: {error}") from None
+        for j, paragraph in enumerate(paragraphs, start=1):
+            try:
+                context, entries = _field(paragraph, "context", str), _field(paragraph, "qas", list)
+            except BadRecord as error:
+                raise DataError(f"{path}, article {i} ({title!r}), paragraph {j}: {error}") from None
+            for k, entry in enumerate(entries, start=1):
+                name = entry.get("id") if isinstance(entry, dict) else None
+                where = f"{path}, article {i} ({title!r}), paragraph {j}, question {name or k}"
+                yield where, lambda entry=entry, context=context, title=title: _question(entry, title, context)
+
+
+def read_json(path: str) -> Any:
+    """The content of a JSON file, also packed; raises DataError if it cannot be read or is not JSON."""
+    path = str(path)
+    if files.find_files(path)[0].path != path:
+        raise DataError(f"{path!r} is a folder; give a JSON file")
+    with files.opened(path) as stream:
+        data = stream.read()
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        place = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else error
+        raise DataError(f"{path}: not JSON ({place}); copy or download it again") from None
+
+
+def _question(entry: Any, title: str, context: str) -> Question:
+    name, text = _field(entry, "id", str), _field(entry, "question", str)
+    answers = _field(entry, "answers", list)
+    found = tuple((_field(answer, "text", str), _field(answer, "answer_start", int)) for answer in answers)
+    impossible = entry.get("is_impossible", not found)
+    if impossible is not (not found):
+        raise BadRecord(f"is_impossible is {impossible} beside {len(found)} answer(s); mend one of the two")
+    return Question(name, title, context, text, found)
+
+
+def _field(record: Any, name: str, kind: type) -> Any:
+    value = record.get(name) if isinstance(record, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        found = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
+        found = f"{type(value).__name__} {name!r}" if value is not None else found
+        raise BadRecord(f"found {found}; expected an object with {name!r}, {_KINDS[kind]}")
+    return value
+
+
+def _from_folder(folder: tfds_folders.Folder, split: str) -> _Found:
+    if folder.file_format not in _FORMATS:
+        raise DataError(
+            f"{folder.path!r} is in TFDS's format {folder.file_format!r}, of which questions are not read; expected "
+            f"{' or '.join(_FORMATS)}: prepare it with `tfds build --file_format=array_record`"
+        )
+    if missing := [name for name in _FEATURES if name not in folder.fields]:
+        raise DataError(f"{folder.path!r} has no feature {missing[0]!r}, found {folder.listed}; give TFDS's squad")
+    if split not in folder.lengths:
+        raise splits.missing_split(folder.path, split, tuple(folder.lengths))
+    contexts: dict[str, str] = {}  # the records repeat a passage for every question on it
+    for where, record in folder.records(split):
+        yield where, lambda record=record: _example(record, contexts)
+
+
+def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
+    """A question from a serialised `tf.train.Example`; equal passages become one object in `contexts`."""
+    if isinstance(record, BadRecord):
+        raise record
+    feature = records.example_features(record)
+    fields = {name: feature[name].bytes_list.value for name in ("id", "title", "context", "question")}
+    if lacking := [name for name, values in fields.items() if len(values) != 1]:
+        raise BadRecord(f"{len(fields[lacking[0]])} strings {lacking[0]!r}; expected one")
+    name, title, context, text = (decoded(values[0]) for values in fields.values())
+    texts = [decoded(value) for value in feature["answers/text"].bytes_list.value]
+    starts = feature["answers/answer_start"].int64_list.value
+    if len(texts) != len(starts):
+        raise BadRecord(f"{len(texts)} answers and {len(starts)} starts; expected as many")
+    context = contexts.setdefault(context, context)
+    return Question(name, title, context, text, tuple(zip(texts, starts, strict=True)))
+
+
+def _check(question: Question, version: str, places: bool) -> None:
+    """Raises BadRecord if a question cannot be used."""
+    for name in ("context", "question"):
+        if not getattr(question, name).strip():
+            raise BadRecord(f"an empty {name}; remove or mend it")
+    if question.impossible and version == "v1.1":
+        raise BadRecord("no answer, which only v2.0 allows; set config.squad.version=v2.0 or remove the question")
+    for text, start in question.answers if places else ():
+        if not text.strip():
+            raise BadRecord("an empty answer; a question without one has no 'answers'")
+        if start < 0 or not question.context.startswith(text, start):
+            elsewhere = question.context.find(text)
+            found = f"but at {elsewhere}" if elsewhere >= 0 else "nor anywhere else"
+            raise BadRecord(
+                f"the answer {text!r} does not stand in the context at {start}, its answer_start, {found}; mend it"
+            )

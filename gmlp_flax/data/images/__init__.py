@@ -1,0 +1,1 @@
+"""Labelled images: where they are kept, how they are decoded and augmented."""

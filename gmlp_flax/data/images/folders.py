@@ -1,0 +1,162 @@
+"""Labelled images in one folder per class, on disk or in a tar file, as random-access sources."""
+
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from gmlp_flax.data.storage import files
+from gmlp_flax.data.storage.records import BadRecord
+from gmlp_flax.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+_LAYOUT = "expected one folder per class, with images in it"
+
+
+class ImageFolder:
+    """A folder with one folder of images per class.
+
+    The class of an image is the name of the folder that holds it, at any depth; a folder called `images` counts as part
+    of the class folder around it (Tiny-ImageNet's layout). Hidden files and files that are not images are ignored.
+    Items are {"image": encoded bytes, "label": int32, "name": path relative to the folder}, ordered by name. An item
+    raises BadRecord if its file is gone.
+
+    Raises:
+        DataError: there is no such folder or no class folder; an image lies outside of the class folders; a class
+            folder has no images; or one class name occurs in two places, such as a training and a validation tree.
+    """
+
+    def __init__(self, path: str):
+        self.path = str(path)
+        if not os.path.isdir(self.path):
+            raise DataError(f"no image folder at {self.path!r}: {_LAYOUT}; check the path")
+        paths, folders = [], []
+        for folder, subfolders, names in os.walk(self.path, followlinks=True):
+            subfolders[:] = [name for name in subfolders if not _is_junk(name)]
+            inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
+            folders += [f"{inside}/{name}".removeprefix("./") for name in subfolders]
+            paths += [f"{inside}/{name}".removeprefix("./") for name in names]
+        self.names, self.labels, self.classes = _labelled(self.path, paths, folders)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> dict:
+        name = self.names[index]
+        try:
+            with open(os.path.join(self.path, name), "rb") as file:
+                data = file.read()
+        except OSError as error:
+            raise BadRecord(f"image {name!r} cannot be read ({error.strerror})") from error
+        return {"image": data, "label": self.labels[index], "name": name}
+
+    def __repr__(self) -> str:
+        return f"ImageFolder({self.path!r}, images={len(self)}, classes={len(self.classes)})"
+
+
+class ImageTar:
+    """A tar file with one folder of images per class; layout, items, order and errors as in ImageFolder.
+
+    Of an uncompressed tar file, only the images' offsets are kept, and each item is one read. A compressed one
+    (.tar.gz, .tar.xz) allows no random access: its images are unpacked into memory when it is opened, and copied to
+    every worker process. That is fine for CIFAR-10; extract a larger set to a folder, or do not compress it (JPEG files
+    hardly shrink).
+    """
+
+    def __init__(self, path: str):
+        self.path = str(path)
+        if not os.path.isfile(self.path):
+            raise DataError(f"no tar file at {self.path!r}; check the path")
+        try:
+            members, folders = self._read_members()
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            raise DataError(f"{self.path}: truncated or not a tar file ({error}); copy or download it again") from error
+        self.names, self.labels, self.classes = _labelled(self.path, members, folders)
+        self._members = [members[name] for name in self.names]
+
+    def _read_members(self) -> tuple[dict[str, bytes | tuple[int, int]], list[str]]:
+        """Image name -> its bytes or, in an uncompressed tar, (offset, size); and the names of all folders."""
+        members, folders = {}, []
+        compressed = _is_compressed(self.path)
+        with tarfile.open(self.path, "r:*" if compressed else "r:") as tar:
+            for member in tar:
+                name = member.name.removeprefix("./").strip("/")
+                if member.isdir() and name not in ("", "."):
+                    folders.append(name)
+                elif member.isreg() and _is_image(name):
+                    file = tar.extractfile(member) if compressed else None
+                    members[name] = file.read() if file else (member.offset_data, member.size)
+        return members, folders
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> dict:
+        member = self._members[index]
+        if not isinstance(member, bytes):
+            offset, size = member
+            member = files.read_range(self.path, offset, offset + size)
+        return {"image": member, "label": self.labels[index], "name": self.names[index]}
+
+    def __repr__(self) -> str:
+        return f"ImageTar({self.path!r}, images={len(self)}, classes={len(self.classes)})"
+
+
+def _is_compressed(path: str) -> bool:
+    try:
+        tarfile.open(path, "r:").close()
+    except tarfile.ReadError:
+        return True
+    return False
+
+
+def _is_junk(name: str) -> bool:
+    return name.startswith((".", "__MACOSX"))
+
+
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(SUFFIXES) and not any(map(_is_junk, _parts(path)))
+
+
+def _parts(path: str) -> list[str]:
+    return path.split("/")
+
+
+def _class_folder(path: str) -> str:
+    """The class folder of an image's path: the folder that holds it, without a last part called `images`."""
+    return path.rpartition("/")[0].removesuffix("/images")
+
+
+def _labelled(
+    source: str, paths: Iterable[str], folders: Iterable[str]
+) -> tuple[list[str], np.ndarray, tuple[str, ...]]:
+    """The images among `paths`, sorted by name and labelled by class folder: (names, labels, classes)."""
+    names = sorted(filter(_is_image, paths))
+    class_folders = {_class_folder(name) for name in names}
+    if not names or class_folders == {""}:
+        raise DataError(f"{source!r} has no classes: {_LAYOUT} ({', '.join(SUFFIXES)})")
+    if "" in class_folders:
+        stray = next(name for name in names if not _class_folder(name))
+        raise DataError(f"{source!r}: image {stray!r} lies outside of the class folders; move it into one")
+    occupied = {"/".join(parts[:depth]) for parts in map(_parts, class_folders) for depth in range(1, len(parts) + 1)}
+    occupied |= {f"{folder}/images" for folder in class_folders}
+    for folder in sorted(set(folders) - occupied):
+        if not any(map(_is_junk, _parts(folder))):
+            raise DataError(f"{source!r}: class folder {folder!r} is empty: {_LAYOUT}; fill or remove it")
+    where = {}
+    for folder in sorted(class_folders):
+        name = folder.rpartition("/")[2]
+        if name in where:
+            raise DataError(
+                f"{source!r}: class {name!r} is both {where[name]!r} and {folder!r}; give the training and the "
+                "held-out images separately"
+            )
+        where[name] = folder
+    classes = tuple(sorted(where))
+    position = {name: np.int32(label) for label, name in enumerate(classes)}
+    labels = [position[_class_folder(name).rpartition("/")[2]] for name in names]
+    return names, np.array(labels, np.int32), classes

@@ -1,0 +1,176 @@
+"""Labelled images as random-access sources: opening a path, its two sides, and its list of classes.
+
+A path is one of
+
+    a folder with one folder of images per class, or a tar file of one (see `folders`).
+    a TFDS folder: .../imagenet2012/5.1.0, with features.json and dataset_info.json, as ArrayRecord or TFRecord.
+    tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets (see tfds_folders).
+"""
+
+import os
+import zlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.images import tfds
+from gmlp_flax.data.images.folders import ImageFolder, ImageTar
+from gmlp_flax.data.images.tfds import TFDSImages
+from gmlp_flax.data.splits import SIDES
+from gmlp_flax.errors import DataError
+
+_HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
+
+
+class ImageSource(Protocol):
+    """Labelled images by position: read-only, picklable, and safe to read from several threads.
+
+    Items have "image", "label" (int32) and "name".
+
+    Attributes:
+        classes: the names of the classes; labels are positions in this tuple.
+        path: the source's name in messages.
+    """
+
+    classes: tuple[str, ...]
+    path: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> dict: ...
+
+
+class ImageArrays:
+    """Decoded images in memory: items are {"image": images[i], "label": int32, "name": "image i"}.
+
+    Args:
+        images: uint8 [examples, height, width, channels].
+        labels: int32 [examples], positions in `classes`.
+        classes: the class names.
+        name: the source's name in messages.
+    """
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], name: str):
+        self.images, self.labels, self.classes, self.path = images, labels, classes, name
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict:
+        return {"image": self.images[index], "label": self.labels[index], "name": f"image {index}"}
+
+    def __repr__(self) -> str:
+        return f"ImageArrays({self.path!r}, images={len(self)}, classes={len(self.classes)})"
+
+
+class Subset:
+    """The examples of `source` at `indices` (int [examples]), in this order, with the classes of the whole source."""
+
+    def __init__(self, source: ImageSource, indices: Sequence[int] | np.ndarray):
+        self.source, self.classes, self.path = source, source.classes, source.path
+        self.indices = np.asarray(indices, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> dict:
+        return self.source[int(self.indices[index])]
+
+    def __repr__(self) -> str:
+        return f"Subset({self.source!r}, images={len(self)}, crc={zlib.crc32(self.indices.tobytes()):08x})"
+
+
+def open_images(path: str) -> ImageFolder | ImageTar:
+    """Opens a folder or a tar file of class folders; raises DataError if there is neither."""
+    if not os.path.exists(path):
+        raise DataError(f"no images at {str(path)!r}: expected a folder or a tar file of class folders; check the path")
+    return ImageFolder(path) if os.path.isdir(path) else ImageTar(path)
+
+
+def open_side(
+    path: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    cache_folder: str = "",
+) -> ImageSource:
+    """The images at `path` to train on, or the held-out ones.
+
+    In a data set with splits, `train` is for training, and `validation` or else `test` is held out. If there is no such
+    split, a share of the training images is held out (see split_images).
+
+    Args:
+        path: see the module's docstring.
+        side: "train" or "heldout".
+        split, heldout_split: other splits than these.
+        heldout_share: 0 if `path` holds one side alone.
+        cache_folder: see TFDSImages.
+
+    Raises:
+        DataError: there is nothing at `path` or no such split, or a split would be both trained on and held out.
+    """
+    folder = tfds.folder_at(path)
+    if folder is None:
+        if split or heldout_split:
+            raise splits.without_splits(path)
+        source, share = open_images(path), heldout_share
+    else:
+        known = tuple(folder.lengths)
+        heldout = [heldout_split] if heldout_split else [name for name in _HELDOUT_SPLITS if name in known]
+        if not heldout and not heldout_share:
+            heldout = known if len(known) == 1 else [splits.HELDOUT_SPLIT]
+        chosen = splits.choose(
+            path, side, (split or splits.TRAIN_SPLIT,), tuple(heldout[:1]), heldout_share, known=known,
+            explicit=bool(heldout_split),
+        )
+        source, share = TFDSImages(folder, chosen.splits[0], cache_folder), chosen.share
+    return split_images(source, share)[SIDES.index(side)] if share else source
+
+
+def split_images(source: ImageFolder | ImageTar | TFDSImages, heldout_share: float) -> tuple[Subset, Subset]:
+    """Splits a source into (train, heldout).
+
+    A folder or tar file is split class by class, by the images' names: each class holds out about `heldout_share` of
+    its images and keeps at least one on each side. A TFDS split, whose labels are known only from its records, is split
+    by the records' positions, over all classes.
+
+    Raises:
+        DataError: `heldout_share` is not between 0 and 1, or a class (or the whole TFDS split) has a single image.
+    """
+    splits.check_share(heldout_share, "images")
+    if isinstance(source, TFDSImages):
+        names, labels, classes = [*map(str, range(len(source)))], np.zeros(len(source), np.int32), (source.split,)
+    else:
+        names, labels, classes = source.names, source.labels, source.classes
+    heldout = np.zeros(len(names), bool)
+    for label, name in enumerate(classes):
+        members = np.flatnonzero(labels == label)
+        if len(members) < 2:
+            raise DataError(f"class {name!r} of {source!r} has a single image: add one, or remove the class")
+        keys = [names[i].encode("utf-8", "surrogateescape") for i in members]
+        heldout[members] = splits.heldout_members(keys, heldout_share)
+    return Subset(source, np.flatnonzero(~heldout)), Subset(source, np.flatnonzero(heldout))
+
+
+def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> None:
+    """Raises DataError, naming the differences, unless the source has the list of `classes` found in `where`."""
+    if tuple(source.classes) == tuple(classes):
+        return
+    missing, added = (
+        _listed(sorted(set(one) - set(other)))
+        for one, other in ((classes, source.classes), (source.classes, classes))
+    )
+    if missing == added == _listed([]):
+        pairs = enumerate(zip(classes, source.classes, strict=False))
+        label, names = next((label, names) for label, names in pairs if names[0] != names[1])
+        what = f"they are in another order, label {label} is {names[1]!r} and not {names[0]!r}"
+    else:
+        what = f"{missing} only there, {added} only in {source.path!r}"
+    raise DataError(
+        f"{source.path!r} has {len(source.classes)} classes which differ from those of {where}: {what}; give data with "
+        "the same list of classes"
+    )
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    rest = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*map(repr, names[:most]), *rest]) or "none"

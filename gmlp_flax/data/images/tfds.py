@@ -1,0 +1,187 @@
+"""Labelled images that TFDS prepared as ArrayRecord or TFRecord, as random-access sources; needs no TensorFlow.
+
+Positions are those of `tfds.data_source`. Images stay encoded, as with `tfds.decode.SkipDecoding`.
+"""
+
+import bisect
+import itertools
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from gmlp_flax.data.splits import missing_split
+from gmlp_flax.data.storage import cache, files, records, tfds_folders
+from gmlp_flax.data.storage.records import BadRecord, TFRecordFile
+from gmlp_flax.data.storage.tfds_folders import Folder, Shard
+from gmlp_flax.errors import DataError
+
+FORMATS = ("array_record", "tfrecord")
+
+_NAMES = ("file_name", "filename")  # names of the feature with an image's file name in TFDS's builders
+_THREADS = 16  # to index TFRecord files
+
+
+def folder_at(path: str) -> Folder | None:
+    """The TFDS folder at `path` (see tfds_folders.find), or None if it is not one.
+
+    Raises:
+        DataError: the folder is not prepared, or its metadata are missing or damaged.
+    """
+    path = tfds_folders.find(path)
+    # Checked first, because listing a folder of a million images takes long.
+    if not files.exists(files.join(path, "features.json")):
+        return None
+    return tfds_folders.load(path, files.find_files(path))
+
+
+class TFDSImages:
+    """A split of a TFDS folder, of any data set with an image and a class label.
+
+    The features are called `image` and `label`, or they are the only ones of their kind. Items are {"image": encoded
+    bytes, "label": int32, "name"}. The name is the image's file name if the records have it, else the record's number
+    and shard. TFRecord files are walked once to index their records, and the index is kept. A remote split must be
+    TFRecord, as ArrayRecord's library reads only local files.
+
+    Args:
+        folder: from `folder_at`.
+        split: one of its splits.
+        cache_folder: the folder for indexes; "" for the default one.
+
+    Raises:
+        DataError: there is no such split or feature, the format is another, or shards are missing, empty or truncated.
+            From items: a label is not one of the classes (test splits may have -1).
+        BadRecord: from items: the record is damaged, or it holds no image.
+    """
+
+    def __init__(self, folder: Folder, split: str, cache_folder: str = ""):
+        self.path, self.split = folder.path, split
+        if folder.file_format not in FORMATS:
+            raise DataError(
+                f"{folder.path!r} is in TFDS's format {folder.file_format!r}, of which images are not read; expected "
+                f"{' or '.join(FORMATS)}: prepare it with `tfds build --file_format=array_record`"
+            )
+        if split not in folder.lengths:
+            raise missing_split(folder.path, split, tuple(folder.lengths))
+        self.classes, self._keys = _features(folder)
+        self._shards = folder.shards(split)
+        self._stops = list(itertools.accumulate(shard.records for shard in self._shards))
+        self._files = _open_shards(folder, self._shards, cache_folder or cache.default_folder())
+
+    def __len__(self) -> int:
+        return self._stops[-1]
+
+    def __getitem__(self, index: int) -> dict:
+        number = bisect.bisect_right(self._stops, index)
+        place = index - self._stops[number] + self._shards[number].records
+        where = f"record {place} of {self._shards[number].file.name}"
+        try:
+            return self._item(records.example_features(self._files[number][place]), where)
+        except (BadRecord, RuntimeError) as error:  # ArrayRecord raises RuntimeError
+            raise BadRecord(f"{where} cannot be read ({_line(error)})") from error
+
+    def _item(self, feature: Any, where: str) -> dict:
+        images = feature[self._keys.image].bytes_list.value
+        labels = feature[self._keys.label].int64_list.value
+        if len(images) != 1 or len(labels) != 1:
+            raise BadRecord(f"{len(images)} images and {len(labels)} labels, expected one of each")
+        if not 0 <= labels[0] < len(self.classes):
+            raise DataError(
+                f"{self.path!r}, {where}: label {labels[0]} is none of {len(self.classes)} classes; "
+                f"give a split with labels in place of {self.split!r}"
+            )
+        names = feature[self._keys.name].bytes_list.value if self._keys.name else ()
+        name = names[0].decode("utf-8", "replace") if names else where
+        return {"image": images[0], "label": np.int32(labels[0]), "name": name}
+
+    def __repr__(self) -> str:
+        return f"TFDSImages({self.path!r}, {self.split!r}, images={len(self)}, classes={len(self.classes)})"
+
+
+class _Keys(NamedTuple):
+    """Names of an example's features; `name` is "" if there are no file names."""
+
+    image: str
+    label: str
+    name: str
+
+
+def _features(folder: Folder) -> tuple[tuple[str, ...], _Keys]:
+    """The names of the classes, and the names of the features."""
+    import tensorflow_datasets as tfds
+
+    image = _only(folder, tfds.features.Image, "image")
+    label = _only(folder, tfds.features.ClassLabel, "label")
+    name = next((name for name in _NAMES if isinstance(folder.fields.get(name), tfds.features.Text)), "")
+    classes = tuple(folder.fields[label].names or ())
+    if not classes:
+        raise DataError(f"{folder.path!r}: feature {label!r} tells of no classes; prepare or copy it again")
+    return classes, _Keys(image, label, name)
+
+
+def _only(folder: Folder, kind: type, name: str) -> str:
+    """The feature of a kind: the one with this name, or the only one."""
+    found = [key for key, feature in folder.fields.items() if isinstance(feature, kind)]
+    if name not in found and len(found) != 1:
+        raise DataError(
+            f"{folder.path!r} has {len(found)} features of kind {kind.__name__} and none of them is {name!r}, found "
+            f"{folder.listed}; give a data set with one image and one label per example"
+        )
+    return name if name in found else found[0]
+
+
+def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> list[Any]:
+    """Each shard's records, as a sequence with the number of records in the folder's metadata."""
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    if folder.file_format == "tfrecord":
+        indexes = _indexes(shards, cache_folder)
+    elif files.is_remote(folder.path):
+        raise DataError(f"{folder.path!r}: ArrayRecord is read only from local disks; copy it, or use tfrecord")
+    else:
+        indexes = [None] * len(shards)
+        _allow_open_files(len(shards))
+
+    def opened(shard: Shard, index: np.ndarray | None) -> Any:
+        """One shard's records; raises DataError if they are damaged or not as many as expected."""
+        path = shard.file.path
+        try:
+            file = ArrayRecordDataSource(path) if index is None else TFRecordFile(path, index)
+            count = len(file)
+        except RuntimeError as error:  # ArrayRecord says no more
+            raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
+        if count != shard.records:
+            raise DataError(
+                f"{path}: {count} records where {shard.records} were expected: truncated, or of another "
+                "preparation; copy or prepare it again"
+            )
+        return file
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(opened, shards, indexes))
+
+
+def _indexes(shards: list[Shard], cache_folder: str) -> list[np.ndarray]:
+    """`TFRecordFile.offsets` of every shard, kept in a file until the shards change: walking reads every record."""
+
+    def write(out: BinaryIO) -> None:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            np.savez(out, *pool.map(lambda shard: TFRecordFile(shard.file.path).offsets, shards))
+
+    path = Path(cache_folder) / f"tfrecord-{cache.cache_key('index', [shard.file for shard in shards])}.npz"
+    with np.load(cache.cached_file(path, write)) as found:
+        return [found[f"arr_{number}"] for number in range(len(shards))]
+
+
+def _allow_open_files(count: int) -> None:
+    """Raises the soft limit, also for worker processes: ArrayRecord keeps files open, and ImageNet has 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        wanted = soft + count if hard == resource.RLIM_INFINITY else min(soft + count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0].partition(";")[0]

@@ -1,0 +1,121 @@
+"""Images that cannot be read: each is counted, logged once, and replaced by the next one that can be read."""
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from gmlp_flax.data.images.sources import ImageSource
+from gmlp_flax.data.storage.records import BadRecord, check_limit
+from gmlp_flax.errors import DataError
+
+UNREAD = -1  # the label of an example that was replaced
+
+
+class SharedBadRecords:
+    """Counts the different bad records that this process and its worker processes meet, and stops at a limit.
+
+    Picklable; copies count together, through a temporary folder with an empty file for each bad record. The folder is
+    removed with the original. Each host of a run counts for itself.
+
+    Args:
+        limit: how many bad records may be skipped; the next one raises DataError.
+    """
+
+    def __init__(self, limit: int = 0):
+        self.limit = limit
+        self._folder = tempfile.mkdtemp(prefix="gmlp_flax_bad_records_")
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    @property
+    def count(self) -> int:
+        """How many different bad records were met so far."""
+        return len(os.listdir(self._folder))
+
+    def skip(self, message: str) -> None:
+        """Counts a bad record, but only the first time it is met; `message` names file and record.
+
+        Raises:
+            DataError: the limit is exceeded.
+        """
+        mark = os.path.join(self._folder, hashlib.sha256(message.encode("utf-8", "surrogateescape")).hexdigest())
+        try:
+            open(mark, "x").close()
+            first = True
+        except FileExistsError:
+            first = False
+        except FileNotFoundError:  # the run is over, but this worker process still reads ahead
+            return
+        # Threads that exceed the limit at the same time have all counted their records, but none of these was skipped.
+        check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
+        if first:
+            print(f"skipped a bad record: {message}", file=sys.stderr, flush=True)
+
+    def __getstate__(self) -> dict:
+        return {key: value for key, value in self.__dict__.items() if key != "_remove"}
+
+
+class ReadableExamples:
+    """The transformed examples of a source; one that cannot be read is replaced by the next one that can.
+
+    The replacement depends on the source alone, and it draws the same random numbers as if the first example had not
+    been tried: batches stay a function of the seed and the step. As a source for data.pipeline, the items are places;
+    the methods `train` and `evaluate`, as the pipeline's transform, turn them into examples. Picklable.
+
+    Args:
+        source: read-only. An item that raises BadRecord is a bad record; DataError is an error of the whole source.
+        transform: takes a record and, for training, a random generator; DataError means that it does not decode.
+        bad: counts the bad records and limits their number.
+        keep: entries of the records that are copied to the examples.
+    """
+
+    def __init__(
+        self, source: ImageSource, transform: Callable[..., dict], bad: SharedBadRecords, keep: tuple[str, ...] = ()
+    ):
+        self.source, self.transform, self.bad, self.keep = source, transform, bad, keep
+        self._known: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> dict:
+        return {"place": index}
+
+    def __repr__(self) -> str:
+        return repr(self.source)
+
+    def train(self, item: dict, rng: np.random.Generator) -> dict:
+        """The example at a place; raises DataError if there are more bad records than allowed."""
+        return self._first_from(item["place"], rng)[1]
+
+    def evaluate(self, item: dict) -> dict:
+        """As `train`, without chance; the label of an example that replaces another is UNREAD."""
+        place, example = self._first_from(item["place"])
+        return example if place == item["place"] else {**example, "label": np.int32(UNREAD)}
+
+    def _first_from(self, start: int, *rng: np.random.Generator) -> tuple[int, dict]:
+        states = [generator.bit_generator.state for generator in rng]
+        for place in (*range(start, len(self)), *range(start)):
+            if place in self._known:
+                continue
+            try:
+                return place, self._example(place, *rng)
+            except BadRecord as error:
+                self.bad.skip(f"{self.source.path}: {error}")
+                self._known.add(place)
+            for generator, state in zip(rng, states, strict=True):
+                generator.bit_generator.state = state
+        raise DataError(f"{self.source!r}: not one of {len(self)} images can be read; check the files")
+
+    def _example(self, place: int, *rng: np.random.Generator) -> dict:
+        record = self.source[place]
+        try:
+            example = self.transform(record, *rng)
+        except DataError as error:
+            raise BadRecord(str(error)) from error
+        return {**example, **{name: record[name] for name in self.keep}}

@@ -1,0 +1,207 @@
+"""Encoded images to arrays, and the two views of an image: for training and for evaluation.
+
+simplejpeg, which is faster, decodes JPEG files; Pillow decodes all others and the files that simplejpeg refuses.
+Evaluation scales with Pillow, training with OpenCV, whose result is close and takes a fifth of the time.
+"""
+
+import contextlib
+import io
+import math
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+
+from gmlp_flax.data.images import jpeg
+from gmlp_flax.errors import DataError
+
+_MODES = {1: "L", 3: "RGB"}
+
+
+def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
+    """Decodes an image file of any format that Pillow reads, to Pillow's pixels.
+
+    EXIF orientation is applied, palettes and CMYK become RGB, 16 bits become 8, and transparent pixels become white.
+
+    Args:
+        data: the file's bytes.
+        name: the file's name, for the error.
+        channels: 3 for RGB, 1 for grey.
+
+    Returns:
+        uint8 [height, width, channels].
+
+    Raises:
+        DataError: the bytes are not an image, or a damaged one.
+    """
+    with _opened(data, name) as file:
+        return _pixels(file, data, channels)
+
+
+def evaluation_view(image: np.ndarray, size: int | tuple[int, int], resize_ratio: float = 0.875) -> np.ndarray:
+    """The centre of the image: its shorter side scaled to round(size / resize_ratio), then cropped to `size`.
+
+    Pillow does both in one bicubic, antialiased resampling. With `resize_ratio=1`, an image of this size comes back
+    unchanged.
+
+    Args:
+        image: uint8 [height, width, channels], 1 or 3 channels.
+        size: the view's side, or its (height, width).
+        resize_ratio: the fraction of the scaled image's side that is kept, in (0, 1].
+
+    Returns:
+        uint8 [*size, channels].
+    """
+    height, width, channels = image.shape
+    out_height, out_width = _pair(size)
+    scale = max(round(out_height / resize_ratio) / height, round(out_width / resize_ratio) / width)
+    # The shorter side's box may exceed the image by a rounding error.
+    crop_height, crop_width = min(out_height / scale, height), min(out_width / scale, width)
+    top, left = (height - crop_height) / 2, (width - crop_width) / 2
+    if (height, width) == (out_height, out_width) == (crop_height, crop_width):
+        return image
+    whole = Image.fromarray(image[..., 0] if channels == 1 else image)
+    box = (left, top, left + crop_width, top + crop_height)
+    pixels = np.asarray(whole.resize((out_width, out_height), Image.Resampling.BICUBIC, box=box))
+    return pixels.reshape(out_height, out_width, channels)
+
+
+def training_view(
+    image: np.ndarray | bytes,
+    size: int | tuple[int, int],
+    rng: np.random.Generator,
+    *,
+    name: str = "",
+    channels: int = 3,
+    min_scale: float = 0.08,
+    flip: bool = True,
+) -> np.ndarray:
+    """A random crop, scaled to `size` (bicubic), mirrored half of the time (Szegedy et al. 2015; torchvision).
+
+    The crop covers `min_scale` to 1 of the image's area, at an aspect ratio between 3/4 and 4/3. With `min_scale=1,
+    flip=False`, a square image of this size comes back unchanged.
+
+    If a JPEG file is given and the crop is at least 2, 4 or 8 times `size` in both directions, the file is decoded at
+    that fraction of its size, which is several times faster; the crop's edges then lie on whole pixels of the smaller
+    image. Otherwise a file and its decoded array give the same view. The part of a JPEG file below the crop is usually
+    not read, so damage there is not noticed.
+
+    Args:
+        image: uint8 [height, width, channels], 1 or 3 channels; or an image file's bytes.
+        size: the view's side, or its (height, width).
+        rng: the only source of chance; the draws depend on the image's height and width alone.
+        name, channels: of a file, as in `decode`.
+        min_scale: the least fraction of the area, in (0, 1].
+        flip: whether to mirror.
+
+    Returns:
+        uint8 [*size, channels].
+
+    Raises:
+        DataError: the bytes are not an image, or a damaged one.
+    """
+    size = _pair(size)
+    if isinstance(image, bytes):
+        with _opened(image, name) as file:
+            box = random_box(*_upright_shape(file), rng, min_scale)
+            crop = _cropped_file(file, image, channels, box, size)
+    else:
+        top, left, height, width = random_box(image.shape[0], image.shape[1], rng, min_scale)
+        crop = image[top : top + height, left : left + width]
+    view = _resized(crop, size)
+    return cv2.flip(view, 1).reshape(view.shape) if flip and rng.random() < 0.5 else view
+
+
+def random_box(height: int, width: int, rng: np.random.Generator, min_scale: float) -> tuple[int, int, int, int]:
+    """The crop (top, left, height, width) of torchvision's RandomResizedCrop, in pixels.
+
+    After ten tries that do not fit, the largest crop at the centre with an allowed aspect ratio.
+    """
+    for _ in range(10):
+        area = height * width * rng.uniform(min_scale, 1.0)
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        crop_width, crop_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < crop_width <= width and 0 < crop_height <= height:
+            top = int(rng.integers(height - crop_height + 1))
+            left = int(rng.integers(width - crop_width + 1))
+            return top, left, crop_height, crop_width
+    crop_width = min(width, round(height * 4 / 3))
+    crop_height = min(height, round(width * 4 / 3))
+    return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
+
+
+def _cropped_file(
+    file: Image.Image, data: bytes, channels: int, box: tuple[int, int, int, int], size: tuple[int, int]
+) -> np.ndarray:
+    """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the image at full size."""
+    top, left, height, width = box
+    reduction = max(n for n in (1, 2, 4, 8) if n == 1 or height >= n * size[0] and width >= n * size[1])
+    full_height, full_width = _upright_shape(file)
+    pixels = _pixels(file, data, channels, reduction, top + height)
+    down, right = pixels.shape[0] / full_height, pixels.shape[1] / full_width
+    return pixels[round(top * down) : round((top + height) * down), round(left * right) : round((left + width) * right)]
+
+
+def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Bicubic, antialiased by a Gaussian blur; on photographs, about one grey level from Pillow's result."""
+    if image.shape[:2] == size:
+        return image
+    # OpenCV's own threads would compete with the pipeline's threads and processes.
+    cv2.setNumThreads(1)
+    # Half a pixel of the view, less the blur of the image's own pixels.
+    down, right = (0.5 * math.sqrt(max((n / out) ** 2 - 1, 0)) for n, out in zip(image.shape, size, strict=False))
+    kernel = (2 * math.ceil(right) + 1, 2 * math.ceil(down) + 1)
+    smooth = cv2.GaussianBlur(image, kernel, right, sigmaY=down, borderType=cv2.BORDER_REPLICATE)
+    return cv2.resize(smooth, size[::-1], interpolation=cv2.INTER_CUBIC).reshape(*size, image.shape[2])
+
+
+@contextlib.contextmanager
+def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
+    """Yields the file before its pixels are decoded; errors, also in the block, become a DataError with its name."""
+    try:
+        with Image.open(io.BytesIO(data)) as file:
+            yield file
+    except UnidentifiedImageError as error:
+        raise DataError(f"image {name!r} is in no format Pillow knows; replace or remove it") from error
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise DataError(f"image {name!r} cannot be decoded ({error}); replace or remove it") from error
+
+
+def _orientation(file: Image.Image) -> int:
+    return file.getexif().get(ExifTags.Base.Orientation, 1)
+
+
+def _upright_shape(file: Image.Image) -> tuple[int, int]:
+    """(height, width) after EXIF orientation; orientations 5 to 8 swap the two."""
+    width, height = file.size
+    return (width, height) if 5 <= _orientation(file) <= 8 else (height, width)
+
+
+def _pixels(file: Image.Image, data: bytes, channels: int, reduction: int = 1, rows: int | None = None) -> np.ndarray:
+    """Upright pixels of an opened file, uint8 [height, width, channels]; of a JPEG, at 1 / reduction of its size.
+
+    Only the first `rows` rows, by default all, are sure to be right.
+    """
+    if jpeg.decodes(file, channels) and _orientation(file) == 1:
+        # Pillow judges files that are damaged or of a rare kind.
+        with contextlib.suppress(ValueError):
+            return jpeg.decode(file, data, channels, reduction, file.height if rows is None else rows)
+    file.draft(None, (file.width // reduction, file.height // reduction))
+    pixels = np.asarray(_in_mode(ImageOps.exif_transpose(file), _MODES[channels]))
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode.startswith("I"):
+        # Pillow would clip 16 bits to 255 instead of scaling them.
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert(mode)
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])

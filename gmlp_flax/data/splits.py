@@ -1,0 +1,150 @@
+"""Training and held-out data: which split each side reads, and which examples of a shared split are held out.
+
+Every data set has two sides, "train" and "heldout". A side reads a split of its own if the data have one. Otherwise the
+sides share the training split, and the CRC-32 of a key decides which examples are held out:
+
+    documents    the text
+    images       the file's name, class by class; in a TFDS split, the record's position
+    sentences    the first text of the example: examples with one premise stay together
+    questions    the title of the article: no passage is on both sides
+
+An example's side depends on its key and the share alone, not on the order of the examples or on additions to them.
+Only a class of images with nothing on one side gives an image to that side.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gmlp_flax.errors import DataError
+
+TRAIN, HELDOUT = "train", "heldout"
+SIDES = (TRAIN, HELDOUT)
+
+# Words in the names of files and in the fields of rows, and what TFDS calls the split that they stand for.
+SPLIT_WORDS = {
+    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
+    "dev": "validation", "test": "test",
+}
+
+# The splits that training and evaluation read by default, by TFDS's names.
+TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"
+
+# The name of all the data, whatever their splits.
+ALL_SPLITS = ""
+
+
+def is_heldout(key: str | bytes, share: float) -> bool:
+    """Whether the example with this key is held out when `share` of all examples are."""
+    return _hash(key) < share * 2**32
+
+
+def heldout_members(keys: Sequence[str | bytes], share: float) -> np.ndarray:
+    """The held-out members of a group that must have at least one example on each side.
+
+    Args:
+        keys: of at least two examples.
+        share: of the examples to hold out.
+
+    Returns:
+        bool [keys]: `is_heldout`, unless that leaves a side empty; then the example nearest to that side changes over.
+    """
+    hashes = np.array([_hash(key) for key in keys])
+    count = np.clip(np.sum(hashes < share * 2**32), 1, len(keys) - 1)
+    heldout = np.zeros(len(keys), bool)
+    heldout[np.argsort(hashes, kind="stable")[:count]] = True
+    return heldout
+
+
+def _hash(key: str | bytes) -> int:
+    # Lone surrogates are legal in JSON strings but not in UTF-8.
+    return zlib.crc32(key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass"))
+
+
+def check_side(side: str) -> None:
+    """Raises DataError unless `side` is one of SIDES."""
+    if side not in SIDES:
+        raise DataError(f"side {side!r}; expected one of {', '.join(map(repr, SIDES))}")
+
+
+def check_share(share: float, units: str) -> None:
+    """Raises DataError unless 0 < share < 1; `units` says what is held out, such as "documents"."""
+    if not 0 < share < 1:
+        raise DataError(f"heldout_share={share} is not between 0 and 1; 0.05 holds out 5 % of the {units}")
+
+
+class Choice(NamedTuple):
+    """What a side reads.
+
+    Attributes:
+        splits: names of the splits; () if the data have none for this side.
+        share: 0 if the side is all of them; otherwise the share of their examples that is held out.
+    """
+
+    splits: tuple[str, ...]
+    share: float
+
+
+def choose(
+    path: str, side: str, train: tuple[str, ...], heldout: tuple[str, ...], share: float, *,
+    known: Sequence[str] = (), explicit: bool = True,
+) -> Choice:
+    """Decides whether a side reads a split of its own or a share of the training split.
+
+    Args:
+        path: of the data, for errors.
+        side: "train" or "heldout".
+        train, heldout: the splits meant for each side, ALL_SPLITS for all the data; () if there is none.
+        share: the share to hold out if there is no held-out split; 0 if the path holds one side alone.
+        known: all splits of the data, for errors.
+        explicit: whether the user chose the held-out split. If not, one that is trained on is not used.
+
+    Raises:
+        DataError: the user chose to hold out a split that is trained on.
+    """
+    check_side(side)
+    if share and heldout and (set(train) & set(heldout) or ALL_SPLITS in train):
+        if explicit:
+            has = f" (it has {_listed(known)})" if known else ""
+            raise DataError(
+                f"the split {heldout[0]!r} of {path!r} would be both trained on and held out; give two splits as "
+                f"config.data.split and heldout_split{has}"
+            )
+        heldout = ()
+    if share and not heldout:
+        return Choice(train, share)
+    return Choice({TRAIN: train, HELDOUT: heldout}[side], 0.0)
+
+
+def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
+    """The error of data that do not have the split a user asked for."""
+    if not any(known):
+        return DataError(f"{path!r} has no split {split!r}: it names no splits; leave the split empty")
+    return DataError(
+        f"{path!r} has no split {split!r}: it has {_listed(known)}; set split or heldout_split to one of these"
+    )
+
+
+def without_splits(path: str) -> DataError:
+    """The error of a split that a user asked for where data of this kind have none."""
+    return DataError(f"{path!r} has no splits: config.data.split and heldout_split are for TFDS folders")
+
+
+def empty_side(examples: str, side: str, share: float, instead: str) -> DataError:
+    """The error of a share that leaves a side without examples.
+
+    Args:
+        examples: what was divided, such as "the 3 articles of 'squad.json'".
+        side, share: as in `choose`.
+        instead: what to give if no other share will do.
+    """
+    return DataError(
+        f"{examples} leave nothing on the side {side!r} with heldout_share={share}; use another heldout_share, or "
+        f"{instead}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

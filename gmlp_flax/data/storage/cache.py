@@ -1,0 +1,75 @@
+"""Files that are built once: written atomically, checked when they are read, rebuilt if they are damaged."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from gmlp_flax.errors import DataError
+
+
+def default_folder() -> str:
+    """The folder that keeps tokenizers and token ids between runs, unless another folder is given."""
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gmlp_flax")
+
+
+def cache_key(*parts: object) -> str:
+    """A short name for a result that depends on nothing but the parts: 16 hexadecimal digits."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Calls `write(file)` on a new file beside `path`, then renames that file: readers see the whole file or none.
+
+    Raises:
+        DataError: the folder cannot be made or written to.
+    """
+    path = Path(path)
+    # Only the owner may read the files of `tempfile`, but caches are shared.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "xb") as file:
+                write(file)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {str(path)!r} ({error.strerror}); give a folder that can be written to, with space left"
+        ) from error
+
+
+def cached_file(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> Path:
+    """Builds `path` with `write(file)` unless the file is there and intact, and returns it.
+
+    A file is intact if its SHA-256 is the one in `<path>.sha256`. Formats such as .npy do not notice a changed byte.
+
+    Raises:
+        DataError: the folder cannot be made or written to.
+    """
+    path = Path(path)
+    record = path.with_name(path.name + ".sha256")
+    if _checksum(path) != _recorded(record):
+        write_atomically(path, write)
+        checksum = _checksum(path)
+        write_atomically(record, lambda file: file.write(checksum.encode()))
+    return path
+
+
+def _checksum(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "absent"
+
+
+def _recorded(record: Path) -> str:
+    try:
+        return record.read_bytes().decode(errors="replace")
+    except OSError:
+        return "no record"

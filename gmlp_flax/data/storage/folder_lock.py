@@ -1,0 +1,35 @@
+"""One process at a time in a folder: a lock that the system lets go when its process ends, in whatever way."""
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gmlp_flax.errors import DataError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: str | os.PathLike) -> Iterator[None]:
+    """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends.
+
+    Raises:
+        DataError: the folder cannot be made or written to.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        file = open(Path(folder) / LOCK, "ab")
+    except OSError as error:
+        raise DataError(
+            f"cannot write to {str(folder)!r} ({error.strerror}); give a folder that can be written to"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that prepares {str(folder)!r}", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

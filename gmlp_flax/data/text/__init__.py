@@ -1,0 +1,1 @@
+"""Corpora, tokenizers, and token ids on disk, packed into windows."""

@@ -1,0 +1,328 @@
+"""Corpora of documents (strings): opening a path, its splits, and the parts that workers read in parallel.
+
+A path is one of
+
+    a file or folder: .txt (one document per file), .jsonl or .json (one object per line, with a string `text`), each
+        also as .gz or .xz, and .parquet (a column `text`). A folder is searched recursively. C4 from AllenAI or Hugging
+        Face is a folder of files such as `c4-train.00000-of-01024.json.gz`, whose names tell their splits. A single
+        file with any other suffix is plain text.
+    a TFDS folder: .../c4/en/3.0.1, with features.json and dataset_info.json, as ArrayRecord, TFRecord or parquet. It is
+        read without TensorFlow; the document is the feature `text`.
+    tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets; without a version, the
+        newest.
+
+Files and folders may be remote (`gs://bucket/...`, or any other store of fsspec). Nothing is prepared or kept here; a
+remote ArrayRecord file is copied to a temporary file while it is read.
+
+Large files are cut into several parts if their format allows it (see `documents`): parquet, JSON lines that are not
+packed and, on local disks, TFRecord and ArrayRecord. A .gz or .xz file is one part.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from gmlp_flax.data.splits import SPLIT_WORDS, missing_split
+from gmlp_flax.data.storage import files, records, tfds_folders
+from gmlp_flax.data.storage.files import File
+from gmlp_flax.data.storage.records import BadRecord, BadRecords
+from gmlp_flax.data.text.documents import READERS
+from gmlp_flax.errors import DataError
+
+PART_BYTES = 64 << 20
+
+_READERS_BY_SUFFIX = {".txt": "text", ".jsonl": "json_lines", ".json": "json_lines", ".parquet": "parquet"}
+SUFFIXES = (*(kind + packed for kind in (".txt", ".jsonl", ".json") for packed in ("", *files.PACKINGS)), ".parquet")
+# Files beside the shards of published data sets that hold no text.
+_NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")
+_SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")
+# The splits of a corpus keep the names that its files give them.
+_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join((*SPLIT_WORDS, 'eval', 'heldout'))})$")
+
+
+class Part(Protocol):
+    """A piece of a corpus that one worker reads; picklable.
+
+    Attributes:
+        name: its name in messages.
+        size: bytes, or about as many, for a progress bar.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
+        """Yields the documents in order, without those that are only white space.
+
+        Args:
+            bad: counts and limits the records that do not parse. Without it, the first one raises.
+
+        Raises:
+            DataError: one bad record too many, or a file that cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A file of a corpus, or a range of one.
+
+    Attributes:
+        name: the file's name in the corpus and, for a range, the records or bytes that it covers.
+        path: the file.
+        reader: key of documents.READERS.
+        size: bytes before unpacking; for a range, its share of them.
+        start, stop: the range, in the reader's unit; stop None is the end of the file.
+    """
+
+    name: str
+    path: str
+    reader: str
+    size: int
+    start: int = 0
+    stop: int | None = None
+
+    def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
+        """See Part.documents; raises DataError also for a whole file without a document, unless it is a .txt file."""
+        bad = BadRecords() if bad is None else bad
+        empty = True
+        for document in READERS[self.reader](self.path, self.start, self.stop):
+            if isinstance(document, BadRecord):
+                bad.skip(f"{self.path}, {document}")
+            elif document and not document.isspace():
+                empty = False
+                yield document
+        if empty and self.reader != "text" and self.start == 0 and self.stop is None:
+            raise DataError(f"{self.path}: an empty shard, no document in it; copy or prepare it again, or remove it")
+
+
+class MemoryPart(NamedTuple):
+    """Documents in memory; see Part."""
+
+    name: str
+    texts: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Characters, which are near enough to bytes."""
+        return sum(map(len, self.texts))
+
+    def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
+        return iter(self.texts)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in a fixed order, in parts that can be read independently.
+
+    Attributes:
+        name: its name in messages: the path and the split.
+        parts: ordered by the names of their files.
+        fingerprint: SHA-256, in hexadecimal, of the files' names, sizes and versions, and of the split. It recognises a
+            corpus without reading it, and stays the same when the folder moves.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    fingerprint: str
+
+    def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
+        """Yields the documents of all parts; raises DataError as Part.documents does, and if there is no document."""
+        bad = BadRecords() if bad is None else bad
+        empty = True
+        for part in self.parts:
+            for document in part.documents(bad):
+                empty = False
+                yield document
+        if empty:
+            raise DataError(
+                f"{self.name!r} holds no text: {len(self.parts)} file(s) read, all empty; give a corpus with text in it"
+            )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of the fingerprint and of the parts into which the corpus is cut."""
+        parts = [(part.name, part.size) for part in self.parts]
+        return hashlib.sha256(repr((self.fingerprint, parts)).encode()).hexdigest()
+
+
+def in_memory(name: str, documents: Iterable[str]) -> Corpus:
+    """A corpus of one part, recognised by its content; documents that are only white space are left out."""
+    texts = tuple(document for document in documents if document.strip())
+    digest = hashlib.sha256()
+    for document in texts:
+        data = document.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return Corpus(name, (MemoryPart(name, texts),), digest.hexdigest())
+
+
+def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Corpus:
+    """Finds the parts of a corpus, without reading its documents.
+
+    Args:
+        path: see the module's docstring.
+        split: one of `splits(path)`, or '' for all documents.
+        part_bytes: larger files are cut into parts of about this size if their format allows it. The documents and
+            their order do not depend on it.
+
+    Raises:
+        DataError: there is nothing at `path` or no such split, shards are missing or empty, or the store cannot be
+            reached.
+    """
+    path = tfds_folders.find(str(path))
+    found = files.find_files(path)
+    folder = _text_folder(path, found)
+    groups = _splits(folder, found)
+    if split and split not in groups:
+        raise missing_split(path, split, tuple(groups))
+    if folder:
+        shards = [shard for name in ([split] if split else groups) for shard in folder.shards(name)]
+        parts = [part for shard in shards for part in _tfds_parts(shard, folder.file_format, part_bytes)]
+        chosen = [shard.file for shard in shards]
+    else:
+        chosen = groups[split] if split else _texts(path, found)
+        if found[0].path != path:
+            _check_shards(path, chosen)
+        parts = [part for file in chosen for part in _text_parts(file, part_bytes)]
+    for file in chosen:
+        if file.size == 0 and (folder or _reader(file.name) != "text"):
+            raise DataError(f"{file.path}: an empty shard, of zero bytes; copy or prepare it again, or remove it")
+    name = f"{path} ({split})" if split else path
+    return Corpus(name, tuple(parts), _fingerprint(chosen, split))
+
+
+def splits(path: str) -> tuple[str, ...]:
+    """Names of the splits of a corpus, by TFDS or by the names of its files; () if there are none.
+
+    File names tell splits if each one names a split before the numbers of its shard: `train-00000-of-00010.parquet`.
+
+    Raises:
+        DataError: there is nothing at `path`, or the store cannot be reached.
+    """
+    path = tfds_folders.find(str(path))
+    found = files.find_files(path)
+    return tuple(_splits(_text_folder(path, found), found))
+
+
+def _text_folder(path: str, found: tuple[File, ...]) -> tfds_folders.Folder | None:
+    folder = tfds_folders.load(path, found)
+    if folder:
+        tfds_folders.require_text(folder)
+    return folder
+
+
+def _fingerprint(chosen: Iterable[File], split: str) -> str:
+    lines = [split, *(f"{file.name}\t{file.size}\t{file.version}" for file in chosen)]
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _reader(name: str) -> str:
+    """The key of documents.READERS for a text file's name."""
+    stem = name.lower().removesuffix(files.packing(name))
+    return _READERS_BY_SUFFIX.get(os.path.splitext(stem)[1], "text")
+
+
+def _is_text(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and os.path.basename(name) not in _NOT_TEXT
+
+
+def _texts(path: str, found: tuple[File, ...]) -> list[File]:
+    """The text files among those found; a single file is text, whatever its name."""
+    if len(found) == 1 and found[0].path == path:
+        return list(found)
+    nested = next((file.name for file in found if os.path.basename(file.name) == "features.json"), None)
+    if nested:
+        inner = files.join(path, os.path.dirname(nested))
+        raise DataError(f"{path!r} holds TFDS folders; give one of them, such as {inner!r}")
+    texts = [file for file in found if _is_text(file.name)]
+    if not texts:
+        raise DataError(f"folder {path!r} holds no readable text: expected files ending in {', '.join(SUFFIXES)}")
+    return texts
+
+
+def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict[str, list[File]]:
+    """Split name -> its text files, in order; {} unless the names of all text files tell a split.
+
+    The splits of a TFDS folder come without files: their shards are checked only when a split is opened.
+    """
+    if folder:
+        return {name: [] for name in folder.lengths}
+    groups: dict[str, list[File]] = {}
+    for file in found:
+        if not _is_text(file.name):
+            continue
+        shard = _SHARD.match(os.path.basename(file.name))
+        split = shard and _SPLIT.search(shard["stem"])
+        if not split:
+            return {}
+        groups.setdefault(split[1], []).append(file)
+    return groups
+
+
+def _check_shards(path: str, chosen: list[File]) -> None:
+    """Raises DataError if a set of files numbered `00000-of-01024` lacks one."""
+    sets: dict[tuple[str, str, str], set[int]] = {}
+    for file in chosen:
+        folder, name = os.path.split(file.name)
+        shard = _SHARD.match(name)
+        if shard:
+            key = (os.path.join(folder, shard["stem"]), shard["count"], _reader(name) + files.packing(name))
+            sets.setdefault(key, set()).add(int(shard["number"]))
+    for (stem, count, _), numbers in sets.items():
+        missing = sorted(set(range(int(count))) - numbers)
+        if missing:
+            more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+            raise DataError(
+                f"{path!r}: of the {int(count)} shards of {stem!r}, {missing[0]:0{len(count)}d}-of-{count}{more} "
+                "missing; copy the rest, or give single files"
+            )
+
+
+def _text_parts(file: File, part_bytes: int) -> Iterator[FilePart]:
+    reader = _reader(file.name)
+    if file.size <= part_bytes or reader == "text" or files.packing(file.name):
+        yield FilePart(file.name, file.path, reader, file.size)
+    elif reader == "parquet":
+        yield from _row_group_parts(file, reader, part_bytes)
+    else:
+        yield from _ranges(file, reader, file.size, part_bytes, "bytes")
+
+
+def _tfds_parts(shard: tfds_folders.Shard, file_format: str, part_bytes: int) -> Iterator[FilePart]:
+    file = shard.file
+    if file_format == "parquet":
+        yield from _row_group_parts(file, "tfds_parquet", part_bytes)
+    elif files.is_remote(file.path):  # each part would fetch all records before it, or the whole file
+        yield FilePart(file.name, file.path, file_format, file.size, 0, shard.records)
+    else:
+        yield from _ranges(file, file_format, shard.records, part_bytes, "records")
+
+
+def _ranges(file: File, reader: str, count: int, part_bytes: int, unit: str) -> Iterator[FilePart]:
+    """Cuts a file of `count` units into equal ranges of about `part_bytes` each."""
+    pieces = max(1, min(count, -(-file.size // part_bytes)))
+    bounds = [count * i // pieces for i in range(pieces + 1)]
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        name = file.name if pieces == 1 else f"{file.name}, {unit} {start} to {stop - 1}"
+        yield FilePart(name, file.path, reader, file.size * (stop - start) // max(count, 1), start, stop)
+
+
+def _row_group_parts(file: File, reader: str, part_bytes: int) -> Iterator[FilePart]:
+    """Joins row groups into parts of at least `part_bytes`; the footer of a small file is not read."""
+    sizes = records.parquet_sizes(file.path) if file.size > part_bytes else []
+    start = size = 0
+    for stop, group in enumerate(sizes, start=1):
+        size += group
+        if size >= part_bytes and stop < len(sizes):
+            yield FilePart(f"{file.name}, row groups {start} to {stop - 1}", file.path, reader, size, start, stop)
+            start, size = stop, 0
+    name = f"{file.name}, row groups {start} to {len(sizes) - 1}" if start else file.name
+    yield FilePart(name, file.path, reader, size or file.size, start, None)

@@ -1,0 +1,126 @@
+"""Documents of one file: a reader for each format of a corpus.
+
+A reader takes (path, start, stop) and yields a document (str) for each record, in order, or a BadRecord if the record
+does not parse. The unit of [start, stop) depends on the format, and so does the cost of a range in the middle:
+
+    text           no unit: the file is one document
+    json_lines     bytes: the lines that begin among them; random access unless the file is packed (.gz, .xz)
+    parquet        row groups; random access
+    tfds_parquet   row groups; random access
+    tfrecord       records; earlier records are skipped by their lengths
+    array_record   records; random access
+"""
+
+import json
+from collections.abc import Callable, Iterator
+
+from gmlp_flax.data.storage import files, records, tfds_folders
+from gmlp_flax.data.storage.records import BadRecord, NotUTF8
+from gmlp_flax.errors import DataError
+
+TEXT = "text"  # the field, column or feature that holds the document
+
+Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
+
+
+def read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
+    """The file as one document; raises DataError, naming the line, if it is not UTF-8."""
+    with files.opened(path) as stream:
+        data = stream.read()
+    try:
+        records.refuse_utf16(data[:1024])
+        yield records.decoded(data)
+    except NotUTF8 as error:
+        line = 1 + data.count(b"\n", 0, error.offset)
+        raise DataError(f"{path}, line {line}: {error}") from error
+
+
+def read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    """The string field `text` of each line that begins in the bytes [start, stop); blank lines are skipped."""
+    with files.opened(path) as stream:
+        if start:
+            stream.seek(start - 1)
+            start += len(stream.readline()) - 1
+        position = start
+        for number, line in enumerate(stream, start=1):
+            if stop is not None and position >= stop:
+                return
+            position += len(line)
+            if line.isspace():
+                continue
+            try:
+                yield _json_text(line)
+            except BadRecord as error:
+                yield BadRecord(f"line {_lines_before(path, start) + number}: {error}")
+
+
+def read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    """The column `text` of the row groups [start, stop)."""
+    for row, value in records.parquet_records(path, TEXT, start, stop):
+        try:
+            if value is None:
+                raise BadRecord("null; expected a string")
+            yield records.decoded(value)
+        except BadRecord as error:
+            yield BadRecord(f"row {row}: {error}")
+
+
+def read_tfds_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    """The feature `text` of the examples in the row groups [start, stop) of a TFDS parquet file."""
+    return _examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, start, stop))
+
+
+def read_tfrecord(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    """The feature `text` of the examples [start, stop) of a TFRecord file."""
+    return _examples(records.TFRecordFile(path).records(start, stop))
+
+
+def read_array_record(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    """The feature `text` of the examples [start, stop) of an ArrayRecord file."""
+    return _examples(records.array_records(path, start, stop))
+
+
+READERS: dict[str, Reader] = {
+    "text": read_text,
+    "json_lines": read_json_lines,
+    "parquet": read_parquet,
+    "tfds_parquet": read_tfds_parquet,
+    "tfrecord": read_tfrecord,
+    "array_record": read_array_record,
+}
+
+
+def _json_text(line: bytes) -> str:
+    records.refuse_utf16(line)
+    try:
+        record = json.loads(records.decoded(line))
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
+    if not isinstance(record, dict) or not isinstance(record.get(TEXT), str):
+        found = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
+        raise BadRecord(f"found {found}; expected an object with a string field {TEXT!r}")
+    return record[TEXT]
+
+
+def _lines_before(path: str, start: int) -> int:
+    """How many lines of an unpacked file end before byte `start`; needed only to name a line in a message."""
+    if not start:
+        return 0
+    with files.opened(path) as stream:
+        return sum(stream.read(min(1 << 20, start - at)).count(b"\n") for at in range(0, start, 1 << 20))
+
+
+def _examples(numbered: Iterator[tuple[int, bytes | BadRecord | None]]) -> Iterator[str | BadRecord]:
+    """Decodes the feature `text` of serialised examples; TFDS would decode all features, which takes much longer."""
+    for number, record in numbered:
+        if isinstance(record, BadRecord):
+            yield record
+            continue
+        try:
+            features = records.example_features(record or b"")
+            values = features[TEXT].bytes_list.value if TEXT in features else ()
+            if len(values) != 1:
+                raise BadRecord(f"found features {', '.join(map(repr, features))}; expected one string {TEXT!r}")
+            yield records.decoded(values[0])
+        except BadRecord as error:
+            yield BadRecord(f"record {number}: {error}")

@@ -1,0 +1,237 @@
+"""A prepared corpus to windows of equal length, and (seed, step) to a batch of windows."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.storage.result_cache import ResultCache
+from gmlp_flax.data.text.prepared import Prepared
+from gmlp_flax.errors import DataError
+
+# Windows are read in groups of consecutive windows, and shuffled within pools of groups.
+GROUP_TOKENS = 2**18
+POOL_TOKENS = 2**24
+
+
+class Packing:
+    """The windows of a prepared corpus, as a random-access source; no token is lost or doubled.
+
+    A window is [CLS], up to `length - 2` tokens, [SEP], and [PAD] to its length. Items are {"tokens": int32 [length],
+    "index": int32}. Consecutive items are read together; any other item costs the reading of a group of windows.
+
+    | how | tokens of a window |
+    |---|---|
+    | concatenated | the next `length - 2` of all documents, each followed by its own [SEP] |
+    | documents | the next `length - 2` of one document, without its own [SEP]; a long one fills several windows |
+
+    Args:
+        prepared: the corpus; pickled as the name of its folder.
+        length: the length of a window, including special tokens.
+        how: see the table.
+
+    Raises:
+        DataError: `length` is too small, `how` is unknown, or there are fewer tokens than one window needs.
+    """
+
+    def __init__(self, prepared: Prepared, length: int, how: str = "concatenated"):
+        if how not in _LAYOUTS:
+            raise DataError(f"packing {how!r}; expected one of {', '.join(map(repr, _LAYOUTS))}")
+        if length < 3:
+            raise DataError(f"length={length} leaves no room between [CLS] and [SEP]; give at least 3")
+        self.prepared, self.length, self.how = prepared, length, how
+        self._layout = _LAYOUTS[how](prepared, length - 2)
+        if not len(self._layout):
+            raise DataError(
+                f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs {length - 2}; "
+                f"lower the length to {prepared.tokens + 2} or less, or give more text"
+            )
+        self.group = max(1, GROUP_TOKENS // length)
+        self._groups = ResultCache(lambda group: self.windows(group * self.group, (group + 1) * self.group), 2)
+
+    def windows(self, first: int, stop: int) -> np.ndarray:
+        """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids' type."""
+        starts, sizes = self._layout.spans(first, min(stop, len(self)))
+        room, tokenizer = self.length - 2, self.prepared.tokenizer
+        ids = self.prepared.read(int(starts[0]), int(starts[-1] + sizes[-1]))
+        # Rows are copied whole; the excess of a short one is overwritten.
+        ids = np.concatenate([ids, np.full(room, tokenizer.pad_id, ids.dtype)])
+        windows = np.empty((len(starts), self.length), ids.dtype)
+        windows[:, 0] = tokenizer.cls_id
+        windows[:, 1:-1] = np.lib.stride_tricks.sliding_window_view(ids, room)[starts - starts[0]]
+        windows[:, -1] = tokenizer.pad_id
+        short = np.flatnonzero(sizes < room)
+        windows[short, 1:] = np.where(np.arange(room + 1) < sizes[short, None], windows[short, 1:], tokenizer.pad_id)
+        windows[np.arange(len(starts)), 1 + sizes] = tokenizer.sep_id
+        return windows
+
+    def __len__(self) -> int:
+        return len(self._layout)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"window {index} of {len(self)}")
+        group, row = divmod(int(index), self.group)
+        return {"tokens": self._groups(group)[row].astype(np.int32), "index": np.int32(index)}
+
+    def __reduce__(self):
+        return Packing, (self.prepared, self.length, self.how)
+
+    def __repr__(self) -> str:
+        return f"Packing({self.prepared!r}, length={self.length}, how={self.how!r})"
+
+
+class _Concatenated:
+    """Places of the windows, of `room` tokens each, in the stream of all documents."""
+
+    def __init__(self, prepared: Prepared, room: int):
+        self.tokens, self.room = prepared.tokens, room
+
+    def __len__(self) -> int:
+        return -(-self.tokens // self.room) if self.tokens >= self.room else 0
+
+    def spans(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where windows [first, stop) begin in the stream, and how many tokens they hold: two int64 [windows]."""
+        starts = np.arange(first, stop) * self.room
+        return starts, np.minimum(self.room, self.tokens - starts)
+
+
+class _Documents:
+    """Places of the windows, each of at most `room` tokens of one document, in the stream of all documents."""
+
+    def __init__(self, prepared: Prepared, room: int):
+        self.prepared, self.room = prepared, room
+        # Shard by shard: in a large corpus, the documents' lengths alone fill gigabytes.
+        counts = [int(self._windows(shard)[0].sum()) for shard in range(len(prepared.offsets) - 1)]
+        self._first = np.cumsum([0, *counts])
+        self._shards = ResultCache(self._tables, 8)
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def spans(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """As in _Concatenated."""
+        starts, sizes = [], []
+        while first < stop:
+            shard = int(np.searchsorted(self._first, first, "right")) - 1
+            begin, end = int(self._first[shard]), min(stop, int(self._first[shard + 1]))
+            window_ends, token_starts, lengths = self._shards(shard)
+            numbers = np.arange(first - begin, end - begin)
+            document = np.searchsorted(window_ends, numbers, "right")
+            before = np.where(document, window_ends[document - 1], 0)
+            skipped = (numbers - before) * self.room
+            starts.append(token_starts[document] + skipped)
+            sizes.append(np.minimum(self.room, lengths[document].astype(np.int64) - 1 - skipped))
+            first = end
+        return np.concatenate(starts), np.concatenate(sizes)
+
+    def _windows(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
+        lengths = self.prepared.lengths(shard)
+        return -(-(lengths.astype(np.int64) - 1) // self.room), lengths
+
+    def _tables(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each document in a shard: the end of its windows in the shard, its place in the stream, its length."""
+        counts, lengths = self._windows(shard)
+        token_ends = np.cumsum(lengths, dtype=np.int64)
+        return np.cumsum(counts), self.prepared.offsets[shard] + token_ends - lengths, lengths
+
+
+_LAYOUTS = {"concatenated": _Concatenated, "documents": _Documents}
+
+
+class _Pool(NamedTuple):
+    """Windows that are shuffled together: number i is windows[order[i]], and numbers[i] is its number in the corpus."""
+
+    windows: np.ndarray
+    order: np.ndarray
+    numbers: np.ndarray
+
+
+class Order:
+    """All windows in a new order each epoch; the order at any step is found without reading earlier windows.
+
+    An epoch permutes the groups of consecutive windows. Consecutive permuted groups, with about POOL_TOKENS tokens,
+    form a pool, and the windows of a pool are permuted once more. So files are read in long runs, each pool once per
+    epoch, and a corpus of one pool is shuffled as a whole. The pools' numbers of groups differ by at most one.
+
+    Args:
+        packing: the windows.
+        seed: decides the order; a non-negative integer.
+    """
+
+    def __init__(self, packing: Packing, seed: int):
+        self.packing, self.seed = packing, seed
+        groups = -(-len(packing) // packing.group)
+        pools = -(-groups * packing.group * packing.length // POOL_TOKENS)
+        self._bounds = np.arange(min(pools, groups) + 1) * groups // min(pools, groups)
+        self._epochs, self._pools = ResultCache(self._epoch, 2), ResultCache(self._pool, 2)
+
+    def batch(self, step: int, batch_size: int, host: int = 0, hosts: int = 1) -> dict[str, np.ndarray]:
+        """One host's part of a global batch; all hosts' parts, concatenated, are the batch.
+
+        Returns:
+            {"tokens": int32 [batch_size / hosts, length], "index": int32 [batch_size / hosts]}: windows, and their
+            numbers in the corpus.
+        """
+        each = batch_size // hosts
+        places = step * batch_size + host * each + np.arange(each)
+        tokens = np.empty((len(places), self.packing.length), np.int32)
+        index = np.empty(len(places), np.int32)
+        done = 0
+        while done < len(places):
+            epoch, place = divmod(int(places[done]), len(self.packing))
+            _, pool_ends = self._epochs(epoch)
+            number = int(np.searchsorted(pool_ends, place, "right"))
+            begin = int(pool_ends[number - 1]) if number else 0
+            first, end = (epoch * len(self.packing) + offset for offset in (begin, int(pool_ends[number])))
+            stop = int(np.searchsorted(places, end))
+            pool, rows = self._pools((epoch, number)), places[done:stop] - first
+            tokens[done:stop] = pool.windows[pool.order[rows]]
+            index[done:stop] = pool.numbers[rows]
+            done = stop
+        return {"tokens": tokens, "index": index}
+
+    def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The groups in their order, and the end of each pool, counted in windows of the epoch."""
+        group, groups = self.packing.group, int(self._bounds[-1])
+        order = np.random.default_rng([self.seed, epoch]).permutation(groups)
+        sizes = np.minimum(group, len(self.packing) - order * group)
+        return order, np.cumsum(sizes)[self._bounds[1:] - 1]
+
+    def _pool(self, key: tuple[int, int]) -> _Pool:
+        epoch, number = key
+        order, _ = self._epochs(epoch)
+        firsts = np.sort(order[self._bounds[number] : self._bounds[number + 1]]) * self.packing.group
+        stops = np.minimum(firsts + self.packing.group, len(self.packing))
+        windows = np.empty((int((stops - firsts).sum()), self.packing.length), self.packing.prepared.dtype)
+        end = 0
+        for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
+            windows[end : (end := end + stop - first)] = self.packing.windows(first, stop)
+        # Plus one, because NumPy ignores trailing zeros of a seed.
+        shuffled = np.random.default_rng([self.seed, epoch, number + 1]).permutation(len(windows))
+        numbers = np.concatenate([np.arange(*ends) for ends in zip(firsts, stops, strict=True)])
+        return _Pool(windows, shuffled, numbers[shuffled])
+
+    def __reduce__(self):
+        return Order, (self.packing, self.seed)
+
+
+def train_batches(
+    packing: Packing,
+    *,
+    seed: int,
+    start: int,
+    batch_size: int,
+    host: int = 0,
+    hosts: int = 1,
+    workers: int = 0,
+    threads: int = 2,
+    buffer: int = 4,
+) -> pipeline.Batches:
+    """Endless batches in the order of `Order`, from number `start` on; for the rest see `pipeline.train_batches`."""
+    pipeline.per_host(packing, batch_size, hosts)
+    make = functools.partial(Order(packing, seed).batch, batch_size=batch_size, host=host, hosts=hosts)
+    return pipeline.read_ahead(make, start=start, workers=workers, threads=threads, buffer=buffer)

@@ -1,0 +1,233 @@
+"""A corpus as token ids on disk: the format that `prepare` writes and training reads.
+
+The corpus is a folder of shards. Shard i of n, counted from 0, is two files:
+
+    ids-0000i-of-0000n.array_record   the ids of its documents, with [SEP] after each, in records of BLOCK ids (the last
+                                      one is shorter): uint16 if the vocabulary allows, else uint32; little-endian
+    lengths-0000i-of-0000n.npy        uint32 [documents]: the tokens of each document, including its [SEP]
+
+Beside them lie `tokenizer.model`, a copy of the tokenizer's file, and `index.json`. The index is written last: a folder
+that has one is whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from gmlp_flax.data.storage.cache import write_atomically
+from gmlp_flax.data.storage.result_cache import ResultCache
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+
+FORMAT = 1
+INDEX = "index.json"
+TOKENIZER = "tokenizer.model"
+
+# Ids in a record, which one read fetches: 128 KB of uint16.
+BLOCK = 65_536
+
+# Not compressed: ids of a unigram vocabulary hardly shrink, and reading should cost no more than copying memory.
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+
+# Fewer than the usual limit of open files, which a corpus of 1,024 shards would reach.
+_OPEN_READERS = 64
+
+
+def ids_dtype(vocab_size: int) -> np.dtype:
+    """The type in which the ids of a vocabulary of this size are stored."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def shard_files(folder: str | os.PathLike, number: int, count: int) -> tuple[Path, Path]:
+    """The two files of a shard: (ids, lengths)."""
+    place = f"{number:05}-of-{count:05}"
+    return Path(folder) / f"ids-{place}.array_record", Path(folder) / f"lengths-{place}.npy"
+
+
+def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int]:
+    """Writes one shard; each file gets its name when it is whole.
+
+    Args:
+        ids_path, lengths_path: see `shard_files`.
+        batches: pairs of ids, integer [tokens], and the lengths of the documents that end in the batch, in order.
+        dtype: see `ids_dtype`.
+
+    Returns:
+        {"documents", "tokens", "ids_bytes", "lengths_bytes"}: counts, and the sizes of the files.
+
+    Raises:
+        DataError: the files cannot be written.
+    """
+    waiting, lengths = np.empty(0, dtype), [np.empty(0, np.uint32)]
+    with _new_array_record(ids_path) as write:
+        for ids, ended in batches:
+            lengths.append(np.array(ended, np.uint32))
+            waiting = np.concatenate([waiting, ids.astype(dtype)])
+            whole = len(waiting) - len(waiting) % BLOCK
+            for first in range(0, whole, BLOCK):
+                write(waiting[first : first + BLOCK].tobytes())
+            waiting = waiting[whole:]
+        if len(waiting):
+            write(waiting.tobytes())
+    every = np.concatenate(lengths)
+    write_atomically(lengths_path, lambda file: np.save(file, every))
+    return {
+        "documents": len(every),
+        "tokens": int(every.sum(dtype=np.int64)),
+        "ids_bytes": ids_path.stat().st_size,
+        "lengths_bytes": lengths_path.stat().st_size,
+    }
+
+
+@contextmanager
+def _new_array_record(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yields a function that writes a record; the file appears at the end of the block, unless an error ends it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    checked = functools.partial(_write_checked, path)
+    writer = checked(ArrayRecordWriter, str(temporary), _WRITER_OPTIONS)
+    try:
+        yield functools.partial(checked, writer.write)
+        checked(writer.close)
+        checked(os.replace, temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _write_checked(path: Path, call: Callable, *arguments: object) -> Any:
+    """Makes a call that writes to `path`; raises DataError if it fails."""
+    try:
+        return call(*arguments)
+    except (OSError, RuntimeError) as error:
+        # The writer's own errors are RuntimeErrors that quote source code after a semicolon.
+        reason = getattr(error, "strerror", None) or str(error).partition(";")[0]
+        raise DataError(
+            f"cannot write {str(path)!r} ({reason}); give a folder that can be written to, with space left"
+        ) from error
+
+
+class Prepared:
+    """A prepared corpus: one stream of ids over all shards, read by position. Pickled as the name of its folder.
+
+    Args:
+        folder: a local folder with an `index.json`.
+
+    Attributes:
+        index: the content of `index.json`.
+        tokenizer: the tokenizer that made the ids.
+        dtype: the type of the stored ids.
+        tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document included), documents, and bad
+            records.
+        offsets: int64 [shards + 1], where each shard begins in the stream, and the end.
+
+    Raises:
+        DataError: there is no such folder, it is not finished, or a file is missing, truncated or does not belong.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = str(folder)
+        self.index = _read_index(Path(folder))
+        shards = self.index["shards"]
+        for number, shard in enumerate(shards):
+            for path, size in zip(self._files(number), (shard["ids_bytes"], shard["lengths_bytes"]), strict=True):
+                _check_size(path, size)
+        self.tokenizer = Tokenizer.load(Path(folder) / TOKENIZER)
+        if self.tokenizer.checksum != self.index["tokenizer"]:
+            raise DataError(f"{self.folder}/{TOKENIZER} is not the one that made the ids; copy or prepare it again")
+        self.dtype = np.dtype(self.index["dtype"])
+        self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
+        self.tokens = int(self.offsets[-1])
+        self.documents, self.skipped = (sum(shard[name] for shard in shards) for name in ("documents", "skipped"))
+        self._readers = ResultCache(self._open_reader, _OPEN_READERS)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Ids [start, stop) of the stream: [stop - start], of `dtype`; thread-safe.
+
+        Raises:
+            DataError: a file is damaged or was removed.
+        """
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"ids {start} to {stop} of {self.tokens}")
+        parts = [np.empty(0, self.dtype)]
+        while start < stop:
+            shard = int(np.searchsorted(self.offsets, start, "right")) - 1
+            end = min(stop, int(self.offsets[shard + 1]))
+            parts.append(self._read_shard(shard, *(int(place - self.offsets[shard]) for place in (start, end))))
+            start = end
+        return np.concatenate(parts)
+
+    def lengths(self, shard: int) -> np.ndarray:
+        """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
+        path = self._files(shard)[1]
+        try:
+            lengths = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path}: damaged ({error}); copy or prepare it again") from error
+        if lengths.sum(dtype=np.int64) != self.index["shards"][shard]["tokens"]:
+            raise DataError(f"{path}: damaged: the lengths do not add up to the shard's; copy or prepare it again")
+        return lengths
+
+    def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
+        first = start // BLOCK
+        try:
+            reader = self._readers(shard)
+            # One by one: the library would fetch a range with a pool of threads, which is slower.
+            blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
+        except (RuntimeError, IndexError) as error:
+            path, reason = self._files(shard)[0], str(error).partition(";")[0]
+            raise DataError(f"{path}: damaged or removed ({reason}); copy or prepare it again") from error
+        return np.frombuffer(b"".join(blocks), self.dtype)[start - first * BLOCK : stop - first * BLOCK]
+
+    def _open_reader(self, shard: int) -> ArrayRecordReader:
+        return ArrayRecordReader(str(self._files(shard)[0]), options="readahead_buffer_size:0")
+
+    def _files(self, shard: int) -> tuple[Path, Path]:
+        return shard_files(self.folder, shard, len(self.index["shards"]))
+
+    def __reduce__(self):
+        return Prepared, (self.folder,)
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.folder!r}, documents={self.documents}, tokens={self.tokens})"
+
+
+def is_prepared(folder: str | os.PathLike) -> bool:
+    """Whether the folder holds a finished preparation."""
+    return (Path(folder) / INDEX).is_file()
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / INDEX).read_bytes())
+        made_by = index["format"]
+    except OSError as error:
+        raise DataError(
+            f"no prepared corpus in {str(folder)!r} ({INDEX}: {error.strerror}); make it, or finish it, with "
+            "scripts/prepare_data.py"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / INDEX}: damaged; copy or prepare it again") from error
+    if made_by != FORMAT:
+        raise DataError(f"{folder / INDEX}: format {made_by}, expected {FORMAT}; prepare the corpus again")
+    return index
+
+
+def _check_size(path: Path, size: int) -> None:
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        reason = error.strerror
+        raise DataError(f"{path}: missing from a prepared corpus ({reason}); copy or prepare it again") from error
+    if found != size:
+        raise DataError(f"{path}: {found} bytes where {size} were written; copy or prepare it again")

@@ -1,0 +1,183 @@
+"""SentencePiece models for `Tokenizer`: our own unigram models (Kudo, 2018) and published ones, such as T5's."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import sentencepiece
+
+from gmlp_flax.errors import DataError
+
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
+TRAINING = {
+    "model_type": "unigram",
+    "byte_fallback": True,
+    "hard_vocab_limit": False,
+    "pad_id": 0,
+    "pad_piece": "[PAD]",
+    "unk_id": 1,
+    "unk_piece": "[UNK]",
+    "bos_id": 2,
+    "bos_piece": "[CLS]",
+    "eos_id": 3,
+    "eos_piece": "[SEP]",
+    "control_symbols": ["[MASK]"],
+}
+TRAINING_THREADS = 4
+
+# Names of each special piece in various models, our own name first.
+_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "cls": ("[CLS]", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+# If a model lacks these, they get the ids after its last piece, as T5's sentinels do.
+_ADDED = ("cls", "mask")
+
+# SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters are 4,000 bytes at most.
+_CHUNK = re.compile(r"(?s).{1,1000}(?!\S)|\S{1,1000}")
+
+# A private-use character in place of the text before one that continues a word.
+_STAND_IN = "\ue000"
+
+
+class SentencePieces:
+    """A SentencePiece model. It decides how text is normalised: usually NFKC, and any white space to one space.
+
+    Args:
+        model: the serialized model.
+        name: the file's name, for errors.
+
+    Attributes:
+        vocab_size: the number of pieces, including added ones.
+        special: {"pad", "unk", "cls", "sep", "mask"} -> id.
+        special_ids: these ids and those of all other control pieces, in order.
+
+    Raises:
+        DataError: `model` is damaged, or it lacks padding or an end of text.
+    """
+
+    def __init__(self, model: bytes, name: str):
+        try:
+            self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            pieces = processor.vocab_size()
+        except RuntimeError as error:
+            raise DataError(f"{name}: damaged or not a SentencePiece model; train or copy it again") from error
+        self.special: dict[str, int] = {"unk": processor.unk_id()}
+        self._added: list[str] = []
+        for role, names in _NAMES.items():
+            found = _first(processor, names)
+            if found is None and role not in _ADDED:
+                raise DataError(
+                    f"{name}: the model has no special token {names[0]} (nor {' or '.join(names[1:])}); "
+                    "use a model with padding and an end of text, or train one with scripts/prepare_data.py"
+                )
+            if found is None:
+                found = pieces + len(self._added)
+                self._added.append(role)
+            self.special[role] = found
+        control = filter(processor.is_control, range(pieces))
+        self.special_ids = tuple(sorted({*self.special.values(), *control}))
+        self.vocab_size = pieces + len(self._added)
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(_utf8(text))
+
+    def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
+        # Arrays, because lists of Python integers take twice as long.
+        return self._processor.encode(list(map(_utf8, texts)), num_threads=threads, return_type="numpy")
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See Tokenizer.encode_with_offsets."""
+        text = _utf8(text).decode()
+        found = self._processor.encode(text, return_type="offset_mapping")
+        ids, spans = np.array(found["ids"], np.int32), np.array(found["offsets"], np.int32).reshape(-1, 2)
+        # If one character becomes several pieces, such as bytes, only the last of them has a span.
+        last = np.where(spans[:, 0] < spans[:, 1], np.arange(len(spans)), len(spans))
+        shared = np.minimum(np.minimum.accumulate(last[::-1])[::-1], len(spans) - 1)
+        spans = spans[shared]
+        for place in np.flatnonzero([start < stop and _is_blank(text[start]) for start, stop in spans.tolist()]):
+            start, stop = spans[place]
+            spans[place, 0] = next((i for i in range(start, stop) if not _is_blank(text[i])), stop)
+        return ids, spans
+
+    def encode_after(self, text: str) -> list[int]:
+        """`encode` of a text that follows another token: without the space that begins a line."""
+        if not text or text[0].isspace():
+            return self.encode(text)
+        whole = _STAND_IN + text
+        before, pieces = (self._processor.encode(_utf8(part), return_type=str) for part in (_STAND_IN, whole))
+        last = len(before) - 1
+        # Without byte fallback, the stand-in and an unknown character after it are one piece, which the text keeps.
+        return self.encode(whole)[last + (pieces[last] == before[last]) :]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._processor.decode([token for token in ids if token not in self.special_ids])
+
+    def piece(self, token: int) -> str:
+        added = token - (self.vocab_size - len(self._added))
+        return _NAMES[self._added[added]][0] if added >= 0 else self._processor.id_to_piece(token).replace("▁", " ")
+
+
+def _first(processor: sentencepiece.SentencePieceProcessor, names: Sequence[str]) -> int | None:
+    """The id of the first name that is a piece of the model."""
+    ids = (processor.piece_to_id(name) for name in names)
+    return next((i for i, name in zip(ids, names, strict=True) if processor.id_to_piece(i) == name), None)
+
+
+def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> bytes:
+    """Trains a unigram model with byte fallback, with SPECIAL_PIECES as its first pieces; see Tokenizer.train."""
+    model, stopped_by = io.BytesIO(), []
+
+    def chunks() -> Iterator[bytes]:
+        try:
+            for document in documents:
+                yield from map(_utf8, _chunks(document))
+        except (DataError, KeyboardInterrupt) as error:
+            stopped_by.append(error)  # SentencePiece raises a RuntimeError instead.
+            raise
+
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=chunks(),
+            model_writer=model,
+            vocab_size=vocab_size,
+            num_threads=threads,
+            minloglevel=2,
+            **TRAINING,
+        )
+    except RuntimeError as error:
+        if stopped_by:
+            raise stopped_by[0] from None
+        # SentencePiece reports every failure as a RuntimeError that quotes its source code.
+        if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
+            raise DataError("no text to train a tokenizer on; give documents with text in them") from error
+        if "ocabulary size" not in str(error) and "insert_id" not in str(error):
+            raise
+        raise DataError(
+            f"vocab_size={vocab_size} is too small: {len(SPECIAL_PIECES)} special pieces, 256 bytes and every "
+            "character of the corpus need one each; raise it"
+        ) from error
+    return model.getvalue()
+
+
+def _utf8(text: str) -> bytes:
+    """The text as UTF-8, with `?` for lone surrogates, which JSON allows but UTF-8 does not."""
+    return text.encode("utf-8", "replace")
+
+
+def _is_blank(character: str) -> bool:
+    """Whether a character is white space or has no width: models turn these into white space or drop them."""
+    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
+
+
+def _chunks(document: str) -> Iterator[str]:
+    """Cuts a document into pieces of at most 1,000 characters: at white space, unless a single word is longer."""
+    return (match.group() for line in document.splitlines(keepends=True) for match in _CHUNK.finditer(line))

@@ -1,0 +1,172 @@
+"""Text to token ids and back: one interface to SentencePiece models, our own and others, and WordPiece vocabularies."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from gmlp_flax.data.storage.cache import write_atomically
+from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces, train
+from gmlp_flax.data.text.word_piece import WordPieces
+from gmlp_flax.errors import DataError
+
+MASK = "[MASK]"
+
+
+class Tokenizer:
+    """A tokenizer: immutable and picklable; two are equal if their models are.
+
+    The model's content shows its kind: UTF-8 text is a WordPiece vocabulary, anything else a SentencePiece model.
+
+    | model | special pieces | text |
+    |---|---|---|
+    | SentencePiece, made by `train` | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 | cased; bytes for rare characters |
+    | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end | as the model says |
+    | BERT's vocab.txt | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | cased if its pieces are |
+
+    Text is normalised first (any white space becomes one space), so decoding gives the normalised text. `encode` never
+    returns a special piece other than [UNK], whatever the text, and `decode` leaves special pieces out.
+
+    Args:
+        model: the content of the model's or vocabulary's file.
+        name: the file's name, for the error.
+
+    Raises:
+        DataError: `model` is damaged, or lacks a special piece.
+    """
+
+    def __init__(self, model: bytes, name: str = "the given bytes"):
+        if not model:
+            raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
+        self.model = model
+        self._engine = (WordPieces if _is_text(model) else SentencePieces)(model, name)
+
+    @classmethod
+    def train(cls, documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> Tokenizer:
+        """Trains a SentencePiece unigram model (Kudo, 2018): cased, and with bytes for characters it does not know.
+
+        The result, byte for byte, depends on the documents, `vocab_size`, `threads` and the version of SentencePiece
+        alone. A corpus too small for `vocab_size` gives fewer pieces: read the number from `.vocab_size`.
+
+        Raises:
+            DataError: the corpus is empty, or `vocab_size` is too small for the special pieces, the 256 bytes and the
+                corpus's characters.
+        """
+        return cls(train(documents, vocab_size, threads), "the trained model")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Tokenizer:
+        """Reads a tokenizer's file; raises DataError if it is missing or damaged."""
+        try:
+            with open(path, "rb") as file:
+                model = file.read()
+        except OSError as error:
+            raise DataError(f"no tokenizer at {str(path)!r} ({error.strerror}); check the path or train one") from error
+        return cls(model, str(path))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the model to `path`, atomically; raises DataError if that fails."""
+        write_atomically(path, lambda file: file.write(self.model))
+
+    def encode(self, text: str) -> list[int]:
+        """The text's token ids, without special ids, except [UNK] in a model that cannot fall back on bytes."""
+        return self._engine.encode(text)
+
+    def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
+        """`encode` of each text, as int32 [tokens]; `threads` None for all cores."""
+        return self._engine.encode_batch(texts, threads or os.cpu_count() or 1)
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """`encode`, and the span of each token in the given text, before normalisation.
+
+        A token stands for text[start:stop], without white space before it; the span of white space is empty. Tokens
+        that are parts of one character, such as its bytes, each have the whole character as their span. Neither start
+        nor stop ever decreases.
+
+        Returns:
+            ids: int32 [tokens].
+            spans: int32 [tokens, 2], start and stop in characters.
+        """
+        return self._engine.encode_with_offsets(text)
+
+    def encode_masked(self, text: str) -> list[int]:
+        """The text's token ids, with the id of [MASK] for each literal "[MASK]" in it.
+
+        A mask replaces a word and the space before it: "Paris is [MASK]." ends in the ids of [MASK] and ".".
+        """
+        first, *others = text.split(MASK)
+        ids = list(self.encode(first))
+        for part in others:
+            ids += [self.mask_id, *self._engine.encode_after(part)]
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids, without special pieces."""
+        return self._engine.decode([int(token) for token in ids])
+
+    def piece(self, token: int) -> str:
+        """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for a byte."""
+        return self._engine.piece(int(token))
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of pieces, including special ones."""
+        return self._engine.vocab_size
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """All special ids, in order: never masked, never drawn as a replacement."""
+        return self._engine.special_ids
+
+    @property
+    def pad_id(self) -> int:
+        """The id after the end of a sequence."""
+        return self._engine.special["pad"]
+
+    @property
+    def unk_id(self) -> int:
+        """The id of text that the vocabulary lacks."""
+        return self._engine.special["unk"]
+
+    @property
+    def cls_id(self) -> int:
+        """The id at the beginning of a sequence."""
+        return self._engine.special["cls"]
+
+    @property
+    def sep_id(self) -> int:
+        """The id at the end of a document and of a sequence."""
+        return self._engine.special["sep"]
+
+    @property
+    def mask_id(self) -> int:
+        """The id of a hidden token."""
+        return self._engine.special["mask"]
+
+    @functools.cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the model, in hexadecimal."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    def __reduce__(self):
+        return Tokenizer, (self.model,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.model == other.model
+
+    def __hash__(self) -> int:
+        return hash(self.model)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(vocab_size={self.vocab_size}, checksum={self.checksum[:8]})"
+
+
+def _is_text(model: bytes) -> bool:
+    try:
+        return "\0" not in model.decode()
+    except UnicodeDecodeError:
+        return False

@@ -1,0 +1,61 @@
+"""Training of a tokenizer on a corpus of any size, by a sample that depends on the corpus alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from gmlp_flax.data.storage.cache import cache_key, cached_file
+from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.data.text.corpora import Corpus
+from gmlp_flax.data.text.selection import EVERYTHING, Selection
+from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
+from gmlp_flax.data.text.tokenizer import Tokenizer
+
+# Characters to train on, at most.
+SAMPLE = 64_000_000
+
+
+def train_tokenizer(
+    corpus: Corpus, vocab_size: int, *, selection: Selection = EVERYTHING, sample: int = SAMPLE,
+    max_bad_records: int = 0,
+) -> Tokenizer:
+    """Trains a tokenizer (see Tokenizer.train) on the beginning of each part of the corpus.
+
+    Each part contributes in proportion to its size, until there are `sample` characters; a smaller corpus is used as a
+    whole. The same corpus gives the same tokenizer.
+
+    Raises:
+        DataError: as in Tokenizer.train; or the corpus cannot be read, or has more than `max_bad_records`.
+    """
+    selection.check()
+    return Tokenizer.train(_sample(corpus, selection, sample, BadRecords(max_bad_records)), vocab_size)
+
+
+def cached_tokenizer(
+    corpus: Corpus, vocab_size: int, cache_folder: str | os.PathLike, *, selection: Selection = EVERYTHING,
+    sample: int = SAMPLE, max_bad_records: int = 0,
+) -> Tokenizer:
+    """`train_tokenizer`, whose result is kept in `cache_folder` as `tokenizer-<key>.model`."""
+
+    def write(file: BinaryIO) -> None:
+        trained = train_tokenizer(
+            corpus, vocab_size, selection=selection, sample=sample, max_bad_records=max_bad_records
+        )
+        file.write(trained.model)
+
+    name = cache_key(corpus.digest, vocab_size, selection, sample, TRAINING_THREADS, TRAINING)
+    return Tokenizer.load(cached_file(Path(cache_folder) / f"tokenizer-{name}.model", write))
+
+
+def _sample(corpus: Corpus, selection: Selection, sample: int, bad: BadRecords) -> Iterator[str]:
+    total = max(1, sum(part.size for part in corpus.parts))
+    for part in corpus.parts:
+        room = -(-sample * part.size // total)
+        for document in selection.pick(part.documents(bad), whole=len(corpus.parts) == 1):
+            yield document[:room]
+            room -= len(document)
+            if room <= 0:
+                break

@@ -1,0 +1,75 @@
+"""What every block is, and what it says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+from flax import nnx
+
+from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.spec import BlockSpec
+
+# Adds a branch [batch, tokens, d_model] to its shortcut: stochastic depth and dropout live there, see `encoder`.
+Residual = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Block(nnx.Module):
+    """One layer of a stack, built as `MyBlock(spec, rngs)` with a spec of its class `Spec`.
+
+    A block of your own extends this class; docs/extending.md has an example. How its parameters are sharded, decayed
+    and fitted to other lengths is said where they are made, with `parameters.parameter`: layers of this package do so.
+
+    Attributes:
+        Spec: the block's options, a frozen dataclass that extends `BlockSpec`.
+        final_norm: the norm that ends a stack, built as `final_norm(spec, d_model)`.
+        branches: how often a call adds a branch to its shortcut, at most.
+        hides_padding: whether a call reads `seen`.
+        mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
+    """
+
+    Spec: ClassVar[type[BlockSpec]] = BlockSpec
+    final_norm: ClassVar[Callable[[Any, int], nnx.Module]] = LayerNorm
+    branches: ClassVar[int] = 2
+    hides_padding: ClassVar[bool] = False
+    mixes_at_start: ClassVar[bool] = True
+
+    def __init__(self, spec: Any, rngs: nnx.Rngs):
+        raise NotImplementedError
+
+    def __call__(
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to the same.
+
+        Args:
+            x: the residual stream.
+            residual: adds a branch to its shortcut.
+            seen: bool [batch, tokens], False for padding; None if there is none. Only attention reads it.
+            key: a random key per example, [batch], for dropout on the weights of attention; None for evaluation.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def spec(cls, *, length: int, **options: Any) -> Any:
+        """A spec of this block for `length` tokens.
+
+        Raises:
+            ValueError: an option has a value that makes no sense.
+        """
+        return cls.Spec(block=cls, length=length, **options)
+
+    @classmethod
+    def takes(cls, spec: Any, tokens: int) -> bool:
+        """Whether a stack can be called with so many tokens: most blocks take exactly n."""
+        return tokens == spec.length
+
+    def spatial_matrix(self) -> jax.Array | None:
+        """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if there is none."""
+        return None
+
+    def attention_scores(self, x: jax.Array) -> jax.Array | None:
+        """Scores of attention before the softmax, [batch or 1, heads, tokens, tokens], from the residual stream;
+        None if the block has no attention."""
+        return None

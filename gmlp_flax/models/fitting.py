@@ -1,0 +1,135 @@
+"""Makes parameters of a model for n tokens serve another number of tokens, or another grid of patches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from gmlp_flax.models import toeplitz
+
+Grid = tuple[int, int]
+
+
+class Grids(NamedTuple):
+    """Rows and columns of patches before and after, and the number of tokens (cls) in front of them."""
+
+    old: Grid
+    new: Grid
+    prefix: int = 0
+
+
+class Fit(Protocol):
+    """A rule for one kind of parameter. Rules are values: two of the same kind are equal."""
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """The parameter, whose leading axis may be the layer, for a model that wants `shape`.
+
+        Where the rule does not apply, x is returned as it is, and keeps its wrong shape.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class OverPatches:
+    """Interpolates over the grid of patches: the axis of the tokens it gives, and that of the tokens it sums over.
+
+    Axes are counted from the end: -1 is the last.
+    """
+
+    outputs: int | None = None
+    inputs: int | None = None
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """See `Fit`."""
+        for axis, resize in ((self.outputs, resize_tokens), (self.inputs, resize_inputs)):
+            if grids and axis is not None and x.shape[axis] == grids.prefix + grids.old[0] * grids.old[1]:
+                x = resize(x, axis % x.ndim, *grids)
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class Taps:
+    """Toeplitz taps [..., 2n - 1]: the central ones, or zeros for offsets that are not known."""
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """See `Fit`."""
+        length = (shape[-1] + 1) // 2
+        return toeplitz.crop(x, length) if shape[-1] < x.shape[-1] else toeplitz.extend(x, length)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenBias:
+    """Biases of tokens [..., n] beside Toeplitz taps: the first ones, or the mean for new tokens."""
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """See `Fit`."""
+        return toeplitz.fit_bias(x, shape[-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Offsets:
+    """Biases of offsets [..., 2n - 1]: the central ones, or the farthest known ones for offsets beyond."""
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """See `Fit`. An even number of them belongs to buckets, which have no offsets."""
+        more = (shape[-1] - x.shape[-1]) // 2
+        if x.shape[-1] % 2 == 0:
+            return x
+        if more < 0:
+            return x[..., -more:more]
+        return jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (more, more)], mode="edge")
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+    """A table of positions [n, d_model]: interpolated over patches; of text, the first rows."""
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """See `Fit`."""
+        return OverPatches(outputs=-2)(x, shape, grids) if grids else x[: shape[0]]
+
+
+def resize_tokens(
+    x: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
+) -> jax.Array:
+    """Interpolates an axis of tokens over their 2-D grid of patches.
+
+    Args:
+        x: any shape; along `axis` come `prefix` tokens that are no patches (cls), then h * w patches, row-major.
+        axis: not negative.
+        grid: (h, w).
+        new_grid: (H, W).
+        prefix: number of tokens in front, which are kept as they are.
+        method: of `jax.image.resize`.
+
+    Returns:
+        `x` with prefix + H * W along `axis`; unchanged if the grids agree.
+
+    Raises:
+        ValueError: the axis does not belong to the grid.
+    """
+    patches = grid[0] * grid[1]
+    if x.shape[axis] != prefix + patches:
+        raise ValueError(f"{x.shape[axis]} tokens do not belong to a grid of {grid}, {patches} patches, after {prefix}")
+    if grid == new_grid:
+        return x
+    kept, moved = jnp.split(x, [prefix], axis)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    moved = jax.image.resize(moved.reshape(*before, *grid, *after), (*before, *new_grid, *after), method)
+    return jnp.concatenate([kept, moved.reshape(*before, new_grid[0] * new_grid[1], *after)], axis)
+
+
+def resize_inputs(
+    weight: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
+) -> jax.Array:
+    """Interpolates the axis of a matrix along which it sums over the tokens of a 2-D grid of patches.
+
+    It then sums over more (or fewer) patches, so their weights are scaled by the ratio of their numbers: a smooth
+    image keeps its response. Arguments, result and errors are those of `resize_tokens`.
+    """
+    resized = resize_tokens(weight, axis, grid, new_grid, prefix, method)
+    patches = (slice(None),) * axis + (slice(prefix, None),)
+    return resized.at[patches].multiply((grid[0] * grid[1]) / (new_grid[0] * new_grid[1]))

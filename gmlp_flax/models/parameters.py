@@ -1,0 +1,44 @@
+"""Facts about parameters, stated where a parameter is made: how it is sharded, decayed, and fitted to other lengths.
+
+Training code reads them with `facts`. No file outside the models lists parameters by name.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+
+from gmlp_flax.models.fitting import Fit
+
+
+class Facts(NamedTuple):
+    """What training needs to know of a parameter.
+
+    Attributes:
+        sharding: the mesh axis along which each of its last axes is cut, None for an axis that stays whole. Axes
+            before those, such as the layers', stay whole.
+        decayed: whether weight decay applies: not to norms, biases, cls tokens and learned positions.
+        fit: how it is made to serve another number of tokens; None if that does not concern it.
+    """
+
+    sharding: tuple[str | None, ...] = ()
+    decayed: bool = True
+    fit: Fit | None = None
+
+
+def parameter(
+    value: jax.Array, *, sharding: tuple[str | None, ...] = (), decayed: bool = True, fit: Fit | None = None
+) -> nnx.Param:
+    """A parameter with its `Facts`."""
+    return nnx.Param(value, facts=Facts(sharding, decayed, fit))
+
+
+def facts(module: nnx.Module) -> dict[str, Facts]:
+    """The facts about all parameters of a module (its shapes are enough), by path, such as `encoder/norm/scale`.
+
+    A plain `nnx.Param` stays whole on every device, is decayed, and serves one number of tokens.
+    """
+    state = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    return {"/".join(map(str, path)): variable.get_metadata().get("facts", Facts()) for path, variable in state}

@@ -1,0 +1,45 @@
+"""Finds a class by its name in a table, or by its place in a package of the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from gmlp_flax.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str) -> type[T]:
+    """The class of a name.
+
+    Args:
+        name: a row of the table, or `my_package.my_module:MyClass`.
+        table: classes, or their places, by name.
+        kind: the class that it must extend.
+        key: the config key that names it, for messages.
+
+    Raises:
+        ConfigError: there is no such class, it cannot be imported, or it does not extend `kind`.
+    """
+    found = table.get(name, name)
+    if not isinstance(found, str):
+        return found
+    module, colon, attribute = found.partition(":")
+    if not colon:
+        close = difflib.get_close_matches(name, table, 1)
+        advice = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(table)}"
+        raise ConfigError(f"config.{key} is {name!r}; {advice} One of your own is named my_package.my_module:MyClass")
+    try:
+        loaded = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # noqa: BLE001 - the module is the user's code and may raise anything
+        why = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {why}"
+        raise ConfigError(f"config.{key} is {name!r}, which cannot be imported ({reason})") from None
+    if not (isinstance(loaded, type) and issubclass(loaded, kind)):
+        raise ConfigError(f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}")
+    if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
+        raise ConfigError(f"config.{key} is {name!r}: the class lacks {', '.join(missing)}")
+    return loaded

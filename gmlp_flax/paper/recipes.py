@@ -1,0 +1,185 @@
+"""Training recipes that several config files share: one function per recipe, applied to a config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models import blocks
+from gmlp_flax.paper.published import PUBLISHED
+
+IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
+
+# ImageNet's mean and deviation, for models whose published weights use them; gMLP and Mixer use 0.5.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# For CPUs: 64 patches, and 0.51 to 0.54 M parameters in every family, without stem and head.
+SMALL_IMAGE_MODELS = {
+    "gmlp": dict(layers=6, d_ffn=576, spatial="dense"),
+    "mixer": dict(block="mixer", layers=6, d_ffn=384, d_spatial=96),
+    "vit": dict(block="transformer", positions="absolute", layers=5, d_ffn=352, heads=3, pool="cls"),
+    "resmlp": dict(block="resmlp", layers=6, d_ffn=416),
+    "feed_forward": dict(block="feed_forward", positions="absolute", layers=6, d_ffn=352, d_spatial=128, pool="cls"),
+}
+
+# What each scale of a reproduction adds to a config file's argument.
+SCALES = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
+
+# Tasks on which the paper finetunes its language models, and their configs.
+FINETUNED = {
+    "sst2": "configs/finetune_glue.py:sst2",
+    "mnli": "configs/finetune_glue.py:mnli",
+    "squad_v1.1": "configs/finetune_squad.py:v1.1",
+    "squad_v2.0": "configs/finetune_squad.py:v2.0",
+}
+
+
+def image_model(name: str) -> ConfigDict:
+    """A config of a published image model, by its name in `gmlp sizes`: encoder, pooling, image and patch size."""
+    published = PUBLISHED[name]
+    model = blocks.settings(published.spec)
+    config = gmlp_config.default(task="image_classification", block=model["block"])
+    config.model.update(
+        **model, pool=published.pool, pre_logits=published.pre_logits, image_size=published.image_size,
+        patch_size=published.patch_size,
+    )
+    if name.startswith(("deit", "resmlp", "ff")):
+        config.data.update(mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return config
+
+
+def language_model(name: str) -> ConfigDict:
+    """A config of a published language model, by its name in `gmlp sizes`."""
+    spec = PUBLISHED[name].spec
+    model = blocks.settings(spec)
+    config = gmlp_config.default(block=model["block"])
+    config.model.update(**model, length=spec.length, scale_embeddings=spec.block.mixes_at_start)
+    return config
+
+
+def small_image_model(name: str, image_size: int) -> ConfigDict:
+    """A config of a model of SMALL_IMAGE_MODELS for square images, cut into 8 x 8 patches."""
+    model, side = SMALL_IMAGE_MODELS[name], (image_size, image_size)
+    config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
+    config.model.update(d_model=96, image_size=side, patch_size=(image_size // 8, image_size // 8), **model)
+    return config
+
+
+def gmlp_imagenet(config: ConfigDict) -> None:
+    """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): all but batch, steps and warmup."""
+    config.augment.update(auto="autoaugment", mixup=0.8, cutmix=1.0, switch=0.5)
+    config.optimizer.update(
+        learning_rate=1e-3, schedule="cosine", b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.05, clip=1.0,
+        label_smoothing=0.1,
+    )
+
+
+def deit_imagenet(config: ConfigDict) -> None:
+    """DeiT's recipe, from the defaults of its repository, for the models that were published with it. Its schedule
+    starts at 1e-6 and ends at 1e-5; ours does both at 0."""
+    gmlp_imagenet(config)
+    config.augment.update(
+        auto="randaugment", randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5, erasing=0.25,
+        repeats=3,
+    )
+    config.optimizer.update(eps=1e-8, clip=0.0, ema=0.99996)
+    config.model.update(survival=0.9, survival_schedule="linear")
+
+
+def small_images(arg: str, *, image_size: int, examples: int, heldout_share: float, steps: int) -> ConfigDict:
+    """The ImageNet recipe on a set of small square images; configs/cifar10.py documents the argument.
+
+    Args:
+        arg: MODEL or MODEL,scale=SCALE.
+        image_size: side of the images in pixels, a multiple of 8.
+        examples: in an epoch, which sets the length of `scale=gpu`.
+        heldout_share: share of the data that is held out if no held-out data is given.
+        steps: for `scale=small`; a tenth of them are warmup.
+
+    Raises:
+        ConfigError: there is no such model or scale.
+    """
+    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu"))
+    config = small_image_model(name, image_size)
+    config.data.update(train="", heldout_share=heldout_share)  # train is to be given
+    gmlp_imagenet(config)
+    config.batch_size, config.steps, config.optimizer.warmup = 128, steps, steps // 10
+    if scale == "gpu":
+        wide = {key: 3 * config.model[key] for key in ("d_model", "d_ffn", "d_spatial") if key in config.model}
+        config.model.update(layers=2 * config.model.layers, dtype="bfloat16", survival=0.95, **wide)
+        config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * examples // 512, 2000
+    config.eval.every = config.checkpoint.every = 1000
+    return config
+
+
+def published(row: str, scale: str) -> str:
+    """The config, FILE:ARGUMENT, of a published model at scale "cpu", "gpu" or "paper".
+
+    Language models take the full setting if Table 5 lists them, and the ablation's setting otherwise. Image models take
+    ImageNet, and CIFAR-10 at a smaller scale, where gMLP has one size.
+
+    Args:
+        row: a name in `PUBLISHED`, or for the ablation also a name that `longer` returns.
+        scale: a key of SCALES.
+
+    Raises:
+        ConfigError: there is no such scale.
+    """
+    model = PUBLISHED[row.partition(",")[0]]
+    if model.pool:
+        file, row = ("imagenet", row) if scale == "paper" else ("cifar10", row.partition("_")[0])
+    else:
+        file = "c4_bert" if model.source == "Table 5" else "c4_ablation"
+    return f"configs/{file}.py:{row}{_scale(scale)}"
+
+
+def longer(row: str, times: int) -> str:
+    """The name of a row of the ablation that is trained on 2, 4 or 8 times as much data."""
+    return f"{row},data={times}"
+
+
+def _scale(scale: str) -> str:
+    if scale not in SCALES:
+        raise ConfigError(f"there is no scale {scale!r}: expected one of {', '.join(SCALES)}")
+    return SCALES[scale]
+
+
+def finetuning(task: str, scale: str) -> str:
+    """The config, FILE:ARGUMENT, that finetunes a language model on a task of FINETUNED, at the scale at which it was
+    pretrained.
+
+    Raises:
+        ConfigError: there is no such scale.
+    """
+    return FINETUNED[task] + _scale(scale)
+
+
+def small_language(config: ConfigDict, scale: str, rate: float, tokens: int, shape: Mapping[str, float]) -> None:
+    """Shrinks a language model so that it trains in minutes on 2 CPU cores ("small") or in about 10 on a GPU ("gpu").
+
+    Args:
+        config: of the paper.
+        scale: "small", or "gpu", which is twice as deep and wide, in bfloat16.
+        rate: peak learning rate at "small".
+        tokens: in a sequence.
+        shape: keys of config.model at "small", and their values.
+    """
+    config.data.train = ""  # must be given
+    config.model.update({"d_model": 128, "vocab_size": 2000, "length": tokens, **shape})
+    config.masking.max_predictions = math.ceil(config.masking.rate * tokens)
+    config.batch_size, config.steps = 16 * 128 // tokens, 900
+    config.optimizer.update(learning_rate=rate, warmup=100, clip=1.0)
+    config.data.heldout_share = 0.02
+    config.eval.batch_size, config.eval.examples = 64 * 128 // tokens, 2048 * 128 // tokens
+    config.eval.every = config.checkpoint.every = 150
+    if scale == "gpu":
+        widths = ("layers", "d_model", "d_ffn", "d_spatial")
+        wide = {key: 2 * config.model[key] for key in widths if key in config.model}
+        config.model.update(dtype="bfloat16", **wide)
+        config.batch_size, config.steps = 256 * 128 // tokens, 10_000
+        config.optimizer.update(learning_rate=1e-3, warmup=500)
+        config.eval.every = config.checkpoint.every = 2500

@@ -1,0 +1,164 @@
+"""The tables and figures of the paper that can be reproduced: their rows, series, seeds and settings.
+
+A new table is one entry of TABLES, and one of `published.PUBLISHED` for each model that is new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper.recipes import SCALES
+from gmlp_flax.sweeps import points
+
+Series = Mapping[str, Sequence[str]]
+
+THREE_SEEDS = dict.fromkeys(SCALES, (0, 1, 2))
+TWO_SEEDS_ON_CPU = THREE_SEEDS | {"cpu": (0, 1)}
+ONE_SEED = dict.fromkeys(SCALES, (0,))
+FINETUNING_SEEDS = {"cpu": (0, 1), "gpu": (0, 1, 2), "paper": (0, 1, 2, 3, 4)}  # the paper takes the median of five
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperTable:
+    """A table or a figure of the paper.
+
+    Attributes:
+        title: of its report.
+        rows: names in `PUBLISHED`, in the paper's order; also names that `recipes.longer` gives.
+        trained: scale -> the rows that its sweep trains, in this order; empty if nothing is trained.
+        seeds: scale -> the seeds of each row; empty for the seed of the config.
+        settings: config keys that differ from the published model's config, and their values.
+        series: name -> rows of one line in a figure, from the smallest model to the largest.
+        longer: name -> rows of one line in a figure, one model on more and more data.
+        tasks: names in `recipes.FINETUNED` that the models are finetuned on.
+    """
+
+    title: str
+    rows: Sequence[str]
+    trained: Series = dataclasses.field(default_factory=dict)
+    seeds: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    series: Series = dataclasses.field(default_factory=dict)
+    longer: Series = dataclasses.field(default_factory=dict)
+    tasks: Sequence[str] = ()
+
+    def config(self, row: str, scale: str) -> ConfigDict:
+        """A row's config at scale "cpu", "gpu" or "paper".
+
+        Raises:
+            ConfigError: there is no such scale, or it does not have the row.
+        """
+        config = config_lib.open_config(recipes.published(row, scale))
+        config.update_from_flattened_dict(dict(self.settings))
+        return config
+
+    def configs(self, scale: str) -> dict[str, ConfigDict]:
+        """Each row's config. Rows that a scale smaller than "paper" does not have are left out."""
+        found = {}
+        for row in self.rows:
+            try:
+                found[row] = self.config(row, scale)
+            except ConfigError:
+                if scale == "paper":
+                    raise
+        return found
+
+    def points(self, scale: str) -> points.Points:
+        """The sweep that trains the table at a scale."""
+        configs = {"config": [recipes.published(row, scale) for row in self.trained[scale]]}
+        seeds = {"seed": self.seeds[scale]} if self.seeds else {}
+        return points.product(configs | seeds | {key: [value] for key, value in self.settings.items()})
+
+
+def _listed(source: str) -> tuple[str, ...]:
+    return tuple(name for name, model in PUBLISHED.items() if model.source == source)
+
+
+def _rows(*groups: Series) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(itertools.chain(*(rows for series in groups for rows in series.values()))))
+
+
+def _at_every_scale(*rows: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(SCALES, rows)
+
+
+_GMLP_CLS = ("gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls")  # the gMLPs for images as Table 1 counts them
+_TABLE_6 = ("bert_base", "gmlp_base", "amlp_base", "bert_large", "gmlp_large", "amlp_large", "gmlp_xlarge")
+_SENTENCES = ("sst2", "mnli")
+_DEPTHS = {
+    "Transformer": ("transformer_6", "transformer_12", "transformer_24", "transformer_48"),
+    "gMLP": ("gmlp_18", "gmlp_36", "gmlp_72", "gmlp_144"),
+}
+_DEEPEST = ("gmlp_144", "transformer_48")  # trained at scale "paper" only
+_DEPTHS_WITH_AMLP = _DEPTHS | {"aMLP": ("amlp_18", "amlp_36", "amlp_72")}
+_MORE_DATA = {
+    f"{name}, more data": (middle, *(recipes.longer(middle, times) for times in (2, 4, 8)))
+    for name, (_, middle, *_) in _DEPTHS_WITH_AMLP.items()
+}
+
+
+def _depths(title: str, series: Series) -> PaperTable:
+    """Every depth of some series: Table 4, Figures 5 and 8."""
+    shallower = [row for name in reversed(list(series)) for row in series[name] if row not in _DEEPEST]
+    trained = _at_every_scale(*shallower) | {"paper": (*shallower, *_DEEPEST)}
+    return PaperTable(title, _rows(series), trained, TWO_SEEDS_ON_CPU, series=series, tasks=_SENTENCES)
+
+
+def _depths_and_data(title: str) -> PaperTable:
+    """Figure 7: half, twice and once the middle depth, then the middle on more data; on a CPU up to four times."""
+    depths = [rows[place] for place in (0, 2, 1) for rows in _DEPTHS_WITH_AMLP.values()]
+    trained = {
+        scale: (*depths, *(row for rows in _MORE_DATA.values() for row in rows[1 : 3 if scale == "cpu" else 4]))
+        for scale in SCALES
+    }
+    return PaperTable(
+        title, _rows(_DEPTHS_WITH_AMLP, _MORE_DATA), trained, ONE_SEED, series=_DEPTHS_WITH_AMLP, longer=_MORE_DATA,
+        tasks=_SENTENCES,
+    )
+
+
+def _one_model(title: str, row: str, **fields) -> PaperTable:
+    return PaperTable(title, (row,), _at_every_scale(row), **fields)
+
+
+_CLASSIFIERS = PaperTable("Table 2 and Figure 2: classifiers of ImageNet", (*_listed("Table 2"), *_GMLP_CLS))
+
+TABLES: dict[str, PaperTable] = {
+    "table1": PaperTable("Table 1: gMLP for ImageNet, its sizes", (*_GMLP_CLS, "gmlp_ti", "gmlp_s", "gmlp_b")),
+    "table2": _CLASSIFIERS,
+    "table3": PaperTable(  # amlp_36 is no row of the paper's, and is shown if it was trained as well
+        "Table 3: gates and their rivals, masked LM", (*_listed("Table 3"), "amlp_36"),
+        _at_every_scale(*_listed("Table 3")), THREE_SEEDS,
+    ),
+    "table4": _depths("Table 4: depth, masked LM and finetuned", _DEPTHS),
+    "table5": PaperTable("Table 5: the models of the full setting, their sizes", _listed("Table 5")),
+    "table6": PaperTable(  # one seed: the paper's medians are over finetuning runs
+        "Table 6: the full setting, masked LM and finetuned", _TABLE_6, _at_every_scale(*_TABLE_6),
+        tasks=(*_SENTENCES, "squad_v1.1", "squad_v2.0"),
+    ),
+    "appendix_b": PaperTable(
+        "Table 10 (appendix B): deeper and thinner Transformers, masked LM; the paper's column is recalled, not read, "
+        "and has a setting of its own", _listed("Table 10"), _at_every_scale(*_listed("Table 10")), TWO_SEEDS_ON_CPU,
+    ),
+    "figure2": _CLASSIFIERS,
+    "figure3": _one_model("Figure 3: spatial filters of a gMLP for images", "gmlp_b"),
+    "figure4": _one_model("Figure 4: spatial filters of a gMLP", "sgu"),
+    "figure5": _depths("Figure 5: perplexity and accuracies over parameters", _DEPTHS),
+    "figure7": _depths_and_data("Figure 7: accuracies over perplexity, of several depths and of more data"),
+    "figure8": _depths("Figure 8: perplexity and accuracies over parameters, aMLP beside gMLP", _DEPTHS_WITH_AMLP),
+    "figure9": _one_model(  # every checkpoint is kept, to see how the matrices change
+        "Figure 9: spatial matrices without the Toeplitz constraint", "sgu",
+        settings={"model.spatial": "dense", "checkpoint.keep": 100},
+    ),
+    # The paper does not say which aMLP it draws; this one has attention of size 64.
+    "figure10": _one_model("Figure 10: tiny attention in a pair of sentences", "amlp_36", tasks=("mnli",)),
+}

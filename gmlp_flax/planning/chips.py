@@ -1,0 +1,97 @@
+"""The accelerators for which a plan can be made: their memory, their speeds, and the slices that are sold.
+
+Figures are for a whole chip, as printed; programs reach less. "recalled" marks figures whose source was not read
+again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data sheets, SXM, dense products.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from gmlp_flax.errors import RunError
+
+GIB, TERA, GIGA = 2**30, 1e12, 1e9
+GPU = "gpu:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One kind of chip.
+
+    Attributes:
+        hbm_bytes: memory.
+        hbm_bandwidth: bytes per second to and from memory.
+        flops: bfloat16 operations per second in matrix products.
+        link: bytes per second that a chip receives over all its links to other chips: half of the bandwidth that is
+            printed as bidirectional.
+        slices: the usual slices, smallest first, as libtpu names them after the kind; none for GPUs.
+        node: the number of GPUs that these links connect; 0 for TPUs.
+        network: bytes per second that a GPU receives from another node.
+    """
+
+    hbm_bytes: float
+    hbm_bandwidth: float
+    flops: float
+    link: float
+    slices: tuple[str, ...] = ()
+    node: int = 0
+    network: float = 0.0
+
+
+_2D = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16")
+_V2 = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
+
+CHIPS: dict[str, Chip] = {
+    # v2: 46 TFLOP/s, 16 GiB at 700 GB/s; 4 links of 62 GB/s (Norrie et al. 2021); recalled.
+    "v2": Chip(16 * GIB, 700 * GIGA, 46 * TERA, 4 * 62 * GIGA, _V2),
+    # v3: tpu/docs/v3, 123 TFLOP/s, 32 GiB at 900 GB/s; 4 links of 70 GB/s (arXiv 2304.01433, Table 4), recalled.
+    "v3": Chip(32 * GIB, 900 * GIGA, 123 * TERA, 4 * 70 * GIGA, (*_V2, "16x32", "32x32")),
+    # v4: tpu/docs/v4, 275 TFLOP/s, 32 GiB at 1200 GB/s; 6 links of 50 GB/s (arXiv 2304.01433, Table 4), recalled.
+    "v4": Chip(32 * GIB, 1200 * GIGA, 275 * TERA, 6 * 50 * GIGA, _3D),
+    # v5e: tpu/docs/v5e, 197 TFLOP/s, 16 GB at 819 GB/s, 400 GB/s bidirectional.
+    "v5e": Chip(16 * GIB, 819 * GIGA, 197 * TERA, 200 * GIGA, _2D),
+    # v5p: tpu/docs/v5p, 459 TFLOP/s, 95 GiB at 2765 GB/s, 1200 GB/s bidirectional.
+    "v5p": Chip(95 * GIB, 2765 * GIGA, 459 * TERA, 600 * GIGA, _3D),
+    # v6e: tpu/docs/v6e, 918 TFLOP/s, 32 GB at 1638 GB/s, 800 GB/s bidirectional.
+    "v6e": Chip(32 * GIB, 1638 * GIGA, 918 * TERA, 400 * GIGA, _2D),
+    # tpu7x: tpu/docs/tpu7x, 2307 TFLOP/s, 192 GiB; 7380 GB/s and 1200 GB/s bidirectional recalled.
+    "tpu7x": Chip(192 * GIB, 7380 * GIGA, 2307 * TERA, 600 * GIGA, _3D),
+    # A100: 312 TFLOP/s; 80 GB at 2039 GB/s, 40 GB at 1555 GB/s; NVLink 600 GB/s; 8 x 200 Gb/s a DGX, recalled.
+    "gpu:a100": Chip(80 * GIGA, 2039 * GIGA, 312 * TERA, 300 * GIGA, node=8, network=25 * GIGA),
+    "gpu:a100-40gb": Chip(40 * GIGA, 1555 * GIGA, 312 * TERA, 300 * GIGA, node=8, network=25 * GIGA),
+    # H100 and H200: 989 TFLOP/s; 80 GB at 3.35 TB/s, 141 GB at 4.8 TB/s; NVLink 900 GB/s; 8 x 400 Gb/s a DGX, recalled.
+    "gpu:h100": Chip(80 * GIGA, 3350 * GIGA, 989 * TERA, 450 * GIGA, node=8, network=50 * GIGA),
+    "gpu:h200": Chip(141 * GIGA, 4800 * GIGA, 989 * TERA, 450 * GIGA, node=8, network=50 * GIGA),
+    # B200: 2250 TFLOP/s, 180 GB at 8 TB/s (DGX B200: 1440 GB and 64 TB/s in 8), NVLink 1800 GB/s; network recalled.
+    "gpu:b200": Chip(180 * GIGA, 8000 * GIGA, 2250 * TERA, 900 * GIGA, node=8, network=50 * GIGA),
+}
+
+
+def known() -> str:
+    """The known topologies, in one line."""
+    tpus = "; ".join(f"{kind}:{', '.join(chip.slices)}" for kind, chip in CHIPS.items() if chip.slices)
+    gpus = ", ".join(f"{kind}xN" for kind, chip in CHIPS.items() if chip.node)
+    return f"TPU slices {tpus}; GPUs {gpus}"
+
+
+def parse(topology: str) -> tuple[str, Chip, int]:
+    """The kind of chip, its figures, and the number of chips of a topology, such as "v5e:4x4" or "gpu:h100x8".
+
+    Raises:
+        RunError: the kind is unknown or the rest is not a shape. The message lists the known topologies.
+    """
+    if topology.startswith(GPU):
+        kind, _, shape = topology.rpartition("x")
+    else:
+        kind, _, shape = topology.partition(":")
+    sides = shape.split("x")
+    if kind not in CHIPS or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
+        raise RunError(f"there is no topology {topology!r}: {known()}")
+    return kind, CHIPS[kind], math.prod(map(int, sides))
+
+
+def larger(kind: str, chips: int) -> list[str]:
+    """The topologies of a kind with more chips than the given number, smallest first."""
+    return [f"{kind}:{shape}" for shape in CHIPS[kind].slices if math.prod(map(int, shape.split("x"))) > chips]

@@ -1,0 +1,349 @@
+"""The collectives and the memory traffic of a compiled program, counted in its optimized HLO text.
+
+XLA's own cost analysis counts the body of a loop once, and leaves out collectives. Here every instruction counts as
+often as it runs: in the body of a loop, once per iteration; in a called computation, once per call.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "collective-broadcast")
+
+# The bytes that one of n devices receives per byte of the result, with the algorithm that moves the least.
+WIRE = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-gather": lambda n: (n - 1) / n,
+    "reduce-scatter": lambda n: n - 1,
+    "collective-permute": lambda n: 1,
+    "all-to-all": lambda n: (n - 1) / n,
+    "collective-broadcast": lambda n: 1,
+}
+
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\) -> (.*) \{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.<>-]+) = (.*)$")
+_OPCODE = re.compile(r" ([a-z][\w-]*)\(")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\](\{[^{}]*\})?")
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.<>-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+# Instructions without traffic of their own: views, and calls, whose computations are counted separately.
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
+    "partition-id", "replica-id", "iota", "async-start", "async-update", "opt-barrier",
+}
+_SLICES = {"dynamic-slice", "slice", "gather"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation: `type` is the text of the result's type, `rest` all text after the opcode."""
+
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    rest: str
+    is_root: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """One computation of a program: the text of its result's type, and its instructions by name."""
+
+    name: str
+    type: str
+    instructions: dict[str, Instruction]
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction that gives the result."""
+        return next(each for each in self.instructions.values() if each.is_root)
+
+    def parameter(self, place: int) -> Instruction:
+        """The instruction that stands for the operand at an index."""
+        given = (each for each in self.instructions.values() if each.opcode == "parameter")
+        return next(each for each in given if each.operands == (str(place),))
+
+
+@dataclasses.dataclass
+class Collectives:
+    """All collectives of one kind in one call of a program.
+
+    Attributes:
+        count: how many run.
+        bytes: the size of their results on one device.
+        wire_bytes: the least that one device must receive for them.
+        waiting_bytes: the part of `wire_bytes` during which nothing else runs.
+    """
+
+    count: int = 0
+    bytes: float = 0
+    wire_bytes: float = 0
+    waiting_bytes: float = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """The costs of one call of a program on one device.
+
+    Attributes:
+        collectives: by kind, without kinds that do not occur.
+        traffic: bytes to and from memory, without arrays that stay on the chip. An operand that is only read in part
+            counts in full, unless the part is a slice.
+        unknown_loops: loops with an unknown number of iterations. They count as one iteration.
+    """
+
+    collectives: dict[str, Collectives]
+    traffic: float
+    unknown_loops: tuple[str, ...]
+
+
+def array_bytes(text: str, on_chip: bool = True) -> int:
+    """Bytes of all arrays in the text of a type, such as "(bf16[2,3]{1,0}, s32[])".
+
+    Args:
+        text: the type.
+        on_chip: whether to count arrays that a TPU keeps on the chip. Their layout names a memory space: S(1).
+    """
+    return sum(size for size, outside in _arrays(text) if on_chip or outside)
+
+
+def _arrays(text: str) -> Iterator[tuple[int, bool]]:
+    for kind, dims, layout in _ARRAY.findall(text):
+        bits = 8 if kind == "pred" else int(_first(r"(\d+)", kind))
+        elements = math.prod(int(dim) for dim in dims.split(",") if dim)
+        yield math.ceil(elements * bits / 8), not re.search(r"S\([1-9]", layout or "")
+
+
+class Program:
+    """A program of XLA, from its text."""
+
+    def __init__(self, text: str, devices: int):
+        self.devices, self.entry = devices, ""
+        self.computations: dict[str, Computation] = {}
+        for name, computation, is_entry in _computations(text):
+            self.computations[name] = computation
+            self.entry = name if is_entry else self.entry
+        self.unknown_loops: list[str] = []
+
+    def costs(self) -> Costs:
+        """Counts one call of the program."""
+        found: dict[object, tuple[str, float, float, int, bool]] = {}
+        traffic = 0.0
+        for name, (times, fused) in self._runs().items():
+            computation = self.computations[name]
+            for each in computation.instructions.values():
+                if not fused:
+                    traffic += times * self._traffic(computation, each)
+                kind = each.opcode.removesuffix("-start")
+                if kind in KINDS:
+                    key = _channel(each) or (name, each.name)
+                    size, kind = self._result(computation, each, kind)
+                    # libtpu splits a collective into a start, steps inside other fusions and an end, all with one
+                    # channel. The steps may be inside a loop, so the part that runs least often counts.
+                    if key not in found or times < found[key][1]:
+                        found[key] = (kind, times, size, self._group(each.rest), _overlaps(name, each))
+        collected: dict[str, Collectives] = collections.defaultdict(Collectives)
+        for kind, times, size, group, overlaps in found.values():
+            total, wire = collected[kind], times * size * WIRE[kind](group)
+            total.count += round(times)
+            total.bytes += times * size
+            total.wire_bytes += wire
+            total.waiting_bytes += 0 if overlaps else wire
+        return Costs(dict(sorted(collected.items())), traffic, tuple(self.unknown_loops))
+
+    def _runs(self) -> dict[str, tuple[float, bool]]:
+        """How often each computation runs, and whether only inside fusions or as the operator of a reduction."""
+        runs: dict[str, tuple[float, bool]] = {}
+
+        def visit(name: str, times: float, fused: bool) -> None:
+            """Counts a computation that is called so many times, and all computations that it calls."""
+            before, always = runs.get(name, (0.0, True))
+            runs[name] = (before + times, always and fused)
+            for each in self.computations[name].instructions.values():
+                if each.opcode in ("async-update", "async-done"):
+                    continue  # they repeat the name that async-start calls
+                turns = self.turns(self.computations[name], each) if each.opcode == "while" else 1
+                inside = fused or each.opcode not in ("while", "conditional", "call", "async-start")
+                for called in _called(each):
+                    if called in self.computations:
+                        visit(called, times * turns, inside)
+
+        visit(self.entry, 1.0, False)
+        return runs
+
+    def turns(self, computation: Computation, loop: Instruction) -> int:
+        """The iterations of a loop: as XLA states them, or from a condition that compares a counter of step 1."""
+        if stated := re.search(r'known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)', loop.rest):
+            return int(stated[1])
+        condition = self.computations[_first(r"condition=%?([\w.<>-]+)", loop.rest)]
+        compare = condition.root
+        if compare.opcode == "fusion":  # the comparison is in a computation of its own, with the same operands
+            inner = self.computations[_called(compare)[0]].root
+            compare = dataclasses.replace(inner, operands=compare.operands)
+        values = [condition.instructions.get(name) for name in compare.operands]
+        counters = [each for each in values if each and each.opcode == "get-tuple-element"]
+        known = [limit for limit in map(_constant, values) if limit is not None]
+        if len(known) != 1 or len(counters) != 1 or not re.search(r"direction=L[TE]", compare.rest):
+            self.unknown_loops.append(loop.name)
+            return 1
+        first = self._initial(computation, loop, int(_first(r"index=(\d+)", counters[0].rest)))
+        return known[0] - first + ("direction=LE" in compare.rest)
+
+    def _initial(self, computation: Computation, loop: Instruction, index: int) -> int:
+        """The first value of a loop's counter; 0 if it is not a constant before the loop."""
+        carried = computation.instructions.get(loop.operands[0])
+        value = computation.instructions.get(carried.operands[index]) if carried and carried.opcode == "tuple" else None
+        while value and value.opcode in ("copy", "bitcast"):
+            value = computation.instructions.get(value.operands[0])
+        return _constant(value) or 0
+
+    def _result(self, computation: Computation, each: Instruction, kind: str) -> tuple[int, str]:
+        if computation.name.startswith("all-reduce-scatter"):
+            # libtpu writes a reduce-scatter as a fusion of an all-reduce and the slice that this device keeps.
+            return array_bytes(computation.type), "reduce-scatter"
+        if each.opcode.endswith("-start") and kind != "all-reduce":
+            sizes = [size for size, _ in _arrays(each.type)]
+            # (operands, results, and on some machines context); as many results as operands
+            count = len(each.operands)
+            return sum(sizes[count:2 * count]), kind
+        return array_bytes(each.type), kind
+
+    def _group(self, rest: str) -> int:
+        """The number of devices in one collective, in any of XLA's notations."""
+        if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", rest):
+            return listed[1].count(",") + 1
+        if grid := re.search(r"replica_groups=\[\d+,(\d+)\]", rest):
+            return int(grid[1])
+        if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", rest):
+            sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
+            return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", mesh[2]))
+        return self.devices
+
+    def _traffic(self, computation: Computation, each: Instruction) -> float:
+        if each.opcode in _FREE or each.opcode.endswith("-done"):
+            return 0.0
+        if each.opcode.endswith("-start"):  # (source, destination, context), one of which may be on the chip
+            ends = list(_arrays(each.type))[:2]
+            return float(min(size for size, _ in ends) * sum(outside for _, outside in ends))
+        operands = [computation.instructions.get(name) for name in each.operands]
+        if each.opcode == "fusion":
+            fused = self.computations[_called(each)[0]]
+            return self._read(fused, operands) + self._written(fused, fused.root, each)
+        if each.opcode == "dynamic-update-slice" and (update := operands[1]):
+            return 2.0 * array_bytes(update.type, on_chip=False)
+        if each.opcode in _SLICES:
+            return 2.0 * array_bytes(each.type, on_chip=False)
+        read = sum(array_bytes(operand.type, on_chip=False) for operand in operands if operand)
+        return float(read + array_bytes(each.type, on_chip=False))
+
+    def _read(self, fused: Computation, operands: Sequence[Instruction | None]) -> float:
+        """The bytes that a fusion reads: only slices of a sliced operand, nothing of one that it updates in place."""
+        total = 0.0
+        for place, operand in enumerate(operands):
+            size = array_bytes(operand.type, on_chip=False) if operand else 0
+            part = self._part_read(fused, fused.parameter(place))
+            total += size if part is None else min(size, part)
+        return total
+
+    def _written(self, fused: Computation, root: Instruction, result: Instruction) -> float:
+        parts = [fused.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
+        sizes = [size if outside else 0 for size, outside in _arrays(result.type)]
+        if len(parts) != len(sizes):
+            return float(sum(sizes))
+        total = 0.0
+        for part, size in zip(parts, sizes, strict=True):
+            while part.opcode in ("bitcast", "copy"):
+                part = fused.instructions[part.operands[0]]
+            in_place = part.opcode == "dynamic-update-slice"
+            total += min(size, array_bytes(fused.instructions[part.operands[1]].type)) if in_place else size
+        return total
+
+    def _part_read(self, fused: Computation, parameter: Instruction) -> float | None:
+        """The bytes of a fusion's parameter that slices read, or None if an instruction reads all of it."""
+        names, total = {parameter.name}, 0.0
+        for each in fused.instructions.values():
+            places = [place for place, name in enumerate(each.operands) if name in names]
+            if not places:
+                continue
+            if each.opcode == "bitcast":
+                names.add(each.name)
+            elif each.opcode in _SLICES and places == [0]:
+                total += array_bytes(each.type)
+            elif each.opcode == "fusion":  # a fusion inside a fusion
+                inner = self.computations[_called(each)[0]]
+                for place in places:
+                    part = self._part_read(inner, inner.parameter(place))
+                    if part is None:
+                        return None
+                    total += part
+            elif each.opcode != "dynamic-update-slice" or places != [0]:
+                return None
+        return total
+
+
+def _computations(text: str) -> Iterator[tuple[str, Computation, bool]]:
+    header, lines = None, []
+    for line in text.splitlines():
+        if match := _HEADER.match(line):
+            header, lines = match, []
+        elif line.startswith("}") and header:
+            parsed = filter(None, map(_instruction, lines))
+            named = Computation(header[2], header[3], {each.name: each for each in parsed})
+            yield header[2], named, bool(header[1])
+            header = None
+        else:
+            lines.append(line)
+
+
+def _instruction(line: str) -> Instruction | None:
+    match = _INSTRUCTION.match(line)
+    if not match:
+        return None
+    # The type ends where the opcode begins. Comments in tuples would look like parts of the type.
+    body = re.sub(r"/\*.*?\*/", "", match[2])
+    opcode = _OPCODE.search(" " + body)
+    if opcode is None:
+        raise ValueError(f"no operation in a line of HLO: {line.strip()[:80]!r}")
+    start, rest = opcode.start(), body[opcode.end() - 1:]
+    operands = re.findall(r"%([\w.<>-]+)", rest.partition(")")[0]) or _bare(rest.partition(")")[0])
+    return Instruction(match[1], body[:start], opcode[1], tuple(operands), rest, line.lstrip().startswith("ROOT "))
+
+
+def _bare(operands: str) -> list[str]:
+    """The operands in the notation without percent signs: the last word of each entry."""
+    return [entry.split()[-1] for entry in operands.split(", ") if entry.split()]
+
+
+def _called(each: Instruction) -> list[str]:
+    """The computations that an instruction calls."""
+    branches = _BRANCHES.search(each.rest)
+    names = re.findall(r"%?([\w.<>-]+)", branches[1]) if branches else []
+    return [*_CALLED.findall(each.rest), *names]
+
+
+def _first(pattern: str, text: str) -> str:
+    """The first group of a pattern that must occur."""
+    match = re.search(pattern, text)
+    if match is None:
+        raise ValueError(f"HLO text without {pattern!r}: {text[:80]!r}")
+    return match[1]
+
+
+def _constant(each: Instruction | None) -> int | None:
+    number = re.match(r"(-?\d+)\)", each.rest) if each and each.opcode == "constant" else None
+    return int(number[1]) if number else None
+
+
+def _channel(each: Instruction) -> str | None:
+    channel = re.search(r"channel_id=(\d+)", each.rest)
+    return channel[0] if channel else None
+
+
+def _overlaps(computation: str, each: Instruction) -> bool:
+    """Whether other work runs between the start and the end of a collective."""
+    return each.opcode.endswith("-start") or "chain_id=" in each.rest or computation.startswith("async")

@@ -1,0 +1,313 @@
+"""The memory, time and money that a run would need on chips that this machine does not have.
+
+For a TPU slice, the actual training step is compiled, which needs libtpu (extra `plan`) but no TPU. For GPUs, the same
+figures are estimated from the workload.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.planning import chips, dry_run, workload
+from gmlp_flax.planning.chips import Chip
+from gmlp_flax.planning.hlo import WIRE, Collectives, Program
+from gmlp_flax.planning.workload import Workload
+from gmlp_flax.training.partition import Devices, Partition
+
+SUFFIXES = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+GATHERED_BYTES = 2  # per element of a sharded parameter, which is gathered in bfloat16
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one device. `peak` is the largest sum of arguments and temporaries at any time."""
+
+    arguments: float
+    temporaries: float
+    peak: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a config needs on a topology.
+
+    Attributes:
+        topology: as given, such as "v5e:4x4".
+        chips: the number of its chips.
+        method: "compiled", or "estimated" from the workload.
+        params: number of parameters.
+        flops_per_step: operations in matrix products, over all chips, without recomputation.
+        per_chip_bytes: bytes on one chip: arguments, temporaries, peak.
+        hbm_bytes: memory of a chip.
+        fits: whether the step fits into that memory.
+        collectives: by kind, for one step: count, and bytes of their results on one device.
+        seconds: the time of a step if only one part took time: products, memory or links. Memory is None if the
+            compiled program could not be read.
+        step_seconds: a lower bound. Products, memory traffic and overlapping collectives run at the same time, so the
+            longest of them counts; collectives for which the program waits are added.
+        run_days, chip_hours: of all steps, without evaluations, checkpoints and preemptions.
+        cost: in the unit of the price; None without a price.
+        notes: what the figures leave out.
+    """
+
+    topology: str
+    chips: int
+    method: str
+    params: int
+    flops_per_step: float
+    per_chip_bytes: dict[str, int]
+    hbm_bytes: int
+    fits: bool
+    collectives: dict[str, dict[str, int]]
+    seconds: dict[str, float | None]
+    step_seconds: float
+    run_days: float
+    chip_hours: float
+    cost: float | None
+    notes: tuple[str, ...]
+
+    def json(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Findings:
+    """Figures of one device. `traffic` and `collectives` are None if the compiled program could not be read."""
+
+    memory: Memory
+    fits: bool
+    traffic: float | None = None
+    collectives: dict[str, Collectives] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """How devices share the work.
+
+    Attributes:
+        devices: their number.
+        per_chip: the number of devices on one chip.
+        data: the number of parts of a batch.
+        fsdp: the number of parts of the state.
+    """
+
+    devices: int
+    per_chip: int
+    data: int
+    fsdp: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seconds:
+    """Seconds of each part of a step alone. `waiting` is the part of `links` during which nothing else runs."""
+
+    products: float
+    memory: float | None
+    links: float
+    waiting: float
+
+    def step(self) -> float:
+        """The step's time with all that can overlap, overlapping."""
+        return max(self.products, self.memory or 0.0, self.links - self.waiting) + self.waiting
+
+
+def make(config: ConfigDict, topology: str, price: float | None = None, mfu: float | None = None) -> Plan:
+    """Plans the run of a config.
+
+    Args:
+        config: of the run.
+        topology: a TPU slice, such as "v5e:16x16", or GPUs, such as "gpu:h100x8".
+        price: of one chip for one hour.
+        mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1 if None.
+
+    Raises:
+        RunError: the topology is unknown, libtpu is missing, or the devices cannot share the batch. All this is checked
+            before compiling.
+    """
+    kind, chip, count = chips.parse(topology)
+    if chip.node:
+        partition = Partition.abstract(config.mesh, count)
+    else:
+        partition = Partition.make(config.mesh, _devices(topology, kind))
+    partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
+    layout, work = _layout(partition, count), workload.of(config)
+    if chip.node:
+        found, method = _estimate(config, work, chip, layout), "estimated"
+    else:
+        found, method = _compile(config, work, chip, layout, partition), "compiled"
+    collectives = found.collectives
+    if collectives is None:
+        collectives = _exchange(config, work, layout)
+    seconds = _seconds(chip, count, layout, work, found.traffic, collectives, mfu)
+    hours = config.steps * seconds.step() / 3600
+    sizes = {name: round(size * layout.per_chip) for name, size in dataclasses.asdict(found.memory).items()}
+    return Plan(
+        topology=topology, chips=count, method=method, params=work.params, flops_per_step=work.flops,
+        per_chip_bytes=sizes, hbm_bytes=round(chip.hbm_bytes), fits=found.fits,
+        collectives={name: {"count": each.count, "bytes": round(each.bytes)} for name, each in collectives.items()},
+        seconds={"products": seconds.products, "memory": seconds.memory, "links": seconds.links},
+        step_seconds=seconds.step(), run_days=hours / 24, chip_hours=count * hours,
+        cost=None if price is None else price * count * hours, notes=(*found.notes, *_notes(config)),
+    )
+
+
+def _devices(topology: str, kind: str) -> Devices:
+    if importlib.util.find_spec("libtpu") is None:
+        raise RunError(f"to plan for {topology} needs libtpu, which compiles for TPUs: pip install -e .[plan]")
+    try:
+        return dry_run.tpu_devices(topology)
+    except RunError as error:
+        usual = ", ".join(f"{kind}:{shape}" for shape in chips.CHIPS[kind].slices)
+        raise RunError(f"{str(error).partition(': pip')[0]}; of this kind there are {usual}") from None
+
+
+def _layout(partition: Partition, count: int) -> _Layout:
+    devices = partition.mesh.size
+    return _Layout(devices, devices // count, partition.batch_shares, partition.mesh.shape["fsdp"])
+
+
+def _compile(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout, partition: Partition) -> _Findings:
+    """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it needs."""
+    available = chip.hbm_bytes / layout.per_chip
+    try:
+        compiled = dry_run.lower(config, partition).compile()
+    except jax.errors.JaxRuntimeError as error:
+        peak = needed_bytes(str(error))
+        if peak is None:
+            raise
+        arguments = _arguments(config, work, layout)
+        return _Findings(
+            Memory(arguments, max(0.0, peak - arguments), peak), False,
+            notes=("the compiler gave up for want of memory: collectives are estimated, time without memory traffic",),
+        )
+    sizes: Any = compiled.memory_analysis()
+    memory = Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes)
+    fits = memory.peak <= available
+    try:
+        costs = Program(str(compiled.as_text()), layout.devices).costs()
+    except jax.errors.JaxRuntimeError:
+        note = "this jaxlib cannot print the program that libtpu made: collectives are estimated, time without traffic"
+        return _Findings(memory, fits, notes=(note,))
+    loops = len(costs.unknown_loops)
+    notes = (f"{loops} loops whose length depends on the data, as in random draws, count as one turn",) * bool(loops)
+    return _Findings(memory, fits, costs.traffic, costs.collectives, notes)
+
+
+def needed_bytes(message: str) -> float | None:
+    """The bytes of a chip that a program needs, read from an error of libtpu; None if the error is another one.
+
+    libtpu writes "temporaries", but counts arguments and results among them.
+    """
+    if "RESOURCE_EXHAUSTED" not in message:
+        return None
+    found = re.search(r"(?:HLO temporaries \(|Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)", message)
+    return float(found[1]) * 2 ** SUFFIXES[found[2]] if found else float("nan")
+
+
+def _arguments(config: ConfigDict, work: Workload, layout: _Layout) -> float:
+    return work.state_bytes / layout.fsdp + work.batch_bytes * config.batch_size / layout.data
+
+
+def _estimate(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout) -> _Findings:
+    """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the arrays that the
+    forward pass saves for the backward pass."""
+    microbatches = config.optimizer.accumulate
+    arguments = _arguments(config, work, layout)
+    saved = work.saved_bytes * config.batch_size / layout.data / microbatches
+    gradients = work.param_bytes / layout.fsdp * min(2, microbatches)
+    memory = Memory(arguments, saved + gradients, arguments + saved + gradients)
+    # The state, the gradients and every saved array are written once and read once.
+    traffic = 2 * (arguments + saved * microbatches + gradients * microbatches)
+    note = "an estimate from the workload, nothing was compiled: a compiler may need half as much memory again"
+    return _Findings(memory, memory.peak <= chip.hbm_bytes, traffic, notes=(note,))
+
+
+def _exchange(config: ConfigDict, work: Workload, layout: _Layout) -> dict[str, Collectives]:
+    """The collectives that data and fsdp parallelism always need: float32 gradients and gathered parameters."""
+    found = {}
+
+    def add(kind: str, count: int, size: float, group: int) -> None:
+        if group > 1:
+            wire = count * size * WIRE[kind](group)
+            found[kind] = Collectives(count, count * size, wire, wire)
+
+    shard = work.param_bytes / layout.fsdp
+    add("all-reduce", 1, shard, layout.data // layout.fsdp)
+    # Each microbatch gathers the parameters forward and backward, and scatters its gradients.
+    microbatches = config.optimizer.accumulate
+    add("all-gather", 2 * microbatches, GATHERED_BYTES * work.params, layout.fsdp)
+    add("reduce-scatter", microbatches, shard, layout.fsdp)
+    return found
+
+
+def _seconds(
+    chip: Chip, count: int, layout: _Layout, work: Workload, traffic: float | None,
+    collectives: dict[str, Collectives], mfu: float | None,
+) -> _Seconds:
+    peak = count * chip.flops
+    products = max(work.executed_flops / peak, work.flops / (peak * (mfu or 1)))
+    memory = None if traffic is None else traffic * layout.per_chip / chip.hbm_bandwidth
+
+    def link(size: float) -> float:
+        # The GPUs of a node first add up among themselves. Then each sends an eighth of its bytes to other nodes.
+        beyond = size / chip.node / chip.network if chip.node and count > chip.node else 0.0
+        return size * layout.per_chip / chip.link + beyond
+
+    wire = link(sum(each.wire_bytes for each in collectives.values()))
+    waiting = link(sum(each.waiting_bytes for each in collectives.values()))
+    return _Seconds(products, memory, wire, waiting)
+
+
+def _notes(config: ConfigDict) -> Iterator[str]:
+    if config.model.dtype != "bfloat16":
+        yield f"the chips' peak is that of bfloat16, the config's type is {config.model.dtype}"
+    if config.mesh.slices > 1:
+        yield "the network between slices is not counted"
+    if config.mesh.tensor > 1:
+        yield "an estimate leaves out what tensor parallelism shares and exchanges"
+
+
+@dataclasses.dataclass(frozen=True)
+class Alternative:
+    """A change to a plan: its name, the config keys that it overrides, and the topology."""
+
+    name: str
+    overrides: dict[str, Any]
+    topology: str
+
+
+def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
+    """Changes that may make a plan fit, the cheapest first. Only those that the batch and the devices allow."""
+    kind, chip, count = chips.parse(topology)
+    full, sharded = {"model.remat": "full"}, {"mesh.data": -1}
+    if config.model.remat != "full":
+        yield Alternative("remat=full", full, topology)
+    for times in (2, 4, 8):
+        if config.batch_size % (times * count) == 0 and config.optimizer.accumulate < times:
+            yield Alternative(f"accumulate={times}", {"optimizer.accumulate": times}, topology)
+    if config.mesh.fsdp == 1 and config.mesh.tensor == 1:
+        for size in [*(size for size in (2, 8, 32, 128) if size < count and count % size == 0), count]:
+            yield Alternative(f"fsdp={size}", sharded | {"mesh.fsdp": size}, topology)
+        if config.model.remat != "full":
+            yield Alternative(f"fsdp={count}, remat=full", full | sharded | {"mesh.fsdp": count}, topology)
+    more = [f"{kind}x{2 * count}", f"{kind}x{4 * count}"] if chip.node else chips.larger(kind, count)[:2]
+    for other in more:
+        if config.batch_size % (chips.parse(other)[2] * config.optimizer.accumulate) == 0:
+            yield Alternative(other, {}, other)
+
+
+def changed(config: ConfigDict, overrides: dict[str, Any]) -> ConfigDict:
+    """A copy of a config with some dotted keys set."""
+    copy = config.copy_and_resolve_references()
+    copy.update_from_flattened_dict(overrides)
+    return copy

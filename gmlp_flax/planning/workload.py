@@ -1,0 +1,93 @@
+"""The operations and the memory of a training step, counted from its own loss, for no particular machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gmlp_flax import tasks
+from gmlp_flax.models.flops import matmul_flops
+from gmlp_flax.planning import dry_run
+from gmlp_flax.tasks.base import Task
+from gmlp_flax.training import optimizer, step
+from gmlp_flax.training.partition import Partition
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One training step.
+
+    Attributes:
+        params: number of parameters.
+        param_bytes: bytes of the parameters.
+        state_bytes: bytes of parameters, optimizer state and running mean.
+        batch_bytes: bytes of one example.
+        flops: operations in matrix products without recomputation, known as "model FLOPs": three times those of the
+            forward pass, since the backward pass has two products for each. Tied logits at masked positions count.
+        executed_flops: operations in all matrix products of the step, with recomputation.
+        saved_bytes: what the forward pass of one example saves for the backward pass, under the config's remat policy.
+    """
+
+    params: int
+    param_bytes: int
+    state_bytes: int
+    batch_bytes: int
+    flops: float
+    executed_flops: float
+    saved_bytes: int
+
+
+def of(config: ConfigDict) -> Workload:
+    """Counts the step of a config by tracing it on shapes."""
+    task = tasks.find(config.task).without_data(config)
+    params = task.shapes()
+    transformation = optimizer.make(config, params, task.facts())
+    state = jax.eval_shape(lambda params: step.init_state(task, transformation, config, params), params)
+    two, four = _batch(config, 2), _batch(config, 4)  # mixup mixes pairs
+    mixed = _mixed(task, two)
+    forward = matmul_flops(task.loss, params, mixed)
+    both = matmul_flops(jax.grad(task.loss, has_aux=True), params, mixed)
+    pairs = config.batch_size / 2
+    return Workload(
+        params=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)),
+        param_bytes=_bytes(params), state_bytes=_bytes(state),
+        batch_bytes=_bytes(two) // 2,
+        flops=3 * forward * pairs, executed_flops=both * pairs,
+        saved_bytes=(_saved(task, params, _mixed(task, four)) - _saved(task, params, mixed)) // 2,
+    )
+
+
+def _batch(config: ConfigDict, size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a batch."""
+    few = config.copy_and_resolve_references()
+    few.batch_size = size
+    shapes = dry_run.batch_shapes(few, Partition.make(devices=jax.devices()[:1]))
+    return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
+
+
+def _mixed(task: Task, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:
+    """The batch as the loss gets it: with one key per example, and with mixed images."""
+    size = jax.tree.leaves(batch)[0].shape[0]
+
+    def mix(batch: Any) -> Any:
+        key = jax.random.key(0)
+        return task.mix(batch | {"key": jax.random.split(key, size)}, key)
+
+    return jax.eval_shape(mix, batch)
+
+
+def _saved(task: Task, params: Any, batch: Any) -> int:
+    """Bytes that the forward pass saves for the backward pass, parameters included."""
+
+    def forward(params: Any, batch: Any) -> Any:
+        return jax.vjp(lambda params: task.loss(params, batch)[0], params)[1]
+
+    return _bytes(jax.eval_shape(forward, params, batch))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,204 @@
+"""One run in several processes, on many hosts or one: they join, agree, and end together."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from typing import NamedTuple, NoReturn
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.processes import platforms, stderr_relay
+
+JOIN_SECONDS = 300
+# A process counts as dead after so long without a heartbeat. The other processes then end.
+HEARTBEAT_SECONDS = 30
+# Words in the errors of collectives and barriers when another process is gone.
+_LOST = re.compile(r"gloo|nccl|coordination|heartbeat|barrier|connection (reset|closed|refused)|socket closed", re.I)
+
+
+class Job(NamedTuple):
+    """A launcher that started this process together with others.
+
+    Attributes:
+        launcher: its name.
+        processes: the number of processes, or None if JAX must find out.
+        process: the index of this process, or None if JAX must find out.
+    """
+
+    launcher: str
+    processes: int | None
+    process: int | None
+
+
+def initialize(
+    multihost: str, coordinator: str, processes: int | None, process: int | None, join_seconds: float = JOIN_SECONDS
+) -> None:
+    """Joins the other processes of a run, if there are any. Call it before anything uses a device.
+
+    Args:
+        multihost: "auto" joins if a coordinator is given or a launcher of several processes is found (a TPU slice,
+            SLURM or Open MPI); "on" always joins; "off" never does.
+        coordinator: HOST:PORT at which all processes reach process 0. If empty, the launcher gives it.
+        processes: the number of processes. If None, the launcher gives it.
+        process: the index of this process, from 0. If None, the launcher gives it.
+        join_seconds: how long to wait for all processes. Then this process ends, with one line and code 1.
+
+    Raises:
+        RunError: the arguments contradict each other, or the launcher does not give what is missing.
+    """
+    _check(multihost, coordinator, processes, process)
+    job = None if processes else _job()
+    if multihost == "off" or multihost == "auto" and not (coordinator or job):
+        return
+    # Its handler of SIGTERM would replace the one in stopping.py.
+    jax.config.update("jax_enable_preemption_service", False)
+    if job:
+        processes, process = job.processes, job.process
+    patience = threading.Timer(join_seconds, _not_all_joined, (coordinator, processes, join_seconds))
+    patience.daemon = True
+    patience.start()
+    try:
+        jax.distributed.initialize(
+            coordinator or None, processes, process,
+            # If everything is given, JAX must not ask the launcher for this process's devices.
+            cluster_detection_method=None if job or not processes else "deactivate",
+            # JAX would abort with a stack trace after this time, but `patience` ends first.
+            initialization_timeout=int(join_seconds) + 60, heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except Exception as error:  # noqa: BLE001 - also errors of requests, which reads a TPU's metadata
+        if multihost == "auto" and job and job.processes is None and "should be defined" in str(error):
+            return  # a TPU that belongs to no slice, as in a notebook
+        raise RunError(_cannot_join(coordinator, job, error)) from None
+    finally:
+        patience.cancel()
+    if jax.process_count() > 1:
+        stderr_relay.install()
+
+
+def _check(multihost: str, coordinator: str, processes: int | None, process: int | None) -> None:
+    given = {"coordinator": coordinator or None, "processes": processes, "process": process}
+    first = next((f"--{name}={value}" for name, value in given.items() if value is not None), None)
+    if multihost == "off" and first:
+        raise RunError(f"--multihost=off, but {first} is given: leave one of them out")
+    if first and not coordinator:
+        raise RunError(f"{first} is given without --coordinator=HOST:PORT, where all processes reach process 0")
+    if (processes is None) != (process is None):
+        raise RunError("--processes=N and --process=I go together: give both, or neither if a launcher knows them")
+    if processes is not None and process is not None and not 0 <= process < processes:
+        raise RunError(f"--process={process} is not one of --processes={processes}: expected 0 to {processes - 1}")
+    port = re.fullmatch(r"[^\s/]+:(\d{1,5})", coordinator)
+    if coordinator and not (port and 0 < int(port[1]) < 65536):
+        raise RunError(f"--coordinator={coordinator}: expected HOST:PORT, port 1 to 65535, such as 10.0.0.1:8476")
+
+
+def _job() -> Job | None:
+    """The launcher that started several processes, if any. A TPU host may later turn out to be alone."""
+    environment = os.environ
+    for launcher, total, own in (
+        ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("SLURM", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ):
+        # A shell in a SLURM allocation is not a step of it, or it is a step with a single task.
+        if own in environment and int(environment.get(total, 1)) > 1:
+            return Job(launcher, int(environment[total]), int(environment[own]))
+    wanted = environment.get("JAX_PLATFORMS") or "tpu"
+    if platforms.exists(platforms.TPUS) and "tpu" in wanted.split(",") and importlib.util.find_spec("libtpu"):
+        return Job("a TPU slice", None, None)
+    return None
+
+
+def _cannot_join(coordinator: str, job: Job | None, error: Exception) -> str:
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "should be defined" in line or "must be defined" in line:
+        found = f"{job.launcher} does not say where process 0 is" if job else "found no TPU slice, SLURM or Open MPI"
+        return f"cannot join other processes ({found}): give --coordinator=HOST:PORT, --processes=N and --process=I"
+    return f"cannot join the other processes at {coordinator or 'the coordinator'} ({line}); --multihost=off runs alone"
+
+
+def _not_all_joined(coordinator: str, processes: int | None, seconds: float) -> None:
+    where = f" at {coordinator}" if coordinator else ""
+    who = f"{processes} processes" if processes else "processes"
+    _end(f"not all {who} joined{where} within {seconds:g} s: see that all of them run and reach process 0", 1)
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes the run's files and speaks for all."""
+    return jax.process_index() == 0
+
+
+def say(text: str) -> None:
+    """Prints a line on standard error, once for all processes."""
+    if is_first():
+        print(text, file=sys.stderr, flush=True)
+
+
+def wait_for_all(what: str) -> None:
+    """Returns when all processes have called this with the same `what`, which names the place in the program."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
+
+
+def everywhere(true: bool) -> bool:
+    """Whether the argument is true on every process. All processes must call this."""
+    return bool(np.all(multihost_utils.process_allgather(np.array(true))))
+
+
+def require_alike(values: Mapping[str, bytes]) -> None:
+    """Refuses processes with different values, which would wait for each other for ever. All must call this.
+
+    Args:
+        values: the name of a value in the message -> the value.
+
+    Raises:
+        RunError: on all processes. It names the first value that differs.
+    """
+    if jax.process_count() == 1:
+        return
+    for name, value in values.items():
+        digests = multihost_utils.process_allgather(np.frombuffer(hashlib.sha256(value).digest(), np.uint8))
+        differs = np.flatnonzero((digests != digests[0]).any(-1))
+        if differs.size:
+            raise RunError(
+                f"{name} of process {differs[0]} is not that of process 0: start all with the same command and data"
+            )
+
+
+def end_if_process_lost(error: Exception) -> None:
+    """Ends this process with one line and code 1 if the error means that another process is gone.
+
+    It ends at once, because the exit handlers of Python, Orbax and JAX would wait for the other process.
+    """
+    if jax.distributed.is_initialized() and not isinstance(error, RunError) and _LOST.search(str(error)):
+        _end(stderr_relay.LOST.removeprefix("error: "), 1)
+
+
+def end_failed(error: BaseException) -> None:
+    """Ends one process of several after an error. A single process returns from here and takes its normal course.
+
+    A SystemExit was shown already, and gives the exit code. Other errors are shown here. JAX's own exit would first
+    wait for the other processes, which wait for this one.
+    """
+    if not jax.distributed.is_initialized():
+        return
+    if isinstance(error, SystemExit):
+        _end("", error.code if isinstance(error.code, int) else 1 if error.code else 0)
+    if isinstance(error, Exception):
+        end_if_process_lost(error)
+    _end("".join(traceback.format_exception(error)), 1)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    if message:
+        print(message if "\n" in message else f"error: {message}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,57 @@
+"""SIGTERM (a preemption notice) and SIGINT end a run after a step, the same step on all processes."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+NAMES = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequest:
+    """A context manager that waits for signals.
+
+    If one process stopped alone, the others would wait for it in the next step's collectives. So at each step every
+    process votes with the number of its signal, or 0, and at the next step reads the greatest vote: the same number at
+    the same step on all processes. The vote is a small program beside the training step. It is read after that step is
+    done, so it makes no process wait longer.
+
+    Attributes:
+        agreed: the name of the signal for which all processes stop, or None.
+    """
+
+    def __init__(self):
+        self.agreed: str | None = None
+        self._received = 0
+        self._last_vote: jax.Array | None = None
+        mesh = jax.make_mesh((jax.device_count(),), ("all",), axis_types=(AxisType.Auto,))
+        self._one_per_device = NamedSharding(mesh, PartitionSpec("all"))
+        self._greatest = jax.jit(lambda votes: votes.max(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+    def __enter__(self) -> StopRequest:
+        self._handlers = {name: signal.signal(name, self._on_signal) for name in NAMES}
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for name, handler in self._handlers.items():
+            signal.signal(name, handler)
+
+    def after_step(self) -> None:
+        """Sets `agreed`. All processes call this once per step. A single process stops at once."""
+        number = self._received
+        if jax.process_count() > 1:
+            votes = np.full(jax.local_device_count(), self._received, np.int32)
+            last_vote = self._last_vote
+            self._last_vote = self._greatest(jax.make_array_from_process_local_data(self._one_per_device, votes))
+            number = 0 if last_vote is None else int(last_vote.addressable_data(0))
+        if number:
+            self.agreed = signal.Signals(number).name
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """A second signal ends the process at once."""
+        self._received = number
+        signal.signal(number, signal.SIG_DFL)

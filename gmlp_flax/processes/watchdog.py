@@ -1,0 +1,33 @@
+"""Ends a run that hangs, so that a scheduler can start it again."""
+
+from __future__ import annotations
+
+import faulthandler
+import time
+
+STDERR = 2  # a number, because sys.stderr may not be a file, for example in notebooks
+
+
+class Watchdog:
+    """After the first call of `alive`, the next must come in time. Else all stacks are printed and the process exits
+    with code 1.
+
+    The clock runs in C, so it also works while a thread holds Python's lock, for example one that hangs in a driver.
+
+    Args:
+        seconds: the longest time between two calls; 0 for no limit.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds, self._heard = seconds, float("-inf")
+
+    def alive(self) -> None:
+        """Restarts the clock, unless that happened just before: it starts a thread, and steps may be short."""
+        if self.seconds and time.monotonic() - self._heard > self.seconds / 100:
+            faulthandler.dump_traceback_later(self.seconds, exit=True, file=STDERR)
+            self._heard = time.monotonic()
+
+    def close(self) -> None:
+        """Stops the clock."""
+        if self.seconds:
+            faulthandler.cancel_dump_traceback_later()

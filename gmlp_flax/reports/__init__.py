@@ -1,0 +1,1 @@
+"""Run folders to tables, claims, figures and pages."""

@@ -1,0 +1,85 @@
+"""The right half of the paper's Tables 4 and 6: the scores of pretrained models after finetuning."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gmlp_flax.paper.published import SCORE_COLUMNS, ScoreColumn, printed_score
+from gmlp_flax.reports import claims
+from gmlp_flax.reports.runs import Run, task_of
+
+
+class Score(NamedTuple):
+    """A row's score in one column, in percent: the median over `runs` runs with one peak rate and batch size."""
+
+    median: float
+    lowest: float
+    highest: float
+    runs: int
+    rate: float
+    batch: int
+
+
+def score(runs: Sequence[Run], column: ScoreColumn) -> Score | None:
+    """A row's score: the best median over finished runs with the same rate and batch size; None without such runs."""
+    by_choice: dict[tuple[float, int], list[float]] = {}
+    for run in runs:
+        curve = run.curve(column.metric)
+        if run.finished and curve and task_of(run.config) == column.task:
+            choice = run.config.optimizer.learning_rate, run.config.batch_size
+            by_choice.setdefault(choice, []).append(column.percent * curve[-1][1])
+    scores = (
+        Score(statistics.median(values), min(values), max(values), len(values), *choice)
+        for choice, values in by_choice.items()
+    )
+    return max(scores, key=lambda each: each.median, default=None)
+
+
+class Scores:
+    """The scores of some rows in the columns of some tasks, for a report."""
+
+    def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]]):
+        """Takes tasks of `recipes.FINETUNED`, and each row's finetuned runs.
+
+        A column is left out if neither these runs nor the paper have a score in it.
+        """
+        self.columns = [
+            column for column in SCORE_COLUMNS if column.task in tasks
+            and any(printed_score(row, column) is not None or score(each, column) for row, each in runs.items())
+        ]
+        self.by_row = {row: [score(each, column) for column in self.columns] for row, each in runs.items()}
+
+    @property
+    def titles(self) -> list[str]:
+        """Two columns of a table per score: ours and the paper's."""
+        return [title for column in self.columns for title in (column.title, f"paper's {column.title}")]
+
+    def cells(self, row: str) -> list[float | None]:
+        """A row's cells in the columns of `titles`."""
+        ours = self.of(row)
+        return [cell for column in self.columns for cell in (ours.get(column.title), printed_score(row, column))]
+
+    def of(self, row: str) -> dict[str, float]:
+        """Title of a column -> a row's median."""
+        pairs = zip(self.columns, self.by_row.get(row, ()), strict=False)
+        return {column.title: found.median for column, found in pairs if found}
+
+    def notes(self) -> list[str]:
+        """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""
+        lines = []
+        for place, column in enumerate(self.columns):
+            found = {row: score for row, scores in self.by_row.items() if (score := scores[place])}
+            spread = (
+                f"{row} {score.lowest:.1f} to {score.highest:.1f} ({score.runs} runs, rate {score.rate:g}, "
+                f"batch {score.batch})" for row, score in found.items()
+            )
+            if found:
+                lines.append(f"{column.title} is the median of runs; lowest to highest: {', '.join(spread)}.")
+            ranked = {row: paper for row in found if (paper := printed_score(row, column)) is not None}
+            if len(ranked) > 1:
+                rank = claims.spearman([found[row].median for row in ranked], list(ranked.values()))
+                over = f"over {len(ranked)} models"
+                lines.append(f"{column.title}: rank correlation with the paper's column {rank:.2f} {over}.")
+        return lines

@@ -1,0 +1,211 @@
+"""Finds the runs of a table's rows in a folder, finished or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import schema
+from gmlp_flax.errors import RunError
+from gmlp_flax.paper.tables import PaperTable
+from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
+from gmlp_flax.training import run_folder
+from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+
+STEPS = "steps"  # also tells rows apart, if the rows of a table differ in it
+RATE = "optimizer.learning_rate"  # chosen for each row
+FINETUNED = "finetuned"  # the folder, beside a table's runs, of the runs finetuned from them
+# Keys that may differ between the runs of one table: they say how a run was run.
+FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
+# Of FREE, the keys in which finetuned runs must agree: they say how a model reads sentences.
+READING = tuple(f"model.{key}" for key in ("length", "dropout", "attention_dropout", "mask_padding", "pool", "pooler"))
+# Keys that a smaller scale shrinks; the report says by how much.
+SCALED = (
+    "steps", "batch_size", "model.layers", "model.d_model", "model.d_ffn", "model.vocab_size", "model.image_size",
+    "data.train",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a row.
+
+    Attributes:
+        row: its name in the table.
+        path: the run folder.
+        config: the run's config.
+        lines: the lines of its metrics.jsonl.
+    """
+
+    row: str
+    path: str
+    config: ConfigDict
+    lines: Sequence[Mapping[str, Any]]
+
+    @property
+    def finished(self) -> bool:
+        return os.path.exists(os.path.join(self.path, RESULT_FILE))
+
+    def curve(self, metric: str) -> list[tuple[int, float]]:
+        """The held-out metric over training: (tokens, value), or (images, value) for a classifier of images."""
+        options = self.config
+        unit = options.batch_size * options.model.get("length", 1)
+        return [(line["step"] * unit, line["eval"][metric]) for line in self.lines if metric in line.get("eval", ())]
+
+
+def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
+    """The runs in a folder whose models are rows of a table.
+
+    Args:
+        pattern: a folder of run folders, or a glob pattern that matches run folders or folders of them.
+        rows: each row's config.
+
+    Raises:
+        RunError: two rows are the same; there is no run; two runs have the same row and seed; or configs differ in more
+            than a table compares.
+    """
+    runs: dict[tuple, Run] = {}
+    for run in _runs(pattern, rows, ("task", *_architecture(rows), "model.length")):
+        _refuse_twin(runs, (run.row, run.config.seed), run, f"the row {run.row}")
+    found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
+    if not found:
+        raise RunError(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
+    _check_alike(found, _steps_key(rows))
+    return found
+
+
+def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
+    """The finetuned runs of each row. They keep all of the row's model except its length.
+
+    Runs that started from random parameters (config.init_parameters) are left out.
+
+    Args:
+        pattern: of the table's runs; the finetuned runs are in PATTERN/finetuned/ANY/, where `gmlp reproduce` puts
+            them.
+        rows: the config with which each row was pretrained. If several rows are one model trained for different numbers
+            of steps, the run of config.init_from must still be there to tell them apart.
+
+    Raises:
+        RunError: two rows are the same; two runs are the same; or the runs of a task with one batch size differ in more
+            than row, seed and rate.
+    """
+    found: dict[str, list[Run]] = {row: [] for row in rows}
+    same: dict[tuple, Run] = {}
+    alike: dict[tuple, Run] = {}
+    not_taken_over = {key for row in rows.values() for key in schema.of_task(row.task) if key not in TEXT_OPTIONS}
+    model = [key for key in _architecture(rows) if key not in not_taken_over]
+    for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, model, _pretrained):
+        config = run.config
+        if config.init_from and config.init_parameters:
+            task = task_of(config), config.batch_size
+            key = run.row, *task, config[RATE], config.init_from, config.seed
+            _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
+            _compare(alike.setdefault(task, run), run, [*_compared([run], (RATE, "init_from")), *READING])
+            found[run.row].append(run)
+    return found
+
+
+def task_of(config: ConfigDict) -> str:
+    """The task of a finetuned run: a name in `recipes.FINETUNED`, or another task of GLUE."""
+    return config.glue.task if config.task == "text_classification" else f"squad_{config.squad.version}"
+
+
+def setting_notes(table: PaperTable, runs: Sequence[Run], scale: str) -> list[str]:
+    """Two notes: what was scaled down from the paper's config of the first run, and which runs are not finished."""
+    run = runs[0]
+    paper = table.config(run.row, "paper")
+    scaled = [
+        f"{key} {run.config.get(key)} (paper: {paper.get(key)})"
+        for key in SCALED if run.config.get(key) != paper.get(key)
+    ]
+    setting = f"Scale {scale}: the paper's setting."
+    if scaled:
+        setting = f"Scale {scale}. Scaled down for {run.row}: {'; '.join(scaled)}."
+    notes = [setting]
+    unfinished = ", ".join(
+        f"{each.row} seed {each.config.seed} (step {_last_step(each)} of {each.config.steps})"
+        for each in runs if not each.finished
+    )
+    if unfinished:
+        notes.append(f"Not finished: {unfinished}.")
+    return notes
+
+
+def _last_step(run: Run) -> int:
+    return max((line["step"] for line in run.lines), default=0)
+
+
+def _runs(
+    pattern: str, rows: Mapping[str, ConfigDict], identity: Sequence[str],
+    pretrained: Callable[[ConfigDict], Mapping[str, Any]] = lambda config: config,
+) -> Iterator[Run]:
+    """The runs whose configs agree with a row in the keys of `identity`, and whose `pretrained` configs agree with it
+    in the number of steps, if rows differ in it."""
+    steps = _steps_key(rows)
+    names: dict[tuple, str] = {}
+    for name, config in rows.items():
+        first = names.setdefault(tuple(config.get(key) for key in (*identity, *steps)), name)
+        if first != name:
+            raise RunError(f"the rows {first} and {name} are one: do not set what makes their {STEPS} or models equal")
+    for path in _run_folders(pattern):
+        config = config_lib.load(os.path.join(path, run_folder.CONFIG_FILE))
+        trained_for = [pretrained(config)[key] for key in steps]
+        if row := names.get((*(config.get(key) for key in identity), *trained_for)):
+            yield Run(row, path, config, MetricsFile.read(os.path.join(path, METRICS_FILE)))
+
+
+def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
+    return (STEPS,) if len({config[STEPS] for config in rows.values()}) > 1 else ()
+
+
+def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
+    """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
+    path = os.path.join(config.init_from, run_folder.CONFIG_FILE)
+    return config_lib.load(path) if os.path.exists(path) else {STEPS: None}
+
+
+def _run_folders(pattern: str) -> Iterator[str]:
+    for path in sorted(glob.glob(os.path.expanduser(pattern))):
+        inside = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else []
+        yield from (each for each in (path, *inside) if os.path.isfile(os.path.join(each, run_folder.CONFIG_FILE)))
+
+
+def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
+    if key in known:
+        raise RunError(f"{known[key].path} and {run.path} are both {name} with seed {run.config.seed}: leave one out")
+    known[key] = run
+
+
+def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
+    """The keys that make a model a row of a table: two models that agree in them are the same row."""
+    found = (config_lib.keys(row).items() for row in rows.values())
+    return list(dict.fromkeys(name for each in found for name, option in each if option.architecture))
+
+
+def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
+    """The keys in which runs of one table must agree."""
+    found = dict.fromkeys(name for run in runs for name in config_lib.keys(run.config))
+    return [name for name in found if name not in free and not name.startswith(FREE)]
+
+
+def _check_alike(runs: Sequence[Run], steps: Sequence[str]) -> None:
+    first_of_row: dict[str, Run] = {}
+    keys = _compared(runs, (RATE, *steps))
+    for run in runs:
+        _compare(runs[0], run, keys)
+        _compare(first_of_row.setdefault(run.row, run), run, [RATE])
+
+
+def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:
+    for key in keys:
+        if one.config.get(key) != other.config.get(key):
+            raise RunError(
+                f"runs of different configs: {key} is {one.config.get(key)!r} in {one.path} and "
+                f"{other.config.get(key)!r} in {other.path}: give runs that differ only in model, seed and a row's rate"
+            )

@@ -1,0 +1,118 @@
+"""Reports of learned spatial matrices W: Figures 3, 4 and 9."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gmlp_flax.analysis import filters, shift_invariance
+from gmlp_flax.paper.tables import PaperTable
+from gmlp_flax.reports.report import Report, Table
+from gmlp_flax.reports.runs import Run, setting_notes
+from gmlp_flax.training import run_folder
+
+
+def image_filters(
+    table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]
+) -> Report:
+    """Figure 3: rows of W of an image classifier, layer by layer, from the newest checkpoint of the first run.
+
+    Raises:
+        RunError: the run has no checkpoint.
+    """
+    trained = run_folder.load(runs[0].path)
+    weights, grid = filters.between_patches(trained)
+    lines = [(layer, *map(float, row)) for layer, row in enumerate(locality(weights, grid), start=1)]
+    even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
+    notes = (
+        *setting_notes(table, runs[:1], scale),
+        "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
+        "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
+        f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}.",
+    )
+    columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)")
+    return Report(table.title, notes, Table(columns, lines), {"filters": filters.draw_images(trained)})
+
+
+def text_filters(
+    table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]
+) -> Report:
+    """Figure 4: the row of W that mixes into the middle token, layer by layer, from the newest checkpoint of the first
+    run.
+
+    Raises:
+        RunError: the run has no checkpoint.
+    """
+    weights = filters.matrices(run_folder.load(runs[0].path))
+    lines = [(layer, *map(float, row)) for layer, row in enumerate(spread(weights), start=1)]
+    notes = (
+        *setting_notes(table, runs[:1], scale),
+        "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, on itself, on tokens "
+        "after it. The paper sees layers that look forward, backward and both ways. Distance: the root of the mean "
+        "squared distance to the token, weighted by energy.",
+    )
+    columns = ("layer", "before", "itself", "after", "distance (tokens)")
+    return Report(table.title, notes, Table(columns, lines), {"filters": filters.draw_text(weights)})
+
+
+def shift_invariance_report(
+    table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]
+) -> Report:
+    """Figure 9: matrices learned without the Toeplitz constraint, and how close they come to it, at every checkpoint
+    that the first run kept.
+
+    Raises:
+        RunError: the run has no checkpoint.
+    """
+    path = runs[0].path
+    found, weights = shift_invariance.shares(path), filters.matrices(run_folder.load(path))
+    layers, n, _ = weights.shape
+    columns = ("step", *(f"layer {layer + 1}" for layer in range(layers)))
+    lines = [(step, *map(float, share)) for step, share in found.items()]
+    notes = (
+        *setting_notes(table, runs[:1], scale),
+        "Share of each W's energy (squared sum) in the means of its diagonals: 1 for a Toeplitz matrix, "
+        f"{shift_invariance.noise_share(n):.3f} for noise.",
+    )
+    figures = {
+        "matrices": shift_invariance.draw_matrices(weights),
+        "toeplitz_share": shift_invariance.draw_shares(found, n),
+    }
+    return Report(table.title, notes, Table(columns, lines), figures)
+
+
+def spread(weights: np.ndarray) -> np.ndarray:
+    """Where the middle token's row of each W looks.
+
+    Args:
+        weights: [layers, n, n], rows are outputs.
+
+    Returns:
+        [layers, 4]: the shares of energy before the token, on it and after it, and the distance in tokens.
+    """
+    middle = weights.shape[-1] // 2
+    energy = np.square(weights[:, middle].astype(np.float64))
+    energy /= energy.sum(-1, keepdims=True)
+    offsets = np.arange(weights.shape[-1]) - middle
+    sides = [energy[:, side].sum(-1) for side in (offsets < 0, offsets == 0, offsets > 0)]
+    return np.stack([*sides, np.sqrt(energy @ np.square(offsets))], axis=-1)
+
+
+def locality(weights: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """How close to its own patch each row looks, on average.
+
+    Args:
+        weights: [layers, patches, patches], rows are outputs; patches row by row of the grid.
+        grid: (rows, columns) of patches.
+
+    Returns:
+        [layers, 4]: shares of energy on the patch itself, on its neighbours and beyond; the distance in patches.
+    """
+    energy = np.square(weights.astype(np.float64))
+    energy /= energy.sum(-1, keepdims=True)
+    places = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=-1)
+    steps = np.abs(places[:, None] - places)
+    away = steps.max(-1)  # a king's moves
+    shares = [np.where(ring, energy, 0).sum(-1).mean(-1) for ring in (away == 0, away == 1, away > 1)]
+    return np.stack([*shares, np.sqrt((energy * np.square(steps).sum(-1)).sum(-1).mean(-1))], axis=-1)

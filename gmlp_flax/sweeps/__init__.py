@@ -1,0 +1,1 @@
+"""Many runs of one experiment: their points, who trains them, how far they are."""

@@ -1,0 +1,159 @@
+"""What a sweep trains: its trials, checked before any of them begins."""
+
+from __future__ import annotations
+
+import functools
+import os
+import runpy
+from typing import TYPE_CHECKING, NamedTuple
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import overrides as overrides_lib
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.sweeps import points as points_lib
+from gmlp_flax.sweeps.points import CONFIG, Point, Points
+
+if TYPE_CHECKING:
+    from gmlp_flax.tasks.base import Task
+
+LONGEST_NAME = 200  # file systems allow 255, and the log's name is longer
+
+
+class Trial(NamedTuple):
+    """One run of a sweep.
+
+    Attributes:
+        point: the keys that the sweep sets, the seed among them.
+        flags: the command line's words for it, --config first.
+        config: the whole config.
+    """
+
+    point: Point
+    flags: list[str]
+    config: ConfigDict
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return points_lib.name(self.point)
+
+    @property
+    def seedless(self) -> Point:
+        """The point without its seed, which the trials of other seeds share."""
+        return {key: value for key, value in self.point.items() if key != "seed"}
+
+
+class Sweep(NamedTuple):
+    """Many trials, and how they are compared.
+
+    Attributes:
+        source: the config with its argument, or the sweep file, whose points name their configs.
+        overrides: the keys that --config.KEY=VALUE changes in every trial.
+        trials: every point with every seed, or a part of them.
+        choosing: whether only the best point is trained with more seeds than the first.
+        metric, mode: the held-out metric that compares points, and whether "min" or "max" of it is the best.
+        out: the folder of the runs.
+    """
+
+    source: str
+    overrides: Point
+    trials: tuple[Trial, ...]
+    choosing: bool
+    metric: str
+    mode: str
+    out: str
+
+
+@functools.cache
+def from_file(given: str) -> Points:
+    """The points of a sweep file, FILE or FILE:ARGUMENT.
+
+    Raises:
+        ConfigError: there is no such file, or its get_sweep gives no points, or a point without a config.
+    """
+    path, colon, argument = given.partition(":")
+    path = config_lib.locate(path, "sweep")
+    try:
+        found = runpy.run_path(path)
+        if "get_sweep" not in found:
+            raise ConfigError("there is no get_sweep in it: define get_sweep(arg='') that returns points")
+        points: Points = tuple(found["get_sweep"](*[argument] if colon else []) or ())
+        if not points:
+            raise ConfigError("a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)")
+        points_lib.chained(points)  # checks the names
+        if bare := [point for point in points if not isinstance(point.get(CONFIG), str)]:
+            raise ConfigError(f"the point {bare[0]} names no config: set config to 'configs/x.py:ARGUMENT'")
+    except Exception as error:  # noqa: BLE001 - a sweep file is the user's code and may raise anything
+        raise config_lib.explain(error, given) from None
+    return points
+
+
+def define(source: str, points: Points, overrides: Point, out: str, choosing: bool = False) -> Sweep:
+    """A sweep over points, checked.
+
+    Args:
+        source: the config of the points that name none, or the sweep file.
+        points: the points, with their seeds.
+        overrides: keys that change in every trial.
+        out: the folder of the runs.
+        choosing: whether only the best point is trained with more seeds than the first.
+
+    Raises:
+        ConfigError: a value makes no sense, two trials are the same, or the points differ in their held-out metric.
+        RunError: a folder in `out` holds a run of another config.
+    """
+    trials = _checked(source, points, overrides, out)
+    best = dict.fromkeys(task(trial.config).best for trial in trials)
+    if len(best) > 1:
+        metrics = ", ".join(metric for metric, _ in best)
+        raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
+    (metric, mode), = best
+    return Sweep(source, overrides, trials, choosing, metric, mode, out)
+
+
+def _checked(source: str, points: Points, overrides: Point, out: str) -> tuple[Trial, ...]:
+    open_config = functools.cache(config_lib.open_config)
+    seen: dict[str, str] = {}
+    trials = []
+    for point in points:
+        full = {CONFIG: source} | overrides | point
+        config = overrides_lib.overridden(open_config(full[CONFIG]), _without_config(full))
+        trial = Trial(point, points_lib.flags(full), config)
+        marks = trial.name, config_lib.to_json(config)
+        if known := [seen[mark] for mark in marks if mark in seen]:
+            raise ConfigError(f"two points are one: {known[0]} and {trial.name}")
+        seen |= dict.fromkeys(marks, trial.name)
+        if len(trial.name) > LONGEST_NAME:
+            raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
+        path = os.path.join(out, trial.name, "config.json")
+        if os.path.exists(path) and (changed := _difference(config_lib.load(path), config)):
+            raise RunError(f"{os.path.dirname(path)} is a run of another config ({changed}): give another --out")
+        trials.append(trial)
+    return tuple(trials)
+
+
+def _without_config(point: Point) -> Point:
+    return {key: value for key, value in point.items() if key != CONFIG}
+
+
+def task(config: ConfigDict) -> type[Task]:
+    """The class of a config's task."""
+    from gmlp_flax import tasks  # imports JAX, and mistakes in flags are told before
+
+
+    return tasks.find(config.task)
+
+
+def _difference(before: ConfigDict, now: ConfigDict) -> str:
+    """The first key in which a run and its config differ, with both values; empty if there is none.
+
+    Keys that a run inherits through `init_from` have the other run's values, whatever its config says.
+    """
+    inherited = {"model.block"} if now.init_from and task(now).inherits_model else set()
+    known = config_lib.keys(before) | config_lib.keys(now)
+    for key, (old, new) in config_lib.differences(before, now).items():
+        if not (inherited and known[key].architecture):
+            return f"config.{key} was {old!r} and is now {new!r}"
+    return ""

@@ -1,0 +1,141 @@
+"""Training processes: some at a time, each resumed where it stopped, all stopped together."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from gmlp_flax.errors import RunError
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+Metrics = dict[str, Any]
+Key = TypeVar("Key", bound=Hashable)
+
+
+class TrainingPool:
+    """Trains runs in processes, some at a time. A block that ends early lets the running ones save and begins no other.
+
+    Ctrl-C and SIGTERM end the block early. The processes work in the current folder.
+
+    Args:
+        out: the folder of the runs, made if need be.
+        jobs: processes at a time, each on its share of the processor's cores. An accelerator has room for one.
+    """
+
+    def __init__(self, out: str, jobs: int):
+        self._out, self._threads = os.path.abspath(out), concurrent.futures.ThreadPoolExecutor(jobs)
+        # XLA makes as many threads as it believes to have cores.
+        self._environment = os.environ | {"PJRT_NPROC": str(max(1, _cores() // jobs))}
+        self._processes: set[subprocess.Popen] = set()
+        self._lock, self._stopped = threading.Lock(), False
+
+    def submit(self, name: str, flags: Sequence[str]) -> concurrent.futures.Future[Metrics]:
+        """Trains OUT/NAME with these flags, unless it is finished; the output goes to OUT/NAME.log.
+
+        Returns:
+            A future that gives the run's last held-out metrics, or raises RunError.
+        """
+        return self._threads.submit(self._train, os.path.join(self._out, name), flags)
+
+    def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:
+        result = os.path.join(workdir, "result.json")
+        if not os.path.exists(result):
+            if self._run([sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags], f"{workdir}.log"):
+                raise RunError(f"the run {workdir} failed: its output is in {workdir}.log")
+            if not os.path.exists(result):
+                raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
+        with open(result) as file:
+            return json.load(file)["eval"]
+
+    def _run(self, command: list[str], log_path: str) -> int:
+        """Runs a command, its output in a log; returns its exit code."""
+        os.makedirs(self._out, exist_ok=True)
+        with open(log_path, "a") as log:
+            print(shlex.join(command), file=log, flush=True)
+            with self._lock:
+                if self._stopped:
+                    return 0
+                process = subprocess.Popen(
+                    tied_command(command), env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+                self._processes.add(process)
+            code = process.wait()
+            self._processes.discard(process)
+            return code
+
+    def __enter__(self) -> TrainingPool:
+        self._handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in list(self._processes):
+                process.terminate()
+        self._threads.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGTERM, self._handler)
+
+
+def results(
+    runs: Mapping[Key, concurrent.futures.Future[Metrics]], ended: Callable[[Key, Metrics], None] | None = None,
+    failed: Callable[[Key, RunError], None] | None = None,
+) -> dict[Key, Metrics]:
+    """The metrics of all runs, in the order given.
+
+    Args:
+        runs: by any key.
+        ended: called with the key and the metrics of each run as it ends; may raise RunError as well.
+        failed: called with the key and the RunError of each run that fails, and the others go on.
+
+    Raises:
+        RunError: a run failed and there is no `failed`; raised as soon as the run does.
+    """
+    keys, found = {run: key for key, run in runs.items()}, {}
+    for run in concurrent.futures.as_completed(keys):
+        try:
+            metrics = run.result()
+            if ended is not None:
+                ended(keys[run], metrics)
+            found[keys[run]] = metrics
+        except RunError as error:
+            if failed is None:
+                raise
+            failed(keys[run], error)
+    return {key: found[key] for key in runs if key in found}
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def tied_command(command: Sequence[str]) -> list[str]:
+    """A command that runs `command` and dies with this process: see `become_tied`."""
+    return [sys.executable, "-m", "gmlp_flax.sweeps.runner", str(os.getpid()), *command]
+
+
+def become_tied(parent: int, command: Sequence[str]) -> None:
+    """Becomes a command that, on Linux, is killed as soon as its parent ends, even if the parent is killed.
+
+    It is not asked to stop: whoever starts the parent again must not meet a training process that is still saving.
+    """
+    if sys.platform == "linux":
+        # The kernel watches the thread that started this process; in `TrainingPool` that thread waits for its end.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            raise SystemExit("the command that started this run is gone")
+    os.execv(command[0], list(command))
+
+
+if __name__ == "__main__":
+    become_tied(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,94 @@
+"""How far the runs of a sweep are, as their folders tell."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import json
+import os
+import time
+from typing import Any
+
+from gmlp_flax.sweeps.definition import Sweep, Trial, task
+from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+
+STATES = ("done", "failed", "part way", "not begun")
+HEADER = ("", "state", "step", "steps", "metric", "time left", "written")
+
+
+def table(sweep: Sweep) -> str:
+    """A row for each run, and how many are in each state.
+
+    A folder does not tell whether a run that is part way is still running, perhaps on another machine: "written" is
+    the time since its last line of metrics. Its time left is that of the remaining steps at the rate in that line.
+
+    Raises:
+        RunError: a run's metrics.jsonl is damaged.
+    """
+    # --choose=best trains one seed of each point that it has not chosen.
+    first = sweep.trials[0].config.seed if sweep.trials else 0
+    wanted = [
+        trial for trial in sweep.trials
+        if not sweep.choosing or trial.config.seed == first or _begun(_folder(sweep, trial))
+    ]
+    header = [sweep.metric if word == "metric" else word for word in HEADER]
+    rows = [header, *(_row(sweep, trial) for trial in wanted)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{'<' if place < 2 else '>'}{widths[place]}}" for place, cell in enumerate(row)).rstrip()
+        for row in rows
+    ]
+    states = collections.Counter(row[1] for row in rows[1:])
+    return "\n".join([*lines, ", ".join(f"{states[state]} {state}" for state in STATES)])
+
+
+def _row(sweep: Sweep, trial: Trial) -> list[str]:
+    folder, now = _folder(sweep, trial), time.time()
+    metrics, result = (os.path.join(folder, name) for name in (METRICS_FILE, RESULT_FILE))
+    lines = MetricsFile.read(metrics)
+    step = lines[-1]["step"] if lines else 0
+    evaluation = next((line["eval"] for line in reversed(lines) if "eval" in line), {})
+    left = written = ""
+    if os.path.exists(result):
+        state = "done"
+        with open(result) as file:
+            ended = json.load(file)
+        step, evaluation = ended.get("step", step), ended["eval"]
+    elif _failed(f"{folder}.log"):
+        state = "failed"
+    elif _begun(folder):
+        state, left = "part way", _time_left(trial, lines)
+        written = f"{_clock(now - os.path.getmtime(metrics))} ago" if lines else ""
+    else:
+        state = "not begun"
+    value = evaluation.get(sweep.metric)
+    shown = "" if value is None else f"{value:.5g}"
+    return [trial.name, state, str(step), str(trial.config.steps), shown, left, written]
+
+
+def _folder(sweep: Sweep, trial: Trial) -> str:
+    return os.path.join(sweep.out, trial.name)
+
+
+def _begun(folder: str) -> bool:
+    return os.path.isdir(folder) or os.path.exists(f"{folder}.log")
+
+
+def _failed(log: str) -> bool:
+    """Whether the last command in a log ended with an error. A process that was killed leaves no message."""
+    if not os.path.exists(log):
+        return False
+    with open(log, errors="replace") as file:
+        last = file.read().rpartition(" -m gmlp_flax.train --workdir=")[2]
+    return "\nerror: " in last or "\nTraceback (most" in last
+
+
+def _time_left(trial: Trial, lines: list[dict[str, Any]]) -> str:
+    unit = task(trial.config).unit
+    rate = next((line.get(f"{unit}_per_second", 0) for line in reversed(lines) if "loss" in line), 0)
+    per_step = trial.config.batch_size * (trial.config.model.length if unit == "tokens" else 1)
+    return _clock((trial.config.steps - lines[-1]["step"]) * per_step / rate) if rate else ""
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=max(0, round(seconds))))

@@ -1,0 +1,70 @@
+"""The progress line: step, loss, throughput, time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import tqdm
+
+
+class Progress:
+    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged.
+
+    Throughput and time left are measured from the second step on, so that compilation does not count.
+
+    Args:
+        first: the step from which the run starts or resumes.
+        steps: the last step of the run.
+        per_step: tokens or images per step.
+        unit: "tokens" or "images".
+        silent: another process shows the progress.
+    """
+
+    def __init__(self, first: int, steps: int, per_step: int, unit: str, silent: bool = False):
+        self.first, self.steps, self.per_step, self.unit, self.silent = first, steps, per_step, unit, silent
+        self.started: tuple[int, float] | None = None
+        live = sys.stderr.isatty() and not silent
+        form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
+        self.bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr, leave=True) if live else None
+
+    def rate(self, step: int) -> float:
+        """Tokens or images per second since the second step of this process; 0 before it."""
+        if self.started is None or step <= self.started[0]:
+            return 0.0
+        return (step - self.started[0]) * self.per_step / (time.perf_counter() - self.started[1])
+
+    def advance(self, step: int) -> None:
+        """Notes that the devices have finished a step."""
+        if self.started is None:
+            self.started = (step, time.perf_counter())
+        if self.bar is not None:
+            self.bar.update(step - self.bar.n)
+
+    def show(self, step: int, loss: float) -> None:
+        """Shows the newest loss."""
+        rate = self.rate(step)
+        left = (self.steps - step) * self.per_step / rate if rate else 0.0
+        text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {_clock(left)}"
+        if self.bar is not None:
+            self.bar.set_description_str(f"step {step}/{self.steps}")
+            self.bar.set_postfix_str(text)
+        else:
+            self.say(f"step {step}/{self.steps}  {text}")
+
+    def say(self, text: str) -> None:
+        """Prints a line above the live one."""
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stderr)
+        elif not self.silent:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

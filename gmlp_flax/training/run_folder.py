@@ -1,0 +1,231 @@
+"""The run folder: its files, and how a run is loaded from it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import json
+import os
+import platform
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.data.storage.cache import write_atomically
+from gmlp_flax.errors import RunError
+from gmlp_flax.processes import distributed
+from gmlp_flax.tasks.base import Task
+from gmlp_flax.training.assets import Files
+from gmlp_flax.training.checkpoint import Checkpoints
+from gmlp_flax.training.partition import Partition
+
+CONFIG_FILE, ENVIRONMENT_FILE = "config.json", "environment.json"
+CHECKPOINTS, FIGURES = "checkpoints", "figures"
+PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+
+
+class Trained(NamedTuple):
+    """A run at one of its checkpoints.
+
+    Attributes:
+        config: the run's, unless `load` was given another one.
+        task: made from the config.
+        step: the step of the checkpoint.
+        params: the parameters, split over the devices by `partition`.
+        ema: their running mean, or None if the run kept none.
+        partition: over the devices that this process can use.
+    """
+
+    config: ConfigDict
+    task: Task
+    step: int
+    params: Any
+    ema: Any
+    partition: Partition
+
+    @property
+    def weights(self) -> Any:
+        """The parameters to predict with: the running mean if there is one."""
+        return self.params if self.ema is None else self.ema
+
+
+def make(workdir: str) -> None:
+    """Makes a run folder.
+
+    Raises:
+        RunError: the folder cannot be written to.
+    """
+    try:
+        os.makedirs(os.path.join(workdir, FIGURES), exist_ok=True)
+        probe = os.path.join(workdir, f".writable.{jax.process_index()}")
+        with open(probe, "w"):
+            os.remove(probe)
+    except OSError as error:
+        raise RunError(f"--workdir={workdir} cannot be written to ({error.strerror}): give another folder") from None
+
+
+def write_files(workdir: str, files: Files, replace: bool) -> None:
+    """Writes files to a run folder, each completely or not at all. Without `replace`, existing files stay.
+
+    Raises:
+        DataError: the folder cannot be written to.
+    """
+    for name, content in files.items():
+        path = os.path.join(workdir, name)
+        if replace or not os.path.exists(path):
+            write_atomically(path, lambda file, content=content: file.write(content))
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a JSON file completely or not at all.
+
+    Raises:
+        DataError: the folder cannot be written to.
+    """
+    _write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def _write_text(path: str, text: str) -> None:
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def describe(workdir: str, config: ConfigDict, files: Files) -> None:
+    """Writes a run's config, its environment, and the files that predictions need.
+
+    Keys that have changed since the run began are named on standard error.
+    """
+    path = os.path.join(workdir, CONFIG_FILE)
+    if os.path.exists(path):
+        before = config_lib.load(path)
+        for name, (old, new) in config_lib.differences(before, config).items():
+            print(f"note: config.{name} was {old!r} and is now {new!r}", file=sys.stderr)
+    _write_text(path, config_lib.to_json(config))
+    write_json(os.path.join(workdir, ENVIRONMENT_FILE), environment())
+    write_files(workdir, files, replace=True)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, devices and the commit; None for a package that is not installed and for code outside git."""
+    root = str(importlib.resources.files("gmlp_flax"))
+    devices = jax.devices()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "devices": {"kind": devices[0].device_kind, "count": len(devices), "hosts": jax.process_count()},
+        "git_commit": _git(root, "rev-parse", "HEAD"),
+        "git_dirty": bool(_git(root, "status", "--porcelain")),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: str, *command: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", root, *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def check_metric(config: ConfigDict, task: Task) -> None:
+    """Refuses a `config.checkpoint.metric` that the task's evaluation does not give.
+
+    Raises:
+        RunError: with the metrics that it gives.
+    """
+    known = [*task.evaluated, *(f"ema_{name}" for name in task.evaluated if config.optimizer.ema)]
+    if config.checkpoint.metric and config.checkpoint.metric not in known:
+        raise RunError(f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}")
+
+
+def open_checkpoints(
+    config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False
+) -> Checkpoints:
+    """The checkpoints of a run, kept by the rules of its config. `files` are as in `Checkpoints`."""
+    options, (name, mode) = config.checkpoint, tasks.find(config.task).best
+    if options.metric and options.metric != name:
+        # More is better for any other metric, unless it measures an error.
+        name, mode = options.metric, "min" if options.metric.endswith(("loss", "perplexity")) else "max"
+    return Checkpoints(
+        os.path.join(workdir, CHECKPOINTS), keep=options.keep, keep_best=options.keep_best, best=(name, mode),
+        files=files, read_only=read_only,
+    )
+
+
+def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) -> Trained:
+    """Loads a run at a checkpoint.
+
+    Args:
+        workdir: the run folder.
+        which: "latest", "best", or a step.
+        config: replaces the run's own.
+
+    Raises:
+        ConfigError, RunError: this is not a run folder, or the checkpoint does not exist or is damaged.
+    """
+    workdir = os.path.abspath(workdir)
+    if not os.path.isfile(os.path.join(workdir, CONFIG_FILE)):
+        raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
+    config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
+    if not os.path.isdir(os.path.join(workdir, CHECKPOINTS)):
+        raise RunError(f"there is no checkpoint in {workdir} yet")
+    checkpoints = open_checkpoints(config, workdir, read_only=True)
+    step = checkpoints.pick(which)
+    files = checkpoints.read_files(step)
+    if distributed.is_first():
+        write_files(workdir, files, replace=False)
+    distributed.wait_for_all("files of the run")
+    task = tasks.create(config, workdir)
+    partition = partition_here(config).for_model(task.facts())
+    checkpoints.files = task.assets()
+    template = {"params": partition.describe(task.shapes())}
+    if config.optimizer.ema:
+        template["ema"] = template["params"]
+    restored = checkpoints.restore(step, template)
+    checkpoints.close()
+    return Trained(config, task, step, restored["params"], restored.get("ema"), partition)
+
+
+def partition_here(config: ConfigDict) -> Partition:
+    """The run's own mesh if it fits the devices here; else all devices along one axis, so that the run of a pod loads
+    anywhere."""
+    try:
+        return Partition.make(config.mesh)
+    except RunError:
+        return Partition.make({"rules": config.mesh.rules})
+
+
+def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
+    """Finds the checkpoint that `config.init_from` names.
+
+    Args:
+        path: a run folder, for its best checkpoint, or the folder of one checkpoint.
+
+    Returns:
+        The run's checkpoints, the step, and the run's config.
+
+    Raises:
+        RunError: there is no such checkpoint.
+    """
+    path = os.path.abspath(path)
+    folder, last = os.path.split(path)
+    if last.isdigit() and os.path.isdir(path):
+        run, which = os.path.dirname(folder), last
+    elif os.path.isdir(os.path.join(path, CHECKPOINTS)):
+        run, which = path, "best"
+    else:
+        raise RunError(f"config.init_from is {path}: expected a run folder or RUN/{CHECKPOINTS}/STEP")
+    config = config_lib.load(os.path.join(run, CONFIG_FILE))
+    checkpoints = open_checkpoints(config, run, read_only=True)
+    return checkpoints, checkpoints.pick(which), config

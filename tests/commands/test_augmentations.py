@@ -1,0 +1,89 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gmlp_flax.commands import augmentations
+from gmlp_flax.data import embedded
+from gmlp_flax.tasks.image_classification import ImageClassification
+from tests.training import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def task(tmp_path):
+    config = tiny.image_config()
+    config.data.update(flip=False, min_scale=1.0, eval_crop=1.0)
+    return ImageClassification(config, str(tmp_path))
+
+
+def test_samples(task):
+    """Without augmentation, the training pictures themselves; with it, others, the same each time."""
+    source = embedded.embedded_digits("train")
+    views = augmentations.sampled(task, 3, 2)
+    expected = np.stack([source[i]["image"] for i in (0, (len(source) - 1) // 2, len(source) - 1)])
+    assert views.shape == (3, 3, 8, 8, 1)
+    np.testing.assert_array_equal(views, np.repeat(expected[:, None], 3, axis=1))
+    task.config.augment.erasing = 1.0
+    erased = augmentations.sampled(task, 3, 2)
+    np.testing.assert_array_equal(erased[:, 0], expected)
+    assert (erased[:, 1:] != views[:, 1:]).any((2, 3, 4)).all()
+    np.testing.assert_array_equal(augmentations.sampled(task, 3, 2), erased)
+
+
+def test_mixed(task):
+    views = np.stack([np.full((8, 8, 1), level, np.uint8) for level in (0, 50, 200, 250)])
+    assert augmentations.mixed(views, task.config) == []
+    task.config.augment.update(mixup=0.8, cutmix=1.0)
+    (before, ones), (mixup, mixup_shares), (cutmix, cutmix_shares) = augmentations.mixed(views, task.config)
+    assert before is views and (ones == 1).all()
+    others = np.array([200, 250, 0, 50])
+    for pictures, shares in ((mixup, mixup_shares), (cutmix, cutmix_shares)):
+        means = shares * views[:, 0, 0, 0] + (1 - shares) * others
+        np.testing.assert_allclose(pictures.mean((1, 2, 3)), means, atol=0.5)
+    assert (mixup == mixup[:, :1, :1]).all() and set(np.unique(cutmix)) <= {0, 50, 200, 250}
+
+
+def test_grid():
+    row = np.stack([np.full((8, 8, 3), 9, np.uint8)] * 2)
+    canvas = augmentations.grid([(row, ["a", "b"]), (row[:1], ["c"])])
+    # Eight pixels are drawn as 96; below each picture are 14 for its word.
+    assert canvas.size == (2 * 100 + 4, 2 * 114 + 4)
+    pixels = np.asarray(canvas)
+    assert (pixels[4:100, 4:100] == 9).all() and (pixels[4:100, 104:200] == 9).all()
+    assert (pixels[118:214, 4:100] == 9).all() and (pixels[118:214, 104:200] == 255).all()
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "gmlp_flax", "augmentations", *arguments]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_command(tmp_path):
+    out = tmp_path / "grid.png"
+    result = run(
+        "--config=configs/quickstart_image.py", f"--out={out}", "--pictures=2", "--samples=3",
+        "--config.augment.auto=randaugment", "--config.augment.cutmix=1.0",
+    )
+    assert (result.returncode, result.stdout) == (0, f"2 images, 3 samples of each: {out}\n"), result.stderr
+    with Image.open(out) as image:
+        # Two rows of samples, one before and one after CutMix; four columns.
+        assert image.size == (4 * 100 + 4, 4 * 114 + 4)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--config=configs/own_images.py"], "error: --config or --out is missing; usage: gmlp augm"),
+        (["--config=configs/quickstart_text.py", "--out=x.png"], "error: config.task is 'masked_lm': expected image_"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message):
+    result = run(*arguments)
+    assert result.returncode == 2 and result.stderr.startswith(message) and result.stderr.count("\n") == 1

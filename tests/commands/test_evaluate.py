@@ -1,0 +1,107 @@
+"""Scoring a checkpoint from the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from gmlp_flax.data.embedded import embedded_digits
+
+
+def evaluate(workdir, *flags):
+    """Runs the command; returns its exit code, standard output and standard error."""
+    command = [sys.executable, "-m", "gmlp_flax", "evaluate", f"--workdir={workdir}", *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.smoke
+def test_latest_is_the_runs_own_final_metrics(text_run):
+    code, out, error = evaluate(text_run)
+    assert code == 0, error
+    result = json.loads((text_run / "result.json").read_text())
+    found = json.loads(out)
+    assert found["eval"] == result["eval"]  # every digit
+    assert found["step"] == 12 and found["checkpoint"].endswith("checkpoints/12")
+
+
+def test_ema_is_scored_beside_the_raw_weights(image_run):
+    code, out, error = evaluate(image_run)
+    assert code == 0, error
+    found = json.loads(out)["eval"]
+    assert found == json.loads((image_run / "result.json").read_text())["eval"]
+    assert found["ema_loss"] != found["loss"]
+    assert found["examples"] == found["ema_examples"] == 382
+
+
+def test_a_step_and_the_best(text_run):
+    lines = [json.loads(line) for line in (text_run / "metrics.jsonl").read_text().splitlines()]
+    by_step = {line["step"]: line["eval"] for line in lines if "eval" in line}
+    assert json.loads(evaluate(text_run, "--checkpoint=6")[1])["eval"] == by_step[6]
+    best = min(by_step, key=lambda step: by_step[step]["perplexity"])
+    assert json.loads(evaluate(text_run, "--checkpoint=best")[1])["step"] == best
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--checkpoint=7"], "has no checkpoint '7': give latest, best, or one of 6, 12"),
+        (["--chekpoint=7"], "Unknown command line flag 'chekpoint'"),
+        (["extra"], "'extra' is no flag"),
+    ],
+)
+def test_mistakes_are_one_line(text_run, flags, message):
+    code, _, error = evaluate(text_run, *flags)
+    assert code == 2
+    assert message in error and len(error.splitlines()) == 1
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    code, _, error = evaluate(tmp_path)
+    assert code == 2
+    assert "is no run folder: it has no config.json" in error and len(error.splitlines()) == 1
+
+
+def test_other_data_of_the_same_classes(image_run, tmp_path):
+    """Digits as files: 30 of the embedded ones, of which one is cut short, with ReaL labels."""
+    digits = embedded_digits("heldout")
+    for i in range(30):
+        path = tmp_path / "digits" / str(digits.labels[i]) / f"ILSVRC2012_val_{i + 1:08d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.images[i, ..., 0]).save(path)
+    real = [[int(label)] for label in digits.labels[:30]]
+    real[3], real[4] = [], list(range(10))
+    (tmp_path / "real.json").write_text(json.dumps(real))
+    flags = [f"--config.data.heldout={tmp_path}/digits", "--config.eval.batch_size=8"]
+    code, out, error = evaluate(image_run, *flags, f"--config.eval.real_labels={tmp_path}/real.json")
+    assert code == 0, error
+    found = json.loads(out)["eval"]
+    assert found["examples"] == 30 and "unread" not in found
+    # Of 29: one picture without labels is left out, another is right whatever it is taken for.
+    hits = round(29 * found["real"])
+    assert abs(hits - round(30 * found["top1"])) <= 1 and found["real"] == pytest.approx(hits / 29)
+    path.write_bytes(path.read_bytes()[:60])
+    code, _, error = evaluate(image_run, *flags)
+    assert code == 2 and f"{path.name}' " in error and "(0 bad records skipped before; " in error, error
+    code, out, error = evaluate(image_run, *flags, "--config.data.max_bad_records=1")
+    found = json.loads(out)["eval"]
+    assert (found["examples"], found["unread"], found["ema_unread"]) == (30, 1, 1)
+    assert error.count("skipped a bad record") == 1 and found["top1"] == pytest.approx(round(29 * found["top1"]) / 29)
+
+
+def test_data_of_other_classes(image_run, tmp_path):
+    for name in "01":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").touch()
+    code, _, error = evaluate(image_run, f"--config.data.heldout={tmp_path}")
+    assert code == 2 and len(error.splitlines()) == 1
+    assert "has 2 classes which differ from those of" in error and "'2', '3', '4', '5', '6', 3 more only there" in error
+
+
+def test_keys_that_do_not_exist(image_run):
+    code, _, error = evaluate(image_run, "--config.data.heldot=x")
+    assert code == 2 and "did you mean 'data.heldout'?" in error and len(error.splitlines()) == 1

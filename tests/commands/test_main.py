@@ -1,0 +1,103 @@
+"""The `gmlp` command: its subcommands, their help, and what starting it costs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from gmlp_flax.commands import cli
+from gmlp_flax.commands import main as main_lib
+
+ROOT = pathlib.Path(__file__).parents[2]
+HEAVY = ("absl", "jax", "numpy", "ml_collections", "gmlp_flax.config", "gmlp_flax.models")
+
+
+@pytest.fixture
+def gmlp(monkeypatch, capsys):
+    """Runs `gmlp WORDS` in this process: its exit code, standard output and standard error."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # `gmlp plan` sets both; they are put back
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    before = set(flags.FLAGS)
+
+    def run(*words: str) -> tuple[int | str | None, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gmlp", *words])
+        try:
+            main_lib.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    yield run
+    for name in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, name)
+
+
+@pytest.mark.parametrize("name", main_lib.COMMANDS)
+def test_help_describes_a_command_with_an_example_and_its_flags(gmlp, name):
+    code, out, err = gmlp(name, "--help")
+    assert (code, err) == (0, "") and "\t" not in out
+    lines = out.splitlines()
+    first = importlib.import_module(f"gmlp_flax.commands.{main_lib.COMMANDS[name][0]}").__doc__.splitlines()[0]
+    assert first.endswith(".") and len(first) > 20 and first in out
+    assert any(re.search(rf"^    .*\bgmlp {name}\b", line) for line in lines), out
+    assert not re.search(r"python (-m|scripts/)", out)
+    listed = [line.split()[0] for line in lines if re.match(r"  -", line)]
+    assert len(listed) > 1 or name == "sizes", out
+    assert max(map(len, lines)) <= 120
+
+
+def test_help_lists_flags_with_their_defaults(gmlp):
+    _, out, _ = gmlp("evaluate", "--help")
+    assert "  --checkpoint=latest\n      latest, best, or a step.\n" in out and "  --workdir=...\n" in out
+    assert "  --config.KEY=VALUE\n" in out and "--help_config" in out
+    _, out, _ = gmlp("sweep", "-h")
+    assert "  --seeds=0,1,2,3,4\n" in out and "  --status\n" in out
+
+
+def test_help_lists_the_commands(gmlp):
+    for words in ((), ("--help",), ("-h",), ("help",)):
+        code, out, _ = gmlp(*words)
+        assert code == 0 and out.startswith("usage: gmlp SUBCOMMAND")
+        assert {line.split()[0] for line in out.splitlines()[2:]} == main_lib.COMMANDS.keys()
+
+
+@pytest.mark.parametrize(("name", "advice"), [
+    ("trian", "did you mean 'train'?"), ("score_squad", "did you mean 'score-squad'?"),
+    ("--config=x.py", "gmlp --help lists the subcommands"),
+])
+def test_an_unknown_command_is_one_line(gmlp, name, advice):
+    assert gmlp(name) == (2, "", f"error: there is no subcommand {name!r}; {advice}\n")
+
+
+def test_every_file_is_a_command_or_shared():
+    files = {path.stem for path in pathlib.Path(cli.__file__).parent.glob("*.py")}
+    assert files == {module for module, _ in main_lib.COMMANDS.values()} | {"__init__", "cli", "main"}
+
+
+@pytest.mark.smoke
+def test_the_list_of_commands_and_the_help_of_sizes_import_nothing_heavy():
+    """So `gmlp --help` answers in a tenth of a second, and `gmlp sizes --help` in a fifth."""
+    program = f"""
+import sys
+from gmlp_flax.commands import main
+main.main()
+assert not set({HEAVY!r}) & set(sys.modules), sys.modules.keys()
+sys.argv = ["gmlp", "sizes", "--help"]
+try:
+    main.main()
+except SystemExit as end:
+    assert end.code == 0
+assert not {{"jax", "gmlp_flax.config", "gmlp_flax.models"}} & set(sys.modules)
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "usage: gmlp SUBCOMMAND" in done.stdout and "usage: gmlp sizes [-h] [--json]" in done.stdout

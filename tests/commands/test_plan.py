@@ -1,0 +1,144 @@
+"""The planner's command: its output, its errors, and plans that are known.
+
+`python tests/commands/test_plan.py` writes plan_golden.json anew (ten programs, about ten minutes on two cores).
+`PLAN_GOLDEN=all pytest tests/commands/test_plan.py` compiles all of them; otherwise one is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+GOLDEN = pathlib.Path(__file__).parent / "plan_golden.json"
+FIELDS = ("params", "flops_per_step", "per_chip_bytes", "hbm_bytes", "fits", "collectives")
+KEYS = {*FIELDS, "topology", "chips", "step_seconds", "run_days", "chip_hours", "cost", "method", "notes", "seconds"}
+
+# Every model of the paper on a slice that suits it; all but the largest in copies on every chip.
+PLANS = {
+    "gmlp_ti": ("imagenet", "v5e:4x4"), "gmlp_s": ("imagenet", "v5e:4x4"), "gmlp_b": ("imagenet", "v5e:4x8"),
+    "bert_base": ("c4_bert", "v5e:8x8"), "bert_large": ("c4_bert", "v5e:8x8"),
+    "gmlp_base": ("c4_bert", "v5e:8x8"), "gmlp_large": ("c4_bert", "v5e:8x8"),
+    "gmlp_xlarge": ("c4_bert", "v5e:8x8", "--config.mesh.fsdp=64"),
+    "amlp_base": ("c4_bert", "v5e:8x8"), "amlp_large": ("c4_bert", "v5e:8x8"),
+}
+COMPILED_ALWAYS = "gmlp_ti"
+
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+    """Runs the planner."""
+    line = [sys.executable, "-m", "gmlp_flax", "plan", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def planned(name: str) -> dict:
+    """The plan of a model of the paper."""
+    file, topology, *more = PLANS[name]
+    done = command(f"--config=configs/{file}.py:{name}", f"--topology={topology}", "--json", *more)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def golden() -> dict[str, dict]:
+    """The known plans by name."""
+    return json.loads(GOLDEN.read_text())
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANS)
+def test_plans_are_those_that_are_known(name):
+    """Memory within 3 %; collectives in kind and number."""
+    if name != COMPILED_ALWAYS and os.environ.get("PLAN_GOLDEN") != "all":
+        pytest.skip("PLAN_GOLDEN=all is not set: only one plan is compiled")
+    found, known = planned(name), golden()[name]
+    assert found.keys() == KEYS
+    for field in ("params", "flops_per_step", "hbm_bytes", "fits"):
+        assert found[field] == known[field], field
+    for part, size in known["per_chip_bytes"].items():
+        assert found["per_chip_bytes"][part] == pytest.approx(size, rel=0.03), part
+    assert {kind: each["count"] for kind, each in found["collectives"].items()} == {
+        kind: each["count"] for kind, each in known["collectives"].items()
+    }
+    assert found["step_seconds"] > found["flops_per_step"] / found["chips"] / 1e15
+
+
+def test_every_model_of_the_paper_is_known_and_fits():
+    known = golden()
+    assert known.keys() == PLANS.keys()
+    assert all(row["fits"] and row["per_chip_bytes"]["peak"] <= row["hbm_bytes"] for row in known.values())
+    assert known["gmlp_xlarge"]["params"] == 940_614_768
+
+
+TINY = [f"--config.model.{size}" for size in ("layers=2", "d_model=128", "d_ffn=256")]
+
+
+@needs_libtpu
+def test_a_slice_that_is_too_small_is_said_to_be():
+    done = command("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8192", *TINY)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "DOES NOT FIT" in done.stdout and "want of memory" in done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "--suggest plans changes that would make it fit"
+    assert not done.stderr
+
+
+@needs_libtpu
+def test_collectives_of_a_compiled_program():
+    """A layer's reductions run in the loop over layers, or all at the end: either way they carry every parameter."""
+    given = ("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8", *TINY)
+    done = command(*given, "--config.model.vocab_size=2000", "--json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    reduced = found["collectives"]["all-reduce"]["bytes"]
+    # 2 or 4 bytes each; of the tied table, those of its two uses.
+    assert found["fits"] and 2 * found["params"] <= reduced <= 6.1 * found["params"]
+    assert not done.stderr and not found["notes"]
+
+
+def test_gpus_are_estimated_and_alternatives_tabled():
+    given = ("--config=configs/imagenet.py:gmlp_s", "--topology=gpu:h100x8", "--price=2.5", "--mfu=0.5")
+    done = command(*given, "--suggest")
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert lines[0] == "gpu:h100x8: 8 chips, estimated" and "note: an estimate" in done.stdout
+    for change in ("remat=full", "gpu:h100x16"):
+        assert any(line.startswith(change) for line in lines), change
+    assert "at the price given" in done.stdout and lines[-1].startswith("fits: as it is; remat=full")
+    found = json.loads(command(*given, "--json").stdout)
+    assert found.keys() == KEYS and found["cost"] == pytest.approx(2.5 * found["chip_hours"])
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--topology=v5e:4x4"], "--config is missing; usage: gmlp plan"),
+    (["--config=configs/c4_bert.py", "--topology=v9:4x4"], "there is no topology 'v9:4x4': TPU slices v2:"),
+    (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--mfu=40"], "--mfu is 40.0: expected a share"),
+])
+def test_bad_input_is_one_line(arguments, message):
+    done = command(*arguments)
+    assert done.returncode == 2 and not done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and message in line
+
+
+@needs_libtpu
+def test_a_shape_that_libtpu_does_not_know_is_one_line():
+    done = command("--config=configs/c4_bert.py", "--topology=v5e:3x3")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith("error: ") and "of this kind there are v5e:2x2, v5e:2x4" in line
+
+
+if __name__ == "__main__":
+    rows = {}
+    for model in PLANS:
+        plan = planned(model)
+        rows[model] = {field: plan[field] for field in FIELDS}
+        print(model, rows[model]["per_chip_bytes"], f"{1e3 * plan['step_seconds']:.4g} ms", flush=True)
+    GOLDEN.write_text(json.dumps(rows, indent=1) + "\n")

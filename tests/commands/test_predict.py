@@ -1,0 +1,134 @@
+"""Filling masks and classifying files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.commands import predict
+from gmlp_flax.data.embedded import embedded_digits
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import RunError
+from gmlp_flax.training import run_folder
+from gmlp_flax.training.partition import Partition
+from tests.training import tiny
+
+
+def run(*arguments, text=""):
+    """Runs the command; returns its exit code, standard output and standard error."""
+    command = [sys.executable, "-m", "gmlp_flax", "predict", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, input=text)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.smoke
+def test_fill_ranks_tokens_by_probability(text_run):
+    trained = run_folder.load(str(text_run))
+    tokenizer, line = trained.task.tokenizer, "The [MASK] statement is [MASK]."
+    (found,) = trained.task.predict(trained.weights, [line], top=3)
+    assert [len(ranked) for ranked in found] == [3, 3]
+    # The slow way: the whole sequence through the model, softmax in float64.
+    ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
+    places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
+    logits = np.asarray(trained.task.apply(trained.params, np.array([ids]), np.arange(len(ids))[None]))[0]
+    for ranked, place in zip(found, places, strict=True):
+        scores = logits[place][: tokenizer.vocab_size].astype(np.float64)
+        shares = np.exp(scores - scores.max())
+        shares /= shares.sum()
+        order = np.argsort(-shares)[:3]
+        assert [name for name, _ in ranked] == [tokenizer.piece(int(i)) for i in order]
+        np.testing.assert_allclose([share for _, share in ranked], shares[order], rtol=1e-4)
+
+
+def test_fill_needs_a_mask_and_room(text_run):
+    trained = run_folder.load(str(text_run))
+    with pytest.raises(RunError, match=r"there is no \[MASK\] in 'plain'"):
+        trained.task.predict(trained.weights, ["plain"])
+    with pytest.raises(RunError, match="the model reads at most 32"):
+        trained.task.predict(trained.weights, ["word " * 60 + "[MASK]"])
+
+
+def test_text_from_standard_input(text_run):
+    code, out, error = run(f"--workdir={text_run}", "--top=2", text="A [MASK] b.\n\nThe [MASK] [MASK].\n")
+    assert code == 0, error
+    lines = out.splitlines()
+    assert lines[0] == "A [MASK] b." and lines[2] == "The [MASK] [MASK]."
+    assert [line.partition(":")[0] for line in lines] == [
+        "A [MASK] b.", "  [MASK] 1", "The [MASK] [MASK].", "  [MASK] 1", "  [MASK] 2",
+    ]
+    assert all(line.count("%") == 2 for line in lines if "1:" in line)
+
+
+def test_images_from_files(image_run, tmp_path):
+    digit = embedded_digits("heldout")[0]["image"]
+    Image.fromarray(digit[..., 0]).save(tmp_path / "digit.png")
+    code, out, error = run(f"--workdir={image_run}", "--top=3", str(tmp_path / "digit.png"))
+    assert code == 0, error
+    trained = run_folder.load(str(image_run), "best")
+    assert trained.weights is trained.ema
+    expected = trained.task.rank_classes(trained.weights, digit[None], top=3)[0]
+    assert out == f"{tmp_path / 'digit.png'}: {predict.show(expected)}\n"
+
+
+def test_mistakes_are_one_line(text_run, image_run, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    cases = [
+        ((f"--workdir={text_run}",), "nothing masked", "there is no [MASK] in 'nothing masked'"),
+        ((f"--workdir={text_run}", "a.png"), "", "holds a model of text: give it some on standard input, not a.png"),
+        ((f"--workdir={image_run}",), "", "give image files"),
+        ((f"--workdir={image_run}", f"{tmp_path}/none.png"), "", "cannot read"),
+        ((f"--workdir={image_run}", f"{tmp_path}/broken.png"), "", "is in no format Pillow knows"),
+        ((), "", "--workdir is missing"),
+    ]
+    for arguments, text, message in cases:
+        code, _, error = run(*arguments, text=text)
+        assert code == 2, arguments
+        assert message in error and len(error.splitlines()) == 1, error
+
+
+def finetuned(tmp_path, task: str, **options) -> run_folder.Trained:
+    """A run with random parameters: what it predicts makes no sense, but is anything but uniform."""
+    config = gmlp_config.changed(tiny.text_config(tmp_path), task)
+    config.model.update(vocab_size=400, length=24)
+    if task == "question_answering":
+        config.squad.update(stride=4, max_query=8, n_best=24)
+    for name, value in options.items():
+        config[name.partition("_")[0]][name.partition("_")[2]] = value
+    tokenizer = Tokenizer.train([" ".join(tiny.WORDS)] * 20, 320)
+    made, rng = tasks.create(config, str(tmp_path), {"tokenizer.model": tokenizer.model}), np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
+    return run_folder.Trained(config, made, 3, params, None, Partition.make())
+
+
+def test_a_pair_is_classified_as_evaluation_does(tmp_path):
+    lines = [{"premise": "all of the time", "hypothesis": "only some of it", "label": "neutral"}]
+    (tmp_path / "pairs.jsonl").write_text(str(lines[0]).replace("'", '"'))
+    trained = finetuned(tmp_path, "text_classification", glue_task="mnli", data_heldout=str(tmp_path / "pairs.jsonl"))
+    ((ranked,),) = trained.task.predict(trained.weights, ["all of the time\tonly some of it"], top=2)
+    with trained.task.evaluation_batches(0, 1) as batches:
+        _, outputs = jax.jit(trained.task.evaluate)(trained.weights, next(batches))
+    assert ranked[0][0] == trained.task.glue.labels[int(outputs["label"][0])]
+    assert len(ranked) == 2 and 1 >= ranked[0][1] >= ranked[1][1] > 0
+    with pytest.raises(RunError, match=r"^the line has 1 text\(s\), separated by tabs, the task 2: 'one'$"):
+        trained.task.predict(trained.weights, ["one"])
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+def test_answers_are_spans_of_the_passage(tmp_path, version):
+    trained = finetuned(tmp_path, "question_answering", squad_version=version)
+    passage = " ".join(tiny.WORDS[:30])
+    ((ranked,),) = trained.task.predict(trained.weights, [f"which one\t{passage}"], top=500)
+    assert len(ranked) > 3 and all(text in passage or text == "(no answer)" for text, _ in ranked)
+    assert ("(no answer)" in dict(ranked)) == (version == "v2.0")
+    shares = [share for _, share in ranked]
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1)
+    for line in ("no tab", "no passage\t", "\tno question"):
+        with pytest.raises(RunError, match="^give a question and a passage with a tab between them, not "):
+            trained.task.predict(trained.weights, [line])

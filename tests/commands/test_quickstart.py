@@ -1,0 +1,48 @@
+"""The quickstart as a user runs it, both kinds, shortened to a few steps."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gmlp_flax import config
+from gmlp_flax.commands import quickstart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_quickstart_shows_everything(kind, tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "gmlp_flax", "quickstart", kind, f"--workdir={tmp_path}/run", "--steps=12"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"step 12/12 +loss \d+\.\d+ +[\d,]+ (tokens|images)/s +ETA 0:00", done.stderr)
+    scores = [float(number) for number in re.findall(r"^  (?:token|the|this).* (\d+\.\d)%?$", done.stdout, re.M)]
+    assert len(scores) == 3 and min(scores) > 0
+    assert len(re.findall(r"(?:\S+ +\d+\.\d% *){5}$", done.stdout, re.M)) == 3
+    for name in ("loss.png", "filters.png"):
+        assert os.path.getsize(tmp_path / "run" / "figures" / name) > 5000
+        assert f"figures/{name}" in done.stdout
+    if kind == "image":  # A second quickstart begins again; it does not show the finished run as its own.
+        again = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert again.returncode == 0 and "step 12/12" in again.stderr and "resuming" not in again.stderr
+
+
+def test_configs_differ_in_the_freeze_alone():
+    for kind in ("text", "image"):
+        whole, frozen = (config.from_file(f"configs/quickstart_{kind}.py", arg) for arg in ("", "frozen"))
+        assert set(config.differences(whole, frozen)) == {"optimizer.freeze"}
+
+
+def test_most_frequent_class():
+    class Task:
+        def evaluation_batches(self, *_):
+            import numpy as np
+
+            return [{"label": np.array([1, 1, 2, 2]), "weight": np.array([1.0, 1.0, 1.0, 0.0])}]
+
+    assert quickstart.most_frequent(Task()) == pytest.approx(2 / 3)

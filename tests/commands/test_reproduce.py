@@ -1,0 +1,57 @@
+"""The command that makes the paper's tables again, on finished runs; training is in tests/runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.reports.test_language_models import write_runs
+
+
+def reproduce(*arguments, **options):
+    command = [sys.executable, "-m", "gmlp_flax", "reproduce", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def test_a_report_of_runs_that_are_there(tmp_path):
+    write_runs(tmp_path / "runs")
+    done = reproduce("table3", f"--from={tmp_path}/runs/*", f"--out={tmp_path}/reports")
+    assert done.returncode == 0, done.stderr
+    assert "| sgu | 0.65864 | 31 | 30 | 32 | 2 | 4.35 | 26.65 | 0.008 |" in done.stdout
+    assert "sgu < multiplicative holds" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"the report: {tmp_path}/reports/table3/index.html"
+    assert (tmp_path / "reports" / "table3" / "index.html").exists()
+
+
+def test_counts_need_no_runs(tmp_path):
+    done = reproduce("table1", f"--out={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "| gmlp_b_cls | 73.35 | 73.4 |" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("table9",), "argument NAME: invalid choice: 'table9' (choose from"),
+    (("table3",), "--data is missing: table3 trains at scale cpu on data that you give"),
+    (("table4", "--data=x", "--finetune=cola=y"), "--finetune=cola: table4 takes sst2, mnli"),
+    (("table3", "--data=x", "--finetune=sst2=y"), "--finetune=sst2: table3 takes none"),
+    (("table4", "--data=x", "--finetune=sst2"), "--finetune=sst2: give its data, --finetune=sst2=PATH"),
+    (("table3", "--data=/nowhere"), "--data=/nowhere: there is no such file or folder"),
+    (("table4", "--data=x", "--finetune=sst2=/nowhere"), "--finetune=sst2=/nowhere: there is no such file or folder"),
+    (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_seeds=0,x"),
+     "--finetune_seeds=0,x: expected numbers"),
+    (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=--config.step=3"), "did you mean 'steps'"),
+    (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=steps=3"),
+     "expected --finetune_flag=--config.KEY"),
+    (("table4", "--data=setup.cfg", "--", "--config.step=3"), "did you mean 'steps'"),
+    (("table4", "--from=x", "--finetune=sst2=y"), "--finetune=sst2 and --from=x exclude each other"),
+    (("table3", "--from=/nowhere"), "/nowhere holds no run of bert, bert_rel"),
+    (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0: expected a positive number"),
+])
+def test_mistakes_are_one_line(tmp_path, arguments, message):
+    done = reproduce(f"--out={tmp_path}", *arguments)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and message in line
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,85 @@
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.data.conftest import shared_data  # noqa: F401 - a fixture
+from tests.data.finetuning.squad_files import article, entry, write
+
+ROOT = Path(__file__).parents[2]
+CONTEXT = "Paris is the capital of France. Lyon is not."
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "gmlp_flax", "score-squad", *map(str, arguments)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def data(tmp_path):
+    entries = [
+        entry("a", "What is Paris?", CONTEXT, "the capital", "capital of France"),
+        entry("b", "What is not?", CONTEXT, "Lyon"),
+        entry("c", "What is Rome?", CONTEXT, is_impossible=True),
+    ]
+    return write(tmp_path / "data.json", article("Capitals", CONTEXT, *entries))
+
+
+def written(path, content):
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_scores(data, tmp_path):
+    predictions = written(tmp_path / "p.json", {"a": "Capital of Spain", "c": ""})
+    result = run(data, predictions)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == {
+        "exact": pytest.approx(100 / 3), "f1": pytest.approx((100 * 2 / 3 + 100) / 3), "total": 3, "HasAns_exact": 0.0,
+        "HasAns_f1": pytest.approx(100 / 3), "HasAns_total": 2, "NoAns_exact": 100.0, "NoAns_f1": 100.0,
+        "NoAns_total": 1, "missing_filled_with_empty": 1,
+    }
+    (tmp_path / "p.json.xz").write_bytes(lzma.compress(predictions.read_bytes()))
+    assert run(data, tmp_path / "p.json.xz").stdout == result.stdout
+
+
+def test_odds(data, tmp_path):
+    predictions = written(tmp_path / "p.json", {"a": "the capital", "b": "Lyon", "c": "Rome"})
+    odds = written(tmp_path / "odds.json", {"a": -3, "b": -1.5, "c": -2.5})
+    found = json.loads(run(data, predictions, f"--null_odds={odds}").stdout)
+    assert found["exact"] == pytest.approx(200 / 3)
+    assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(200 / 3), -3.0)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (["x"], "p.json: found list; expected an object of question id -> answer, a string"),
+    ({"a": None}, "p.json, question a: found NoneType; expected an object of question id -> answer, a string"),
+    ({"x": "y"}, "p.json: none of its 1 ids is a question's; give what was made for this data"),
+])
+def test_bad_predictions(data, tmp_path, content, message):
+    result = run(data, written(tmp_path / "p.json", content))
+    assert result.returncode == 2 and result.stderr.count("\n") == 1 and not result.stdout
+    assert result.stderr.startswith("error: ") and message in result.stderr
+
+
+def test_bad_command_lines(data, tmp_path):
+    for arguments, message in [
+        ([data], "error: the following arguments are required: PREDICTIONS"),
+        ([data, tmp_path / "none.json"], "error: no text at "),
+        ([tmp_path / "none.json", data], "error: no text at "),
+        ([written(tmp_path / "p.json", {}), data], "expected SQuAD's JSON, an object with a list 'data'"),
+    ]:
+        result = run(*arguments)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1 and message in result.stderr, result.stderr
+
+
+def test_published(shared_data):  # noqa: F811
+    data, name = shared_data("squad/squad_v2.0_dev.json.xz"), "pred_bert_single_v2.0.json.xz"
+    result = run(data, shared_data(f"squad/{name}"))
+    with open(shared_data("squad/expected_v2.0.json")) as file:
+        assert result.stdout == json.dumps(json.load(file)[name], indent=1) + "\n"

@@ -1,0 +1,21 @@
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+
+
+def test_labels_are_in_the_order_of_tfds():
+    """In TFDS's builders, whose order numbered labels follow, in JSON lines and in TFDS's records."""
+    from tensorflow_datasets.text import glue
+
+    for builder in glue.Glue.BUILDER_CONFIGS:
+        if builder.name in GLUE_TASKS:
+            assert tuple(builder.label_classes) == GLUE_TASKS[builder.name].labels
+            wanted = zip(builder.text_features, GLUE_TASKS[builder.name].texts, strict=True)
+            assert all(feature in names for feature, names in wanted)
+    assert GLUE_TASKS["snli"].labels == GLUE_TASKS["mnli"].labels == ("entailment", "neutral", "contradiction")
+
+
+def test_tasks_are_whole():
+    for name, task in GLUE_TASKS.items():
+        assert len(task.texts) in (1, 2) and len(set(task.labels)) == len(task.labels) >= 2, name
+        assert set(task.scores) <= {"matthews", "f1"} and (not task.scores or len(task.labels) == 2), name
+        assert len(task.submission) == (2 if name == "mnli" else 1), name
+        assert not task.headerless or any(set(names) & set(task.headerless) for names in task.texts), name

@@ -1,0 +1,223 @@
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from tensorflow_datasets.proto import tf_example_pb2
+
+from gmlp_flax.data.finetuning import squad
+from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.errors import DataError
+from tests.data import writers
+from tests.data.finetuning.squad_files import article, colours, entry, write
+
+PARIS = "Paris is the capital of France. Lyon is not."
+ENTRY = entry("q1", "What is Paris?", PARIS, "the capital", "capital of France")
+CAPITALS = article("Capitals", PARIS, ENTRY, entry("q2", "What is not?", PARIS, "Lyon"))
+NOWHERE = entry("q3", "What is Rome?", PARIS, is_impossible=True)
+
+
+def failure(function, *args, **options) -> str:
+    with pytest.raises(DataError) as caught:
+        function(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_official_json(tmp_path):
+    path = write(tmp_path / "a.json", CAPITALS, version="1.1")
+    first, second = squad.read(path, "v1.1")
+    assert first == ("q1", "Capitals", PARIS, "What is Paris?", (("the capital", 9), ("capital of France", 13)))
+    assert second.id == "q2" and not second.impossible
+    for packed, module in (("a.json.gz", gzip), ("a.json.xz", lzma)):
+        (tmp_path / packed).write_bytes(module.compress(path.read_bytes()))
+        assert squad.read(tmp_path / packed, "v1.1") == [first, second]
+
+
+def test_a_byte_order_mark_and_a_remote_file(tmp_path):
+    path = write(tmp_path / "a.json", CAPITALS)
+    expected = squad.read(path, "v1.1")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert squad.read(path, "v1.1") == expected == squad.read(f"{writers.remote(tmp_path)}/a.json", "v1.1")
+
+
+def test_questions_without_answers(tmp_path):
+    path = write(tmp_path / "a.json", article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE))
+    first, second = squad.read(path, "v2.0")
+    assert second == ("q3", "Capitals", PARIS, "What is Rome?", ()) and second.impossible and not first.impossible
+    assert failure(squad.read, path, "v1.1") == (
+        f"{path}, article 1 ('Capitals'), paragraph 1, question q3: no answer, which only v2.0 allows; set "
+        "config.squad.version=v2.0 or remove the question"
+    )
+
+
+def answer(text, start):
+    return {"answers": [{"text": text, "answer_start": start}]}
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (answer("the capital", 8), "the answer 'the capital' does not stand in the context at 8, its answer_start, but at"),
+    (answer("the capitol", 9), "does not stand in the context at 9, its answer_start, nor anywhere else; mend it"),
+    (answer("the capital", -35), "in the context at -35, its answer_start, but at 9"),
+    (answer(" ", 5), "an empty answer; a question without one has no 'answers'"),
+    (answer("Paris", 0.5), "found float 'answer_start'; expected an object with 'answer_start', an integer"),
+    (answer("Paris", False), "found bool 'answer_start'"),
+    ({"answers": [{"text": "Paris"}]}, "found fields 'text'; expected an object with 'answer_start', an integer"),
+    ({"answers": None}, "found fields 'id', 'question', 'answers'; expected an object with 'answers', a list"),
+    ({"question": " "}, "an empty question; remove or mend it"),
+    ({"question": 3}, "found int 'question'; expected an object with 'question', a string"),
+    ({"is_impossible": True}, "is_impossible is True beside 2 answer(s); mend one of the two"),
+])
+def test_a_bad_question(tmp_path, change, message):
+    path = write(tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change))
+    found = failure(squad.read, path, "v2.0")
+    assert found.startswith(f"{path}, article 2 ('Capitals'), paragraph 1, question q1: ") and message in found
+    bad = BadRecords(1)
+    assert len(squad.read(path, "v2.0", bad=bad)) == 9 and bad.count == 1 and message in bad.first[0]
+    assert "(0 bad records skipped before; config.data.max_bad_records=0: mend" in failure(
+        squad.read, path, "v2.0", bad=BadRecords()
+    )
+
+
+def test_scores_do_not_need_the_places_of_answers(tmp_path):
+    path = write(tmp_path / "a.json", article("Capitals", PARIS, ENTRY | answer("the capitol", 0)))
+    assert squad.read(path, "v1.1", places=False)[0].answers == (("the capitol", 0),)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("{", "not JSON (line 1: Expecting property name enclosed in double quotes); copy or download it again"),
+    (b"\xff", "not JSON ('utf-8' codec can't decode byte 0xff"),
+    ([1], "found list; expected SQuAD's JSON, an object with a list 'data' of articles"),
+    ({"articles": []}, "found fields 'articles'; expected SQuAD's JSON"),
+    ({"data": []}, "no question in it; give SQuAD's JSON file or a TFDS folder"),
+    ({"data": [{"title": "x"}]}, ", article 1: found fields 'title'; expected an object with 'paragraphs', a list"),
+    ({"data": [{"title": "x", "paragraphs": [{"qas": []}]}]}, ", article 1 ('x'), paragraph 1: found fields 'qas'"),
+    ({"data": [article("x", PARIS, "question")]}, ", paragraph 1, question 1: found str; expected an object with 'id'"),
+    ({"data": [article("x", "\t", ENTRY)]}, ", paragraph 1, question q1: an empty context; remove or mend it"),
+    ({"data": [CAPITALS] * 2}, "article 2 ('Capitals'), paragraph 1, question q1: the id 'q1' occurs twice"),
+])
+def test_a_bad_file(tmp_path, content, message):
+    path = tmp_path / "a.json"
+    data = content if isinstance(content, bytes | str) else json.dumps(content)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    found = failure(squad.read, path, "v1.1")
+    assert found.startswith(str(path)) and message in found
+
+
+def test_what_is_no_file(tmp_path):
+    assert "no text at " in failure(squad.read, tmp_path / "a.json", "v1.1")
+    write(tmp_path / "b.json", CAPITALS)
+    assert "is a folder; give a JSON file" in failure(squad.read, tmp_path, "v1.1")
+    found = failure(squad.read, tmp_path / "b.json", "v1.1", "train")
+    assert "has no splits: config.data.split and heldout_split are for TFDS folders" in found
+
+
+def test_articles_are_held_out_whole(tmp_path):
+    path = write(tmp_path / "a.json", *map(colours, range(40)))
+    train, heldout = (squad.read_side(path, side, "v1.1", heldout_share=0.25) for side in ("train", "heldout"))
+    titles = [{question.title for question in side} for side in (train, heldout)]
+    assert not titles[0] & titles[1] and len(titles[0]) + len(titles[1]) == 40 and 4 < len(titles[1]) < 16
+    assert sorted(train + heldout) == sorted(squad.read(path, "v1.1"))
+    assert squad.read_side(path, "heldout", "v1.1") == squad.read(path, "v1.1")
+    # Other articles do not change the side of an article.
+    write(path, *map(colours, range(20)))
+    fewer = squad.read_side(path, "heldout", "v1.1", heldout_share=0.25)
+    assert {question.title for question in fewer} == titles[1] & {f"article {i}" for i in range(20)}
+
+
+def test_sides_that_are_not_there(tmp_path):
+    path = write(tmp_path / "a.json", CAPITALS)
+    found = failure(squad.read_side, path, "heldout", "v1.1", heldout_share=0.01)
+    assert "the 1 article(s) of " in found and "leave nothing on the side 'heldout' with heldout_share=0.01" in found
+    assert "has no splits: config.data.split and heldout_split are for TFDS folders" in failure(
+        squad.read_side, path, "train", "v1.1", split="train"
+    )
+    assert squad.read_side(path, "heldout", "v1.1", split="train")
+
+
+FEATURES = {
+    "id": tfds.features.Text(), "title": tfds.features.Text(), "context": tfds.features.Text(),
+    "question": tfds.features.Text(),
+    "answers": tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32}),
+}
+
+
+def example(question, **changes) -> bytes:
+    """A question as TFDS serialises it."""
+    values = {
+        "id": [question.id], "title": [question.title], "context": [question.context], "question": [question.question],
+        "answers/text": [text for text, _ in question.answers],
+        "answers/answer_start": [start for _, start in question.answers], "is_impossible": [int(question.impossible)],
+    } | changes
+    message = tf_example_pb2.Example()
+    for name, items in values.items():
+        feature = message.features.feature[name]
+        for item in items:
+            if isinstance(item, str | bytes):
+                feature.bytes_list.value.append(item.encode() if isinstance(item, str) else item)
+            else:
+                feature.int64_list.value.append(item)
+    return message.SerializeToString()
+
+
+@pytest.fixture
+def questions(tmp_path):
+    path = write(tmp_path / "written.json", article("Ä", PARIS, ENTRY, NOWHERE), *(colours(i, True) for i in range(3)))
+    return squad.read(path, "v2.0")
+
+
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
+def test_tfds(tmp_path, monkeypatch, questions, file_format):
+    records = [example(question) for question in questions]
+    splits = {"train": [records[:5], records[5:20]], "validation": [records[20:]]}
+    writers.tfds_folder(tmp_path / "squad" / "v2.0" / "3.0.0", splits, file_format, **FEATURES)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    train, heldout = (
+        squad.read_side("tfds:squad/v2.0", side, "v2.0", heldout_share=0.1) for side in ("train", "heldout")
+    )
+    assert train == questions[:20] and heldout == questions[20:]
+    assert train[0].context is train[1].context
+    assert squad.read_side("tfds:squad/v2.0", "heldout", "v2.0", heldout_split="train", split="validation") == train
+    assert "the split 'validation' of " in failure(
+        squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="validation", heldout_share=0.1
+    )
+    assert failure(squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="dev").endswith(
+        "has no split 'dev': it has 'train', 'validation'; set split or heldout_split to one of these"
+    )
+    assert "train.array_record-00000-of-00002, record 1: no answer" in failure(
+        squad.read_side, "tfds:squad/v2.0", "train", "v1.1"
+    ).replace("tfrecord", "array_record")
+
+
+@pytest.mark.parametrize(("record", "message"), [
+    (b"junk", "record 1: not a tf.train.Example"),
+    ({"context": [b"\xff"]}, "record 1: not UTF-8 (byte 0xff)"),
+    ({"title": []}, "record 1: 0 strings 'title'; expected one"),
+    ({"answers/answer_start": [9]}, "record 1: 2 answers and 1 starts; expected as many"),
+    ({"answers/answer_start": [9, 10]}, "record 1: the answer 'capital of France' does not stand in the context at 10"),
+])
+def test_damaged_tfds_records(tmp_path, questions, record, message):
+    damaged = record if isinstance(record, bytes) else example(questions[0], **record)
+    splits = {"train": [[example(questions[2]), damaged]]}
+    folder = writers.tfds_folder(tmp_path / "1.0.0", splits, "tfrecord", **FEATURES)
+    assert message in failure(squad.read, folder, "v2.0", "train")
+    assert squad.read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
+
+
+def test_tfds_folders_of_something_else(tmp_path, questions):
+    folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[b""]]}, "tfrecord")
+    assert failure(squad.read, folder, "v1.1", "train").endswith(
+        "has no feature 'id', found 'text'; give TFDS's squad"
+    )
+    folder = writers.tfds_folder(tmp_path / "2.0.0", {"train": [[example(questions[0])]]}, "parquet", **FEATURES)
+    found = failure(squad.read, folder, "v1.1", "train")
+    assert "is in TFDS's format 'parquet', of which questions are not read" in found
+
+
+@pytest.mark.parametrize(("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))])
+def test_published(shared_data, version, counts):
+    questions = squad.read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
+    titles = {question.title for question in questions}
+    assert (len(titles), len(questions), sum(question.impossible for question in questions)) == counts

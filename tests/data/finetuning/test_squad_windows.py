@@ -1,0 +1,158 @@
+import pickle
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax.data.embedded import embedded_text
+from gmlp_flax.data.finetuning import squad, squad_windows
+from gmlp_flax.data.finetuning.squad import Question
+from gmlp_flax.data.finetuning.squad_windows import Windows
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+
+WORDS = "the name of a class is bound to an object in its scope . , 1984's ( x ) 日本 naïve 🙂".split()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(embedded_text("heldout"), 600)
+
+
+def slow_windows(tokens, room, stride):
+    """(begin, number of tokens) of each window, by BERT's loop."""
+    found, begin = [], 0
+    while True:
+        size = min(tokens - begin, room)
+        found.append((begin, size))
+        if begin + size == tokens:
+            return found
+        begin += min(size, stride)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5), st.integers(1, 30))
+def test_cut(passages, stride):
+    lengths, room = (np.array(values, np.int64) for values in (zip(*passages, strict=True) if passages else ([], [])))
+    number, begin, size = squad_windows.cut(lengths, room, stride)
+    expected = [(i, *window) for i, passage in enumerate(passages) for window in slow_windows(*passage, stride)]
+    assert list(zip(number.tolist(), begin.tolist(), size.tolist(), strict=True)) == expected
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
+def test_widest_context(tokens, room, stride):
+    windows = slow_windows(tokens, room, stride)
+    found = squad_windows.widest_context(*map(np.array, zip(*windows, strict=True)), tokens)
+    for token in range(tokens):
+        best = None
+        for i, (begin, size) in enumerate(windows):
+            if begin <= token < begin + size:
+                context = min(token - begin, begin + size - 1 - token) + 0.01 * size
+                if best is None or context > best[0]:
+                    best = context, i
+        assert found[token] == best[1]
+
+
+@st.composite
+def passages(draw):
+    """A passage of words and spaces, and the begin and end of an answer in it."""
+    rng = random.Random(draw(st.integers(0, 10**6)))
+    text = "".join(rng.choice(WORDS) + rng.choice([" ", " ", "  ", ""]) for _ in range(draw(st.integers(1, 40))))
+    start = draw(st.integers(0, len(text) - 1))
+    return text, start, draw(st.integers(start + 1, len(text)))
+
+
+def make(text, start, stop, question="what is a class ?", name="q"):
+    answers = ((text[start:stop], start),) if start < stop else ()
+    return Question(name, "title", text, question, answers)
+
+
+@given(passages(), st.integers(1, 8), st.integers(1, 10), st.sampled_from([1, 3, 9]))
+@settings(max_examples=150)
+def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max_query):
+    text, start, stop = passage
+    # Two questions before it, one on another passage.
+    questions = [make("Some other text.", 0, 4), make(text, 0, 0), make(text, start, stop)]
+    length = max_query + squad_windows.SPECIALS + spare
+    windows = Windows(questions, tokenizer, length=length, stride=stride, max_query=max_query)
+    query = tokenizer.encode("what is a class ?")[:max_query]
+    ids, spans = tokenizer.encode_with_offsets(text)
+    answer = text[start:stop].strip()
+    left = start + text[start:stop].find(answer)
+    inside = [i for i, (a, b) in enumerate(spans) if b > left and a < left + len(answer) and answer]
+    room = length - len(query) - 3
+    expected = []
+    for begin, size in slow_windows(len(ids), room, stride):
+        tokens = [tokenizer.cls_id, *query, tokenizer.sep_id, *ids[begin : begin + size], tokenizer.sep_id]
+        segments = [0] * (len(query) + 2) + [1] * (size + 1)
+        whole = inside and begin <= inside[0] and inside[-1] < begin + size
+        places = [place - begin + len(query) + 2 for place in (inside[0], inside[-1])] if whole else [0, 0]
+        padding = [0] * (length - len(tokens))
+        expected.append((tokens + padding, segments + padding, *places))
+    numbers = windows.of_question(2)
+    found = [windows[i] for i in numbers]
+    assert [(w["tokens"].tolist(), w["segments"].tolist(), w["start"], w["end"]) for w in found] == expected
+    assert [w["index"] for w in found] == list(numbers) and numbers.stop == len(windows)
+    assert {w["tokens"].dtype.name for w in found} == {"int32"} == {w["start"].dtype.name for w in found}
+    assert all(windows[i]["start"] == 0 == windows[i]["end"] for i in windows.of_question(1))
+    assert windows.targets.lost.tolist() == [False, False, not inside]
+    aligned = inside and (spans[inside[0], 0], spans[inside[-1], 1]) == (left, left + len(answer))
+    assert windows.targets.unaligned[2] == (not aligned)
+    np.testing.assert_array_equal(windows.spans(2), spans)
+    trained = Windows(questions, tokenizer, length=length, stride=stride, max_query=max_query, training=True)
+    assert trained.left_out == (not inside) and trained.questions == questions[: 3 - trained.left_out]
+    for i in range(len(trained)):
+        assert all(np.array_equal(trained[i][name], value) for name, value in windows[i].items())
+
+
+def test_what_is_left_out(tokenizer):
+    """An answer that becomes no token cannot be learned; the questions around it keep their windows."""
+    text = "one \u200d two"
+    questions = [make(text, 0, 3, name="a"), make(text, 4, 5, name="b"), make(text, 6, 9, name="c")]
+    windows = Windows(questions, tokenizer, length=32, stride=4, max_query=8)
+    assert windows.targets.lost.tolist() == [False, True, False] and windows[1]["start"] == 0 == windows[1]["end"]
+    trained = Windows(questions, tokenizer, length=32, stride=4, max_query=8, training=True)
+    assert [q.id for q in trained.questions] == ["a", "c"] and trained.left_out == 1
+    assert trained[1]["start"] == windows[2]["start"] > 0
+
+
+def test_the_tokens_that_hold_an_unaligned_answer(tokenizer):
+    text = "the classes of objects"
+    windows = Windows([make(text, 5, 14)], tokenizer, length=64, stride=8, max_query=8)
+    (first,), (last,) = windows.targets.first, windows.targets.last
+    spans = windows.spans(0)
+    assert spans[first, 0] <= 5 < spans[first, 1] and spans[last, 0] < 14 <= spans[last, 1]
+    assert windows.targets.unaligned[0] == ((spans[first, 0], spans[last, 1]) != (5, 14))
+
+
+def test_no_room(tokenizer):
+    with pytest.raises(DataError, match="^model.length=12 has no room for a passage beside squad.max_query=9 "):
+        Windows([make("text", 0, 4)], tokenizer, length=12, stride=4, max_query=9)
+    assert len(Windows([make("text", 0, 4)], tokenizer, length=13, stride=4, max_query=9)) > 0
+
+
+def test_a_source(tokenizer):
+    windows = Windows([make("some text " * 9, 5, 9)], tokenizer, length=32, stride=8, max_query=8)
+    assert repr(windows) == f"Windows(questions=1, windows={len(windows)}, length=32)" and len(windows) > 1
+    copy = pickle.loads(pickle.dumps(windows))
+    assert all((copy[i]["tokens"] == windows[i]["tokens"]).all() for i in range(len(windows)))
+
+
+# Answers that begin or end inside T5's tokens; most have a bracket or full stop in their last token.
+@pytest.mark.parametrize(("version", "questions", "windows", "unaligned"), [
+    ("v1.1", 7614, 7737, 190), ("v2.0", 8721, 8922, 114),
+])
+def test_published(shared_data, version, questions, windows, unaligned):
+    found = squad.read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
+    tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
+    made = Windows(found, tokenizer, length=512, stride=128, max_query=64)
+    assert (len(made.questions), len(made)) == (questions, windows)
+    assert made.targets.unaligned.sum() == unaligned and not made.targets.lost.any()
+    for number, question in enumerate(found):
+        if question.answers:
+            text = question.context[
+                made.spans(number)[made.targets.first[number], 0] : made.spans(number)[made.targets.last[number], 1]
+            ]
+            answer = question.answers[0][0].strip()
+            assert answer in text and (answer == text) == (not made.targets.unaligned[number])

@@ -1,0 +1,178 @@
+import functools
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.embedded import embedded_digits
+from gmlp_flax.data.images import augment
+from gmlp_flax.data.images.augment import Augmentation, augmented
+from gmlp_flax.data.pipeline import train_batches
+from tests.timm_modules import timm_module
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+EVERY = [
+    Augmentation("autoaugment"), Augmentation("randaugment"), Augmentation(color_jitter=0.4), Augmentation(erasing=1.0),
+    Augmentation("autoaugment", erasing=0.5, mean=MEAN, std=STD),
+]
+
+
+def noise(height=24, width=20, channels=3):
+    return np.random.default_rng(5).integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+class Recorded:
+    """A generator that keeps its draws."""
+
+    def __init__(self, seed):
+        self.rng, self.given = np.random.default_rng(seed), []
+
+    def uniform(self, low, high):
+        self.given.append(self.rng.uniform(low, high))
+        return self.given[-1]
+
+    def integers(self, most):
+        self.given.append(self.rng.integers(most))
+        return self.given[-1]
+
+    def standard_normal(self, *arguments):
+        return self.rng.standard_normal(*arguments)
+
+
+def test_off_draws_nothing_and_gives_the_image_back():
+    rng, pixels = np.random.default_rng(0), noise()
+    assert augmented(pixels, rng, Augmentation()) is pixels
+    assert rng.random() == np.random.default_rng(0).random()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("options", EVERY)
+def test_a_function_of_image_and_draws(options, channels):
+    pixels, found = noise(channels=channels), []
+    before = pixels.copy()
+    for seed in (0, *range(9)):
+        # A view with negative strides, as a flip makes it.
+        found.append(augmented(pixels[:, ::-1], np.random.default_rng(seed), options))
+        assert found[-1].shape == pixels.shape and found[-1].dtype == np.uint8
+    np.testing.assert_array_equal(pixels, before)
+    np.testing.assert_array_equal(found[0], found[1])
+    assert len({image.tobytes() for image in found}) > 2
+
+
+def test_what_comes_into_view_has_the_mean_colour(monkeypatch):
+    monkeypatch.setattr(augment.auto_augment, "IMAGENET_POLICY", ((("TranslateX", 1.0, 10),),))
+    found = augmented(noise(20, 40), np.random.default_rng(0), Augmentation("autoaugment", mean=MEAN))
+    edge = found[:, 0] if (found[:, 0] == found[0, 0]).all() else found[:, -1]
+    assert edge.tolist() == [[124, 116, 104]] * 20
+
+
+class Fixed:
+    """Contrast by 1.3, then saturation by 0.6, then brightness by 0.8."""
+
+    def __init__(self):
+        self.factors = iter([1.3, 0.6, 0.8])
+
+    def permutation(self, count):
+        return [1, 2, 0]
+
+    def uniform(self, low, high):
+        assert (low, high) == (pytest.approx(0.6), pytest.approx(1.4))
+        return next(self.factors)
+
+
+def test_color_jitter():
+    pixels = noise().clip(60, 180)
+    luminance = np.array([0.299, 0.587, 0.114])
+    x = pixels.astype(float)
+    mean = round((x @ luminance).mean())
+    x = (mean + 1.3 * (x - mean)).clip(0, 255)
+    grey = (x @ luminance)[..., None]
+    x = 0.8 * (grey + 0.6 * (x - grey))
+    found = augment.color_jitter(pixels, Fixed(), 0.4)
+    np.testing.assert_allclose(found, x, atol=3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_erased_rectangle(seed):
+    """On flat grey, the rectangle has changed: 2 % to a third of the area, with a ratio of 0.3 to 1 / 0.3."""
+    pixels = np.full((100, 120, 3), 7, np.uint8)
+    found = augment.erased(pixels, np.random.default_rng(seed), MEAN, STD)
+    rows, columns = np.nonzero((found != 7).any(-1))
+    height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+    assert 0.02 * 12000 * 0.9 < height * width < 12000 / 3 * 1.1 and 0.28 < height / width < 3.5
+    assert len(rows) > 0.99 * height * width and (pixels == 7).all()
+
+
+def test_erased_pixels_are_normal_once_normalised():
+    """Mean and standard deviation of N(0, 1), except for rounding and for clipping to black and white."""
+    options = Augmentation(erasing=1.0, mean=(0.5,), std=(0.1,))
+    pixels = np.zeros((300, 300, 1), np.uint8)
+    inside = np.concatenate([
+        image[image > 0] for image in (augmented(pixels, np.random.default_rng(seed), options) for seed in range(4))
+    ])
+    normalised = (inside / 255 - 0.5) / 0.1
+    assert normalised.mean() == pytest.approx(0, abs=0.02) and normalised.std() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_erased_where_timm_erases(seed, monkeypatch):
+    """From the same draws; the image is narrow, so that some tries do not fit."""
+    erasing = timm_module("data.random_erasing")
+    import torch
+
+    pixels, rng = np.zeros((200, 30, 3), np.uint8), Recorded(seed)
+    ours = augment.erased(pixels, rng, (0.5,) * 3, (0.1,) * 3)
+    draws = iter(rng.given)
+    monkeypatch.setattr(erasing.random, "uniform", lambda low, high: next(draws))
+    monkeypatch.setattr(erasing.random, "randint", lambda low, high: next(draws))
+    theirs = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")(torch.zeros(3, 200, 30))
+    np.testing.assert_array_equal((ours > 0).any(-1), (theirs != 0).any(0).numpy())
+    assert next(draws, None) is None
+
+
+def test_share_of_erased_images():
+    pixels, rng = noise(8, 8), np.random.default_rng(0)
+    changed = sum(augmented(pixels, rng, Augmentation(erasing=0.25)) is not pixels for _ in range(4000))
+    assert changed == pytest.approx(1000, abs=5 * 27)
+
+
+def view(example, rng, options):
+    return {"image": augmented(example["image"], rng, options), "label": example["label"]}
+
+
+def taken(options, **pipeline):
+    arguments = {"seed": 1, "start": 3, "batch_size": 8} | pipeline
+    transform = functools.partial(view, options=options)
+    with train_batches(embedded_digits("train"), transform=transform, **arguments) as batches:
+        return [batch["image"].tobytes() for batch in itertools.islice(batches, 4)]
+
+
+def test_determined_by_seed_and_step():
+    options = Augmentation("randaugment", erasing=0.5)
+    batches = taken(options)
+    assert taken(options, threads=1) == batches and taken(options, start=5)[:2] == batches[2:]
+    assert not set(taken(options, seed=2)) & set(batches) and not set(taken(Augmentation())) & set(batches)
+
+
+SCRIPT = """
+from gmlp_flax.data.images.augment import Augmentation
+from tests.data.images.test_augment import taken
+
+if __name__ == "__main__":
+    for options, repeats in ((Augmentation("autoaugment", erasing=0.5), 1), (Augmentation("randaugment"), 3)):
+        assert taken(options, workers=2, threads=1, repeats=repeats) == taken(options, repeats=repeats)
+    print("done")
+"""
+
+
+def test_worker_processes_make_no_difference(tmp_path):
+    """In a separate script, because spawned workers import the script that started them."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
+    result = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr

@@ -1,0 +1,340 @@
+import collections
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image, ImageEnhance, ImageOps
+
+from gmlp_flax.data.images import auto_augment
+from gmlp_flax.data.images.auto_augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT
+from tests.timm_modules import timm_module
+
+FILL = (124, 116, 104)
+
+
+class Coin:
+    """A generator with a known coin: below 0.5, the sign is negated."""
+
+    def __init__(self, negative):
+        self.negative = negative
+
+    def random(self):
+        return 0.1 if self.negative else 0.9
+
+
+def smooth_image(channels=3, height=32, width=40):
+    """Smooth, and dark on the left: every operation changes it."""
+    small = np.random.default_rng(0).integers(0, 256, (5, 6, channels), dtype=np.uint8)
+    image = as_image(small).resize((width, height), Image.Resampling.BICUBIC)
+    ramp = np.linspace(0.1, 0.9, width)[:, None]
+    return (np.asarray(image).reshape(height, width, channels) * ramp).astype(np.uint8)
+
+
+def as_image(pixels):
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+
+
+def grey(pixels):
+    """Luminance (ITU-R 601), rounded as in Pillow, [height, width, 1]; grey pixels are their own luminance."""
+    if pixels.shape[2] == 1:
+        return pixels
+    red, green, blue = np.split(pixels.astype(int), 3, axis=-1)
+    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+
+
+def blended(pixels, degenerate, factor):
+    return np.clip(degenerate + factor * (pixels.astype(float) - degenerate), 0, 255)
+
+
+def channelwise(function):
+    def apply(pixels, _):
+        return np.stack([function(channel) for channel in pixels.transpose(2, 0, 1)], -1)
+
+    return apply
+
+
+def stretched(channel):
+    low, high = int(channel.min()), int(channel.max())
+    return ((channel.astype(float) - low) * 255 / (high - low)).clip(0, 255)
+
+
+def equalized(channel):
+    """Level l becomes the share of pixels below it, in units of a 255th of all pixels except the brightest."""
+    counts = np.bincount(channel.ravel(), minlength=256)
+    step = (counts.sum() - counts[channel.max()]) // 255
+    below = np.concatenate([[0], counts.cumsum()[:-1]])
+    return ((step // 2 + below) // step).clip(0, 255)[channel]
+
+
+def smooth(pixels):
+    """Pillow's SMOOTH does not change the border."""
+    padded = pixels.astype(float)
+    result = padded.copy()
+    total = 4 * padded[1:-1, 1:-1]
+    for row in range(3):
+        for column in range(3):
+            total = total + padded[row : row + len(padded) - 2, column : column + padded.shape[1] - 2]
+    result[1:-1, 1:-1] = total / 13
+    return result
+
+
+def enhance(degenerate):
+    return lambda pixels, m: blended(pixels, degenerate(pixels), 0.1 + 0.18 * m)
+
+
+def increasing(degenerate):
+    return lambda pixels, m: blended(pixels, degenerate(pixels), 1 + 0.09 * m)
+
+
+DEGENERATE = {
+    "Color": grey,
+    "Contrast": lambda pixels: int(grey(pixels).mean() + 0.5),
+    "Brightness": lambda pixels: 0,
+    "Sharpness": smooth,
+}
+
+# Each operation, on arrays: (pixels, magnitude 0 to 10) -> pixels; signs are positive.
+REFERENCE = {
+    "AutoContrast": channelwise(stretched),
+    "Equalize": channelwise(equalized),
+    "Invert": lambda pixels, _: 255 - pixels,
+    "Posterize": lambda pixels, m: pixels & (256 - 2 ** (8 - (4 + int(0.4 * m)))),
+    "PosterizeIncreasing": lambda pixels, m: pixels & (256 - 2 ** (8 - (4 - int(0.4 * m)))),
+    "Solarize": lambda pixels, m: np.where(pixels < int(25.6 * m), pixels, 255 - pixels),
+    "SolarizeIncreasing": lambda pixels, m: np.where(pixels < 256 - int(25.6 * m), pixels, 255 - pixels),
+    "SolarizeAdd": lambda pixels, m: np.where(pixels < 128, np.minimum(255, pixels.astype(int) + int(11 * m)), pixels),
+    **{name: enhance(DEGENERATE[name]) for name in ("Color", "Contrast", "Sharpness")},
+    **{f"{name}Increasing": increasing(degenerate) for name, degenerate in DEGENERATE.items()},
+}
+
+
+def test_the_reference_misses_only_what_moves_pixels():
+    moving = {"Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"}
+    assert REFERENCE.keys() | moving == OPERATIONS.keys() and not REFERENCE.keys() & moving
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", REFERENCE)
+def test_operation_on_levels(name, channels):
+    pixels = smooth_image(channels)
+    for magnitude in (0, 1, 3.5, 5, 8, 9, 10):
+        found = auto_augment.apply(name, pixels, magnitude, Coin(False), FILL[:channels])
+        assert found.dtype == np.uint8 and found.shape == pixels.shape
+        expected = np.asarray(REFERENCE[name](pixels, magnitude), float)
+        # Pillow rounds or truncates, depending on the operation, and rounds the smoothed image before it blends.
+        tolerance = 1.5 if "Sharpness" in name else 1.0
+        np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), atol=tolerance)
+
+
+# The same by Pillow, with the operation's argument.
+PILLOW = {
+    "AutoContrast": lambda image, _: ImageOps.autocontrast(image),
+    "Equalize": lambda image, _: ImageOps.equalize(image),
+    "Invert": lambda image, _: ImageOps.invert(image),
+    "Posterize": ImageOps.posterize,
+    "Solarize": ImageOps.solarize,
+    "SolarizeAdd": lambda image, added: image.point(lambda level: min(255, level + added) if level < 128 else level),
+    "Color": lambda image, factor: ImageEnhance.Color(image).enhance(factor),
+    "Contrast": lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
+    "BrightnessIncreasing": lambda image, change: ImageEnhance.Brightness(image).enhance(1 + change),
+    "Sharpness": lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
+}
+PICTURES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])).flatmap(
+    # Few colours fill most of the image: some levels hardly occur, some channels have one level.
+    lambda shape: hnp.arrays(np.uint8, shape, elements=st.integers(0, 255), fill=st.sampled_from([0, 7, 200, 255]))
+)
+
+
+@pytest.mark.parametrize("name", PILLOW)
+@given(pixels=PICTURES, magnitude=st.floats(0, 10))
+@settings(deadline=None, max_examples=60)
+def test_pixels_are_pillows(name, pixels, magnitude):
+    found = auto_augment.apply(name, pixels, magnitude, Coin(False), ())
+    argument = OPERATIONS[name].argument
+    expected = PILLOW[name](as_image(pixels), argument and argument(magnitude / 10))
+    np.testing.assert_array_equal(found, np.asarray(expected).reshape(pixels.shape))
+
+
+@pytest.mark.parametrize("name", PILLOW)
+def test_pixels_of_photographs_are_pillows(name, photographs):
+    """Views with negative strides, as a flip makes them."""
+    for place, photograph in enumerate(photographs):
+        pixels, argument = np.asarray(photograph)[:, ::-1], OPERATIONS[name].argument
+        found = auto_augment.apply(name, pixels, 2 * place, Coin(False), ())
+        expected = PILLOW[name](Image.fromarray(pixels), argument and argument(place / 5))
+        np.testing.assert_array_equal(found, np.asarray(expected))
+
+
+def test_signs():
+    pixels = smooth_image()
+    brighter, darker = (
+        auto_augment.apply("BrightnessIncreasing", pixels, 5, Coin(negative), FILL) for negative in (0, 1)
+    )
+    np.testing.assert_allclose(darker, 0.55 * pixels, atol=1)
+    np.testing.assert_allclose(brighter, (1.45 * pixels).clip(0, 255), atol=1)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_translations(channels):
+    """Magnitude 10 moves by 0.45 of the side: 18 of 40 columns, and 9 of 20 rows."""
+    fill, pixels = FILL[:channels], smooth_image(channels, 20, 40)
+    for name, shift, axis in (("TranslateX", 18, 1), ("TranslateY", 9, 0)):
+        for negative in (False, True):
+            found = auto_augment.apply(name, pixels, 10, Coin(negative), fill)
+            moved = np.roll(pixels, shift if negative else -shift, axis)
+            new = np.arange(pixels.shape[axis]) < shift
+            new = new if negative else new[::-1]
+            expected = np.where(np.expand_dims(new, (1 - axis, 2)), fill, moved)
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name, axis", [("ShearX", 1), ("ShearY", 0)])
+def test_shears(name, axis):
+    """Magnitude 10/3 shears by a tenth: line i, with its middle at i + 1/2, moves by (i + 1/2) / 10."""
+    ramp = np.broadcast_to(np.arange(0, 200, 5, dtype=np.uint8), (40, 40))
+    ramp = ramp if axis == 1 else ramp.T
+    found = auto_augment.apply(name, ramp[..., None], 10 / 3, Coin(False), (0,))[..., 0].astype(float)
+    found = found if axis == 1 else found.T
+    lines, places = np.mgrid[:40, :40]
+    inside = places + (lines + 0.5) / 10 < 37
+    np.testing.assert_allclose(found[inside], (5 * (places + (lines + 0.5) / 10))[inside], atol=1.5)
+
+
+def test_rotation():
+    """Magnitude 10 rotates by 30 degrees, counterclockwise: pixels right of the middle move up."""
+    pixels = np.full((61, 61), 50, np.uint8)
+    pixels[28:33, 48:53] = 250
+    found = auto_augment.apply("Rotate", pixels[..., None], 10, Coin(False), (7,))[..., 0]
+    rows, columns = np.nonzero(found > 150)
+    angle = np.deg2rad(30)
+    assert rows.mean() == pytest.approx(30 - 20 * np.sin(angle), abs=0.3)
+    assert columns.mean() == pytest.approx(30 + 20 * np.cos(angle), abs=0.3)
+    assert found[0, 0] == found[-1, -1] == 7 and found[30, 30] == 50
+
+
+def timm_name(name):
+    others = {"Posterize": "PosterizeOriginal", "TranslateX": "TranslateXRel", "TranslateY": "TranslateYRel"}
+    return others.get(name, name)
+
+
+@pytest.fixture
+def timm():
+    return timm_module("data.auto_augment")
+
+
+@pytest.fixture
+def photographs(shared_data):
+    with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
+        members = [member for member in tar if member.isfile()][:6]
+        images = [Image.open(io.BytesIO(tar.extractfile(member).read())).convert("RGB") for member in members]
+    return [image.resize((224, 160)) for image in images]
+
+
+def assert_as_timm(timm, monkeypatch, images):
+    """To the bit, except for geometry: one grey level, or more at the fill's border, which OpenCV blends."""
+    hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
+    for name in OPERATIONS:
+        for place, magnitude in enumerate((0, 2, 4.7, 8, 9, 9.9)):
+            negative = place % 2 == 1
+            monkeypatch.setattr(timm.random, "random", lambda negative=negative: 0.9 if negative else 0.1)
+            theirs = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
+            image = images[place % len(images)]
+            found = auto_augment.apply(name, np.asarray(image), magnitude, Coin(negative), FILL)
+            differences = np.abs(found.astype(int) - np.asarray(theirs(image), int))
+            if name.startswith(("Rotate", "Shear", "Translate")):
+                assert np.mean(differences <= 1) > 0.9 and differences.mean() < 2, f"{name} {magnitude}"
+            else:
+                assert not differences.any(), f"{name} {magnitude}"
+
+
+def test_operations_as_timm(timm, monkeypatch):
+    assert_as_timm(timm, monkeypatch, [as_image(smooth_image()), as_image(smooth_image(height=57, width=31))])
+
+
+def test_operations_as_timm_on_real_images(timm, monkeypatch, photographs):
+    assert_as_timm(timm, monkeypatch, photographs)
+
+
+def test_the_greatest_magnitude_of_posterize_is_black():
+    assert not auto_augment.apply("PosterizeIncreasing", smooth_image(), 10, Coin(False), FILL).any()
+
+
+def test_policy():
+    assert len(IMAGENET_POLICY) == 25 and all(len(pair) == 2 for pair in IMAGENET_POLICY)
+    flat = [entry for pair in IMAGENET_POLICY for entry in pair]
+    assert collections.Counter(name for name, *_ in flat) == {
+        "Equalize": 17, "Solarize": 7, "Color": 6, "Rotate": 6, "Posterize": 5, "Invert": 3, "AutoContrast": 2,
+        "Contrast": 2, "Sharpness": 1, "ShearX": 1,
+    }
+    assert len(RANDAUGMENT) == len(set(RANDAUGMENT)) == 15 and set(RANDAUGMENT) <= OPERATIONS.keys()
+
+
+def test_tables_are_timms(timm):
+    policy = timm.auto_augment_policy("original", timm._HPARAMS_DEFAULT)
+    theirs = [[(op.name, op.prob, op.magnitude) for op in pair] for pair in policy]
+    assert [[(timm_name(name), *rest) for name, *rest in pair] for pair in IMAGENET_POLICY] == theirs
+    rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
+    assert [timm_name(name) for name in RANDAUGMENT] == [op.name for op in rand.ops]
+    assert rand.num_layers == 2
+    assert {(op.prob, op.magnitude, op.magnitude_std) for op in rand.ops} == {(auto_augment.LAYER_PROBABILITY, 9, 0.5)}
+
+
+@pytest.fixture
+def applied(monkeypatch):
+    """Records (name, magnitude) of each call of `auto_augment.apply`."""
+    seen = []
+
+    def record(name, pixels, magnitude, rng, fill):
+        seen.append((name, magnitude))
+        return pixels
+
+    monkeypatch.setattr(auto_augment, "apply", record)
+    return seen
+
+
+def test_frequencies_of_auto_augment(applied):
+    draws, rng = 20_000, np.random.default_rng(0)
+    for _ in range(draws):
+        auto_augment.auto_augment(None, rng, FILL)
+    expected = collections.Counter()
+    for pair in IMAGENET_POLICY:
+        for name, probability, magnitude in pair:
+            expected[name, magnitude] += probability / 25 * draws
+    found = collections.Counter(applied)
+    assert {entry for entry, count in expected.items() if count} == found.keys()
+    for entry, count in expected.items():
+        assert abs(found[entry] - count) < 5 * max(count, 1) ** 0.5, entry
+
+
+def test_frequencies_and_severities_of_rand_augment(applied):
+    draws, rng = 20_000, np.random.default_rng(0)
+    for _ in range(draws):
+        auto_augment.rand_augment(None, rng, FILL, layers=2, magnitude=9, std=0.5)
+    names, severities = zip(*applied, strict=True)
+    for name in RANDAUGMENT:
+        assert abs(names.count(name) - draws / 15) < 5 * (draws / 15) ** 0.5
+    # N(9, 1/2) clipped at 10, two standard deviations above.
+    severities = np.array(severities)
+    assert np.median(severities) == pytest.approx(9, abs=0.02) and severities.max() == 10
+    assert (severities == 10).mean() == pytest.approx(0.02275, abs=0.004)
+    assert (severities < 8.5).mean() == pytest.approx(0.1587, abs=0.01)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9))
+@settings(deadline=None, max_examples=60)
+def test_pictures_of_any_size_and_seed(seed, channels, height, width):
+    pixels = np.random.default_rng(1).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    before = pixels.copy()
+
+    def result():
+        rng = np.random.default_rng(seed)
+        changed = auto_augment.auto_augment(pixels, rng, FILL[:channels])
+        return auto_augment.rand_augment(changed, rng, FILL[:channels], layers=3, magnitude=9, std=2.0)
+
+    assert result().shape == pixels.shape and result().dtype == np.uint8
+    np.testing.assert_array_equal(result(), result())
+    np.testing.assert_array_equal(pixels, before)

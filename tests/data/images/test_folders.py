@@ -1,0 +1,120 @@
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.images.folders import ImageFolder, ImageTar
+from gmlp_flax.data.images.sources import open_images
+from gmlp_flax.data.storage.records import BadRecord
+from gmlp_flax.errors import DataError
+from tests.data.images.pictures import make_folder, make_tar
+
+FILES = {
+    "train/dog/b.PNG": b"b",
+    "train/dog/a.jpg": b"a",
+    "train/cat/images/c.jpeg": b"c",
+    "train/cat/images/d.jpeg": b"dd",
+    "train/cat/.hidden.jpg": b"",
+    "train/cat/boxes.txt": b"",
+    "__MACOSX/dog/a.jpg": b"",
+    "wnids.txt": b"",
+}
+
+
+def make(kind, path, files):
+    path.mkdir(exist_ok=True)
+    return open_images(make_folder(path, files) if kind == "folder" else make_tar(path, files, kind))
+
+
+KINDS = pytest.mark.parametrize("kind", ["folder", "", "gz", "xz"])
+
+
+@KINDS
+def test_items(tmp_path, kind):
+    source = make(kind, tmp_path, FILES)
+    assert isinstance(source, ImageFolder if kind == "folder" else ImageTar)
+    assert source.classes == ("cat", "dog")
+    for example in (source, pickle.loads(pickle.dumps(source))):
+        items = [example[i] for i in range(len(example))]
+        assert [item["name"] for item in items] == [
+            "train/cat/images/c.jpeg",
+            "train/cat/images/d.jpeg",
+            "train/dog/a.jpg",
+            "train/dog/b.PNG",
+        ]
+        assert [item["image"] for item in items] == [b"c", b"dd", b"a", b"b"]
+        assert [item["label"] for item in items] == [0, 0, 1, 1]
+        assert items[0]["label"].dtype == np.int32
+    assert repr(source).endswith(", images=4, classes=2)")
+
+
+def test_linked_class_folders(tmp_path):
+    real = make_folder(tmp_path / "real", {"cat/1.png": b"", "dog/1.png": b""})
+    (tmp_path / "linked").mkdir()
+    for name in ("cat", "dog"):
+        (tmp_path / "linked" / name).symlink_to(real / name)
+    assert ImageFolder(tmp_path / "linked").classes == ("cat", "dog")
+
+
+def test_file_that_is_gone_is_a_bad_record(tmp_path):
+    source = ImageFolder(make_folder(tmp_path, {"cat/1.png": b"", "cat/2.png": b"2"}))
+    (tmp_path / "cat" / "1.png").unlink()
+    with pytest.raises(BadRecord, match="^image 'cat/1.png' cannot be read .No such file or directory.$"):
+        source[0]
+    assert source[1]["image"] == b"2"
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        ({}, "has no classes: expected one folder per class, with images in it"),
+        ({"a.jpg": b"", "b.jpg": b""}, "has no classes"),
+        ({"cat/a.jpg": b"", "b.jpg": b""}, "image 'b.jpg' lies outside of the class folders; move it into one"),
+        ({"cat/a.jpg": b"", "dog": None}, "class folder 'dog' is empty: .*; fill or remove it"),
+        ({"train/cat/a.jpg": b"", "val/cat/a.jpg": b""}, "class 'cat' is both 'train/cat' and 'val/cat'; give"),
+    ],
+)
+def test_bad_layouts(tmp_path, kind, files, message):
+    with pytest.raises(DataError, match=message):
+        make(kind, tmp_path, files)
+
+
+def test_missing_paths(tmp_path):
+    with pytest.raises(DataError, match="no images at '.*nowhere': expected a folder or a tar file"):
+        open_images(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no image folder at '.*nowhere'"):
+        ImageFolder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no tar file at '.*nowhere'"):
+        ImageTar(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("suffix", ["", "gz", "xz"])
+def test_truncated_tar(tmp_path, suffix):
+    noise = np.random.default_rng(0).bytes(50_000)
+    path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
+    path.write_bytes(path.read_bytes()[:40_000])
+    with pytest.raises(DataError, match="images.tar.*: truncated or not a tar file .*; copy or download it again"):
+        ImageTar(path)
+
+
+def test_not_a_tar(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
+    with pytest.raises(DataError, match="a.tar: truncated or not a tar file"):
+        ImageTar(tmp_path / "a.tar")
+
+
+def test_real_cifar(shared_data):
+    before = time.perf_counter()
+    source = open_images(shared_data("images/cifar10_jpg_train.tar.xz"))
+    assert time.perf_counter() - before < 60  # 5 s on an idle core
+    assert len(source) == 50_000
+    assert source.classes[:3] == ("airplane", "automobile", "bird")
+    assert np.bincount(source.labels).tolist() == [5000] * 10
+
+
+def test_real_tiny_imagenet(shared_data):
+    source = open_images(shared_data("images/tiny_imagenet_200_train100.tar.xz"))
+    assert np.bincount(source.labels).tolist() == [100] * 200
+    assert source.classes[0].startswith("n0")

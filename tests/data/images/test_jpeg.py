@@ -1,0 +1,120 @@
+"""Reading of JPEG files: Pillow's pixels, down to the rows that are needed."""
+
+import io
+import math
+import tarfile
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from gmlp_flax.data.images import jpeg
+
+KINDS = {
+    "4:4:4": {"subsampling": 0},
+    "4:2:2": {"subsampling": 1},
+    "4:2:0": {"subsampling": 2},
+    "gray": {"mode": "L"},
+    "high quality": {"quality": 100, "optimize": True},
+    "progressive": {"progressive": True},
+    "restarts": {"restart_marker_blocks": 4},
+}
+
+
+def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
+    """Noise, coarse and fine: an error shows in any row."""
+    rng, file = np.random.default_rng(height * 1000 + width), io.BytesIO()
+    coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8)).resize((width, height))
+    fine = rng.integers(-20, 21, (height, width, 3))
+    pixels = (np.asarray(coarse) + fine).clip(0, 255).astype(np.uint8)
+    Image.fromarray(pixels).convert(mode).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def decoded(data: bytes, channels: int = 3, reduction: int = 1, rows: int | None = None) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        assert jpeg.decodes(image, channels)
+        return jpeg.decode(image, data, channels, reduction, image.height if rows is None else rows)
+
+
+@given(
+    st.sampled_from(list(KINDS)), st.sampled_from([1, 2, 4, 8]), st.integers(1, 200), st.integers(1, 90),
+    st.floats(0, 1),
+)
+def test_the_rows_asked_for_are_those_of_the_whole(kind, reduction, height, width, share):
+    data = encoded(height, width, **KINDS[kind])
+    channels, rows = 1 if kind == "gray" else 3, max(1, round(share * height))
+    whole, part = (decoded(data, channels, reduction, n) for n in (height, rows))
+    assert part.shape == whole.shape == (math.ceil(height / reduction), math.ceil(width / reduction), channels)
+    # With the row that a crop's lower edge may be rounded up to.
+    wanted = math.ceil(rows / reduction) + 1
+    assert np.array_equal(part[:wanted], whole[:wanted])
+    if reduction == 1:
+        assert np.array_equal(whole, np.asarray(Image.open(io.BytesIO(data))).reshape(whole.shape))
+
+
+def damaged(data: bytes, share: float, by: bytes) -> bytes:
+    """Replaces bytes at a given share of the coded data, which follow the header."""
+    start = data.index(b"\xff\xda")
+    place = start + int((len(data) - start) * share)
+    return data[:place] + by + data[place + len(by) :]
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.3, 320), (0.3, 240), (0.8, 320)])
+def test_damage_is_found_where_it_is_read(share, rows):
+    with pytest.raises(ValueError, match="Corrupt JPEG data"):
+        decoded(damaged(encoded(320, 240), share, b"\xff\xee"), rows=rows)
+
+
+def test_below_it_is_not():
+    data = encoded(320, 240)
+    assert np.array_equal(decoded(damaged(data, 0.8, bytes(40)), rows=160)[:160], decoded(data)[:160])
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_file_that_ends_early_is_always_found_out(kept):
+    data = encoded(320, 240)
+    with pytest.raises(ValueError, match="Premature end"):
+        decoded(data[: int(len(data) * kept)], rows=32)
+
+
+@pytest.mark.parametrize(("kind", "heights"), [
+    ("4:2:0", [96]), ("gray", [96]), ("progressive", [320]), ("restarts", [320]),
+])
+def test_files_are_read_once_and_no_further_than_needed(kind, heights, monkeypatch):
+    read, plain = [], simplejpeg.decode_jpeg
+
+    def watched(data, *arguments, **options):
+        read.append(simplejpeg.decode_jpeg_header(data)[0])
+        return plain(data, *arguments, **options)
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", watched)
+    decoded(encoded(320, 240, **KINDS[kind]), 1 if kind == "gray" else 3, rows=90)
+    assert read == heights
+
+
+def test_a_thumbnail_of_the_same_height_is_not_taken_for_the_image():
+    """A camera's file may have a JPEG in its EXIF data. If that is as large as the image, Pillow decodes the file."""
+    data, thumbnail = encoded(64, 48), encoded(64, 48, quality=1)
+    segment = b"\xff\xe1" + (len(thumbnail) + 8).to_bytes(2, "big") + b"Exif\0\0" + thumbnail
+    both = data[:2] + segment + data[2:]
+    with pytest.raises(ValueError, match="buffer is too small"):
+        decoded(both, rows=10)
+
+
+def test_real_photographs(shared_data):
+    """Any first rows of a photograph equal those of the whole."""
+    with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
+        files = [tar.extractfile(member).read() for member in tar if member.isfile()]
+    rng = np.random.default_rng(0)
+    for data in files:
+        with Image.open(io.BytesIO(data)) as image:
+            if not jpeg.decodes(image, 3):
+                continue
+            for reduction in (1, 2):
+                rows = int(rng.integers(1, image.height + 1))
+                whole, part = (jpeg.decode(image, data, 3, reduction, n) for n in (image.height, rows))
+                assert np.array_equal(part[: math.ceil(rows / reduction)], whole[: math.ceil(rows / reduction)])

@@ -1,0 +1,169 @@
+import pickle
+import shutil
+import tarfile
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from gmlp_flax.data.images import tfds as image_tfds
+from gmlp_flax.data.images import views
+from gmlp_flax.data.images.tfds import TFDSImages
+from gmlp_flax.data.storage.records import BadRecord, TFRecordFile
+from gmlp_flax.errors import DataError
+from tests.data import writers
+from tests.data.images import pictures
+
+FORMATS = pytest.mark.parametrize("file_format", image_tfds.FORMATS)
+
+
+def opened(path, split="train", cache_folder=""):
+    return TFDSImages(image_tfds.folder_at(str(path)), split, cache_folder)
+
+
+def failure(function, *args) -> str:
+    with pytest.raises(DataError) as caught:
+        function(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@FORMATS
+def test_items(tmp_path, file_format):
+    """In the order of the shards, and still encoded; also after pickling for a worker process."""
+    source = opened(pictures.tfds_folder(tmp_path / "1.0.0", {"train": [3, 1, 2]}, file_format))
+    assert source.classes == ("cat", "dog", "eel") and len(source) == 6
+    for copy in (source, pickle.loads(pickle.dumps(source))):
+        items = [copy[i] for i in range(6)]
+        assert [item["label"] for item in items] == [0, 1, 2, 0, 1, 2] and items[0]["label"].dtype == np.int32
+        assert [item["image"] for item in items] == [pictures.png(i) for i in range(6)]
+        assert [item["name"] for item in items] == [f"ILSVRC2012_val_{i + 1:08d}.JPEG" for i in range(6)]
+    assert repr(source).endswith("'train', images=6, classes=3)")
+
+
+def test_is_what_tfds_itself_gives(tmp_path):
+    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [3, 4]}, "array_record")
+    source = opened(path)
+    builder = tfds.builder_from_directory(path)
+    reference = builder.as_data_source("train", decoders={"image": tfds.decode.SkipDecoding()})
+    assert source.classes == tuple(builder.info.features["label"].names) and len(source) == len(reference) == 7
+    for i in range(7):
+        assert (source[i]["image"], source[i]["label"]) == (reference[i]["image"], reference[i]["label"])
+        assert source[i]["name"].encode() == reference[i]["file_name"]
+
+
+def test_remote_tfrecords(tmp_path):
+    local = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [2, 2]}, "tfrecord")
+    source = opened(writers.remote(local))
+    assert source.classes == ("cat", "dog", "eel")
+    assert [source[i] for i in range(4)] == [opened(local)[i] for i in range(4)]
+    remote = writers.remote(pictures.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "array_record"))
+    assert "ArrayRecord is read only from local disks; copy it" in failure(opened, remote)
+
+
+def test_tfrecords_are_walked_once(tmp_path, monkeypatch, cache_folder):
+    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [2, 3]}, "tfrecord")
+    walked, walk = [], TFRecordFile._walk
+    monkeypatch.setattr(TFRecordFile, "_walk", lambda file, stream: walked.append(file.path) or walk(file, stream))
+    items = [opened(path)[i] for i in range(5)]
+    assert sorted(walked) == sorted({*walked}) and len(walked) == 2 and len(list(cache_folder.glob("*.npz"))) == 1
+    assert [opened(path)[i] for i in range(5)] == items and len(walked) == 2
+    opened(path, cache_folder=str(tmp_path / "elsewhere"))
+    assert len(walked) == 4 and list((tmp_path / "elsewhere").glob("*.npz"))
+    # Neither the index of an earlier preparation nor a damaged one is used.
+    shutil.rmtree(path)
+    pictures.tfds_folder(tmp_path / "1.0.0", {"train": [3, 3]}, "tfrecord")
+    assert len(opened(path)) == 6 and len(walked) == 6
+    for index in cache_folder.glob("*.npz"):
+        index.write_bytes(index.read_bytes()[:-1])
+    assert opened(path)[5]["image"] == pictures.png(5) and len(walked) == 8
+
+
+def test_features_by_kind(tmp_path):
+    """cifar100 has a coarse label beside `label`; other data sets have other names for their only image and label."""
+    label = tfds.features.ClassLabel(num_classes=2)
+    image = tfds.features.Image()
+    both = dict(image=image, label=label, coarse_label=tfds.features.ClassLabel(num_classes=5))
+    assert opened(pictures.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord", **both)).classes == ("0", "1")
+    shards = {"train": [[writers.example(photo=b"x", species=1)]]}
+    path = writers.tfds_folder(tmp_path / "2.0.0", shards, "tfrecord", photo=image, species=label)
+    assert opened(path)[0] == {"image": b"x", "label": 1, "name": "record 0 of c4-train.tfrecord-00000-of-00001"}
+    two = dict(image=image, one=label, other=label)
+    path = pictures.tfds_folder(tmp_path / "3.0.0", {"train": [2]}, "tfrecord", **two)
+    expected = "has 2 features of kind ClassLabel and none of them is 'label', found 'image', 'one', 'other'; give a"
+    assert expected in failure(opened, path)
+
+
+@FORMATS
+def test_damaged_records(tmp_path, file_format):
+    good = [pictures.record(i) for i in range(3)]
+    second = [writers.example(label=1, image=b"x"), writers.example(label=1)]
+    shards = {"train": [[good[0], b"\xff no example"], second]}
+    source = opened(writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **pictures.FEATURES))
+    assert source[0]["name"] == "ILSVRC2012_val_00000001.JPEG"
+    message = f"^record 1 of c4-train.{file_format}-00000-of-00002 cannot be read .not a tf.train.Example.$"
+    with pytest.raises(BadRecord, match=message):
+        source[1]
+    assert source[2]["image"] == b"x"
+    with pytest.raises(BadRecord, match="^record 1 of .*-00001-of-00002 cannot be read .0 images and 1 labels, exp"):
+        source[3]
+
+
+@FORMATS
+def test_flipped_bytes(tmp_path, file_format):
+    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [4]}, file_format)
+    shard = path / f"c4-train.{file_format}-00000-of-00001"
+    data = bytearray(shard.read_bytes())
+    at = data.index(pictures.png(2)[60:80])
+    data[at] ^= 255
+    shard.write_bytes(data)
+    source = opened(path)
+    with pytest.raises(BadRecord, match="^record 2 of c4-train"):
+        source[2]
+    assert [source[i]["label"] for i in (0, 1, 3)] == [0, 1, 0]
+
+
+@FORMATS
+def test_truncated_and_swapped_shards(tmp_path, file_format):
+    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [4, 3]}, file_format)
+    first, second = (path / f"c4-train.{file_format}-0000{i}-of-00002" for i in (0, 1))
+    whole = first.read_bytes()
+    first.write_bytes(whole[: len(whole) // 2])
+    assert f"{first}" in failure(opened, path)
+    first.write_bytes(second.read_bytes())
+    assert f"{first}: 3 records where 4 were expected: truncated, or of another preparation" in failure(opened, path)
+
+
+def test_what_is_no_class_and_no_format(tmp_path):
+    shards = {"test": [[pictures.record(0, label=-1)]]}
+    path = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **pictures.FEATURES)
+    message = failure(opened(path, "test").__getitem__, 0)
+    assert "label -1 is none of 3 classes; give a split with labels in place of 'test'" in message
+    path = pictures.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "parquet")
+    assert "is in TFDS's format 'parquet', of which images are not read; expected array_record" in failure(opened, path)
+
+
+def test_other_folders_are_none(tmp_path):
+    (tmp_path / "cat").mkdir()
+    assert image_tfds.folder_at(str(tmp_path)) is None
+    assert image_tfds.folder_at("nowhere") is None
+
+
+@FORMATS
+def test_real_jpegs(tmp_path, shared_data, file_format):
+    with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
+        photos = {m.name: tar.extractfile(m).read() for m in tar if m.name.lower().endswith(".jpeg")}
+    wnid_of = {name: name.rpartition("/")[2].partition("_")[0] for name in photos}
+    wnids = sorted(wnid_of.values())
+    features = pictures.FEATURES | {"label": tfds.features.ClassLabel(names=wnids)}
+    records = [
+        writers.example(image=data, label=wnids.index(wnid_of[name]), file_name=name.encode())
+        for name, data in photos.items()
+    ]
+    shards = {"validation": [records[:60], records[60:]]}
+    source = opened(writers.tfds_folder(tmp_path / "5.1.0", shards, file_format, **features), "validation")
+    assert len(source) == 100 and source.classes == tuple(wnids)
+    for i in range(0, 100, 7):
+        item = source[i]
+        assert item["image"] == photos[item["name"]] and source.classes[item["label"]] in item["name"]
+        assert views.decode(item["image"], item["name"]).shape[2] == 3

@@ -1,0 +1,194 @@
+import itertools
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
+from gmlp_flax.data.storage.records import BadRecord
+from gmlp_flax.errors import DataError
+
+
+class Numbers:
+    """Items 0, 1, ...; the places in `damaged` raise BadRecord, the records in `wrong` do not decode."""
+
+    classes, path = ("a",), "numbers"
+
+    def __init__(self, count, damaged=(), wrong=()):
+        self.count, self.damaged, self.wrong = count, damaged, wrong
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index in self.damaged:
+            raise BadRecord(f"item {index} is damaged")
+        return {"x": -1 if index in self.wrong else index, "name": f"item {index}", "extra": 10 * index}
+
+
+def decoded(record, *rng):
+    noise = rng[0].random() if rng else 0.0
+    if record["x"] < 0:
+        raise DataError(f"{record['name']} does not decode")
+    return {"x": record["x"], "label": np.int32(0), "noise": noise}
+
+
+def readable(source, limit=100, **options):
+    return ReadableExamples(source, decoded, SharedBadRecords(limit), **options)
+
+
+def train(source, limit=100, count=6, **options):
+    examples = readable(source, limit)
+    options = {"seed": 0, "start": 0, "batch_size": 4, **options}
+    with pipeline.train_batches(examples, transform=examples.train, **options) as batches:
+        return list(itertools.islice(batches, count))
+
+
+@given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11))
+@settings(deadline=None, max_examples=60)
+def test_the_next_readable_one_stands_in(count, damaged, wrong, start):
+    """The replacement does not depend on what was read before, and draws the random numbers of the place."""
+    start %= count
+    bad = {place % count for place in damaged | wrong}
+    source = Numbers(count, {place % count for place in damaged}, bad)
+    if len(bad) == count:
+        with pytest.raises(DataError, match=f"not one of {count} images can be read"):
+            readable(source).evaluate({"place": start})
+        return
+    expected = next(place % count for place in range(start, start + count) if place % count not in bad)
+    fresh, used = readable(source), readable(source)
+    for place in range(count):
+        used.evaluate({"place": place})
+    noise = np.random.default_rng(7).random()
+    for examples in (fresh, used):
+        example = examples.evaluate({"place": start})
+        assert (example["x"], example["label"]) == (expected, UNREAD if start in bad else 0)
+        example = examples.train({"place": start}, np.random.default_rng(7))
+        assert (example["x"], example["label"], example["noise"]) == (expected, 0, noise)
+    assert used.bad.count == len(bad)
+
+
+def test_batches_with_bad_records_resume_and_do_not_depend_on_hosts():
+    source = Numbers(13, {2, 3}, {7})
+    whole = train(source)
+    seen = {int(x) for batch in whole for x in batch["x"]}
+    assert not seen & {2, 3, 7} and {4, 8} <= seen
+    for name in ("x", "noise"):
+        resumed = train(source, start=4, count=2)
+        assert [b[name].tolist() for b in resumed] == [b[name].tolist() for b in whole[4:]]
+        halves = [train(source, host=host, hosts=2, count=6) for host in range(2)]
+        for batch, first, second in zip(whole, *halves, strict=True):
+            assert sorted(batch[name]) == sorted([*first[name], *second[name]])
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4])
+def test_evaluation_counts_each_example_once(hosts):
+    """25 examples in batches of 12: replaced examples have the label UNREAD and keep their weight."""
+    counted, unread = [], 0
+    for host in range(hosts):
+        examples = readable(Numbers(25, {3}, {24}), keep=("extra",))
+        options = dict(batch_size=12, transform=examples.evaluate, host=host, hosts=hosts)
+        with pipeline.evaluation_batches(examples, **options) as batches:
+            batches = list(batches)
+        assert len(batches) == 3 and {batch["x"].shape for batch in batches} == {(12 // hosts,)}
+        for batch in batches:
+            read = (batch["weight"] == 1) & (batch["label"] != UNREAD)
+            counted += batch["x"][read].tolist()
+            unread += int(((batch["weight"] == 1) & (batch["label"] == UNREAD)).sum())
+            np.testing.assert_array_equal(batch["extra"], 10 * batch["x"])
+    assert sorted(counted) == sorted(set(range(25)) - {3, 24}) and unread == 2
+
+
+def test_limit_is_of_different_records(capfd):
+    source = Numbers(10, {1}, {5})
+    train(source, limit=2, count=20)
+    said = capfd.readouterr().err.splitlines()
+    assert sorted(said) == [
+        "skipped a bad record: numbers: item 1 is damaged",
+        "skipped a bad record: numbers: item 5 does not decode",
+    ]
+    expected = (
+        r"^numbers: item [15] (is damaged|does not decode) \(1 bad records skipped before; "
+        r"config.data.max_bad_records=1: mend the record or raise the limit\)$"
+    )
+    with pytest.raises(DataError, match=expected):
+        train(source, limit=1, count=20)
+    with pytest.raises(DataError, match="0 bad records skipped before; config.data.max_bad_records=0:"):
+        train(source, limit=0, count=20)
+
+
+def test_what_one_too_many_says_to_each_thread():
+    """Two records that are met at the same time are both counted before either raises."""
+    bad = SharedBadRecords(1)
+    bad.skip("a")
+    for message in ("b", "c"):
+        with pytest.raises(DataError, match=rf"^{message} \(1 bad records skipped before; .*=1: "):
+            bad.skip(message)
+
+
+def test_errors_of_the_whole_source_stop_at_once():
+    class Broken(Numbers):
+        def __getitem__(self, index):
+            raise DataError("the disk is gone")
+
+    with pytest.raises(DataError, match="^the disk is gone$"):
+        readable(Broken(3)).evaluate({"place": 0})
+
+
+def test_copies_count_together():
+    bad = SharedBadRecords(2)
+    copies = [pickle.loads(pickle.dumps(bad)) for _ in range(2)]
+    assert bad.count == 0
+    copies[0].skip("one")
+    copies[1].skip("one")
+    copies[1].skip("two")
+    assert bad.count == 2
+    with pytest.raises(DataError, match="^three .2 bad records skipped before"):
+        copies[0].skip("three")
+    folder = bad._folder
+    del bad
+    assert not os.path.exists(folder)
+    copies[0].skip("four")  # a worker process that has not ended yet leaves nothing behind
+    assert not os.path.exists(folder)
+
+
+WORKERS_SCRIPT = """
+from itertools import islice
+from gmlp_flax.data import pipeline
+from gmlp_flax.errors import DataError
+from tests.data.images.test_unreadable import Numbers, readable
+
+if __name__ == "__main__":
+    source = Numbers(24, {2, 3, 11}, {7, 16, 17})
+    def train(workers, limit):
+        examples = readable(source, limit)
+        with pipeline.train_batches(
+            examples, seed=0, start=0, batch_size=4, transform=examples.train, workers=workers, threads=1
+        ) as batches:
+            return [sorted(batch["x"].tolist()) for batch in islice(batches, 12)], examples.bad.count
+    assert train(2, 6) == train(0, 6)
+    try:
+        train(2, 5)
+    except DataError as error:
+        print(error)
+"""
+
+
+def test_limit_over_worker_processes(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(WORKERS_SCRIPT)
+    environment = {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    command = [sys.executable, "-W", "error", str(script)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    message = r"numbers: item \d+ \S.* \(5 bad records skipped before; config.data.max_bad_records=5: mend .*\)\n"
+    assert re.fullmatch(message, result.stdout)
+    assert "Traceback" not in result.stderr

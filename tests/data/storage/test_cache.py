@@ -1,0 +1,48 @@
+import pytest
+
+from gmlp_flax.data.storage.cache import cached_file, default_folder, write_atomically
+from gmlp_flax.errors import DataError
+
+
+def test_default_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == f"{tmp_path}/gmlp_flax"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == f"{tmp_path}/.cache/gmlp_flax"
+
+
+def test_built_once_and_rebuilt_when_damaged(tmp_path):
+    built = []
+
+    def build(file):
+        built.append(1)
+        file.write(b"content")
+
+    path = tmp_path / "deep" / "a.bin"
+    for damage in (b"content", b"cOntent", b"conten", b""):
+        assert cached_file(path, build).read_bytes() == b"content"
+        path.write_bytes(damage)
+    assert cached_file(path, build).read_bytes() == b"content"
+    assert len(built) == 4
+    assert sorted(file.name for file in path.parent.iterdir()) == ["a.bin", "a.bin.sha256"]
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+
+    def fail(file):
+        file.write(b"half")
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        write_atomically(path, fail)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_unwritable_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot write '.*file/a.bin' .*; give a folder that can be written to"):
+        cached_file(tmp_path / "file" / "a.bin", lambda file: None)

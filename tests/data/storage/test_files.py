@@ -1,0 +1,138 @@
+import gzip
+import lzma
+import os
+import sys
+
+import fsspec
+import pytest
+
+from gmlp_flax.data.storage import files
+from gmlp_flax.errors import DataError
+from tests.data import writers
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+
+
+@pytest.fixture(params=["local", "remote"])
+def folder(request, tmp_path):
+    """The path of an empty folder, local or in fsspec's memory."""
+    if request.param == "local":
+        return str(tmp_path)
+    return writers.remote(tmp_path)
+
+
+def write(path: str, data: bytes) -> str:
+    with fsspec.open(path, "wb", auto_mkdir=True) as file:
+        file.write(data)
+    return path
+
+
+def failure(function, *args) -> str:
+    with pytest.raises(DataError) as caught:
+        function(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def read(path: str) -> bytes:
+    with files.opened(path) as stream:
+        return stream.read()
+
+
+def test_files_are_found_in_the_order_of_names(folder):
+    for name in ("b/2.txt", "b/c/1.txt", "a.txt", "b.txt", ".hidden", "b/.git/x.txt"):
+        write(files.join(folder, *name.split("/")), name.encode())
+    found = files.find_files(folder)
+    assert [file.name for file in found] == ["a.txt", "b/2.txt", "b/c/1.txt", "b.txt"]
+    assert [file.size for file in found] == [5, 7, 9, 5]
+    assert [read(file.path).decode() for file in found] == [file.name for file in found]
+    assert [file.name for file in files.find_files(found[1].path)] == ["2.txt"]
+    assert files.subfolders(folder) == ("b",)
+    assert files.subfolders(files.join(folder, "nowhere")) == ()
+    assert files.exists(folder) and not files.exists(files.join(folder, "nowhere"))
+
+
+def test_version_changes_with_the_file(folder):
+    path = write(files.join(folder, "a.txt"), b"one")
+    (before,) = files.find_files(path)
+    assert files.find_files(path) == (before,)
+    write(path, b"two")
+    if not files.is_remote(path):
+        os.utime(path, (1, 1))
+    (after,) = files.find_files(path)
+    assert after.version != before.version
+    assert after.size == before.size
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_unpacking(folder, suffix):
+    data = os.urandom(1000) * 2500
+    path = write(files.join(folder, "a.jsonl" + suffix), COMPRESS[suffix](data))
+    assert files.packing(path) == suffix
+    assert read(path) == data
+    with files.opened(path, unpack=False) as stream:
+        assert stream.read() == stored(path)
+    with files.local_copy(path) as copy:
+        assert os.path.getsize(copy) == len(stored(path))
+    assert os.path.exists(copy) == (not files.is_remote(path))
+
+
+def stored(path: str) -> bytes:
+    with fsspec.open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("suffix", files.PACKINGS)
+def test_damaged_archives(folder, suffix):
+    path = files.join(folder, "a.txt" + suffix)
+    whole = COMPRESS[suffix](os.urandom(100_000))
+    flipped = bytearray(whole)
+    flipped[50_000] ^= 1
+    for data in (whole[:-20], whole[: len(whole) // 2], b"plain text", b"", bytes(flipped)):
+        message = failure(read, write(path, data))
+        assert message.startswith(f"{path}: truncated or not a {suffix} archive (")
+        assert message.endswith("copy or download it again")
+
+
+def test_range(folder):
+    path = write(files.join(folder, "a"), bytes(range(100)))
+    if files.is_remote(path):
+        assert files.read_range(path, 10, 13) == b"\x0a\x0b\x0c"
+    with files.opened(path) as stream:
+        stream.seek(50)
+        assert stream.read(2) == b"\x32\x33"
+
+
+def test_missing(folder):
+    path = files.join(folder, "nowhere")
+    assert failure(files.find_files, path) == f"no text at {path!r}: expected a file or a folder; check the path"
+    assert path in failure(read, path)
+
+
+def test_unreadable_file(tmp_path):
+    (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
+    assert "a.txt: cannot be read (No such file or directory)" in failure(files.find_files, str(tmp_path))
+
+
+def test_gs_without_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    message = failure(files.find_files, "gs://bucket/c4")
+    assert message == "gs://bucket/c4: its scheme needs a package that is not installed; pip install -e .[gcs]"
+
+
+def test_unknown_scheme():
+    assert "nosuch://c4: cannot be reached (ValueError: Protocol not known: nosuch" in failure(
+        files.find_files, "nosuch://c4"
+    )
+
+
+def test_store_errors_name_the_path(monkeypatch):
+    class Refused(Exception):
+        pass
+
+    def refuse(*args, **kwargs):
+        raise Refused("no\ncredentials")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "exists", refuse)
+    message = failure(files.find_files, "memory://corpus")
+    assert message.startswith("memory://corpus: cannot be reached (Refused: no credentials); check")

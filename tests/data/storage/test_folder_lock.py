@@ -1,0 +1,40 @@
+import multiprocessing
+import time
+
+import pytest
+
+from gmlp_flax.data.storage.folder_lock import locked
+from gmlp_flax.errors import DataError
+
+
+def hold(folder, ready, seconds):
+    with locked(folder):
+        ready.set()
+        time.sleep(seconds)
+
+
+def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=hold, args=(tmp_path / "a", ready, 0.5))
+    process.start()
+    assert ready.wait(20)
+    with locked(tmp_path / "a"):
+        assert process.exitcode == 0 or process.join(10) is None and process.exitcode == 0
+    assert "waiting for another process that prepares" in capfd.readouterr().err
+
+    ready = context.Event()
+    process = context.Process(target=hold, args=(tmp_path / "a", ready, 100))
+    process.start()
+    assert ready.wait(20)
+    process.kill()
+    process.join()
+    with locked(tmp_path / "a"):
+        pass
+
+
+def test_unwritable(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot write to '.*file/a' .*; give a folder that can be written to"):
+        with locked(tmp_path / "file" / "a"):
+            pass

@@ -1,0 +1,268 @@
+import gzip
+import lzma
+import multiprocessing
+import os
+import pickle
+import shutil
+
+import pytest
+
+from gmlp_flax.data.storage import files, tfds_folders
+from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.data.text import corpora
+from gmlp_flax.data.text.corpora import in_memory, open_corpus, splits
+from gmlp_flax.errors import DataError
+from tests.data import writers
+from tests.data.text.preparing import corpus as cut_corpus
+
+TEXTS = [f"document {i} " + "€" * (i % 7) for i in range(60)]
+
+
+def lines(texts) -> bytes:
+    return writers.json_lines(*({"text": text, "url": "http"} for text in texts))
+
+
+def examples(texts) -> list[bytes]:
+    return [writers.example(text=text.encode(), url=b"http") for text in texts]
+
+
+def failure(path, split: str = "") -> str:
+    with pytest.raises(DataError) as caught:
+        list(open_corpus(str(path), split).documents())
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def hugging_face(folder, suffix: str, write) -> None:
+    """20 documents in each of three files: two shards of train, one of validation."""
+    folder.mkdir()
+    for name, texts in (
+        ("c4-train.00000-of-00002", TEXTS[:20]),
+        ("c4-train.00001-of-00002", TEXTS[20:40]),
+        ("c4-validation.00000-of-00001", TEXTS[40:]),
+    ):
+        write(folder / (name + suffix), texts)
+
+
+FORMS = {
+    ".json.gz": lambda path, texts: path.write_bytes(gzip.compress(lines(texts))),
+    ".jsonl.xz": lambda path, texts: path.write_bytes(lzma.compress(lines(texts))),
+    ".json": lambda path, texts: path.write_bytes(lines(texts)),
+    ".parquet": lambda path, texts: writers.parquet(path, 3, text=texts),
+}
+
+
+@pytest.fixture(params=[*FORMS, *tfds_folders.FORMATS])
+def c4(request, tmp_path):
+    """C4 in one of its forms: 40 training and 20 validation documents."""
+    folder = tmp_path / "3.0.1"
+    if request.param in FORMS:
+        hugging_face(folder, request.param, FORMS[request.param])
+    else:
+        shards = {"train": [examples(TEXTS[:20]), examples(TEXTS[20:40])], "validation": [examples(TEXTS[40:])]}
+        writers.tfds_folder(folder, shards, request.param)
+    return folder
+
+
+@pytest.mark.parametrize("where", [str, writers.remote])
+def test_c4_in_every_form(c4, where):
+    path = where(c4)
+    assert splits(path) == ("train", "validation")
+    assert list(open_corpus(path, "train").documents()) == TEXTS[:40]
+    assert list(open_corpus(path, "validation").documents()) == TEXTS[40:]
+    whole = open_corpus(path)
+    assert list(whole.documents()) == TEXTS
+    assert [len(list(part.documents())) for part in pickle.loads(pickle.dumps(whole.parts))] == [20, 20, 20]
+    assert sum(part.size for part in whole.parts) == sum(f.size for f in files.find_files(path) if "-of-" in f.name)
+
+
+@pytest.mark.parametrize("where", [str, writers.remote])
+def test_large_files_are_cut_into_parts(c4, where):
+    path = where(c4)
+    parts = open_corpus(path, part_bytes=150).parts
+    read = [list(part.documents()) for part in parts]
+    assert sum(read, []) == TEXTS
+    assert len({part.name for part in parts}) == len(parts)
+    uncut = files.packing(parts[0].path) or (files.is_remote(path) and "record" in parts[0].reader)
+    most = sum(-(-file.size // 150) for file in files.find_files(path))
+    assert len(parts) == 3 if uncut else 9 < len(parts) <= most
+
+
+def test_parts_are_read_by_other_processes(c4):
+    parts = open_corpus(str(c4), part_bytes=400).parts
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert sum(pool.map(read_part, parts), []) == TEXTS
+
+
+def read_part(part: corpora.Part) -> list[str]:
+    return list(part.documents())
+
+
+def test_split_that_is_not_there(c4):
+    assert failure(c4, "test").endswith(
+        "3.0.1' has no split 'test': it has 'train', 'validation'; set split or heldout_split to one of these"
+    )
+
+
+def test_fingerprint(c4, tmp_path):
+    corpus = open_corpus(str(c4))
+    assert open_corpus(str(c4)).fingerprint == corpus.fingerprint
+    assert open_corpus(str(c4), part_bytes=200).fingerprint == corpus.fingerprint
+    assert open_corpus(str(c4), "train").fingerprint != corpus.fingerprint
+    moved = shutil.copytree(c4, tmp_path / "moved" / "3.0.1")
+    assert open_corpus(str(moved)).fingerprint == corpus.fingerprint
+    shard = next(path for path in moved.iterdir() if "00001-of" in path.name)
+    os.utime(shard, (1, 1))
+    assert open_corpus(str(moved)).fingerprint != corpus.fingerprint
+
+
+def test_empty_and_missing_shards(c4):
+    shard = next(path for path in c4.iterdir() if "00001-of" in path.name)
+    shard.write_bytes(b"")
+    assert failure(c4).startswith(f"{shard}: an empty shard, of zero bytes; copy or prepare it again")
+    shard.unlink()
+    assert "is missing; " in failure(c4)
+    assert list(open_corpus(str(c4), "validation").documents()) == TEXTS[40:]
+
+
+def test_missing_shards_are_counted(tmp_path):
+    for number in (0, 1, 4):
+        (tmp_path / f"en.noblocklist-{number:05d}-of-00005.jsonl").write_bytes(lines(["x"]))
+    assert failure(tmp_path).endswith(
+        "of the 5 shards of 'en.noblocklist', 00002-of-00005 and 1 more are missing; "
+        "copy the rest, or give single files"
+    )
+    assert list(open_corpus(str(tmp_path / "en.noblocklist-00004-of-00005.jsonl")).documents()) == ["x"]
+
+
+# A test's name must be the same in every worker, and gzip's bytes hold the time: ids are given.
+@pytest.mark.parametrize(
+    "name, data", [("a.json.gz", gzip.compress(b"\n")), ("a.jsonl", b'{"text": " "}\n')], ids=["gz", "jsonl"]
+)
+def test_shard_without_a_document(tmp_path, name, data):
+    (tmp_path / "b.jsonl").write_bytes(lines(["one"]))
+    (tmp_path / name).write_bytes(data)
+    assert f"{name}: an empty shard, no document in it; copy" in failure(tmp_path)
+
+
+def test_truncated_shard(c4):
+    shard = next(path for path in c4.iterdir() if "00001-of" in path.name)
+    shard.write_bytes(shard.read_bytes()[:-1000] or shard.read_bytes()[:-20])
+    assert failure(c4).startswith(f"{shard}")
+
+
+def test_names_that_tell_of_no_split(tmp_path):
+    (tmp_path / "train-00000-of-00001.jsonl").write_bytes(lines(["one"]))
+    (tmp_path / "README.md").write_text("no text of the corpus")
+    (tmp_path / "dataset_infos.json").write_text("{}")
+    assert splits(str(tmp_path)) == ("train",)
+    assert list(open_corpus(str(tmp_path)).documents()) == ["one"]
+    (tmp_path / "notes.txt").write_text("two")
+    assert splits(str(tmp_path)) == ()
+    assert "has no split 'train': it names no splits; leave the split empty" in failure(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    "name, split",
+    [
+        ("c4-train.00000-of-00001.json.gz", "train"),
+        ("train-00000-of-00001.parquet", "train"),
+        ("c4-validation-00000-of-00001-0a1b2c3d.parquet", "validation"),
+        ("wiki_test.00000-of-00001.jsonl", "test"),
+        ("strain-00000-of-00001.parquet", None),
+        ("books-00000-of-00001.parquet", None),
+        ("train.jsonl", None),
+    ],
+)
+def test_split_names(tmp_path, name, split):
+    (tmp_path / name).touch()
+    assert splits(str(tmp_path)) == ((split,) if split else ())
+
+
+def test_folder_is_read_recursively_in_order_of_names(tmp_path):
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    (tmp_path / "b" / "c" / "2.txt").write_text("two")
+    (tmp_path / "b" / "empty.txt").write_text(" \n")
+    (tmp_path / "b" / "picture.png").write_bytes(b"\xff")
+    (tmp_path / ".hidden.txt").write_text("hidden")
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "z.jsonl.xz").write_bytes(lzma.compress(lines(["three", " ", "four"])))
+    corpus = open_corpus(str(tmp_path))
+    assert [part.name for part in corpus.parts] == ["a.txt", "b/c/2.txt", "b/empty.txt", "z.jsonl.xz"]
+    assert list(corpus.documents()) == ["one", "two", "three", "four"]
+
+
+def test_a_file_of_any_name_is_text(tmp_path):
+    (tmp_path / "notes.md").write_text("one")
+    assert list(open_corpus(str(tmp_path / "notes.md")).documents()) == ["one"]
+
+
+def test_folders_without_text(tmp_path):
+    (tmp_path / "a.png").touch()
+    assert "holds no readable text: expected files ending in .txt, .txt.gz" in failure(tmp_path)
+    (tmp_path / "a.txt").touch()
+    assert "holds no text: 1 file(s) read, all empty" in failure(tmp_path)
+    (tmp_path / "3.0.1").mkdir()
+    (tmp_path / "3.0.1" / "features.json").touch()
+    assert failure(tmp_path).endswith(f"holds TFDS folders; give one of them, such as '{tmp_path}/3.0.1'")
+
+
+def test_missing_path_is_reported_before_reading(tmp_path):
+    with pytest.raises(DataError, match=r"no text at '.*nowhere': expected a file or a folder; check the path"):
+        open_corpus(str(tmp_path / "nowhere"))
+
+
+def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(["one"]) + b"{\n" + lines(["two"]) + b"[]\n\xff\n" + lines(["three"]))
+    bad = BadRecords(3)
+    assert list(open_corpus(str(tmp_path)).documents(bad)) == ["one", "two", "three"]
+    assert (bad.count, len(bad.first)) == (3, 3)
+    assert bad.first[1] == f"{path}, line 4: found list; expected an object with a string field 'text'"
+    with pytest.raises(DataError, match=r"a.jsonl, line 5: not UTF-8 .* \(2 bad records skipped before; config.data"):
+        list(open_corpus(str(tmp_path)).documents(BadRecords(2)))
+    assert f"{path}, line 2: not JSON (Expecting property name" in failure(tmp_path)
+
+
+def test_bad_records_count_over_all_parts(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.jsonl").write_bytes(lines([name]) + b"broken\n")
+    assert list(open_corpus(str(tmp_path)).documents(BadRecords(3))) == ["a", "b", "c"]
+    with pytest.raises(DataError, match=r"c.jsonl, line 2: .*\(2 bad records skipped before"):
+        list(open_corpus(str(tmp_path)).documents(BadRecords(2)))
+
+
+def test_in_memory():
+    corpus = in_memory("mine", ["one", " ", "two \ud800"])
+    assert list(corpus.documents()) == ["one", "two \ud800"]
+    assert [(part.name, part.size) for part in corpus.parts] == [("mine", 8)]
+    assert pickle.loads(pickle.dumps(corpus)) == corpus
+
+
+def test_fingerprint_in_memory_is_of_the_content_and_of_the_documents_ends():
+    prints = [in_memory("x", texts).fingerprint for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c"])]
+    assert len(set(prints)) == 3 and prints[0] == prints[3]
+    assert in_memory("other name", ["abc"]).fingerprint == prints[2]
+
+
+def test_digest_depends_on_content_and_parts():
+    assert cut_corpus(2).digest == cut_corpus(2).digest != cut_corpus(3).digest
+    assert in_memory("a", ["x"]).digest != in_memory("a", ["y"]).digest
+
+
+def test_real_books(shared_data):
+    documents = list(open_corpus(shared_data("text/books_130.jsonl.xz")).documents())
+    assert len(documents) == 130
+    assert sum(map(len, documents)) > 60_000_000
+
+
+def test_real_c4_reads_whole(shared_data, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", shared_data("text/c4_en_minimal_tfds"))
+    assert splits("tfds:c4/en") == ("train", "validation")
+    corpus = {split: open_corpus("tfds:c4/en:3.0.1", split, part_bytes=50_000) for split in ("train", "validation")}
+    assert corpus["train"].parts[1].name.endswith("tfrecord-00000-of-00008, records 20 to 40")
+    texts = {split: list(corpus[split].documents()) for split in corpus}
+    assert {split: len(read) for split, read in texts.items()} == {"train": 1000, "validation": 200}
+    parquet = open_corpus(shared_data("text/c4_en_minimal_tfds/hf/c4/c4-validation-00000-of-01637.parquet"))
+    assert len(set(parquet.documents()) & set(texts["validation"])) == 40

@@ -1,0 +1,127 @@
+import json
+
+import pyarrow as pa
+import pytest
+import tensorflow_datasets as tfds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmlp_flax.data.storage.records import BadRecord
+from gmlp_flax.data.text import documents
+from gmlp_flax.errors import DataError
+from tests.data import writers
+
+
+def read(reader: str, path, start: int = 0, stop: int | None = None) -> list[str]:
+    """Documents, and the messages of bad records in < >."""
+    items = documents.READERS[reader](str(path), start, stop)
+    return [f"<{item}>" if isinstance(item, BadRecord) else item for item in items]
+
+
+def test_text(tmp_path):
+    path = tmp_path / "notes.md"
+    path.write_bytes(b"\xef\xbb\xbfone\ntwo \xe2\x82\xac\n")
+    assert read("text", path) == ["one\ntwo €\n"]
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"one\ncaf\xe9\n", r"a.txt, line 2: not UTF-8 \(byte 0xe9\); convert it, e.g. with iconv -t UTF-8$"),
+        ("\ntwo€\n".encode("utf-16"), r"a.txt, line [12]: not UTF-8 \(a zero byte, as UTF-16 has\)"),
+        ("one\n".encode("utf-16-le"), r"a.txt, line [12]: not UTF-8 \(a zero byte, as UTF-16 has\)"),
+    ],
+)
+def test_text_in_another_encoding(tmp_path, data, message):
+    (tmp_path / "a.txt").write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        read("text", tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize(
+    "line, found",
+    [
+        (b'{"text": ', "not JSON (Expecting value); expected one object per line"),
+        (b'{"text": "caf\xe9"}', "not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8"),
+        ('{"text": "one"}'.encode("utf-16-le"), "not UTF-8 (a zero byte, as UTF-16 has); convert it"),
+        (b"[" * 100_000, "not JSON (maximum recursion depth exceeded"),
+        (b'{"body": "x", "id": 1}', "found fields 'body', 'id'; expected an object with a string field 'text'"),
+        (b'{"text": 3}', "found fields 'text'; expected"),
+        (b"[1]", "found list; expected an object with a string field 'text'"),
+    ],
+)
+def test_bad_json_lines(tmp_path, line, found):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\n\n' + line + b'\n{"text": "two\\n\\u20ac"}')
+    first, bad, last = read("json_lines", path)
+    assert (first, last) == ("one", "two\n€")
+    assert bad.startswith(f"<line 3: {found}")
+    assert read("json_lines", path, 5)[:1] == [bad]
+
+
+def test_lone_surrogates_are_kept(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "\\ud83d"}\n')
+    assert read("json_lines", tmp_path / "a.jsonl") == ["\ud83d"]
+
+
+@given(st.lists(st.one_of(st.text(max_size=20), st.none()), max_size=20), st.lists(st.integers(0, 500)), st.booleans())
+def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ended):
+    """None stands for a line that does not parse."""
+    path = tmp_path_factory.mktemp("ranges") / "a.jsonl"
+    lines = ["broken" if text is None else json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    data = "\n".join(lines).encode() + b"\n" * ended
+    path.write_bytes(data)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), None]
+    pieces = [read("json_lines", path, a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    whole = read("json_lines", path)
+    assert sum(pieces, []) == whole
+    wrong = [number for number, text in enumerate(texts, start=1) if text is None]
+    bad = [f"<line {number}: not JSON (Expecting value); expected one object per line>" for number in wrong]
+    assert [item for item in whole if item.startswith("<line")] == bad
+    assert [text for text in texts if text is not None] == [item for item in whole if item not in bad]
+
+
+def test_parquet(tmp_path):
+    text = pa.array([b"one", b"caf\xe9", None, "€".encode()], pa.binary())
+    path = writers.parquet(tmp_path / "a.parquet", 2, text=text)
+    assert read("parquet", path) == [
+        "one",
+        "<row 1: not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>",
+        "<row 2: null; expected a string>",
+        "€",
+    ]
+    assert read("parquet", path, 1)[0].startswith("<row 2: ")
+
+
+EXAMPLES = [
+    writers.example(text="one €".encode(), url=b"http"),
+    writers.example(url=b"http"),
+    writers.example(text=b"caf\xe9"),
+    b"\xff not an example",
+    writers.example(text=b"last"),
+]
+
+
+@pytest.mark.parametrize("reader", ["tfrecord", "array_record", "tfds_parquet"])
+def test_examples(tmp_path, reader):
+    path = tmp_path / "a"
+    if reader == "tfds_parquet":
+        writers.parquet(path, 2, data=EXAMPLES)
+    else:
+        getattr(writers, reader)(path, EXAMPLES)
+    assert read(reader, path) == [
+        "one €",
+        "<record 1: found features 'url'; expected one string 'text'>",
+        "<record 2: not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>",
+        "<record 3: not a tf.train.Example>",
+        "last",
+    ]
+    assert read(reader, path, 2)[-1:] == ["last"]
+
+
+def test_examples_are_decoded_as_tfds_does(tmp_path):
+    texts = ["", "one", "two\n€", "\u0000 zero", "x" * 100_000]
+    features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "url": tfds.features.Text()})
+    raw = [features.serialize_example(features.encode_example({"text": text, "url": "http"})) for text in texts]
+    path = writers.tfrecord(tmp_path / "a.tfrecord", raw)
+    assert read("tfrecord", path) == [features.deserialize_example_np(r)["text"].decode() for r in raw] == texts

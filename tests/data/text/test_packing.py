@@ -1,0 +1,214 @@
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.text import packing
+from gmlp_flax.data.text.packing import Order, Packing, train_batches
+from gmlp_flax.data.text.prepare import prepare
+from gmlp_flax.errors import DataError
+from tests.data.text.preparing import TEXTS, corpus, stream, tokenizer
+
+
+class Made:
+    """The part of Prepared that packing uses: ids and lengths, here in memory, in shards."""
+
+    def __init__(self, shards):
+        self.tokenizer, self.dtype = tokenizer(), np.dtype(np.uint16)
+        sep = self.tokenizer.sep_id
+        self.shards = [[np.array([*ids, sep], np.uint16) for ids in documents] for documents in shards]
+        self.ids = np.array([token for documents in self.shards for ids in documents for token in ids], np.uint16)
+        self.tokens = len(self.ids)
+        self.offsets = np.cumsum([0, *(sum(map(len, documents)) for documents in self.shards)])
+
+    def read(self, start, stop):
+        assert 0 <= start <= stop <= self.tokens
+        return self.ids[start:stop]
+
+    def lengths(self, shard):
+        return np.array([len(ids) for ids in self.shards[shard]], np.uint32)
+
+
+# Ids above the special ones. Documents and shards may be empty.
+SHARDS = st.lists(st.lists(st.lists(st.integers(5, 99), max_size=30), max_size=6), min_size=1, max_size=5)
+
+
+def expected_windows(made, length, how):
+    """The plain way: cut each stream, pad each piece."""
+    room, special = length - 2, made.tokenizer
+    streams = [made.ids.tolist()] if how == "concatenated" else [ids[:-1].tolist() for s in made.shards for ids in s]
+    for ids in streams:
+        for start in range(0, len(ids), room):
+            window = [special.cls_id, *ids[start : start + room], special.sep_id]
+            yield window + [special.pad_id] * (length - len(window))
+
+
+@settings(deadline=None)
+@given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.sampled_from(["concatenated", "documents"]))
+def test_windows_are_the_corpus(shards, length, group_tokens, how):
+    made = Made(shards)
+    expected = list(expected_windows(made, length, how))
+    if not expected or (how == "concatenated" and made.tokens < length - 2):
+        with pytest.raises(DataError, match=f"has {made.tokens} tokens, a sequence of length {length} needs"):
+            Packing(made, length, how)
+        return
+    windows = Packing(made, length, how)
+    windows.group = max(1, group_tokens // length)
+    items = [windows[index] for index in range(len(windows))]
+    assert [item["tokens"].tolist() for item in items] == expected
+    assert [int(item["index"]) for item in items] == list(range(len(expected)))
+    assert {item["tokens"].dtype.name for item in items} == {"int32"}
+    # No token is lost or doubled: the inside of the windows, in order, is the corpus.
+    inside = [token for row in expected for token in row[1 : 1 + sum(token >= 5 for token in row)]]
+    if how == "documents":
+        assert inside == [token for token in made.ids.tolist() if token >= 5]
+    else:
+        ends = [length - 1] * (len(expected) - 1) + [1 + made.tokens - (length - 2) * (len(expected) - 1)]
+        rebuilt = [token for row, end in zip(expected, ends, strict=True) for token in row[1:end]]
+        assert rebuilt == made.ids.tolist()
+
+
+@settings(deadline=None)
+@given(SHARDS, st.integers(3, 12), st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**40), st.data())
+def test_each_window_once_an_epoch(shards, length, group_tokens, pool_tokens, seed, data):
+    made = Made([*shards, [[7] * 40]])
+    how = data.draw(st.sampled_from(["concatenated", "documents"]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "GROUP_TOKENS", group_tokens)
+        patch.setattr(packing, "POOL_TOKENS", pool_tokens)
+        windows = Packing(made, length, how)
+        order, again = Order(windows, seed), Order(windows, seed)
+    count, expected = len(windows), list(expected_windows(made, length, how))
+    batch_size = data.draw(st.integers(1, 2 * count))
+    steps = -(-3 * count // batch_size)
+    batches = [order.batch(step, batch_size) for step in range(steps)]
+    index = np.concatenate([batch["index"] for batch in batches])
+    tokens = np.concatenate([batch["tokens"] for batch in batches])
+    assert index.dtype == np.int32 and tokens.dtype == np.int32 and tokens.shape == (steps * batch_size, length)
+    for epoch in range(3):
+        assert sorted(index[epoch * count : (epoch + 1) * count]) == list(range(count))
+    assert tokens.tolist() == [expected[number] for number in index]
+    # Hosts share each batch; any step is found at once, also in a copy.
+    step = data.draw(st.integers(0, steps - 1))
+    hosts = data.draw(st.sampled_from([hosts for hosts in range(1, batch_size + 1) if batch_size % hosts == 0]))
+    parts = [again.batch(step, batch_size, host, hosts) for host in range(hosts)]
+    for name, values in batches[step].items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+
+
+def test_pools_are_of_equal_size_and_mix_groups():
+    made = Made([[[5 + i % 90] * 7 for i in range(1000)]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "GROUP_TOKENS", 20)
+        patch.setattr(packing, "POOL_TOKENS", 1000)
+        order = Order(Packing(made, 10, "documents"), 3)
+    assert order.packing.group == 2 and len(order.packing) == 1000
+    _, ends = order._epochs(0)
+    assert ends.tolist() == list(range(100, 1001, 100))
+    index = order.batch(0, 1000)["index"]
+    first = set(index[:100].tolist())
+    assert {number ^ 1 for number in first} == first  # whole groups of two
+    neighbours = np.abs(np.diff(index[:100]))
+    assert 0 < (neighbours == 1).sum() < 20 and max(first) - min(first) > 800
+    others = [order.batch(1, 1000)["index"], Order(order.packing, 4).batch(0, 1000)["index"]]
+    assert all((other != index).mean() > 0.9 for other in others)
+
+
+def test_a_corpus_of_one_pool_is_shuffled_as_a_whole():
+    made = Made([[[5 + i % 90] * 7 for i in range(1000)]])
+    order = Order(Packing(made, 9, "documents"), 0)
+    index = np.stack([Order(order.packing, seed).batch(0, 1000)["index"] for seed in range(30)])
+    # A window may be anywhere: on average, the first and last hundred are in the middle.
+    for numbers in (range(100), range(900, 1000)):
+        places = np.concatenate([np.flatnonzero(np.isin(row, numbers)) for row in index])
+        assert abs(places.mean() - 499.5) < 6 * 1000 / np.sqrt(12 * len(places))
+
+
+def test_pools_are_read_once_and_few_are_kept(monkeypatch):
+    made = Made([[[5] * 50] * 40])
+    monkeypatch.setattr(packing, "GROUP_TOKENS", 50)
+    monkeypatch.setattr(packing, "POOL_TOKENS", 250)
+    order = Order(Packing(made, 10), 0)
+    reads, windows = [], order.packing.windows
+    monkeypatch.setattr(order.packing, "windows", lambda *ends: reads.append(ends) or windows(*ends))
+    count = len(order.packing)
+    found, lock = {}, threading.Lock()
+
+    def take(first):
+        for step in range(first, count // 5, 2):
+            batch = order.batch(step, 5)
+            with lock:
+                found[step] = batch["index"].tolist()
+
+    threads = [threading.Thread(target=take, args=(first,)) for first in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(number for numbers in found.values() for number in numbers) == list(range(count))
+    assert len(order._pools._results) <= 2
+    single = Order(order.packing, 0)
+    reads.clear()
+    for step in range(count // 5):
+        assert single.batch(step, 5)["index"].tolist() == found[step]
+    assert len(reads) == len(set(reads)) == single._bounds[-1] == 51
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    return prepare(corpus(3), tokenizer(), folder, shard_bytes=1, workers=1)
+
+
+@pytest.mark.parametrize("how", ["concatenated", "documents"])
+def test_of_files(files, how):
+    expected = list(expected_windows(Made([[tokenizer().encode(text) for text in TEXTS]]), 16, how))
+    windows = Packing(files, 16, how)
+    assert [windows[i]["tokens"].tolist() for i in range(len(windows))] == expected
+    assert len(pickle.dumps((windows, Order(windows, 0)))) < 1000
+    assert pickle.loads(pickle.dumps(windows))[5]["tokens"].tolist() == expected[5]
+    assert repr(windows).startswith("Packing(Prepared('") and repr(windows).endswith(f", length=16, how={how!r})")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_train_batches(files, workers):
+    windows = Packing(files, 16)
+    order = Order(windows, 5)
+    for start, host in ((0, 0), (70, 1)):
+        options = {"seed": 5, "start": start, "batch_size": 6, "host": host, "hosts": 2, "workers": workers}
+        with train_batches(windows, **options) as batches:
+            for step in range(start, start + 5):
+                batch, expected = next(batches), order.batch(step, 6, host, 2)
+                assert {name: value.tolist() for name, value in batch.items()} == {
+                    name: value.tolist() for name, value in expected.items()
+                }
+                del batch
+
+
+def test_evaluation_batches(files):
+    windows = Packing(files, 16)
+    with pipeline.evaluation_batches(windows, batch_size=7) as batches:
+        every = list(batches)
+    tokens, weight = (np.concatenate([batch[name] for batch in every]) for name in ("tokens", "weight"))
+    inside = tokens[weight > 0][:, 1:-1].ravel().tolist()
+    assert inside[: files.tokens] == stream(TEXTS) and int(weight.sum()) == len(windows)
+
+
+def test_errors(files):
+    for length in (0, 2):
+        with pytest.raises(DataError, match=f"length={length} leaves no room"):
+            Packing(files, length)
+    with pytest.raises(DataError, match="packing 'pairs'; expected one of 'concatenated', 'documents'"):
+        Packing(files, 16, "pairs")
+    too_long = files.tokens + 3
+    with pytest.raises(DataError, match=f"has {files.tokens} tokens, .* lower the length to {files.tokens + 2}"):
+        Packing(files, too_long)
+    windows = Packing(files, 16)
+    with pytest.raises(IndexError, match=f"window {len(windows)} of {len(windows)}"):
+        windows[len(windows)]
+    with pytest.raises(DataError, match="batch_size=3 counts examples over all hosts"):
+        train_batches(windows, seed=0, start=0, batch_size=3, hosts=2)

@@ -1,0 +1,129 @@
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.text import prepared
+from gmlp_flax.data.text.prepare import prepare
+from gmlp_flax.data.text.prepared import Prepared, ids_dtype, is_prepared, write_shard
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+from tests.data.text.preparing import TEXTS, corpus, stream, tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A corpus of three shards, in small blocks."""
+    monkeypatch.setattr(prepared, "BLOCK", 64)
+    prepare(corpus(3), tokenizer(), tmp_path / "p", shard_bytes=1, workers=1)
+    return tmp_path / "p"
+
+
+def test_stream_and_totals(folder):
+    made, expected = Prepared(folder), stream(TEXTS)
+    assert is_prepared(folder) and not is_prepared(folder.parent)
+    assert (made.tokens, made.documents, made.skipped) == (len(expected), len(TEXTS), 0)
+    assert made.tokenizer == tokenizer() and made.dtype == np.uint16
+    assert made.read(0, made.tokens).tolist() == expected
+    assert made.offsets.tolist() == [0, *(len(stream(TEXTS[: 40 * i])) for i in (1, 2, 3))]
+    lengths = np.concatenate([made.lengths(shard) for shard in range(3)])
+    assert lengths.dtype == np.uint32 and lengths.tolist() == [len(stream([text])) for text in TEXTS]
+
+
+def test_any_range(folder):
+    made, expected = Prepared(folder), stream(TEXTS)
+    places = sorted({0, 1, 63, 64, 65, 128, *made.offsets.tolist(), *(made.offsets[1:-1] + 1).tolist()})
+    for start in places:
+        for stop in (place for place in places if place >= start):
+            assert made.read(start, stop).tolist() == expected[start:stop]
+    with pytest.raises(IndexError, match=f"ids 5 to {len(expected) + 1} of {len(expected)}"):
+        made.read(5, len(expected) + 1)
+
+
+def test_pickled_as_a_name(folder):
+    made = Prepared(folder)
+    made.read(0, made.tokens)
+    assert len(pickle.dumps(made)) < 500
+    assert pickle.loads(pickle.dumps(made)).read(10, 20).tolist() == made.read(10, 20).tolist()
+
+
+def test_large_vocabularies(tmp_path):
+    assert [ids_dtype(size).str for size in (2**16, 2**16 + 1)] == ["<u2", "<u4"]
+    files = prepared.shard_files(tmp_path, 0, 1)
+    result = write_shard(*files, [(np.array([70_000, 1], np.int32), [2])], ids_dtype(2**17))
+    assert (result["tokens"], result["documents"]) == (2, 1)
+    assert np.array([70_000, 1], "<u4").tobytes() in files[0].read_bytes()
+
+
+def test_empty_shard(tmp_path):
+    result = write_shard(*prepared.shard_files(tmp_path, 0, 1), [], ids_dtype(9))
+    assert (result["tokens"], result["documents"]) == (0, 0)
+
+
+def test_unwritable(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"cannot write '.*ids-00000-of-00001.array_record' .*; give a folder that can"):
+        write_shard(*prepared.shard_files(tmp_path / "file", 0, 1), [], ids_dtype(9))
+
+
+def test_an_error_leaves_no_file(tmp_path):
+    def broken():
+        yield np.zeros(70_000, np.int32), [70_000]
+        raise RuntimeError("not the writer's")
+
+    with pytest.raises(RuntimeError, match="not the writer's"):
+        write_shard(*prepared.shard_files(tmp_path, 0, 1), broken(), ids_dtype(9))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["ids", "lengths"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "missing from a prepared corpus .*; copy or prepare it again"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), r"\d+ bytes where \d+ were written; copy or prepare"),
+    ],
+)
+def test_missing_or_truncated_shard(folder, kind, damage, message):
+    (path,) = folder.glob(f"{kind}-00001-of-*")
+    damage(path)
+    with pytest.raises(DataError, match=f"{re.escape(str(path))}: {message}"):
+        Prepared(folder)
+
+
+@pytest.mark.parametrize("kind", ["ids", "lengths"])
+def test_changed_byte(folder, kind):
+    (path,) = folder.glob(f"{kind}-00001-of-*")
+    data = bytearray(path.read_bytes())
+    place = data.index(np.array(stream(TEXTS[40:41])[:8], "<u2").tobytes()) if kind == "ids" else len(data) - 4
+    data[place] ^= 1
+    path.write_bytes(data)
+    made = Prepared(folder)
+    with pytest.raises(DataError, match=f"{re.escape(str(path))}: damaged"):
+        made.read(0, made.tokens) if kind == "ids" else made.lengths(1)
+
+
+def test_another_tokenizer_or_index(folder, tmp_path):
+    with pytest.raises(DataError, match=r"no prepared corpus in .* \(index.json: No such file or directory\); make it"):
+        Prepared(tmp_path)
+    Tokenizer.train(TEXTS, 310).save(folder / prepared.TOKENIZER)
+    with pytest.raises(DataError, match="tokenizer.model is not the one that made the ids"):
+        Prepared(folder)
+    index = json.loads((folder / prepared.INDEX).read_text())
+    (folder / prepared.INDEX).write_text(json.dumps(index | {"format": 9}))
+    with pytest.raises(DataError, match="index.json: format 9, expected 1; prepare the corpus again"):
+        Prepared(folder)
+    for damage in ("{", "[]", "{}"):
+        (folder / prepared.INDEX).write_text(damage)
+        with pytest.raises(DataError, match="index.json: damaged"):
+            Prepared(folder)
+
+
+def test_readers_are_few(folder, monkeypatch):
+    monkeypatch.setattr(prepared, "_OPEN_READERS", 1)
+    made = Prepared(folder)
+    for _ in range(2):
+        assert made.read(0, made.tokens).tolist() == stream(TEXTS)
+    assert len(made._readers._results) == 1

@@ -1,0 +1,89 @@
+import pickle
+import sys
+
+import pytest
+
+from gmlp_flax.data.text import word_piece
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+
+PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "is", ".", "old", "b"]
+
+
+def vocabulary(pieces) -> bytes:
+    return ("\n".join(pieces) + "\n").encode()
+
+
+@pytest.fixture
+def tokenizer():
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    return Tokenizer(vocabulary(PIECES))
+
+
+def test_uncased(tokenizer):
+    assert tokenizer.vocab_size == 13 and tokenizer.special_ids == (0, 2, 3, 4, 5)
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 2, 3)
+    assert (tokenizer.sep_id, tokenizer.mask_id) == (4, 5)
+    assert tokenizer.encode("The Cafés is\n\told.") == [6, 7, 8, 9, 11, 10]
+    assert tokenizer.encode("the zebra [SEP]") == [6, 2, 2, 2, 2]
+    assert tokenizer.decode([3, 6, 7, 8, 9, 11, 10, 4, 0]) == "the cafes is old."
+    assert [tokenizer.piece(i) for i in (6, 8, 5)] == [" the", "s", "[MASK]"]
+    assert pickle.loads(pickle.dumps(tokenizer)) == tokenizer
+
+
+def test_offsets(tokenizer):
+    text = "The  Cafe\u0301s\u00ad is\n😀old \ud800."
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text) and (ids.dtype, spans.dtype) == ("int32", "int32")
+    found = [text[start:stop] for start, stop in spans]
+    assert found[:2] == ["The", "Cafe"] and found[2][-1:] == "s" and found[3:] == ["is", "😀old", "\ud800", "."]
+    assert tokenizer.encode_with_offsets(" ")[1].shape == (0, 2)
+
+
+def test_cased():
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    tokenizer = Tokenizer(vocabulary([*PIECES, "The", "café"]))
+    assert tokenizer.encode("The the café Old") == [13, 6, 14, 2]
+
+
+def test_lone_surrogates_are_question_marks(tokenizer):
+    assert tokenizer.encode("the \ud800") == tokenizer.encode("the ?") == [6, 2]
+
+
+def test_masks_and_batches(tokenizer):
+    assert tokenizer.encode_masked("The [MASK] is [MASK][MASK].") == [6, 5, 9, 5, 5, 10]
+    texts = ["The cafe.", "", "is"] * 20
+    for threads in (1, 2):
+        batch = tokenizer.encode_batch(texts, threads)
+        assert [ids.tolist() for ids in batch] == [tokenizer.encode(text) for text in texts]
+        assert {ids.dtype.name for ids in batch} == {"int32"}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([piece for piece in PIECES if piece != "[MASK]"], r"v.txt: .* of 12 pieces none is \[MASK\]; give BERT's"),
+        ([*PIECES, "is"], "v.txt: the piece 'is' occurs twice"),
+    ],
+)
+def test_damaged(tmp_path, pieces, message):
+    (tmp_path / "v.txt").write_bytes(vocabulary(pieces))
+    with pytest.raises(DataError, match=message):
+        Tokenizer.load(tmp_path / "v.txt")
+
+
+def test_missing_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    word_piece._library.cache_clear()
+    with pytest.raises(DataError, match=r"needs the tokenizers library; run: pip install 'gmlp_flax\[wordpiece\]'"):
+        Tokenizer(vocabulary(PIECES))
+
+
+def test_bert(shared_data):
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    tokenizer = Tokenizer.load(shared_data("tokenizers/bert_uncased_vocab.txt"))
+    assert tokenizer.vocab_size == 30_522 and tokenizer.special_ids == (0, 100, 101, 102, 103)
+    # As in the README of BERT: "John Johanson's house" -> john johan ##son ' s house.
+    ids = tokenizer.encode("John Johanson's house")
+    assert [tokenizer.piece(i) for i in ids] == [" john", " johan", "son", " '", " s", " house"]
+    assert tokenizer.decode(tokenizer.encode("Hello, world!")) == "hello, world!"

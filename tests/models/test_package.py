@@ -1,0 +1,19 @@
+"""The models as a package of their own."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import importlib, pkgutil, sys
+import flax.nnx, jax, numpy
+before = {name.partition(".")[0] for name in sys.modules}
+import gmlp_flax.models
+for module in pkgutil.walk_packages(gmlp_flax.models.__path__, "gmlp_flax.models."):
+    importlib.import_module(module.name)
+print(*sorted({name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)))
+"""
+
+
+def test_models_need_jax_flax_and_numpy_alone():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["gmlp_flax"]

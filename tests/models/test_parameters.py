@@ -1,0 +1,42 @@
+"""What parameters say of themselves, read off whole models."""
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.parameters import Facts, facts, parameter
+from gmlp_flax.models.text import MaskedLM
+
+
+def test_a_plain_parameter_stays_whole_and_is_decayed():
+    class Module(nnx.Module):
+        def __init__(self):
+            self.plain = nnx.Param(jnp.zeros(3))
+            self.ours = parameter(jnp.zeros((2, 3)), sharding=("fsdp", None), decayed=False)
+
+    assert facts(Module()) == {"plain": Facts(), "ours": Facts(("fsdp", None), False)}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_stacked_blocks_keep_the_facts(block):
+    """Vectors are not decayed, matrices over channels are cut by fsdp, and facts have no axis for the layers."""
+    spec = BLOCKS[block].spec(length=6, layers=3, d_model=8, d_ffn=16)
+    module = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
+    found = facts(module)
+    shapes = {"/".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))}
+    assert found.keys() == shapes.keys()
+    for path, each in found.items():
+        own = shapes[path].get_value().shape[1:] if path.startswith("blocks/") else shapes[path].get_value().shape
+        assert len(each.sharding) <= len(own), path
+        if path.endswith("kernel"):
+            assert "fsdp" in each.sharding and each.decayed, path
+        assert each.decayed == (path.rpartition("/")[2] in ("kernel", "weight", "taps")), path
+
+
+def test_a_language_models_embedding_is_cut_and_decayed():
+    spec = BLOCKS["gmlp"].spec(length=6, layers=1, d_model=8, d_ffn=16, positions="absolute")
+    found = facts(nnx.eval_shape(lambda: MaskedLM(spec, 32, nnx.Rngs(0))))
+    assert found["embedding"] == Facts(("tensor", "fsdp")) and found["bias"] == Facts(("tensor",), False)
+    assert not found["positions/table"].decayed

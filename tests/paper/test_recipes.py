@@ -1,0 +1,56 @@
+"""Names of published models to config files that build them; what smaller scales have in common."""
+
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models import blocks
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import PUBLISHED
+
+
+@pytest.mark.parametrize(
+    ("model", "scale", "path"),
+    [
+        ("sgu", "paper", "configs/c4_ablation.py:sgu"),
+        ("sgu", "cpu", "configs/c4_ablation.py:sgu,scale=small"),
+        (recipes.longer("gmlp_36", 4), "paper", "configs/c4_ablation.py:gmlp_36,data=4"),
+        (recipes.longer("gmlp_36", 4), "gpu", "configs/c4_ablation.py:gmlp_36,data=4,scale=gpu"),
+        ("gmlp_base", "gpu", "configs/c4_bert.py:gmlp_base,scale=gpu"),
+        ("gmlp_s", "paper", "configs/imagenet.py:gmlp_s"),
+        ("gmlp_s", "cpu", "configs/cifar10.py:gmlp,scale=small"),
+    ],
+)
+def test_where_a_published_model_is_trained(model, scale, path):
+    assert recipes.published(model, scale) == path
+    file, _, arg = path.partition(":")
+    trained = gmlp_config.from_file(file, arg)
+    gmlp_config.validate(trained)
+    published = PUBLISHED[model.partition(",")[0]].spec
+    assert trained.model.block == blocks.name_of(published.block)
+    assert (trained.model.layers == published.layers) == (scale == "paper")
+
+
+@pytest.mark.parametrize(("scale", "config"), [
+    ("paper", "configs/finetune_glue.py:sst2"), ("gpu", "configs/finetune_glue.py:sst2,scale=gpu"),
+    ("cpu", "configs/finetune_glue.py:sst2,scale=small"),
+])
+def test_a_finetuning_has_the_scale_of_its_pretraining(scale, config):
+    assert recipes.finetuning("sst2", scale) == config
+    gmlp_config.validate(gmlp_config.from_file(*config.split(":")))
+
+
+@pytest.mark.parametrize("name", [recipes.published, recipes.finetuning])
+def test_a_scale_that_there_is_not(name):
+    model = "sgu" if name is recipes.published else "sst2"
+    with pytest.raises(ConfigError, match="there is no scale 'tpu': expected one of cpu, gpu, paper"):
+        name(model, "tpu")
+
+
+@pytest.mark.parametrize("tokens", [128, 512])
+def test_small_language_models_see_the_same_tokens_a_step(tokens):
+    config = gmlp_config.default()
+    recipes.small_language(config, "small", 3e-3, tokens, {"layers": 2})
+    assert config.batch_size * tokens == 2048 and config.eval.examples * tokens == 2048 * 128
+    assert config.masking.max_predictions == -(-15 * tokens // 100)
+    assert (config.model.layers, config.model.length, config.optimizer.learning_rate) == (2, tokens, 3e-3)

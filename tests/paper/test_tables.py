@@ -1,0 +1,100 @@
+"""The paper's tables as sweeps: configs/sweeps/paper.py."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES
+from gmlp_flax.sweeps import points
+
+# Argument -> points. Folders of runs are named by their points, so a change here would lose what users have trained.
+GOLDEN = json.loads((Path(__file__).parent / "sweep_points.json").read_text())
+TRAINED = [name for name, table in TABLES.items() if table.trained]
+
+
+@pytest.fixture(scope="module")
+def get_sweep():
+    return runpy.run_path("configs/sweeps/paper.py")["get_sweep"]
+
+
+@pytest.mark.parametrize("argument", GOLDEN)
+def test_points_are_those_of_the_first_sweeps(get_sweep, argument):
+    assert list(get_sweep(argument)) == GOLDEN[argument]
+    assert [list(point) for point in get_sweep(argument)] == [list(point) for point in GOLDEN[argument]]
+    assert len({points.name(point) for point in GOLDEN[argument]}) == len(GOLDEN[argument])
+
+
+def test_every_trained_table_has_a_sweep(get_sweep):
+    assert {argument.partition(",")[0] for argument in GOLDEN} | {"figure5"} == set(TRAINED)
+    assert get_sweep("table3") == get_sweep("table3,scale=cpu")
+    assert get_sweep("figure5,scale=paper") == get_sweep("table4,scale=paper")
+
+
+@pytest.mark.parametrize(("argument", "message"), [
+    ("table1", "'table1'; did you mean"), ("", "expected one of table3, table4"),
+    ("table3,scale=tpu", "scale is one of cpu, gpu, paper"),
+])
+def test_arguments_that_name_no_sweep(get_sweep, argument, message):
+    with pytest.raises(ConfigError, match=message):
+        get_sweep(argument)
+
+
+def identity(config):
+    """What tells rows apart."""
+    return json.dumps(config.model.to_dict(), default=str), config.steps
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_trained_is_what_a_report_looks_for(name):
+    table = TABLES[name]
+    assert set(table.tasks) <= set(recipes.FINETUNED)
+    for scale in recipes.SCALES:
+        found = table.configs(scale)
+        for config in found.values():
+            config_lib.validate(config)
+        identities = {identity(config) for config in found.values()}
+        assert len(identities) == len(found), "two rows are one model, trained alike"
+        for point in table.points(scale):
+            config = config_lib.open_config(point["config"])
+            config.update_from_flattened_dict({key: value for key, value in point.items() if key != "config"})
+            assert identity(config) in identities, point
+
+
+def test_rows_are_published_models():
+    for table in TABLES.values():
+        assert {row.partition(",")[0] for row in table.rows} <= set(PUBLISHED)
+        for rows in (*table.series.values(), *table.longer.values(), *table.trained.values()):
+            assert set(rows) <= set(table.rows)
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
+def test_rows_of_a_table_are_those_that_the_paper_lists(name):
+    listed = {row for row, model in PUBLISHED.items() if model.source == f"Table {name[-1]}"}
+    assert listed - {"gmlp_ti", "gmlp_s", "gmlp_b"} <= set(TABLES[name].rows)
+    assert len(set(TABLES[name].rows)) == len(TABLES[name].rows)
+
+
+def test_the_deepest_models_are_trained_at_the_papers_scale_alone():
+    trained = TABLES["table4"].trained
+    assert set(trained["paper"]) - set(trained["cpu"]) == {"gmlp_144", "transformer_48"}
+    assert trained["gpu"] == trained["cpu"] and set(trained["paper"]) == set(TABLES["table4"].rows)
+
+
+def test_seeds_of_finetuning():
+    assert FINETUNING_SEEDS == {"cpu": (0, 1), "gpu": (0, 1, 2), "paper": (0, 1, 2, 3, 4)}
+
+
+def test_a_scale_without_a_row():
+    """amlp_36 has a small config; the deepest models too, but a row that a scale lacks is left out."""
+    with pytest.raises(ConfigError, match="there is no scale 'tpu'"):
+        TABLES["table4"].config("gmlp_18", "tpu")
+    with pytest.raises(ConfigError, match="amlp_36_128 has no scale=small"):
+        TABLES["table4"].config("amlp_36_128", "cpu")

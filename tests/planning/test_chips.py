@@ -1,0 +1,37 @@
+"""Topologies, parsed and refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.planning import chips
+
+
+@pytest.mark.parametrize(("topology", "kind", "count"), [
+    ("v5e:16x16", "v5e", 256), ("v4:2x2x2", "v4", 8), ("gpu:h100x8", "gpu:h100", 8), ("gpu:a100-40gbx1", "gpu:a100-40gb", 1),
+])
+def test_a_topology_is_a_kind_and_a_number(topology, kind, count):
+    assert chips.parse(topology) == (kind, chips.CHIPS[kind], count)
+
+
+@pytest.mark.parametrize("topology", ["v9:2x2", "v5e", "v5e:", "v5e:0x2", "v5e:2xtwo", "gpu:h100", "gpu:k80x8", "h100x8", ""])
+def test_what_is_no_topology_is_one_line_with_those_that_are(topology):
+    with pytest.raises(RunError, match="there is no topology") as error:
+        chips.parse(topology)
+    message = str(error.value)
+    assert "\n" not in message and "v5e:2x2, 2x4" in message and "gpu:h100xN" in message
+
+
+def test_larger_slices_of_the_same_kind():
+    assert chips.larger("v5e", 64) == ["v5e:8x16", "v5e:16x16"]
+    assert chips.larger("v5p", 4096) == []
+
+
+@pytest.mark.parametrize("kind", chips.CHIPS)
+def test_slices_are_written_smallest_first_and_figures_are_those_of_one_chip(kind):
+    chip = chips.CHIPS[kind]
+    counts = [chips.parse(f"{kind}:{shape}")[2] for shape in chip.slices]
+    assert counts == sorted(counts) and bool(counts) != bool(chip.node)
+    assert 1e10 < chip.hbm_bytes < 1e12 and 1e11 < chip.hbm_bandwidth < 1e13
+    assert 1e13 < chip.flops < 1e16 and chip.link < chip.hbm_bandwidth

@@ -1,0 +1,155 @@
+"""Training steps compiled from shapes alone, for this machine and for TPU slices that do not exist here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from gmlp_flax import config, tasks
+from gmlp_flax.errors import RunError
+from gmlp_flax.paper.published import VOCAB_SIZE
+from gmlp_flax.planning import dry_run
+from gmlp_flax.training.partition import Partition
+
+pytestmark = pytest.mark.usefixtures("optimised")
+
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+
+def text_config(name: str):
+    """The config of a text model of Table 5 at a batch of 2."""
+    options = config.from_file("configs/c4_bert.py", name)
+    options.batch_size = 2
+    return options
+
+
+@pytest.mark.smoke
+def test_xlarge_lowers_and_compiles_here():
+    compiled = dry_run.lower(text_config("gmlp_xlarge"), Partition.make()).compile()
+    # The arguments are weights and two moments, 12 bytes per parameter, and a batch; no gradients.
+    assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(12 * 940_614_768, rel=1e-3)
+
+
+def array_shapes(program: str) -> set[tuple[int, ...]]:
+    """The shapes of all arrays in the text of a compiled program, of any type, in tuples and fusions too."""
+    without_names = re.sub(r'"[^"]*"', "", program)
+    return {tuple(map(int, dims.split(","))) for dims in re.findall(r"\b[a-z]\w*\[(\d[\d,]*)\]", without_names)}
+
+
+def logits(program: str, batch: int, positions: int, vocabulary: int = VOCAB_SIZE) -> list[tuple[int, ...]]:
+    """Arrays with as many elements as the logits at some positions, for any merging and order of their axes."""
+    return [shape for shape in array_shapes(program) if math.prod(shape) == batch * positions * vocabulary]
+
+
+def test_shapes_in_a_program():
+    program = """
+  %fused (p: bf16[2,512,96]) -> (f32[1024,50]{1,0}, s32[]) {
+  ROOT %t = (f8e4m3fn[3,4]{1,0:T(8,128)}, pred[7]{0}) tuple(f32[] %a, u8[5,1]{1,0} %b), metadata={op_name="x[12,13]y"}
+"""
+    assert array_shapes(program) == {(2, 512, 96), (1024, 50), (3, 4), (7,), (5, 1)}
+    assert logits(program, 2, 512, 96) == [(2, 512, 96)] and logits(program, 2, 512, 50) == [(1024, 50)]
+    assert not logits(program, 2, 512, 51)
+
+
+def test_logits_exist_at_masked_positions_alone():
+    """The compiled program has arrays of the logits at 77 positions of 2 sequences, and none at all 512."""
+    options = text_config("amlp_base")
+    program = dry_run.lower(options, Partition.make()).compile().as_text()
+    batch, length, positions = options.batch_size, options.model.length, options.masking.max_predictions
+    assert (batch, length, positions, options.model.vocab_size) == (2, 512, 77, 32_000)
+    assert logits(program, batch, positions) and not logits(program, batch, length)
+    # The embedding table is the largest array with a vocabulary axis.
+    sizes = [math.prod(shape) for shape in array_shapes(program) if VOCAB_SIZE in shape]
+    assert max(sizes) == VOCAB_SIZE * options.model.d_model < batch * length * VOCAB_SIZE
+
+
+def test_logits_at_all_positions_would_be_found():
+    """The same program of one narrow layer, told to predict every token."""
+    options = text_config("amlp_base")
+    options.model.update(layers=1, d_model=32, d_ffn=64)
+    options.masking.max_predictions = options.model.length
+    program = dry_run.lower(options, Partition.make()).compile().as_text()
+    found = logits(program, options.batch_size, options.model.length)
+    assert any(shape in found for shape in [(2, 512, VOCAB_SIZE), (1024, VOCAB_SIZE)])
+
+
+def test_unknown_topology_is_one_line(monkeypatch):
+    def refuse(**_):
+        raise RuntimeError("no such slice\nand a page of text")
+
+    monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
+    with pytest.raises(RunError, match=r"cannot describe the TPU topology 'v9:1x1' \(no such slice\): pip install"):
+        dry_run.tpu_devices("v9:1x1")
+
+
+def printed(program: str) -> str:
+    """The last line that a Python program prints: it runs in a process of its own, because libtpu ends some processes."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "name", "topology", "limit_gb"),
+    [("own_images", "gmlp_s", "v5e:4x4", 8.5), ("imagenet", "gmlp_b", "v5e:4x8", 9.0)],
+)
+def test_tpu_memory_and_products(file, name, topology, limit_gb):
+    """The paper's batch of 4096 in bfloat16 on 16 and 32 chips, once with mixup and CutMix. No product is computed twice."""
+    program = f"""
+import json, re
+from gmlp_flax import config
+from gmlp_flax.planning import dry_run
+from gmlp_flax.training.partition import Partition
+options = config.from_file("configs/{file}.py", {name!r})
+options.batch_size = 4096
+compiled = dry_run.lower(options, Partition.make(None, dry_run.tpu_devices({topology!r}))).compile()
+products = len(re.findall(r"= \\S+ (?:dot|convolution)\\(", compiled.as_text()))
+print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
+"""
+    temporary, products = json.loads(printed(program))
+    assert temporary <= limit_gb * 1e9
+    # A block has 4 products, each once forward and twice backward; the stem 1 and 1, the head 1 and 2.
+    assert products == 12 + 2 + 3
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "limit_gb"), [("gmlp_xlarge", 42.0)])
+def test_tpu_memory_of_text_models(name, limit_gb):
+    """A model of Table 5 at the paper's batch of 256, on 8 chips of 95 GB, data parallel."""
+    program = f"""
+from gmlp_flax import config
+from gmlp_flax.planning import dry_run
+from gmlp_flax.training.partition import Partition
+options = config.from_file("configs/c4_bert.py", {name!r})
+assert (options.batch_size, options.model.length, options.model.remat) == (256, 512, "matmuls")
+partition = Partition.make(None, dry_run.tpu_devices("v5p:2x2x2"))
+assert partition.mesh.size == 8
+print(dry_run.lower(options, partition).compile().memory_analysis().temp_size_in_bytes)
+"""
+    temporary = int(printed(program))
+    assert 0.8 * limit_gb * 1e9 <= temporary <= limit_gb * 1e9  # far less would mean another program
+
+
+def test_batches_have_the_shapes_of_the_task():
+    partition = Partition.make()
+    text = dry_run.batch_shapes(text_config("gmlp_base"), partition)
+    assert {name: leaf.shape for name, leaf in text.items()} == {"tokens": (2, 512), "index": (2,)}
+    options = config.from_file("configs/own_images.py", "gmlp_ti")
+    images = dry_run.batch_shapes(options, partition)
+    assert images["image"].shape == (1024, 224, 224, 3) and images["image"].dtype == "uint8"
+    assert jax.tree.leaves(tasks.find(options.task).without_data(options).shapes())

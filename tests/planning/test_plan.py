@@ -1,0 +1,205 @@
+"""Plans: the estimate, what it costs, what cannot be planned, and what to try if a run does not fit."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import types
+
+import jax
+import pytest
+
+from gmlp_flax import config
+from gmlp_flax.errors import RunError
+from gmlp_flax.planning import chips, dry_run, plan, workload
+from gmlp_flax.training.partition import Partition
+
+
+def small(**keys):
+    """The embedded text's config, narrow."""
+    options = config.from_file("configs/quickstart_text.py")
+    options.model.update(layers=2, length=64, d_model=32, d_ffn=128, vocab_size=500)
+    options.batch_size, options.steps = 64, 1000
+    options.update_from_flattened_dict(keys)
+    return options
+
+
+def fake_slice(monkeypatch, compiled):
+    """Replaces a slice by four devices of this machine, and the compiler's result or error by `compiled`."""
+
+    def lower(*_):
+        def compile():
+            if isinstance(compiled, Exception):
+                raise compiled
+            return compiled
+
+        return types.SimpleNamespace(compile=compile)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(dry_run, "tpu_devices", lambda _: [])
+    make = Partition.make
+    monkeypatch.setattr(
+        Partition, "make", lambda sizes=None, devices=None: make(sizes, devices) if devices else Partition.abstract({}, 4)
+    )
+    monkeypatch.setattr(dry_run, "lower", lower)
+
+
+def program(text):
+    """A compiler's result: 100 bytes of arguments, 200 of temporaries, 290 at the peak."""
+    sizes = types.SimpleNamespace(argument_size_in_bytes=100, temp_size_in_bytes=200, peak_memory_in_bytes=290)
+
+    def as_text():
+        if isinstance(text, Exception):
+            raise text
+        return text
+
+    return types.SimpleNamespace(memory_analysis=lambda: sizes, as_text=as_text)
+
+
+def test_the_estimate_of_a_gpu():
+    options, work = small(), workload.of(small())
+    found = plan.make(options, "gpu:h100x8")
+    arguments = work.state_bytes + 8 * work.batch_bytes
+    assert found.method == "estimated" and found.chips == 8 and found.fits
+    assert found.per_chip_bytes["arguments"] == pytest.approx(arguments, abs=1)
+    assert found.per_chip_bytes["temporaries"] == pytest.approx(8 * work.saved_bytes + work.param_bytes, abs=1)
+    assert found.collectives == {"all-reduce": {"count": 1, "bytes": work.param_bytes}}
+    assert found.seconds["products"] == work.flops / (8 * 989e12)
+    assert found.seconds["links"] == pytest.approx(2 * 7 / 8 * work.param_bytes / 450e9)
+    assert found.notes[0].startswith("an estimate")
+
+
+def test_sharded_parameters_are_gathered_and_held_in_parts():
+    whole, parts = (plan.make(small(**{"mesh.fsdp": size}), "gpu:h100x8") for size in (1, 8))
+    assert parts.per_chip_bytes["arguments"] < whole.per_chip_bytes["arguments"] / 4
+    assert {kind: each["count"] for kind, each in parts.collectives.items()} == {"all-gather": 2, "reduce-scatter": 1}
+
+
+def test_beyond_a_node_the_network_counts():
+    one, two = (plan.make(small(), f"gpu:h100x{count}") for count in (8, 16))
+    assert two.seconds["links"] > 1.5 * one.seconds["links"]
+
+
+def test_a_run_is_its_steps_and_costs_what_its_chips_do():
+    found = plan.make(small(), "gpu:a100x4", price=3.0)
+    assert found.run_days == pytest.approx(1000 * found.step_seconds / 86400)
+    assert found.chip_hours == pytest.approx(4 * 24 * found.run_days)
+    assert found.cost == pytest.approx(3 * found.chip_hours)
+    assert plan.make(small(), "gpu:a100x4").cost is None
+
+
+def test_a_known_utilisation_takes_the_place_of_the_peak():
+    peak, half = (plan.make(small(), "gpu:h100x1", mfu=share) for share in (None, 0.5))
+    assert half.seconds["products"] == 2 * peak.seconds["products"]
+
+
+def test_recomputation_takes_time_and_is_no_work_of_the_model():
+    configs = (small(**{"model.d_attn": 16, "model.remat": remat}) for remat in ("matmuls", "full"))
+    keep, full = (plan.make(options, "gpu:h100x1") for options in configs)
+    assert full.flops_per_step == keep.flops_per_step and full.seconds["products"] > 1.2 * keep.seconds["products"]
+    assert full.per_chip_bytes["peak"] < keep.per_chip_bytes["peak"]
+
+
+@pytest.mark.parametrize(("message", "expected"), [
+    ("RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+     "temporaries (19.50G) exceeds available HBM (15.75G). HLO module: jit_step.", 19.5 * 2**30),
+    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.00M of 256.00M hbm.", 2**29),
+    ("INTERNAL: something else (3.00G) exceeds everything", None),
+])
+def test_the_compiler_says_what_it_would_have_needed(message, expected):
+    assert plan.needed_bytes(message) == expected
+
+
+def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
+    message = "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (20.00G) exceeds available HBM (15.75G)."
+    fake_slice(monkeypatch, jax.errors.JaxRuntimeError(message))
+    found = plan.make(small(), "v5e:2x2")
+    assert not found.fits and found.per_chip_bytes["peak"] == 20 * 2**30
+    assert sum(found.per_chip_bytes[name] for name in ("arguments", "temporaries")) == pytest.approx(20 * 2**30, abs=2)
+    assert found.step_seconds > 0 and "want of memory" in found.notes[0]
+
+
+def test_other_errors_of_the_compiler_are_not_hidden(monkeypatch):
+    fake_slice(monkeypatch, jax.errors.JaxRuntimeError("INTERNAL: a bug"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+        plan.make(small(), "v5e:2x2")
+
+
+def test_a_compiled_program_is_read(monkeypatch):
+    """Memory traffic: 4 KB read and 4 KB written. The program waits for the reduction."""
+    text = """
+ENTRY %main (p: f32[1024]) -> f32[1024] {
+  %p = f32[1024]{0} parameter(0)
+  ROOT %all-reduce.1 = f32[1024]{0} all-reduce(%p), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+}
+"""
+    fake_slice(monkeypatch, program(text))
+    found, chip = plan.make(small(), "v5e:2x2"), chips.CHIPS["v5e"]
+    assert found.method == "compiled" and found.fits
+    assert found.notes == ("the chips' peak is that of bfloat16, the config's type is float32",)
+    assert found.per_chip_bytes == {"arguments": 100, "temporaries": 200, "peak": 290}
+    assert found.collectives == {"all-reduce": {"count": 1, "bytes": 4096}}
+    assert found.seconds["memory"] == 2 * 4096 / chip.hbm_bandwidth
+    assert found.seconds["links"] == 1.5 * 4096 / chip.link
+    beside = max(found.seconds["products"], found.seconds["memory"])
+    assert math.isclose(found.step_seconds, beside + found.seconds["links"])
+
+
+def test_a_program_that_cannot_be_printed_has_its_memory_all_the_same(monkeypatch):
+    fake_slice(monkeypatch, program(jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")))
+    found = plan.make(small(), "v5p:2x2x1")
+    assert found.fits and found.per_chip_bytes["peak"] == 290 and found.collectives["all-reduce"]["count"] == 1
+    assert "cannot print" in found.notes[0]
+
+
+def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
+    """libtpu lists each core of v2, v3 and tpu7x as a device: a chip holds the data of both."""
+    fake_slice(monkeypatch, program("ENTRY %main (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n"))
+    found = plan.make(small(), "v3:2x1")
+    assert found.chips == 2 and found.per_chip_bytes["peak"] == 2 * 290
+
+
+def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(RunError, match=r"^to plan for v5e:4x4 needs libtpu.*: pip install -e \.\[plan\]$"):
+        plan.make(small(), "v5e:4x4")
+
+
+def test_a_shape_that_libtpu_refuses_is_one_line_with_the_usual_ones(monkeypatch):
+    def refuse(topology):
+        raise RunError(f"cannot describe the TPU topology {topology!r} (not divisible): pip install -e .[plan]")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(dry_run, "tpu_devices", refuse)
+    with pytest.raises(RunError, match=r"'v5e:3x3' \(not divisible\); of this kind there are v5e:2x2, v5e:2x4") as error:
+        plan.make(small(), "v5e:3x3")
+    assert "pip" not in str(error.value)
+
+
+@pytest.mark.parametrize(("keys", "topology", "message"), [
+    ({"batch_size": 12}, "gpu:h100x8", "config.batch_size is 12, which does not divide by 8 devices"),
+    ({"optimizer.accumulate": 16}, "gpu:h100x8", "8 devices x 16 microbatches"),
+    ({"mesh.fsdp": 3}, "gpu:h100x8", "config.mesh"),
+])
+def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch, keys, topology, message):
+    monkeypatch.setattr(workload, "of", lambda _: pytest.fail("counted"))
+    with pytest.raises(RunError, match=message):
+        plan.make(small(**keys), topology)
+
+
+def test_alternatives_are_those_that_the_batch_allows():
+    names = [each.name for each in plan.alternatives(small(), "v5e:4x4")]
+    assert names == [
+        "remat=full", "accumulate=2", "accumulate=4", "fsdp=2", "fsdp=8", "fsdp=16", "fsdp=16, remat=full", "v5e:4x8",
+        "v5e:8x8",
+    ]
+    full = small(**{"batch_size": 64, "model.remat": "full", "mesh.fsdp": 4, "optimizer.accumulate": 4})
+    assert [each.name for each in plan.alternatives(full, "v5e:4x4")] == []
+    assert [each.name for each in plan.alternatives(full, "gpu:h100x4")] == ["accumulate=8", "gpu:h100x8", "gpu:h100x16"]
+
+
+def test_an_alternative_is_another_config():
+    options = small()
+    other = plan.changed(options, {"model.remat": "full", "optimizer.accumulate": 4})
+    assert (other.model.remat, other.optimizer.accumulate, options.optimizer.accumulate) == ("full", 4, 1)
+    config.validate(other)

@@ -1,0 +1,50 @@
+"""Operations and memory of a step, counted from the config's own loss."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax import config
+from gmlp_flax.paper import published
+from gmlp_flax.planning import workload
+
+
+@pytest.mark.parametrize(("file", "name"), [("c4_bert", "gmlp_xlarge"), ("c4_bert", "bert_base"), ("imagenet", "gmlp_s")])
+def test_a_published_model_has_its_published_sizes(file, name):
+    """The loss has the products of the table's forward pass, logits at 77 of 512 positions included."""
+    options, model = config.from_file(f"configs/{file}.py", name), published.PUBLISHED[name]
+    work = workload.of(options)
+    assert work.params == published.param_count(model) and work.param_bytes == 4 * work.params
+    assert work.state_bytes == pytest.approx(12 * work.params, rel=1e-4)  # and two moments
+    assert work.flops == 3 * options.batch_size * published.forward_flops(model)
+
+
+def small(**model):
+    """A text model of two layers."""
+    options = config.from_file("configs/quickstart_text.py")
+    options.model.update({"layers": 2, "length": 64, "d_model": 32, "d_ffn": 128, "vocab_size": 500} | model)
+    return options
+
+
+def test_remat_saves_less_and_executes_more():
+    matmuls, full = (workload.of(small(remat=remat, d_attn=16)) for remat in ("matmuls", "full"))
+    assert full.saved_bytes < matmuls.saved_bytes and full.executed_flops > matmuls.executed_flops
+    assert full.flops == matmuls.flops
+    without = workload.of(small(remat="matmuls"))
+    assert without.executed_flops == without.flops  # no product of a gMLP is computed twice
+
+
+def test_products_grow_with_the_batch_and_a_running_mean_is_state():
+    options = small()
+    before = workload.of(options)
+    options.batch_size, options.optimizer.ema = 2 * options.batch_size, 0.9
+    after = workload.of(options)
+    assert after.flops == 2 * before.flops and after.saved_bytes == before.saved_bytes
+    assert after.state_bytes == before.state_bytes + before.param_bytes
+    assert before.batch_bytes == 64 * 4 + 4
+
+
+def test_saved_are_at_least_the_products():
+    """The products over channels and over tokens of each layer: 2 halves of d_ffn, the gate's, and the output's."""
+    work = workload.of(small(dtype="float32"))
+    assert work.saved_bytes >= 2 * 4 * 64 * (128 + 64 + 32)

@@ -1,0 +1,159 @@
+"""How a process finds the others. Runs of several processes are in tests/runs/test_many_hosts.py."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.processes import distributed
+
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """Records the arguments for joining, instead of joining."""
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **options: asked.append((args, options)))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("off", "h:1", 2, 0), "--multihost=off, but --coordinator=h:1 is given"),
+        (("off", "", 2, None), "--multihost=off, but --processes=2 is given"),
+        (("auto", "", 2, 0), "--processes=2 is given without --coordinator=HOST:PORT"),
+        (("on", "", None, 0), "--process=0 is given without --coordinator=HOST:PORT"),
+        (("auto", "h:1", 2, None), "--processes=N and --process=I go together"),
+        (("auto", "h:1", None, 1), "--processes=N and --process=I go together"),
+        (("auto", "h:1", 2, 2), "--process=2 is not one of --processes=2: expected 0 to 1"),
+        (("auto", "h", 2, 0), "--coordinator=h: expected HOST:PORT"),
+        (("auto", ":80", 2, 0), "--coordinator=:80: expected HOST:PORT"),
+        (("auto", "h:0", 2, 0), "--coordinator=h:0: expected HOST:PORT"),
+        (("auto", "h:65536", 2, 0), "--coordinator=h:65536: expected HOST:PORT"),
+        (("auto", "http://h:80", 2, 0), "--coordinator=http://h:80: expected HOST:PORT"),
+    ],
+)
+def test_flags_that_contradict(joined, given, message):
+    with pytest.raises(RunError, match=f"^{message}"):
+        distributed.initialize(*given)
+    assert not joined
+
+
+@pytest.mark.parametrize("multihost", ["auto", "off"])
+def test_alone(joined, multihost):
+    distributed.initialize(multihost, "", None, None)
+    assert not joined
+
+
+def test_alone_in_spite_of_a_launcher(joined, monkeypatch):
+    """A shell in a SLURM allocation is one task, and --multihost=off always runs alone."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    distributed.initialize("auto", "", None, None)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    distributed.initialize("auto", "", None, None)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    distributed.initialize("off", "", None, None)
+    assert not joined
+
+
+@pytest.mark.parametrize(("total", "own"), [LAUNCHERS[:2], LAUNCHERS[2:]])
+def test_launcher(joined, monkeypatch, total, own):
+    monkeypatch.setenv(total, "8")
+    monkeypatch.setenv(own, "3")
+    distributed.initialize("auto", "", None, None)
+    distributed.initialize("auto", "h:1", None, None)
+    assert [args for args, _ in joined] == [(None, 8, 3), ("h:1", 8, 3)]
+    assert {options["cluster_detection_method"] for _, options in joined} == {None}
+
+
+def test_explicit_address_goes_before_a_launcher(joined, monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    distributed.initialize("auto", "[::1]:80", 2, 1)
+    ((args, options),) = joined
+    assert args == ("[::1]:80", 2, 1) and options["cluster_detection_method"] == "deactivate"
+    assert options["heartbeat_timeout_seconds"] < 60
+
+
+def test_nothing_to_join(monkeypatch):
+    """JAX's error becomes a message that helps."""
+    def initialize(*_args, **_options):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(RunError, match="found no TPU slice, SLURM or Open MPI.*: give --coordinator=HOST:PORT, --proc"):
+        distributed.initialize("on", "", None, None)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    with pytest.raises(RunError, match="Open MPI does not say where process 0 is"):
+        distributed.initialize("auto", "", None, None)
+
+
+def test_tpu_that_belongs_to_no_slice(monkeypatch):
+    def initialize(*_args, **_options):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(distributed, "_job", lambda: distributed.Job("a TPU slice", None, None))
+    distributed.initialize("auto", "", None, None)
+    with pytest.raises(RunError, match="a TPU slice does not say where process 0 is"):
+        distributed.initialize("on", "", None, None)
+
+
+def test_other_processes_never_come():
+    """One line and an exit code, not JAX's abort."""
+    with socket.socket(socket.AF_INET6) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("::", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        code = f"from gmlp_flax.processes.distributed import initialize; initialize('auto', '{address}', 2, 0, 1)"
+        environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"error: not all 2 processes joined at {address} within 1 s: see that all of them run")
+
+
+def test_alone_all_agree(capsys):
+    distributed.wait_for_all("here")
+    distributed.require_alike({"the config": b"x"})
+    assert distributed.is_first() and distributed.everywhere(True) and not distributed.everywhere(False)
+    distributed.say("hello")
+    assert capsys.readouterr().err == "hello\n"
+
+
+def test_alone_errors_take_their_course():
+    error = RuntimeError("Gloo all-reduce failed: Connection reset by peer")
+    distributed.end_if_process_lost(error)
+    distributed.end_failed(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (RuntimeError("Gloo all-reduce failed: Connection reset by peer"), 1, "error: lost a process of this run"),
+        (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero\n"),
+        (RunError("the barrier of the config"), 1, "RunError: the barrier of the config\n"),
+        (SystemExit(2), 2, ""),
+    ],
+)
+def test_errors_of_one_of_several_end_it_at_once(monkeypatch, capsys, error, code, message):
+    def leave(code):
+        raise InterruptedError(code)
+
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(InterruptedError, match=str(code)):
+        distributed.end_failed(error)
+    assert message in capsys.readouterr().err

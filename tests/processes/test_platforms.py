@@ -1,0 +1,35 @@
+"""The platform that is chosen if the user chooses none."""
+
+import fnmatch
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gmlp_flax.processes import platforms
+
+
+@pytest.mark.parametrize(("given", "devices", "libtpu", "taken"), [
+    (None, (), True, "cpu"), (None, ("/dev/nvidia0",), True, None), (None, ("/dev/accel3",), True, None),
+    (None, (), False, None), ("tpu,cpu", (), True, "tpu,cpu"),
+])
+def test_a_machine_without_accelerators_does_not_ask_libtpu(given, devices, libtpu, taken, monkeypatch):
+    monkeypatch.setattr(platforms.glob, "glob", lambda pattern: fnmatch.filter(devices, pattern))
+    monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: libtpu or None)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.delitem(sys.modules, "jax")
+    environment = {} if given is None else {"JAX_PLATFORMS": given}
+    monkeypatch.setattr(os, "environ", environment)
+    platforms.choose()
+    assert environment.get("JAX_PLATFORMS") == taken
+
+
+@pytest.mark.skipif(platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator")
+@pytest.mark.parametrize("imports", ["from gmlp_flax.commands import cli; import jax", "import jax; from gmlp_flax.commands import cli"])
+def test_jax_takes_the_cpu_in_silence(imports):
+    """Whether JAX is imported before or after, with libtpu (if installed) and without a TPU."""
+    program = f"{imports}; cli.explained(lambda: print(jax.default_backend()))"
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert (done.stdout, done.stderr) == ("cpu\n", "")

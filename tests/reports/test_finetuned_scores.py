@@ -1,0 +1,66 @@
+"""Finetuned scores: which runs count, and where they stand in a table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.paper.published import SCORE_COLUMNS
+from gmlp_flax.reports import finetuned_scores
+from gmlp_flax.reports.runs import Run
+from tests.reports.test_runs import write_run
+
+SST2, MNLI, *_ = SCORE_COLUMNS
+
+
+def runs(folder, values, task="sst2", metric="accuracy", finished=True, **changes):
+    """Runs that end with these values, one a seed."""
+    for seed, value in enumerate(values):
+        made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
+        made.update_from_flattened_dict({"seed": seed, **changes})
+        path = folder / f"{len(list(folder.iterdir())) if folder.exists() else 0}"
+        write_run(path, made, finished=finished)
+        lines = [{"step": 1, "eval": {metric: 0.1}}, {"step": 2, "eval": {metric: value}}]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        yield Run("gmlp_36", str(path), made, lines)
+
+
+def test_the_median_of_the_best_rate_counts(tmp_path):
+    slow = list(runs(tmp_path / "slow", (0.80, 0.84, 0.81)))
+    fast = list(runs(tmp_path / "fast", (0.90, 0.70, 0.75), **{"optimizer.learning_rate": 0.5}))
+    half = list(runs(tmp_path / "half", (0.99,), finished=False))
+    found = finetuned_scores.score([*slow, *fast, *half], SST2)
+    assert found == (pytest.approx(81), pytest.approx(80), pytest.approx(84), 3, 1e-3, 32)
+    assert finetuned_scores.score(fast, SST2).rate == 0.5
+    assert finetuned_scores.score(half, SST2) is None and finetuned_scores.score(slow, MNLI) is None
+
+
+def test_cells_and_notes(tmp_path):
+    by_row = {
+        "gmlp_36": list(runs(tmp_path / "a", (0.6, 0.7, 0.8))), "gmlp_72": list(runs(tmp_path / "b", (0.5,))),
+        "sgu": [],
+    }
+    scores = finetuned_scores.Scores(("sst2",), by_row)
+    assert scores.titles == ["SST-2", "paper's SST-2"]
+    assert scores.cells("gmlp_36") == [pytest.approx(70), 92.3] and scores.cells("gmlp_72") == [pytest.approx(50), 93.5]
+    assert scores.cells("sgu") == [None, None] and scores.cells("absent") == [None, None]
+    spread, ranks = scores.notes()
+    assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.001, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
+    assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models."
+
+
+def test_mnli_has_two_columns(tmp_path):
+    made = list(runs(tmp_path / "a", (0.4,), "mnli", "accuracy_mm"))
+    scores = finetuned_scores.Scores(("mnli",), {"gmlp_base": made})
+    assert scores.titles[::2] == ["MNLI-m", "MNLI-mm"]
+    assert scores.cells("gmlp_base") == [None, 83.7, pytest.approx(40), 84.1]
+    assert scores.of("gmlp_base") == {"MNLI-mm": pytest.approx(40)}
+
+
+def test_columns_that_neither_we_nor_the_paper_have_are_left_out(tmp_path):
+    of_table_4 = finetuned_scores.Scores(("sst2", "mnli"), {"gmlp_36": [], "amlp_36": []})
+    assert of_table_4.titles == ["SST-2", "paper's SST-2", "MNLI-m", "paper's MNLI-m"]
+    made = list(runs(tmp_path / "a", (0.4,), "mnli", "accuracy_mm"))
+    assert finetuned_scores.Scores(("mnli",), {"gmlp_36": made}).titles[-2:] == ["MNLI-mm", "paper's MNLI-mm"]

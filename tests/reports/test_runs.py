@@ -1,0 +1,140 @@
+"""Finding the runs of a table's rows, and refusing what cannot stand in one table."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import RunError
+from gmlp_flax.reports.runs import find, find_finetuned
+
+GATES = ("split", "additive")
+
+
+def config(gate="split", **changes):
+    """A small model's config."""
+    made = config_lib.default(task=changes.get("task", "masked_lm"))
+    made.model.gate, made.batch_size, made.steps = gate, 4, 8
+    made.update_from_flattened_dict(changes)
+    return made
+
+
+def write_run(folder, made, evaluations=((4, 9.0), (8, 7.0)), finished=True):
+    """A run folder as training leaves it, without its checkpoints."""
+    os.makedirs(folder)
+    (folder / "config.json").write_text(config_lib.to_json(made))
+    lines = [{"step": 2, "loss": 3.0}, *({"step": step, "eval": {"perplexity": value}} for step, value in evaluations)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        result = {"step": evaluations[-1][0], "eval": {"perplexity": evaluations[-1][1]}}
+        (folder / "result.json").write_text(json.dumps(result))
+
+
+ROWS = {gate: config(gate) for gate in GATES}
+
+
+def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_path):
+    write_run(tmp_path / "x", config("additive", seed=1))
+    write_run(tmp_path / "y", config("split"), finished=False)
+    write_run(tmp_path / "z", config("linear"))  # no row
+    (tmp_path / "notes.txt").write_text("not a run")
+    found = find(str(tmp_path), ROWS)
+    assert [(run.row, run.config.seed, run.finished) for run in found] == [("split", 0, False), ("additive", 1, True)]
+    assert found[0].curve("perplexity") == [(4 * 4 * 128, 9.0), (8 * 4 * 128, 7.0)]
+    assert found[0].curve("top1") == []
+
+
+def test_a_pattern_names_runs_or_folders_of_them(tmp_path):
+    write_run(tmp_path / "a" / "split-0", config())
+    write_run(tmp_path / "b" / "split-1", config(seed=1))
+    write_run(tmp_path / "b" / "probe-2", config(seed=2, steps=4))
+    assert len(find(f"{tmp_path}/*/split-*", ROWS)) == 2
+    assert len(find(f"{tmp_path}/a", ROWS)) == 1
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"seed": 1, "steps": 9}, "runs of different configs: steps is 8 in .*a and 9 in .*b: give runs that differ"),
+    ({"seed": 1, "data.heldout_share": 0.2}, "data.heldout_share is 0.05 in .*a and 0.2"),
+    ({"seed": 1, "optimizer.learning_rate": 0.5}, "optimizer.learning_rate is 0.001 in .*a and 0.5"),
+    ({}, "a and .*b are both the row split with seed 0: leave one out"),
+])
+def test_what_cannot_stand_in_one_table(tmp_path, changes, message):
+    write_run(tmp_path / "a", config())
+    write_run(tmp_path / "b", config(**changes))
+    with pytest.raises(RunError, match=message):
+        find(str(tmp_path), ROWS)
+
+
+def test_what_may_differ(tmp_path):
+    """How a run was run; and between rows, the rate that was chosen for each."""
+    write_run(tmp_path / "a", config())
+    write_run(tmp_path / "b", config(seed=1, **{"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"}))
+    write_run(tmp_path / "c", config("additive", **{"optimizer.learning_rate": 0.5}))
+    assert len(find(str(tmp_path), ROWS)) == 3
+
+
+def tuned(gate="split", **changes):
+    """A config of a model finetuned on SST-2."""
+    return config(gate, **{"task": "text_classification", "init_from": "anywhere", "model.length": 64, **changes})
+
+
+def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
+    folder = tmp_path / "finetuned" / "sst2"
+    write_run(folder / "a", tuned())
+    write_run(folder / "b", tuned("additive", seed=1, **{"optimizer.learning_rate": 0.5, "init_from": "elsewhere"}))
+    write_run(folder / "c", tuned(batch_size=8, steps=4, **{"optimizer.warmup": 1, "log.every": 7}))
+    write_run(folder / "d", tuned(**{"glue.task": "rte", "model.length": 32}))
+    write_run(folder / "e", tuned(init_from="another seed's"))
+    write_run(folder / "random", tuned(init_parameters=False, steps=99))
+    found = find_finetuned(str(tmp_path), ROWS)
+    assert {row: len(runs) for row, runs in found.items()} == {"split": 4, "additive": 1}
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
+    ({"seed": 1, "steps": 9}, "runs of different configs: steps is 8 in .*a and 9 in .*b: give runs that differ"),
+    ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
+    ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
+])
+def test_finetuned_runs_that_cannot_stand_in_one_table(tmp_path, changes, message):
+    write_run(tmp_path / "finetuned" / "sst2" / "a", tuned())
+    write_run(tmp_path / "finetuned" / "sst2" / "b", tuned(**changes))
+    with pytest.raises(RunError, match=message):
+        find_finetuned(str(tmp_path), ROWS)
+
+
+def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
+    """And what was finetuned from them by the run that it started from; of one that is gone, no row is guessed."""
+    rows = ROWS | {"split longer": config(steps=16)}
+    write_run(tmp_path / "a", config())
+    write_run(tmp_path / "b", config(steps=16))
+    write_run(tmp_path / "c", config(steps=24))  # no row
+    assert [(run.row, run.config.steps) for run in find(str(tmp_path), rows)] == [
+        ("split", 8), ("split longer", 16),
+    ]
+    for name in "ab":
+        write_run(tmp_path / "finetuned" / "sst2" / name, tuned(init_from=str(tmp_path / name)))
+    write_run(tmp_path / "finetuned" / "sst2" / "gone", tuned(init_from=str(tmp_path / "d"), steps=8))
+    found = find_finetuned(str(tmp_path), rows)
+    assert {row: [os.path.basename(run.path) for run in runs] for row, runs in found.items()} == {
+        "split": ["a"], "additive": [], "split longer": ["b"],
+    }
+    write_run(tmp_path / "e", config("additive", **{"data.heldout_share": 0.2}))
+    with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):
+        find(str(tmp_path), rows)
+
+
+def test_rows_that_are_one(tmp_path):
+    """As --config.steps makes those of Figure 7."""
+    with pytest.raises(RunError, match="the rows split and again are one: do not set what makes their steps or models"):
+        find(str(tmp_path), ROWS | {"again": config(seed=1)})
+
+
+def test_no_run_of_any_row(tmp_path):
+    write_run(tmp_path / "z", config("linear"))
+    for pattern in (str(tmp_path), f"{tmp_path}/none"):
+        with pytest.raises(RunError, match="holds no run of split, additive: give a folder of their run folders"):
+            find(pattern, ROWS)

@@ -1,0 +1,91 @@
+"""Figures 3, 4 and 9 as reports of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import RunError
+from gmlp_flax.reports import catalogue
+from gmlp_flax.reports.runs import Run
+from gmlp_flax.reports.spatial_filters import locality, spread
+from gmlp_flax.training import loop
+from tests.reports.test_runs import write_run
+from tests.training import tiny
+
+
+def test_spread_agrees_with_its_definition():
+    """Of five tokens, the third is the middle; the rows of the others do not count."""
+    weights = np.full((2, 5, 5), 9.0)
+    weights[0, 2] = 3, 0, 0, 0, -4
+    weights[1, 2] = 0, 1, 1, 0, 0
+    expected = [[9 / 25, 0, 16 / 25, 2], [0.5, 0.5, 0, np.sqrt(0.5)]]
+    np.testing.assert_allclose(spread(weights), expected, rtol=1e-12)
+
+
+def test_locality_agrees_with_its_definition():
+    """On a grid of 2 x 3 patches."""
+    weights, places = np.random.default_rng(0).normal(size=(2, 6, 6)), [(i, j) for i in range(2) for j in range(3)]
+    expected = []
+    for layer in weights:
+        shares, square = [0.0, 0.0, 0.0], 0.0
+        for (i, j), row in zip(places, layer, strict=True):
+            for (k, l), w in zip(places, row, strict=True):
+                energy = w * w / sum(row * row) / 6
+                shares[min(2, max(abs(i - k), abs(j - l)))] += energy
+                square += energy * ((i - k) ** 2 + (j - l) ** 2)
+        expected.append((*shares, np.sqrt(square)))
+    np.testing.assert_allclose(locality(weights, (2, 3)), expected, rtol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One run of each kind of matrix, with checkpoints at steps 3 and 6."""
+    folder = tmp_path_factory.mktemp("spatial")
+    for spatial in ("toeplitz", "dense"):
+        config = tiny.text_config(folder, spatial=spatial)
+        config.checkpoint.every = 3
+        loop.train(config, str(folder / spatial))
+    return folder
+
+
+def made(name, run, row="sgu"):
+    loaded = Run(row, str(run), config_lib.load(str(run / "config.json")), ())
+    return catalogue.of_runs(name, [loaded], "cpu", {})
+
+
+def test_filters(runs):
+    report = made("figure4", runs / "toeplitz")
+    assert report.table.columns == ("layer", "before", "itself", "after", "distance (tokens)")
+    assert [row[0] for row in report.table.rows] == [1, 2]
+    for row in report.table.rows:
+        assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
+    assert set(report.figures) == {"filters"} and len(report.figures["filters"].axes) == 2
+
+
+def test_filters_of_images(image_run):
+    report = made("figure3", image_run, "gmlp_b")
+    assert [row[0] for row in report.table.rows] == [1, 2]
+    for row in report.table.rows:
+        assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
+    assert "steps 12 (paper: 93835)" in report.notes[0]
+    assert "model.image_size (8, 8) (paper: (224, 224))" in report.notes[0]
+    assert len(report.figures["filters"].axes) == 2 * 6
+
+
+def test_matrices_without_the_constraint(runs, tmp_path):
+    report = made("figure9", runs / "dense")
+    assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == ("step", "layer 1", "layer 2")
+    assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])  # six steps leave noise as it was
+    assert "0.121 for noise" in report.notes[-1]  # 31 / 256
+    page = report.write(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.svg", "table.csv"}
+    with open(page) as file:
+        assert f"<title>layer 1, step 3: {report.table.rows[0][1]:.3f}</title>" in file.read()
+
+
+def test_a_run_without_checkpoints(tmp_path):
+    write_run(tmp_path / "run", tiny.text_config(tmp_path))
+    with pytest.raises(RunError, match="no checkpoint"):
+        made("figure9", tmp_path / "run")

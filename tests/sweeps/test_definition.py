@@ -1,0 +1,247 @@
+"""Sweep files, --sweep.KEY, shares of a sweep, --print and --status; a stand-in for the trainer answers at once.
+
+What a sweep over a grid trains and chooses is in test_sweep.py, whole runs in tests/runs/test_sweep.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands.test_sweep import PROGRAM, ROOT, TEXT, report
+from tests.sweeps.stand_in import Trainer
+
+IMAGE = "configs/quickstart_image.py"
+# Two configs, a point of the second with a key of its own; ARGUMENT gives the number of seeds.
+FILE = f"""
+from gmlp_flax.sweeps import points
+
+def get_sweep(arg="1"):
+    configs = points.chained({{"config": [{TEXT!r}]}}, points.product({{"config": [{TEXT!r}], "batch_size": [8]}}))
+    return points.product(configs, {{"seed": range(int(arg))}})
+"""
+FIRST, SECOND = "quickstart_text,seed=", "quickstart_text,batch_size=8,seed="
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    (tmp_path / "points.py").write_text(FILE)
+    return Trainer(tmp_path)
+
+
+def sweep(trainer: Trainer, *options: str) -> tuple[int, list[str], list[str]]:
+    """Runs the command: exit code, lines of standard output and of standard error. `@` is the trainer's folder."""
+    options = [word.replace("@", f"{trainer.folder}/") for word in options]
+    argv = ["gmlp", "sweep", f"--out={trainer.folder}/out", *options]
+    program = PROGRAM.format(executable=str(trainer.executable), argv=argv)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def test_all_points_of_a_file_are_trained(trainer):
+    trainer.plan({FIRST + "0": 10.0, FIRST + "1": 12.0, SECOND + "0": 30.0})
+    code, printed, told = sweep(trainer, "--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7")
+    assert code == 0, told
+    assert trainer.names() == [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
+    assert trainer.calls()[2][3:] == [
+        f"--config={TEXT}", "--config.data.train=books.jsonl", "--config.steps=7", "--config.batch_size=8",
+        "--config.seed=0",
+    ]
+    assert [line.split() for line in printed[1:]] == [
+        ["quickstart_text", "2", "11", "11", "10", "12", "10", "12"],
+        ["quickstart_text,batch_size=8", "2", "20", "20", "10", "30", "30", "10"],
+    ]
+    written = report(trainer)
+    assert written["config"] == f"{trainer.folder}/points.py:2" and written["chosen"] is None
+    assert [row["point"] for row in written["points"]] == [{"config": TEXT}, {"config": TEXT, "batch_size": 8}]
+    assert [run["seed"] for run in written["points"][1]["runs"]] == [0, 1]
+
+
+def test_failed_points_do_not_stop_the_others(trainer):
+    """A run that fails, and one whose metric is no number; the same command tries them again, and those alone."""
+    trainer.plan({FIRST + "0": "fails", SECOND + "0": "stops"})
+    code, printed, told = sweep(trainer, "--sweep=@points.py:2")
+    out = trainer.folder / "out"
+    assert (code, len(trainer.names())) == (1, 4)
+    assert told[-3:] == [
+        "2 of 4 runs failed; the same command tries them again:",
+        f"the run {out}/{FIRST}0 failed: its output is in {out}/{FIRST}0.log",
+        f"the run {out}/{SECOND}0 was stopped before its end: the same command again goes on "
+        f"(its output is in {out}/{SECOND}0.log)",
+    ]
+    assert report(trainer)["failed"] == [FIRST + "0", SECOND + "0"]
+    assert [len(row["runs"]) for row in report(trainer)["points"]] == [1, 1]
+    trainer.plan({FIRST + "0": {"perplexity": float("nan")}})
+    code, printed, told = sweep(trainer, "--sweep=@points.py:2")
+    assert code == 1 and trainer.names()[4:] == [FIRST + "0", SECOND + "0"]
+    assert told[-1].startswith(f"the run {FIRST}0 ended with perplexity nan") and f"{out}/{FIRST}0.log" in told[-1]
+
+
+def test_point_of_which_nothing_ended_has_its_row(trainer):
+    trainer.plan({SECOND + "0": "fails"})
+    code, printed, _ = sweep(trainer, "--sweep=@points.py")
+    assert code == 1 and printed[-1].split() == ["quickstart_text,batch_size=8", "0", "-", "-", "-", "-"]
+
+
+def test_keys_as_flags(trainer):
+    """The product, with the seed among it, all of it trained; a failing run does not end it."""
+    trainer.plan({"optimizer.learning_rate=1e-3,seed=3": "fails"})
+    rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=3,4")
+    code, _, told = sweep(trainer, f"--config={TEXT}", *rates)
+    names = [f"optimizer.learning_rate={rate},seed={seed}" for rate in ("1e-3", "2e-3") for seed in (3, 4)]
+    assert (code, trainer.names()) == (1, names), told
+    assert trainer.calls()[1][3:] == [f"--config={TEXT}", "--config.optimizer.learning_rate=1e-3", "--config.seed=4"]
+    assert len(report(trainer)["points"]) == 2 and len(report(trainer)["points"][1]["runs"]) == 2
+
+
+def test_shares_of_a_sweep(trainer):
+    """Each run is in one share; a share writes no sweep.json, the whole does and trains nothing more."""
+    file = "--sweep=@points.py:3"
+    names = [FIRST + seed for seed in "012"] + [SECOND + seed for seed in "012"]
+    assert sweep(trainer, file, "--index=1", "--of=4")[0] == 0 and trainer.names() == [names[1], names[5]]
+    assert sweep(trainer, file, "--index=2")[0] == 0 and trainer.names()[2:] == [names[2]]
+    assert sweep(trainer, file, "--index=6", "--of=7")[0] == 0 and len(trainer.names()) == 3
+    assert not (trainer.folder / "out" / "sweep.json").exists()
+    assert sweep(trainer, file)[0] == 0 and trainer.names()[3:] == [names[0], *names[3:5]]
+    assert (trainer.folder / "out" / "sweep.json").exists()
+
+
+def test_printed_commands(trainer):
+    code, printed, _ = sweep(trainer, "--sweep=@points.py", "--print", "--", "--config.data.train=my books.jsonl")
+    out = trainer.folder / "out"
+    assert code == 0 and not out.exists() and not trainer.calls()
+    train = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"]
+    assert [shlex.split(line) for line in printed] == [
+        [*train, f"--workdir={out}/{FIRST}0", "--config.data.train=my books.jsonl", "--config.seed=0"],
+        [*train, f"--workdir={out}/{SECOND}0", "--config.data.train=my books.jsonl", "--config.batch_size=8",
+         "--config.seed=0"],
+    ]
+
+
+def test_the_papers_table_as_commands(trainer):
+    """All of its values are checked; with shares, a part of it."""
+    code, printed, told = sweep(trainer, "--sweep=configs/sweeps/paper.py:table3", "--print", "--index=23")
+    assert code == 0, told
+    name = "c4_ablation-sgu-scale_small,seed=2"
+    assert shlex.split(printed[0])[3:] == [
+        "--config=configs/c4_ablation.py:sgu,scale=small", f"--workdir={trainer.folder}/out/{name}", "--config.seed=2",
+    ]
+
+
+def test_status(trainer):
+    """A run that is done, one part way at two steps a second, one that failed, none; half a line ends the metrics."""
+    out = trainer.folder / "out"
+    lines = [{"step": 100, "loss": 5.0, "tokens_per_second": 0.0}, {"step": 100, "eval": {"perplexity": 90.0}},
+             {"step": 200, "loss": 4.0, "tokens_per_second": 2 * 32 * 64}]
+    for run in (FIRST + "0", FIRST + "1"):
+        (out / run).mkdir(parents=True)
+        (out / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
+    (out / (FIRST + "0") / "result.json").write_text('{"step": 500, "eval": {"perplexity": 45.678}}')
+    command = f"python -m gmlp_flax.train --workdir={out}/x\n"
+    (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
+    (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
+    code, printed, told = sweep(trainer, "--sweep=@points.py:2", "--status")
+    assert code == 0, told
+    rows = [re.sub(r"\d:00:\d\d ago", "AGE", line).split() for line in printed]
+    assert rows == [
+        ["state", "step", "steps", "perplexity", "time", "left", "written"],
+        [FIRST + "0", "done", "500", "500", "45.678"],
+        [FIRST + "1", "part", "way", "200", "500", "90", "0:02:30", "AGE"],
+        [SECOND + "0", "failed", "0", "500"],
+        [SECOND + "1", "not", "begun", "0", "500"],
+        "1 done, 1 failed, 1 part way, 1 not begun".split(),
+    ]
+    assert not trainer.calls()
+
+
+def test_status_of_a_sweep_that_chooses(trainer):
+    """Of the seeds that do not choose, those that are there are shown."""
+    (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
+    code, printed, _ = sweep(trainer, f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
+    assert code == 0 and [line.split()[:3] for line in printed[1:-1]] == [
+        ["batch_size=8,seed=0", "not", "begun"], ["batch_size=8,seed=1", "part", "way"],
+        ["batch_size=16,seed=0", "not", "begun"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("get_config = 1", "there is no get_sweep in it: define get_sweep(arg='') that returns points"),
+        ("def get_sweep(): return ()",
+         "a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)"),
+        ("def get_sweep(): pass", "a sweep of no points: "),
+        ("def get_sweep(): return [{'seed': 1}]", "the point {'seed': 1} names no config: set config to 'conf"),
+        ("def get_sweep(): return [{'config': 'a.py', 'batch_siz': 1}]",
+         "the sweep: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
+        ("def get_sweep(): return [1]", "TypeError: "),
+        ("def get_sweep(:", "SyntaxError: "),
+    ],
+)
+def test_wrong_sweep_files_are_one_line(trainer, code, message):
+    (trainer.folder / "wrong.py").write_text(code)
+    code, printed, told = sweep(trainer, "--sweep=@wrong.py")
+    assert (code, printed, len(told)) == (2, [], 1), told
+    assert told[0].startswith(f"error: {trainer.folder}/wrong.py: {message}")
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([{"config": TEXT, "init_from": "a/b"}, {"config": TEXT, "init_from": "a b"}],
+         "two points are one: quickstart_text,init_from=a_b and quickstart_text,init_from=a_b"),
+        ([{"config": TEXT}, {"config": TEXT, "steps": 500}],
+         "two points are one: quickstart_text and quickstart_text,steps=500"),
+        ([{"config": TEXT}, {"config": TEXT, "steps": 0}], "config.steps is 0: expected at least 1"),
+        ([{"config": TEXT}, {"config": TEXT, "steps": "x"}], "flag --config.steps=x: expected a whole number"),
+        ([{"config": "nowhere.py"}], "there is no config file nowhere.py"),
+        ([{"config": TEXT}, {"config": "nowhere.py"}], "there is no config file nowhere.py"),
+        ([{"config": TEXT}, {"config": "configs/c4_ablation.py:sgv"}],
+         "configs/c4_ablation.py:sgv: the config's argument is 'sgv'; did you mean 'sgu'?"),
+        ([{"config": TEXT}, {"config": IMAGE}], "the points differ in their held-out metric (perplexity, top1): mak"),
+    ],
+)
+def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
+    (trainer.folder / "wrong.py").write_text(f"def get_sweep(): return {points!r}")
+    code, printed, told = sweep(trainer, "--sweep=@wrong.py")
+    assert (code, printed, len(told)) == (2, [], 1), told
+    assert told[0].startswith(f"error: {message}") and not (trainer.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sweep=@no.py:cpu"], "there is no sweep file @no.py: expected one of paper, "),
+        (["--sweep=@points.py", f"--config={TEXT}"], f"--config={TEXT} and --sweep=@points.py exclude each other"),
+        (["--sweep=@points.py", "--choose=best"], "--choose=best goes with --grid: all points of a sweep file are"),
+        (["--sweep=@points.py", "--seeds=1"], "--seeds and the sweep set the same key, seed: give one"),
+        (["--sweep=@points.py", "--sweep.seed=1"], "the sweep sets seed twice: give all its values in one place"),
+        (["--sweep=@points.py", "--config.batch_size=4"], "--config.batch_size and the sweep set the same key: give"),
+        (["--sweep=@points.py", "--config.batch_siz=4"], "--config.batch_siz=4: there is no config key 'batch_siz'"),
+        (["--sweep=@points.py", "--index=2"], "--index=2 is out of range: expected 0 to 1 for a sweep of 2 points"),
+        (["--sweep=@points.py", "--index=-1"], "--index=-1 is out of range"),
+        (["--sweep=@points.py", "--index=3", "--of=3"], "--index=3 is out of range: expected 0 to 2 with --of=3"),
+        (["--sweep=@points.py", "--of=3"], "--of=3 goes with --index: give --index=I, from 0 to 2"),
+        (["--sweep=@points.py", "--index="], "flag --index=: "),
+        ([f"--config={TEXT}", "--sweep.batch_siz=1"], "batch_siz=1: there is no config key 'batch_siz'; did you mean"),
+        ([f"--config={TEXT}", "--sweep.config=a.py"], "config=a.py: there is no config key 'config'"),
+        ([f"--config={TEXT}", "--sweep.seed"], "'seed' is no part of a grid: expected seed=VALUE,..."),
+        ([f"--config={TEXT}", "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
+         "the sweep sets optimizer.learning_rate twice"),
+        ([f"--config={TEXT}", "--grid=batch_size=4,8", "--index=0"],
+         "--print and --index choose no point: give --choose=none, for all with all seeds"),
+        (["--sweep.lr=1"], "--config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE"),
+    ],
+)
+def test_mistakes_are_one_line_before_any_run(trainer, options, message):
+    code, printed, told = sweep(trainer, *options)
+    assert (code, printed, len(told)) == (2, [], 1), told
+    expected = message.replace("@", f"{trainer.folder}/")
+    assert told[0].startswith(f"error: {expected}") and not (trainer.folder / "out").exists()

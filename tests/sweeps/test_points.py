@@ -1,0 +1,148 @@
+"""Products, zips and chains of config keys, against nested loops."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import runpy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmlp_flax import config
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.paper import recipes
+from gmlp_flax.sweeps import points as sweep
+
+NAMES = list(config.keys(config.default()))
+AXES = st.dictionaries(st.sampled_from(NAMES), st.lists(st.integers(), min_size=1, max_size=3), max_size=3)
+RATES = {"optimizer.learning_rate": [1e-5, 2e-5]}
+
+
+def test_product_of_two_keys():
+    assert sweep.product(RATES | {"batch_size": [16, 32]}) == (
+        {"optimizer.learning_rate": 1e-5, "batch_size": 16}, {"optimizer.learning_rate": 1e-5, "batch_size": 32},
+        {"optimizer.learning_rate": 2e-5, "batch_size": 16}, {"optimizer.learning_rate": 2e-5, "batch_size": 32},
+    )
+
+
+def test_parts_nest():
+    found = sweep.chained(
+        sweep.product({"seed": [0, 1]}, sweep.zipped({"batch_size": [16, 32]}, {"steps": [4, 2]})),
+        sweep.product({"seed": [7]}),
+    )
+    assert found == (
+        {"seed": 0, "batch_size": 16, "steps": 4}, {"seed": 0, "batch_size": 32, "steps": 2},
+        {"seed": 1, "batch_size": 16, "steps": 4}, {"seed": 1, "batch_size": 32, "steps": 2}, {"seed": 7},
+    )
+
+
+@given(AXES)
+def test_product_is_what_nested_loops_give(axes):
+    expected = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    assert list(sweep.product(axes)) == expected
+    assert sweep.product(*({name: values} for name, values in axes.items())) == sweep.product(axes)
+
+
+@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), st.integers(1, 4))
+def test_zipped_goes_through_all_at_once(names, count):
+    found = sweep.zipped({name: range(place, place + count) for place, name in enumerate(names)})
+    assert found == tuple({name: place + number for place, name in enumerate(names)} for number in range(count))
+
+
+@given(AXES)
+def test_chained_changes_one_key_after_another(axes):
+    assert sweep.chained(axes) == tuple({name: value} for name, values in axes.items() for value in values)
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.lists(st.from_regex(r"[\w.-]+", fullmatch=True), min_size=1)),
+                unique_by=lambda part: part[0], max_size=2))
+def test_words_of_a_command_line(parts):
+    assert sweep.parse(f"{name}={','.join(values)}" for name, values in parts) == sweep.product(dict(parts))
+
+
+def test_words_of_keys_that_change_together():
+    assert sweep.parse(["seed=0,1", "batch_size:steps=16:100,32:50"]) == (
+        {"seed": "0", "batch_size": "16", "steps": "100"}, {"seed": "0", "batch_size": "32", "steps": "50"},
+        {"seed": "1", "batch_size": "16", "steps": "100"}, {"seed": "1", "batch_size": "32", "steps": "50"},
+    )
+
+
+def test_words_with_tuples_and_colons():
+    assert sweep.parse(["model.image_size=(32, 32),(64, 64)", "data.train=tfds:glue/rte"]) == (
+        {"model.image_size": "(32, 32)", "data.train": "tfds:glue/rte"},
+        {"model.image_size": "(64, 64)", "data.train": "tfds:glue/rte"},
+    )
+    assert sweep.parse([]) == ({},)
+
+
+def test_flags_and_name_of_a_point():
+    point = {"optimizer.learning_rate": "1e-5", "model.image_size": (32, 64), "data.train": "a/b c.tsv"}
+    assert sweep.flags(point) == [
+        "--config.optimizer.learning_rate=1e-5", "--config.model.image_size=(32, 64)", "--config.data.train=a/b c.tsv",
+    ]
+    name = sweep.name(point)
+    assert name == "optimizer.learning_rate=1e-5,model.image_size=_32,_64_,data.train=a_b_c.tsv"
+    assert re.fullmatch(r"[\w.,=+-]+", name) and sweep.name({}) == ""
+
+
+def test_a_point_may_name_its_config():
+    files = ["configs/c4_ablation.py:sgu,scale=small", "configs/c4_ablation.py:sgu", "configs/quickstart_text.py"]
+    points = sweep.product({"seed": [0]}, {"config": files})
+    assert points[0] == {"seed": 0, "config": files[0]}
+    assert sweep.flags(points[0]) == [f"--config={files[0]}", "--config.seed=0"]
+    assert list(map(sweep.name, points)) == [
+        "seed=0,c4_ablation-sgu-scale_small", "seed=0,c4_ablation-sgu", "seed=0,quickstart_text",
+    ]
+    assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
+
+
+def test_sweeps_that_chose_rates():
+    """The rate of each row is one that was tried last, of those that were tried before."""
+    make = runpy.run_path("configs/sweeps/table3_rates.py")["get_sweep"]
+    known = runpy.run_path("configs/c4_ablation.py")["SMALL_RATES"]
+    first, second, depths, transformers = make(), make("second"), make("depths"), make("transformers")
+    for points in (first, second, depths, transformers):
+        assert len(set(map(sweep.name, points))) == len(points)
+
+    def tried(points, row):
+        return [point["optimizer.learning_rate"] for point in points if f":{row}," in point["config"]]
+
+    by_depth = {row for row in known if tried(depths, row)}
+    assert {point["config"] for point in (*first, *depths)} == {recipes.published(row, "cpu") for row in known}
+    for row, rate in known.items():
+        if row in by_depth:
+            rates, again = tried(depths, row), tried(transformers, row)
+            assert rate in (again or rates) and set(again) < set(rates) and len(rates) == 3 and not tried(first, row)
+            assert len(again) == (2 if row.startswith("transformer") else 0)
+        else:
+            finalists = tried(second, row)
+            assert rate in finalists and len(finalists) == 2 * len(set(finalists)) == 4
+            assert set(finalists) < set(tried(first, row)) and len(tried(first, row)) == 5
+    with pytest.raises(ConfigError, match="argument is 'third': expected one of first, second, depths, transformers$"):
+        make("third")
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (sweep.product, [{"model.layrs": [1]}], "the sweep: there is no config key 'model.layrs'; did you mean 'model"),
+        (sweep.chained, [[{"model": 1}]], "the sweep: model is a group of keys; set one of model.block, model.layers"),
+        (sweep.product, [{"seed": []}], "a sweep without a value: give each key at least one"),
+        (sweep.product, [{"task": "masked_lm"}], "the sweep over task is 'masked_lm': expected a list of values"),
+        (sweep.product, [{"seed": [1]}, {"seed": [2]}], "the sweep sets seed twice: give all its values in one place"),
+        (sweep.zipped, [{"seed": [1, 2], "steps": [1]}], "zipped values differ in number (seed: 2, steps: 1): give as"),
+        (sweep.parse, [["batch_siz=3"]], "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
+        (sweep.parse, [["config=a.py"]], "config=a.py: there is no config key 'config'"),
+        (sweep.parse, [["seed"]], "'seed' is no part of a grid: expected seed=VALUE,..."),
+        (sweep.parse, [["seed=1,,2"]], "'seed=1,,2' is no part of a grid"),
+        (sweep.parse, [["seed:steps=1:2,3"]], "'seed:steps=1:2,3' is no part of a grid: expected seed:steps=VALUE:V"),
+        (sweep.parse, [["seed:seed=1:2"]], "the sweep sets seed twice"),
+        (sweep.parse, [["seed=1", "seed=2"]], "the sweep sets seed twice"),
+    ],
+)
+def test_mistakes_are_one_line(make, arguments, message):
+    with pytest.raises(ConfigError, match="^" + re.escape(message)) as caught:
+        make(*arguments)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,139 @@
+"""Several runs, some at a time: what is resumed, what is stopped, and that none outlives the script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.sweeps import runner
+from tests.sweeps.stand_in import Trainer
+
+ROOT = Path(__file__).parents[2]
+# A script of its own that trains two runs.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells start background jobs, perhaps these tests, without.
+sys.executable = {executable!r}
+from gmlp_flax.commands import cli
+from gmlp_flax.sweeps.runner import TrainingPool, results
+
+def main():
+    with TrainingPool({out!r}, {jobs}) as pool:
+        print(results({{name: pool.submit(name, []) for name in ("first", "second")}}))
+
+cli.explained(main)
+"""
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    return Trainer(tmp_path)
+
+
+def results(patch, trainer, names, jobs=1, ended=None):
+    with patch.context() as patched, runner.TrainingPool(str(trainer.folder / "out"), jobs) as pool:
+        patched.setattr(sys, "executable", str(trainer.executable))
+        return runner.results({name: pool.submit(name, [f"--config={name}.py"]) for name in names}, ended)
+
+
+def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
+    """A script whose first run hangs, once it does."""
+    trainer.plan({"first": "hangs"})
+    program = PROGRAM.format(executable=str(trainer.executable), out=str(trainer.folder / "out"), jobs=jobs)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, **pipes)
+    wait_until(lambda: (trainer.folder / "hanging").exists())
+    return process
+
+
+def wait_until(true) -> None:
+    deadline = time.monotonic() + 60
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert true()
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_each_run_gives_its_metrics(monkeypatch, trainer):
+    trainer.plan({"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}})
+    told = []
+    found = results(monkeypatch, trainer, "ab", ended=lambda *each: told.append(each))
+    assert found == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}} and told == list(found.items())
+    train, out = ["-m", "gmlp_flax.train"], trainer.folder / "out"
+    assert trainer.calls() == [[*train, f"--workdir={out}/{name}", f"--config={name}.py"] for name in "ab"]
+    # What is there is read, not trained again.
+    assert results(monkeypatch, trainer, "abc")["b"] == {"accuracy": 0.25}
+    assert trainer.names() == ["a", "b", "c"]
+
+
+def test_each_job_has_its_share_of_the_cores(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "_cores", lambda: 6)
+    for jobs, threads in ((1, "6"), (4, "1"), (12, "1")):
+        with runner.TrainingPool(str(tmp_path), jobs) as pool:
+            assert pool._environment["PJRT_NPROC"] == threads
+
+
+def test_failing_run_ends_those_beside_it(monkeypatch, tmp_path):
+    """Though it is the second, and the first would go on for long."""
+    trainer = Trainer(tmp_path, waits=True)
+    trainer.plan({"a": "hangs", "b": "fails"})
+    begin = time.monotonic()
+    with pytest.raises(RunError, match="^the run .*/out/b failed: its output is in .*/out/b.log$"):
+        results(monkeypatch, trainer, "abc", jobs=2)
+    assert "b says fails" in trainer.log("b").read_text() and time.monotonic() - begin < 30
+    wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))
+
+
+def test_run_that_something_else_stopped(monkeypatch, trainer):
+    """A trainer that is told to stop saves and ends well, without a result."""
+    trainer.plan({"a": "stops"})
+    with pytest.raises(RunError, match="^the run .*/out/a was stopped before its end: the same command again goes on$"):
+        results(monkeypatch, trainer, "a")
+
+
+def test_handler_of_signals_is_put_back(monkeypatch, trainer):
+    before = signal.getsignal(signal.SIGTERM)
+    results(monkeypatch, trainer, "a")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_signal_ends_all_runs(trainer, name):
+    process = start(trainer)
+    process.send_signal(getattr(signal, name))
+    printed, errors = process.communicate(timeout=30)
+    assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
+    assert trainer.names() == ["first"] and not alive(int((trainer.folder / "hanging").read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell a run that its script is gone")
+def test_no_run_outlives_a_script_that_is_killed(trainer):
+    process = start(trainer)
+    run = int((trainer.folder / "hanging").read_text())
+    assert alive(run)
+    process.kill()
+    process.communicate(timeout=30)
+    wait_until(lambda: not alive(run))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell a run that its script is gone")
+def test_run_whose_script_was_gone_before_does_not_begin():
+    command = [sys.executable, runner.__file__, "1", sys.executable, "-c", "print('begun')"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "the command that started this run is gone\n")

@@ -1,0 +1,42 @@
+"""The tokenizer that a run was given."""
+
+import pytest
+
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, StandInTokenizer, given_tokenizer, require_rows
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return [Tokenizer.train([" ".join(words)] * 20, 300) for words in (tiny.WORDS, tiny.WORDS[:20])]
+
+
+def task(tmp_path, folder="run", inherited=()):
+    return MaskedLanguageModeling(tiny.text_config(tmp_path), str(tmp_path / folder), dict(inherited))
+
+
+def test_the_folders_comes_before_the_inherited(tmp_path, tokenizers):
+    first, second = tokenizers
+    assert given_tokenizer(task(tmp_path), {}) is None
+    inherited = {TOKENIZER_FILE: second.model}
+    assert given_tokenizer(task(tmp_path, inherited=inherited), {}) == second
+    (tmp_path / "run").mkdir()
+    first.save(tmp_path / "run" / TOKENIZER_FILE)
+    assert given_tokenizer(task(tmp_path, inherited=inherited), {}) == first
+
+
+def test_two_that_differ_are_refused(tmp_path, tokenizers):
+    (tmp_path / "run").mkdir()
+    tokenizers[0].save(tmp_path / "run" / TOKENIZER_FILE)
+    tokenizers[1].save(tmp_path / "other")
+    with pytest.raises(DataError, match="^two different tokenizers: this run's, .* and the other's, .*; train and eval"):
+        given_tokenizer(task(tmp_path), {"the other's": str(tmp_path / "other")})
+
+
+def test_a_table_that_is_too_small_is_refused(tmp_path):
+    require_rows(task(tmp_path), StandInTokenizer(320))
+    with pytest.raises(DataError, match="the tokenizer has 321 pieces, config.model.vocab_size is 320: raise it"):
+        require_rows(task(tmp_path), StandInTokenizer(321))

@@ -1,0 +1,69 @@
+import json
+
+import pytest
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.training.metrics_file import MetricsFile
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Lines of steps 2 to 8, with evaluations at 4 and 8."""
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"step": 2, "loss": 3.0}, {"step": 4, "loss": 2.0}, {"step": 4, "eval": {"loss": 2.5}}]
+    lines += [{"step": 6, "loss": 1.5}, {"step": 8, "loss": 1.2}, {"step": 8, "eval": {"loss": 2.1}}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("step", "kept"), [(0, []), (3, [2]), (4, [2, 4, 4]), (5, [2, 4, 4]), (8, [2, 4, 4, 6, 8, 8])])
+def test_lines_after_the_checkpoint_are_dropped(path, step, kept):
+    file = MetricsFile(str(path), step)
+    assert [line["step"] for line in MetricsFile.read(str(path))] == kept
+    assert sorted(file.evaluations) == [each for each in (4, 8) if each <= step]
+    file.write({"step": 9, "loss": 1.0})
+    assert [line["step"] for line in MetricsFile.read(str(path))] == [*kept, 9]
+    file.close()
+
+
+def test_half_a_line_is_dropped(path):
+    with path.open("a") as file:
+        file.write('{"step": 8, "lo')
+    MetricsFile(str(path), 100).close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 4, 6, 8, 8]
+    assert path.read_text().endswith("\n")
+
+
+def test_half_a_line_that_looks_whole(path):
+    """A number that is cut off is still a number. Only the missing end of the line shows it."""
+    path.write_text('{"step": 2, "loss": 3.0}\n{"step": 4, "loss": 2.125}')
+    assert [line["step"] for line in MetricsFile.read(str(path))] == [2]
+
+
+@pytest.mark.parametrize("line", ['{"step": 4, "lo', "\0\0\0\0", "\xff", "[4]", '{"loss": 1.0}', '{"step": "4"}'])
+def test_damaged_line_is_named_and_nothing_is_lost(path, line):
+    lines = path.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:2], line.encode("latin-1") + b"\n", *lines[2:]])
+    path.write_bytes(damaged)
+    message = rf"^{path}, line 3 is damaged: b'.*' is no JSON object with a step; remove that line and run again$"
+    with pytest.raises(RunError, match=message):
+        MetricsFile(str(path), 100)
+    assert path.read_bytes() == damaged
+
+
+def test_no_file_yet(tmp_path):
+    assert MetricsFile.read(str(tmp_path / "none")) == []
+    file = MetricsFile(str(tmp_path / "new"), 0)
+    file.write({"step": 1, "eval": {"loss": 1.0}})
+    assert file.evaluations == {1: {"loss": 1.0}}
+    assert (tmp_path / "new").read_text() == '{"step": 1, "eval": {"loss": 1.0}}\n'  # before the file is closed
+    file.close()
+
+
+def test_numbers_survive_to_the_last_bit(tmp_path):
+    value = 0.1 + 2**-50
+    file = MetricsFile(str(tmp_path / "new"), 0)
+    file.write({"step": 1, "loss": value})
+    file.close()
+    assert MetricsFile.read(str(tmp_path / "new"))[0]["loss"] == value

@@ -10,7 +10,7 @@ import sentencepiece
 
 from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
 from gmlp_flax.data import embedded
-from gmlp_flax.data.text import in_memory, packing, prepare, prepared
+from gmlp_flax.data.text import corpora, packing, prepare, prepared
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
 
@@ -25,7 +25,7 @@ def bench_text(repeats: int) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             def prepare_and_pack() -> None:
                 shutil.rmtree(folder)
-                made = prepare.prepare(in_memory.corpus("benchmark", documents), tokenizer, folder, workers=1)
+                made = prepare.prepare(corpora.in_memory("benchmark", documents), tokenizer, folder, workers=1)
                 windows = packing.Packing(made, 128)
                 for first in range(0, len(windows), windows.group):
                     windows.windows(first, first + windows.group)

@@ -7,7 +7,8 @@
         --grid=optimizer.learning_rate=1e-5,2e-5,3e-5 \\
         --grid=batch_size:steps:optimizer.warmup=16:21046:2104,32:10523:1052 --seeds=0,1,2,3,4
 
-ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli or snli.
+ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli, snli, or own: data
+    of your own, whose columns `--config.own.text`, `own.second` (pairs) and `own.label` name.
     `--config.data.train` takes a TFDS folder, a folder as GLUE ships it (train.tsv, dev.tsv), or a file, tab-separated
     or of JSON lines; `--config.data.heldout` a path of its own for the examples to score.
 SCALE:
@@ -23,8 +24,8 @@ The paper gives the median of five runs on the development set. Whether the best
 each model, it does not say; the second command above, the grid and five seeds of its best point, does so. A run's
 model, all but its length and dropout, is that of `init_from`.
 
-Steps count epochs of the published training set: of data of another size, or with batch 16, set `--config.steps` and
-`--config.optimizer.warmup`, a tenth of them.
+Steps count epochs of the published training set; with data of another size or your own, or with batch 16, set
+`--config.steps` and `--config.optimizer.warmup`, a tenth of them.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -38,11 +39,11 @@ EXAMPLES = {
 
 def get_config(arg: str = "sst2"):
     """See the module's docstring."""
-    task, scale = gmlp_config.arguments(arg or "sst2", tuple(EXAMPLES), scale=("paper", "small", "gpu"))
+    task, scale = gmlp_config.arguments(arg or "sst2", (*EXAMPLES, "own"), scale=("paper", "small", "gpu"))
     config = gmlp_config.default(task="text_classification")
     config.glue.task = task
     config.data.train = ""  # to be given
-    config.batch_size, config.steps = 32, 5 * EXAMPLES[task] // 32
+    config.batch_size, config.steps = 32, 5 * EXAMPLES.get(task, 6400) // 32
     config.model.update(
         length=128, dropout=0.1, attention_dropout=0.1, mask_padding=True, pool="cls", dtype="bfloat16"
     )

@@ -1,13 +1,13 @@
-"""Pretraining on ImageNet-21K: configs/imagenet.py's recipe on more pictures and more classes, for later finetuning.
+"""Pretraining on ImageNet-21K: configs/imagenet.py's recipe on more images and more classes, for later finetuning.
 
     python -m gmlp_flax.train --config=configs/imagenet21k.py:gmlp_b --workdir=runs/gmlp_b_21k --config.data.train=PATH
     python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_b --workdir=runs/gmlp_b \\
         --config.init_from=runs/gmlp_b_21k --config.data.train=tfds:imagenet2012
 
 ARGUMENT: MODEL, an image model by its name in `scripts/sizes.py`. PATH is a prepared TFDS folder or a folder of class
-folders; half a per cent of its training pictures is held out unless `--config.data.heldout=PATH` is given.
+folders; half a per cent of its training images is held out unless `--config.data.heldout=PATH` is given.
 The gMLP paper does not pretrain on it: the 90 epochs of batch 4096 are ours, chosen as the ViT paper's. 14.2 M
-pictures are assumed for the number of steps. bfloat16. Never run here.
+images are assumed for the number of steps. bfloat16. Never run here.
 """
 
 from gmlp_flax import config as gmlp_config

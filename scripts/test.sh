@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests on the CPU, in the environment that scripts/setup.sh makes.
 #
-# Usage: scripts/test.sh [PYTEST ARGUMENT ...]     e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models -k gating
+# Usage: scripts/test.sh [--all] [PYTEST ARGUMENT ...]     e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
+# Tests marked `slow`, whole runs above all, are left out unless --all, -m or a test file is given; CI runs all.
 # One worker per core, at most eight (-n 0 or -p no:xdist: none). PYTHON and VENV are explained in setup.sh.
 set -euo pipefail
 unset CDPATH
@@ -10,9 +11,15 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 "$root/scripts/setup.sh" test
 
 cd -- "$root"
-parallel=yes
+parallel=yes quick=yes
 for arg in "$@"; do
-  case $arg in -n* | --numprocesses* | no:xdist | -pno:xdist) parallel= ;; esac
+  case $arg in
+    -n* | --numprocesses* | no:xdist | -pno:xdist) parallel= ;;
+    --all | -m* | tests/*) quick= ;;
+  esac
+  shift
+  if [[ $arg != --all ]]; then set -- "$@" "$arg"; fi
 done
+if [[ -n $quick ]]; then set -- -m "not slow" "$@"; fi
 if [[ -n $parallel ]]; then set -- -n logical --maxprocesses 8 --dist worksteal "$@"; fi
 JAX_PLATFORMS=cpu exec "${VENV:-.venv}/bin/python" -m pytest "$@"

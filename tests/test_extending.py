@@ -1,13 +1,14 @@
 """The examples of docs/extending.md, run as they stand there: a block and a task of a user's own package."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import preloaded
 
 PAGE = Path("docs/extending.md").read_text()
 SMALL = (
@@ -26,23 +27,19 @@ def folder(tmp_path_factory):
     return root
 
 
-def gmlp(folder, *words):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.getcwd()])}
-    return subprocess.run(
-        [sys.executable, "-m", "gmlp_flax", *words], capture_output=True, text=True, env=environment, cwd=folder
-    )
-
-
 def test_the_block_is_forty_lines(folder):
     lines = [line for line in (folder / "my_package/fourier.py").read_text().splitlines() if line.strip()]
     assert len(lines) <= 40
 
 
 def test_the_pages_config_trains_its_block_and_its_task(folder):
-    done = gmlp(folder, "train", "--config=my_config.py", "--workdir=run", f"--config.data.cache={folder}", *SMALL)
+    """By the installed command, which finds the packages of the folder that it is called in."""
+    command = [Path(sys.executable).with_name("gmlp"), "train", "--config=my_config.py", "--workdir=run"]
+    flags = [f"--config.data.cache={folder}", *SMALL]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     config = json.loads((folder / "run/config.json").read_text())
-    assert config["task"] == "my_package.smoothed:Smoothed" and config["smoothed"] == {"share": 0.1}
+    assert config["task"] == "my_package.penalised:Penalised" and config["penalty"] == {"embedding": 0.1}
     assert config["model"]["first_weight"] == 0.5 and "gate" not in config["model"]
     assert json.loads((folder / "run/result.json").read_text())["step"] == 2
 
@@ -51,21 +48,21 @@ def test_the_pages_config_trains_its_block_and_its_task(folder):
 def test_the_pages_options_are_known(folder, command):
     """Up to the first thing that a check refuses, here the number of steps."""
     words = command.replace("\\\n", " ").split()
-    done = gmlp(folder, *words, "--config.steps=0")
+    done = preloaded.gmlp(*words, "--config.steps=0", cwd=folder)
     assert done.stderr.splitlines()[-1] == "error: config.steps is 0: expected at least 1"
 
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--config.model.block=my_package.nothing:X"], "which cannot be imported (ModuleNotFoundError: No module named"),
     (["--config.model.block=my_package.fourier:Nothing"], "which cannot be imported (AttributeError:"),
-    (["--config.model.block=my_package.smoothed:Smoothed"], "expected a class that extends"),
+    (["--config.model.block=my_package.penalised:Penalised"], "expected a class that extends"),
     (["--config.task=my_package.fourier:FourierBlock"], "expected a class that extends"),
     (["--config.model.first_weight=1"], "there is no config key 'model.first_weight'"),
     (["--config.model.block=my_package.fourier:FourierBlock", "--config.model.first_weight=0"], "expected above 0"),
     (["--config.model.block=my_package.fourier:FourierBlock", "--config.model.gate=linear"], "it is an option of gmlp"),
 ])
 def test_mistakes_are_one_line(folder, flags, message):
-    done = gmlp(folder, "train", "--config=quickstart_text", "--workdir=none", *flags)
+    done = preloaded.gmlp("train", "--config=quickstart_text", "--workdir=none", *flags, cwd=folder)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
     assert done.returncode == 2 and len(errors) == 1 and message in errors[0], done.stderr
     assert not (folder / "none").exists()

@@ -6,13 +6,12 @@ import glob
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 from gmlp_flax import config
 from gmlp_flax.commands.main import COMMANDS
+from tests import preloaded
 
 with open("README.md") as file:
     README = file.read()
@@ -64,8 +63,7 @@ def test_commands_have_the_flags_that_they_are_given(page):
 
 
 def test_sizes_are_what_the_command_prints():
-    command = [sys.executable, "-m", "gmlp_flax", "sizes"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = preloaded.gmlp("sizes")
     for line in done.stdout.splitlines():
         assert line[:55].rstrip() in README
 

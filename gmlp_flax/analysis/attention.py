@@ -97,9 +97,10 @@ def maps(trained: run_folder.Trained, sentences: Sentences) -> np.ndarray:
 
     Of several heads, the elementwise maximum.
     """
-    definition = nnx.graphdef(nnx.eval_shape(lambda: trained.task.module(nnx.Rngs(0))))
+    task: Any = trained.task
+    definition = nnx.graphdef(nnx.eval_shape(lambda: task.module(nnx.Rngs(0))))
     tokens, segments = sentences.tokens[None], sentences.segments[None]
-    seen = tokens != trained.task.tokenizer.pad_id if trained.config.model.mask_padding else None
+    seen = tokens != task.tokenizer.pad_id if trained.config.model.mask_padding else None
 
     def every_layer(params: Any) -> jax.Array:
         text_model = nnx.merge(definition, params)

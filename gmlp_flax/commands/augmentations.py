@@ -1,7 +1,7 @@
 """Draws a config's augmentation of its training images, for a person to judge.
 
     gmlp augmentations --config=configs/imagenet.py:gmlp_s --config.data.train=photos/ --out=samples.png
-    gmlp augmentations --config=FILE[:ARGUMENT] --out=FILE.png [--pictures=8] [--samples=7] [--config.KEY=VALUE ...]
+    gmlp augmentations --config=FILE[:ARGUMENT] --out=FILE.png [--images=8] [--samples=7] [--config.KEY=VALUE ...]
 
 One row per image: the centre crop of evaluation, then samples of augmented views, as training sees them. If the config
 mixes images, the rows below show some samples before mixing, and then mixed. An image and the one half a row further
@@ -86,7 +86,7 @@ def main(_argv: list[str]) -> None:
     if not issubclass(tasks.find(config.task), ImageClassification):
         raise ConfigError(f"config.task is {config.task!r}: expected image_classification")
     task = ImageClassification(config, os.path.dirname(os.path.abspath(out)))
-    views = sampled(task, values.pictures, values.samples)
+    views = sampled(task, values.images, values.samples)
     rows = [(row, ["original"] + [config.augment.auto] * values.samples) for row in views]
     # As many unmixed samples as fill a row, each of another image.
     samples = np.concatenate(list(views[:, 1:].swapaxes(0, 1)))[: (values.samples + 1) // 2 * 2]
@@ -104,6 +104,6 @@ def main(_argv: list[str]) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string("out", None, "The .png file to write.")
-    flags.DEFINE_integer("pictures", 8, "How many images, one row each.", lower_bound=1)
+    flags.DEFINE_integer("images", 8, "How many images, one row each.", lower_bound=1)
     flags.DEFINE_integer("samples", 7, "Augmented samples of each image.", lower_bound=1)
     cli.run(main, parser=cli.parse_flags_with_config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 
 # Subcommand -> its module here, and what it does.
@@ -39,6 +40,7 @@ def main() -> None:
         advice = f"did you mean {close[0]!r}?" if close else "gmlp --help lists the subcommands"
         print(f"error: there is no subcommand {name!r}; {advice}", file=sys.stderr)
         raise SystemExit(2)
+    sys.path.append(os.getcwd())  # config.model.block may name a class of a package there; last, so it hides nothing
     module = importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}")
     sys.argv = [f"gmlp {name}", *sys.argv[2:]]
     module.run()

@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import time
+from typing import Any
 
 from absl import logging
 
@@ -74,9 +75,10 @@ def show_image(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
     print(f"  this model, spatial projections frozen       {frozen['eval']['top1']:8.1%}")
     print(f"  this model                                   {result['eval']['top1']:8.1%}")
     print("\nwhat it says of three held-out digits, with probabilities")
-    batch = next(trained.task.evaluation_batches(0, 1))
+    task: Any = trained.task
+    batch = next(task.evaluation_batches(0, 1))
     for image, label in list(zip(batch["image"], batch["label"], strict=True))[:3]:
-        print(f"  a {label}:  {predict.show(trained.task.rank_classes(trained.weights, image[None])[0])}")
+        print(f"  a {label}:  {predict.show(task.rank_classes(trained.weights, image[None])[0])}")
 
 
 def most_frequent(task) -> float:

@@ -6,17 +6,21 @@ The content of a batch depends on the seed and the batch's number alone: neither
 worker processes, nor on whether the run was interrupted.
 """
 
+from __future__ import annotations
+
 import gc
 import math
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import grain
 import numpy as np
 from absl import flags
 
 from gmlp_flax.errors import DataError
+
+if TYPE_CHECKING:
+    import grain  # Slow to import: where it reads, not where a config is checked.
 
 Example = dict[str, Any]
 Batch = dict[str, np.ndarray]
@@ -53,7 +57,7 @@ class Batches(Iterator[Batch]):
         """Stops reading ahead and ends the worker processes. May be called more than once."""
         self._close()
 
-    def __enter__(self) -> "Batches":
+    def __enter__(self) -> Batches:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -108,6 +112,8 @@ def train_batches(
         DataError: the source is empty, or `batch_size` is not divisible by `hosts`. A DataError of `transform` or of
             the source reaches the caller of `next`.
     """
+    import grain
+
     each = per_host(source, batch_size, hosts)
     # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
     order_seed, transform_seed = map(int, np.random.SeedSequence(seed).generate_state(2))
@@ -152,6 +158,8 @@ def evaluation_batches(
     Raises:
         DataError: as in `train_batches`.
     """
+    import grain
+
     each = per_host(source, batch_size, hosts)
     last = len(source) - 1
 
@@ -199,11 +207,15 @@ def read_ahead(
         make_batch: called in threads; pickled if there are `workers`.
         others: as in `train_batches`.
     """
+    import grain
+
     return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers, threads, buffer)
 
 
 def _share(examples: grain.MapDataset, first: int, each: int, batch_size: int) -> grain.MapDataset:
     """`each` examples of every batch, from its `first` on."""
+    import grain
+
     return grain.MapDataset.range(_ENDLESS).map(
         lambda place: examples[place // each * batch_size + first + place % each]
     )
@@ -222,6 +234,8 @@ def per_host(source: Source, batch_size: int, hosts: int) -> int:
 
 
 def _read_ahead(batches: grain.MapDataset, workers: int, threads: int, buffer: int) -> Batches:
+    import grain
+
     ahead = batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer))
     if workers:
         # Grain passes its flags to the workers and requires parsed flags, which a notebook does not have.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -169,10 +171,9 @@ class MultiHeadAttention(nnx.Module):
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
-        if not q_and_k:
-            return self.relative(tokens), v
-        scores = scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype)
-        return (scores + self.relative(tokens) if self.relative else scores), v
+        terms = [scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype)] if q_and_k else []
+        terms += [self.relative(tokens)] if self.relative else []
+        return functools.reduce(operator.add, terms), v
 
     def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
         """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chex
 import jax
 from flax import nnx
 
@@ -61,6 +62,9 @@ class Encoder(nnx.Module):
             [batch, tokens, d_model], normalised.
         """
         spec = self.spec
+        chex.assert_shape(x, (None, None, spec.d_model))
+        if seen is not None:
+            chex.assert_equal_shape_prefix([x, seen], 2)
         if not spec.draws:
             key = None
         definition, stacked = nnx.split(self.blocks)

@@ -20,7 +20,7 @@ def matmul_flops(function: Callable, *args) -> int:
         *args: its arguments, arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
-        The count; scanned bodies count once an iteration, recomputation in a backward pass counts.
+        The count; scanned bodies count once per iteration, recomputation in a backward pass counts.
     """
     return _count(jax.make_jaxpr(function)(*args).jaxpr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -79,11 +80,12 @@ class ImageClassifier(nnx.Module):
 
         Args:
             images: [batch, height, width, channels], uint8 or float, 0 to 255.
-            key: a random key an example, [batch], for training; none for evaluation.
+            key: a random key per example, [batch], for training; None for evaluation.
 
         Returns:
             float32 logits [batch, classes].
         """
+        chex.assert_shape(images, (None, None, None, len(self.mean)))
         definition, params = nnx.split(self.stem)
         # Backward recomputes the patches from the pixels: kept, they would be the largest array outside the encoder.
         x = jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))(params, images)

@@ -1,4 +1,4 @@
-"""The names by which a mesh may cut activations. Where there is no mesh, or none of such axes, they mean nothing.
+"""The names by which a mesh may cut activations. Without a mesh, or without such axes in it, they mean nothing.
 
 What is cut how is decided in training/partition.py, by the paths of parameters. The compiler carries that through a
 model, but at a few places it has to be told; those are marked here.

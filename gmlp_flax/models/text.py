@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -47,17 +48,21 @@ class TextModel(nnx.Module):
 
         Args:
             tokens: int [batch, tokens].
-            key: a random key an example, [batch], for training; none for evaluation.
+            key: a random key per example, [batch], for training; None for evaluation.
             segments: int [batch, tokens], 0 or 1, for a model that has them.
             seen: bool [batch, tokens], False for padding that attention is to ignore; none: it sees all.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
         """
+        chex.assert_rank(tokens, 2)
+        chex.assert_equal_shape([tokens, *(given for given in (segments, seen) if given is not None)])
         table = layout.cut(self.embedding[...], None, None)  # whole: cut, the compiler would move activations instead
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x)
-        x = x if self.segments is None else self.segments(x, segments)
+        if self.segments is not None:
+            assert segments is not None, "this model is called with segments"
+            x = self.segments(x, segments)
         return self.encoder(self.scale * x, key, seen)
 
 

@@ -27,7 +27,7 @@ def length_of(taps: jax.Array) -> int:
 def expand(taps: jax.Array) -> jax.Array:
     """Taps [2n - 1] to the matrix [n, n].
 
-    The taps and one zero, repeated n times and read in rows of 2n - 1, shift by one place a row. So this is a
+    The taps and one zero, repeated n times and read in rows of 2n - 1, shift by one place per row. So this is a
     broadcast and two slices, and its transpose pads and sums: neither direction gathers or scatters.
     """
     n = length_of(taps)

@@ -67,7 +67,7 @@ def _image(
     """A classifier of square images: `fields` of its spec name the block, which is 4 d_model wide unless they say."""
     image_size, patch_size = (image, image), (patch, patch)
     tokens = token_count(image_size, patch_size, pool)
-    sizes = {"layers": layers, "length": tokens, "d_model": d_model, "d_ffn": 4 * d_model}
+    sizes: dict[str, Any] = {"layers": layers, "length": tokens, "d_model": d_model, "d_ffn": 4 * d_model}
     return Published(
         _spec(**sizes | fields), params_m, source, flops_g, top1=top1, madds_g=madds_g, pool=pool,
         pre_logits=pre_logits, image_size=image_size, patch_size=patch_size, note=note,
@@ -125,8 +125,8 @@ _MEAN = "mean pooling, timm's layout; the paper's count fits a cls token and a p
 _CLS_S = "the paper prints 8.9; 8.84 rounds to 8.8"
 _WIDTH = "d_ffn 2048: the caption's 3072 gives 130.1M, not the printed 92"
 _MIXER = "d_ffn 2304: the caption's 3072 gives 140.4M, not the printed 112"
-_UNBUCKETED = "one bias an offset: T5's 32 buckets give 95.49M, not the printed 96"
-_OPEN = "absolute positions: not stated; relative ones, one bias an offset, fit the count as well"
+_UNBUCKETED = "one bias per offset: T5's 32 buckets give 95.49M, not the printed 96"
+_OPEN = "absolute positions: not stated; relative ones, one bias per offset, fit the count as well"
 _RECALLED = "the paper's figures are recalled from its appendix B, not read"
 _OURS = "the ablation's gMLP with tiny attention, as in Figure 8; the paper prints no size"
 _HEADLESS = "printed without the head"

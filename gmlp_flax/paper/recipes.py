@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -18,7 +19,7 @@ IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # For CPUs: 64 patches, and 0.51 to 0.54 M parameters in every family, without stem and head.
-SMALL_IMAGE_MODELS = {
+SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "gmlp": dict(layers=6, d_ffn=576, spatial="dense"),
     "mixer": dict(block="mixer", layers=6, d_ffn=384, d_spatial=96),
     "vit": dict(block="transformer", positions="absolute", layers=5, d_ffn=352, heads=3, pool="cls"),

@@ -12,16 +12,13 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.models import plugins
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.tasks.question_answering import QuestionAnswering
-from gmlp_flax.tasks.text_classification import TextClassification
 
-TASKS: dict[str, type[Task]] = {
-    "masked_lm": MaskedLanguageModeling,
-    "image_classification": ImageClassification,
-    "text_classification": TextClassification,
-    "question_answering": QuestionAnswering,
+# Imported when one is chosen: image tasks load OpenCV, text tasks do not.
+TASKS = {
+    "masked_lm": "gmlp_flax.tasks.masked_lm:MaskedLanguageModeling",
+    "image_classification": "gmlp_flax.tasks.image_classification:ImageClassification",
+    "text_classification": "gmlp_flax.tasks.text_classification:TextClassification",
+    "question_answering": "gmlp_flax.tasks.question_answering:QuestionAnswering",
 }
 
 

@@ -193,7 +193,7 @@ class Task(abc.ABC):
         block = blocks.find(self.config.model.block)
         return block.spec(length=self.length, **{name: self.config.model[name] for name in options_of(block.Spec)})
 
-    def blocks(self, params: Any) -> nnx.Module:
+    def blocks(self, params: Any) -> blocks.Block:
         """The stacked blocks of the model's encoder, each parameter's leading axis the layer."""
         return nnx.merge(self._definition(), params).encoder.blocks
 

@@ -44,16 +44,16 @@ def training_example(
     augmentation: Augmentation = Augmentation(),
 ) -> dict:
     """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`."""
-    picture = views.training_view(
+    image = views.training_view(
         example["image"], size, rng, name=example.get("name", ""), channels=channels, flip=flip, min_scale=min_scale
     )
-    return {"image": augmented(picture, rng, augmentation), "label": example["label"]}
+    return {"image": augmented(image, rng, augmentation), "label": example["label"]}
 
 
 def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
     """A record to {"image" uint8 [*size, channels], "label"}: resize and centre crop."""
-    picture = views.evaluation_view(_decoded(example, channels), size, eval_crop)
-    return {"image": picture, "label": example["label"]}
+    image = views.evaluation_view(_decoded(example, channels), size, eval_crop)
+    return {"image": image, "label": example["label"]}
 
 
 def _decoded(example: dict, channels: int) -> np.ndarray:
@@ -63,7 +63,7 @@ def _decoded(example: dict, channels: int) -> np.ndarray:
 
 
 class ImageClassification(Task):
-    """Predicts the class of a picture; batches carry uint8 images, which the step normalises on the device."""
+    """Predicts the class of an image; batches carry uint8 images, which the step normalises on the device."""
 
     options = {
         "model.image_size": Option((224, 224), "height and width of images"),
@@ -150,20 +150,21 @@ class ImageClassification(Task):
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixup or CutMix: adds "share", how much of its own label an example keeps, and "other", its partner's."""
-        augment, pictures, labels = self.config.augment, batch["image"], batch["label"]
+        augment, images, labels = self.config.augment, batch["image"], batch["label"]
         if not (augment.mixup or augment.cutmix):
             return batch
         keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
+        _, height, width, _ = images.shape
         own, share = own_weights(
-            keys, pictures.shape[1:3], mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
+            keys, (height, width), mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
         )
         share = jnp.broadcast_to(share, labels.shape)
-        return batch | {"image": blend_pixels(pictures, own), "other": partners(labels), "share": share}
+        return batch | {"image": blend_pixels(images, own), "other": partners(labels), "share": share}
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy with smoothed labels: "image" uint8 [batch, height, width, channels], "label" int32 [batch].
 
-        Of mixed pictures, targets are mixed as well, and accuracy counts hits of the label that prevails.
+        Of mixed images, targets are mixed as well, and accuracy counts hits of the label that prevails.
         """
         labels, logits = batch["label"], self.apply(params, batch["image"], model_keys(batch))
         hot = functools.partial(jax.nn.one_hot, num_classes=logits.shape[-1])
@@ -183,8 +184,8 @@ class ImageClassification(Task):
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32 [batch].
 
-        Pictures with the label readable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
-        filled with -1, also those whose first class is among their ReaL labels, of the pictures that have any.
+        Images with the label readable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
+        filled with -1, also those whose first class is among their ReaL labels, of the images that have any.
         """
         logits, labels, every = self.apply(params, batch["image"]), batch["label"], batch["weight"]
         read = every * (labels != UNREAD)
@@ -206,20 +207,20 @@ class ImageClassification(Task):
         return "top1", "top5", "loss", *(["real"] if self.config.eval.real_labels else [])
 
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
-        """Top-1, top-5, ReaL accuracy and loss of the pictures that were read, and how many were not.
+        """Top-1, top-5, ReaL accuracy and loss of the images that were read, and how many were not.
 
         Raises:
-            DataError: more were not, over all hosts, than config.data.max_bad_records; or no picture has a ReaL label.
+            DataError: more were not, over all hosts, than config.data.max_bad_records; or no image has a ReaL label.
         """
         read, examples = map(int, sums["examples"])
         limit = self.config.data.max_bad_records
         if examples - read > limit or not read:
             raise DataError(
-                f"{examples - read} of {examples} held-out pictures cannot be read (config.data.max_bad_records="
+                f"{examples - read} of {examples} held-out images cannot be read (config.data.max_bad_records="
                 f"{limit}; standard error names them): mend them or raise the limit"
             )
         if "real" in sums and not sums["real"][1]:
-            raise DataError(f"{self.config.eval.real_labels} has no label for any held-out picture; give ReaL's file")
+            raise DataError(f"{self.config.eval.real_labels} has no label for any held-out image; give ReaL's file")
         means = {name: sums[name][0] / sums[name][1] for name in ("top1", "top5", "real", "loss") if name in sums}
         unread = {"unread": examples - read} if examples > read else {}
         return means | {"examples": examples} | unread
@@ -238,7 +239,7 @@ class ImageClassification(Task):
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """What to show people for each class: the run folder's own words where it has them, else the class itself."""
+        """What to show people for each class: the run folder's own words if it has them, else the class itself."""
         own = os.path.join(self.folder, NAMES_FILE)
         if not os.path.exists(own):
             return self.classes
@@ -269,7 +270,7 @@ class ImageClassification(Task):
         return self._view(evaluation_example, "eval_crop")(example)
 
     def training_source(self) -> sources.ImageSource:
-        """The pictures to train on."""
+        """The images to train on."""
         return self._source("train")
 
     def training_example(self, example: dict, rng: np.random.Generator) -> dict:
@@ -319,7 +320,7 @@ class ImageClassification(Task):
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def _source(self, side: str) -> sources.ImageSource:
-        """The pictures of a side, "train" or "heldout", with the run's list of classes.
+        """The images of a side, "train" or "heldout", with the run's list of classes.
 
         Raises:
             DataError: there are none, or they have other classes.

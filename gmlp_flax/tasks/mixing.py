@@ -1,7 +1,7 @@
-"""Mixup and CutMix on the device, inside the training step: pictures of a batch are mixed in pairs.
+"""Mixup and CutMix on the device, inside the training step: images of a batch are mixed in pairs.
 
 Example i of B is paired with example i + B/2 (mod B). Microbatches, which take every m-th example, then hold the same
-pairs as the whole batch, devices exchange whole shares of it, and copies of one picture, which lie closer together
+pairs as the whole batch, devices exchange whole shares of it, and copies of one image, which lie closer together
 (`augment.repeats`), never meet. timm pairs i with B - 1 - i, which is the same up to the order of the batch.
 """
 
@@ -24,7 +24,7 @@ def blend(x: jax.Array, own: jax.Array) -> jax.Array:
 
 
 def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
-    """`blend` of pictures, rounded to whole levels as in timm's loader: uint8 [batch, height, width, channels].
+    """`blend` of images, rounded to whole levels as in timm's loader: uint8 [batch, height, width, channels].
 
     As float32, which backward would keep, they would take four times the memory.
 
@@ -50,10 +50,10 @@ def own_weights(
     borders; so what is left of the area, not what was drawn, is the share that its label deserves.
 
     Args:
-        keys: random keys [draws]: one for all examples, or one an example.
+        keys: random keys [draws]: one for all examples, or one per example.
         size: height and width.
         mixup, cutmix: the alphas; 0 for the one that is not used, not for both.
-        switch: probability of CutMix where both are used.
+        switch: probability of CutMix if both are used.
 
     Returns:
         The weights of pixels, float32 [draws, height, width], and their means, the weights of labels, [draws]; 0 to 1.
@@ -80,7 +80,7 @@ def outside_box(size: tuple[int, int], share: jax.Array, centre: jax.Array) -> j
     """1 outside and 0 inside of CutMix's box of 1 - share of the area: float32 [height, width].
 
     Args:
-        size: height and width of the picture.
+        size: height and width of the image.
         share: of the area that is to stay outside; what the borders cut off stays outside as well.
         centre: row and column, int [2].
     """

@@ -65,7 +65,7 @@ class QuestionAnswering(Finetuning):
         scores, every = self._span_scores(params, batch, None), batch["weight"]
         n_best = min(self.config.squad.n_best, scores.shape[-1])
         found = [jax.lax.top_k(scores[:, i], n_best) for i in (0, 1)]
-        outputs = SpanScores(*found[0], *found[1], null=scores[..., 0].sum(-1))._asdict()
+        outputs = dict(zip(SpanScores._fields, (*found[0], *found[1], scores[..., 0].sum(-1)), strict=True))
         return _sums(scores, batch, every) | {"examples": weighted(jnp.ones_like(every), every)}, outputs
 
     def _span_scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
@@ -86,10 +86,10 @@ class QuestionAnswering(Finetuning):
         In v2.0, also F1 and exact match of the questions with (HasAns_) and without an answer (NoAns_), and what the
         best threshold would give (best_): config.squad.null_threshold is the one that counts.
         """
-        questions, version = self.windows("heldout").questions, self.config.squad.version
+        questions = self.windows("heldout").questions
         answers, odds = self._answers(outputs)
         metrics = squad_metrics.evaluate(questions, self._predictions(answers, odds))
-        if version == "v1.1":
+        if odds is None:
             metrics = {name: metrics[name] for name in ("exact", "f1", "total")}
         else:
             del metrics["missing_filled_with_empty"]

@@ -1,11 +1,13 @@
-"""Classification of sentences and of pairs: GLUE's tasks and SNLI (paper, section 4)."""
+"""Classification of sentences and of pairs: GLUE's tasks, SNLI (paper, section 4), and labelled text of one's own."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from ml_collections import ConfigDict
 
 from gmlp_flax.data.finetuning import pairs, sentences
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask, own_task
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.models.options import Option
@@ -25,6 +28,7 @@ from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 
 LABELS_FILE = "labels.json"
+OWN = "own"
 
 
 class TextClassification(Finetuning):
@@ -33,7 +37,10 @@ class TextClassification(Finetuning):
     options = TEXT_OPTIONS | {
         "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
         "model.pooler": Option(False, "BERT's tanh layer before the head"),
-        "glue.task": Option("sst2", "what is learned: a task of GLUE, or SNLI", tuple(GLUE_TASKS)),
+        "glue.task": Option("sst2", "what is learned: a task of GLUE, SNLI, or own data", (*GLUE_TASKS, OWN)),
+        "own.text": Option("text", "of own data, the column of the text, or of a pair's first text"),
+        "own.second": Option("", "of own data, the column of the pairs' second text; empty: there are no pairs"),
+        "own.label": Option("label", "of own data, the column of the labels: words or numbers"),
     }
     best = ("accuracy", "max")
     heads = {LABELS_FILE: "head/"}
@@ -49,10 +56,27 @@ class TextClassification(Finetuning):
     def example_shapes(self) -> Shapes:
         return super().example_shapes() | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
 
-    @property
+    @functools.cached_property
     def glue(self) -> SentenceTask:
-        """What the config's task is."""
-        return GLUE_TASKS[self.config.glue.task]
+        """What the config's task is. Own data's labels are the run folder's, else those of the training data."""
+        if self.config.glue.task != OWN:
+            return GLUE_TASKS[self.config.glue.task]
+        own, saved = self.config.own, os.path.join(self.folder, LABELS_FILE)
+        task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
+        if not os.path.exists(saved):
+            path = self._path("train")
+            with self._blaming("train"):
+                return task._replace(labels=sentences.label_names(path, task))
+        with open(saved) as file:
+            return task._replace(labels=tuple(json.load(file)["labels"]))
+
+    @classmethod
+    def without_data(cls, config: ConfigDict) -> TextClassification:
+        """See `Task`; own data has two classes."""
+        task = super().without_data(config)
+        if config.glue.task == OWN:
+            task.glue = own_task((config.own.text,), config.own.label, ("0", "1"))
+        return task
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy and hits of a batch."""
@@ -67,7 +91,7 @@ class TextClassification(Finetuning):
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Loss and hits of the labelled examples, MNLI's mismatched ones apart; and the predicted "label" of each.
 
-        For Matthews's correlation and F1, also how many are in class 1, are predicted to be, and both.
+        For Matthews's correlation and F1, also how many are positive (of class 1), are predicted to be, and both.
         """
         logits, labels, every = self.scores(params, batch, None), batch["label"], batch["weight"]
         predicted = logits.argmax(-1).astype(jnp.int32)
@@ -80,9 +104,8 @@ class TextClassification(Finetuning):
             "examples": weighted(jnp.ones_like(every), every),
         }
         if self.glue.scores:
-            is_one, says_one = labels == 1, predicted == 1
-            sums |= {"ones": weighted(is_one, known), "said": weighted(says_one, known)}
-            sums["right"] = weighted(is_one & says_one, known)
+            counted = labels == 1, predicted == 1, (labels == 1) & (predicted == 1)
+            sums |= {name: weighted(hits, known) for name, hits in zip(COUNTS, counted, strict=True)}
         return sums, {"label": predicted}
 
     @property
@@ -94,19 +117,19 @@ class TextClassification(Finetuning):
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
         """Accuracy (of MNLI matched, and mismatched as `accuracy_mm`), loss, and what else GLUE reports of the task.
 
-        What no example has a label for is left out; `unlabelled` tells how many have none.
+        Examples without a label are left out; `unlabelled` tells how many there are.
         """
         names = [name for name in ("accuracy", "accuracy_mm", "loss") if sums[name][1]]
         metrics = {name: sums[name][0] / sums[name][1] for name in names}
         examples, labelled = int(sums["examples"][1]), int(sums["loss"][1])
         if labelled:
-            counts = [int(sums[name][0]) for name in ("ones", "said", "right") if name in sums]
+            counts = [int(sums[name][0]) for name in COUNTS if name in sums]
             metrics |= {name: SCORES[name](labelled, *counts) for name in self.glue.scores}
         unlabelled = {"unlabelled": examples - labelled} if examples > labelled else {}
         return metrics | {"examples": examples} | unlabelled
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
-        """What GLUE's server takes: a line an example, its id and the predicted label; a file for each part."""
+        """What GLUE's server takes: one file per part, one line per example with its id and the predicted label."""
         heldout, files = self._sentences("heldout"), {}
         for part in np.unique(heldout.part):
             lines = ["index\tprediction"]
@@ -155,38 +178,53 @@ class TextClassification(Finetuning):
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def _sentences(self, side: str) -> sentences.Sentences:
-        data = self.config.data
-        key = "heldout" if side == "heldout" and data.heldout else "train"
-        if not data[key]:
-            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH, or tfds:glue/NAME")
-        bad = BadRecords(data.max_bad_records)
-        try:
+        data, bad = self.config.data, BadRecords(self.config.data.max_bad_records)
+        path, task = self._path(side), self.glue
+        with self._blaming(side):
             found = sentences.open_sentences(
-                data[key], self.config.glue.task, side, split=data.split, heldout_split=data.heldout_split,
+                path, task, side, split=data.split, heldout_split=data.heldout_split,
                 heldout_share=0.0 if data.heldout else data.heldout_share, bad=bad,
             )
-        except DataError as error:
-            raise DataError(f"config.data.{key}: {error}") from None
         if bad.count:
             self._note(side, f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")
         if found.dropped:
             self._note(side, f"{found.dropped} without a gold label are left out, {len(found)} remain")
         return found
 
+    def _key(self, side: str) -> str:
+        return "heldout" if side == "heldout" and self.config.data.heldout else "train"
+
+    def _path(self, side: str) -> str:
+        key = self._key(side)
+        if not self.config.data[key]:
+            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH, or tfds:glue/NAME")
+        return self.config.data[key]
+
+    @contextlib.contextmanager
+    def _blaming(self, side: str) -> Iterator[None]:
+        """Names the key of the data in the errors about them."""
+        try:
+            yield
+        except DataError as error:
+            raise DataError(f"config.data.{self._key(side)}: {error}") from None
+
     def _note(self, side: str, what: str) -> None:
         print(f"{side} examples: {what}", file=sys.stderr)
 
 
-def matthews(examples: int, ones: int, said: int, right: int) -> float:
-    """Matthews's correlation of class 1: of `examples`, `ones` are in it, `said` predicted to be, `right` both; 0 where
-    all are, or are predicted to be, of one class."""
-    spread = ones * (examples - ones) * said * (examples - said)
-    return (examples * right - ones * said) / spread**0.5 if spread else 0.0
+def matthews(examples: int, positives: int, predicted: int, true_positives: int) -> float:
+    """Matthews's correlation: of `examples`, so many are positive, are predicted to be, and both.
+
+    It is 0 if all examples are, or are predicted to be, of one class.
+    """
+    spread = positives * (examples - positives) * predicted * (examples - predicted)
+    return (examples * true_positives - positives * predicted) / spread**0.5 if spread else 0.0
 
 
-def f1(examples: int, ones: int, said: int, right: int) -> float:
-    """Harmonic mean of precision and recall of class 1, counted as in `matthews`; 0 where no example is in question."""
-    return 2 * right / (ones + said) if ones + said else 0.0
+def f1(examples: int, positives: int, predicted: int, true_positives: int) -> float:
+    """Harmonic mean of precision and recall, counted as in `matthews`; 0 if nothing is positive or predicted to be."""
+    return 2 * true_positives / (positives + predicted) if positives + predicted else 0.0
 
 
 SCORES = {"matthews": matthews, "f1": f1}
+COUNTS = ("positives", "predicted_positives", "true_positives")  # sums that the scores take, in their order

@@ -44,7 +44,7 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
         more: other files that must hold the same one, by what messages call them.
 
     Returns:
-        None where there is none.
+        None if there is none.
 
     Raises:
         DataError: two that are there differ, or one is damaged.

@@ -1,9 +1,6 @@
-"""Attention's maps against a slow reference that runs the whole model, and the pictures of them."""
+"""Attention's maps against a slow reference that runs the whole model, and the images of them."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -17,6 +14,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
 from gmlp_flax.training import loop, run_folder
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
 from tests.models import reference
 from tests.training import tiny
 
@@ -187,9 +185,7 @@ def test_mistakes(tokenizer, tmp_path, model, texts, message):
 
 
 def command(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "gmlp_flax", "attention", *arguments], capture_output=True, text=True
-    )
+    done = preloaded.gmlp("attention", *arguments)
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 

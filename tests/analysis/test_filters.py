@@ -1,9 +1,6 @@
-"""Learned spatial filters, as numbers and as pictures."""
+"""Learned spatial filters, as numbers and as images."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +9,7 @@ from gmlp_flax.analysis import filters
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.training import loop, run_folder
+from tests import preloaded
 from tests.training import tiny
 
 
@@ -42,8 +40,7 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
 @pytest.mark.parametrize("kind", ["text_run", "image_run"])
 def test_command_writes_a_picture(kind, request):
     workdir = request.getfixturevalue(kind)
-    command = [sys.executable, "-m", "gmlp_flax", "filters", f"--workdir={workdir}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = preloaded.gmlp("filters", f"--workdir={workdir}")
     path = workdir / "figures" / "filters.png"
     assert done.stdout.strip() == str(path)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -65,8 +62,7 @@ def test_run_without_spatial_gates_is_one_line(tmp_path):
     config = tiny.text_config(tmp_path, block="transformer", heads=2)
     config.steps = 1
     loop.train(config, str(tmp_path / "run"))
-    command = [sys.executable, "-m", "gmlp_flax", "filters", f"--workdir={tmp_path / 'run'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.gmlp("filters", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
     expected = "the run's config.model.block is 'transformer', which has no spatial matrices: give another run"
     assert done.stderr.splitlines() == [f"error: {expected}"]

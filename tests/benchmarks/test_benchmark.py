@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import tarfile
 
 import numpy as np
@@ -17,6 +15,7 @@ from gmlp_flax.benchmarks import device, images, timing
 from gmlp_flax.errors import DataError
 from gmlp_flax.planning import workload
 from gmlp_flax.training import step
+from tests import preloaded
 
 
 def test_candidates_run_in_turn_each_warmed_up():
@@ -33,7 +32,7 @@ def test_row_is_median_and_range():
 
 
 def test_unknown_part_is_one_line():
-    done = subprocess.run([sys.executable, "-m", "gmlp_flax", "benchmark", "steps"], capture_output=True, text=True)
+    done = preloaded.gmlp("benchmark", "steps")
     assert done.returncode == 2
     assert "there is no part 'steps'; choose from step, device, toeplitz" in done.stderr.splitlines()[-1]
     assert "images" in done.stderr.splitlines()[-1]
@@ -58,8 +57,8 @@ def test_both_sides_of_the_images_part_make_the_same_pictures():
     """Else their speeds could not be compared: the same crops, flips and operations, a few grey levels apart."""
     [data] = images.made_up(1)
     assert 50_000 < len(data) < 150_000
-    with Image.open(io.BytesIO(data)) as picture:
-        assert picture.size == (500, 375)
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.size == (500, 375)
     for stage, calls in images.STAGES.items():
         for seed in range(6):
             plain, ours = (np.asarray(call(data, np.random.default_rng(seed))).astype(int) for call in calls)
@@ -137,8 +136,7 @@ def test_device_part_on_a_cpu():
 
 @pytest.mark.slow
 def test_compile_part_writes_json(tmp_path):
-    command = [sys.executable, "-m", "gmlp_flax", "benchmark", "compile", f"--json={tmp_path}/rows.json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = preloaded.gmlp("benchmark", "compile", f"--json={tmp_path}/rows.json")
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["part"] for row in rows] == ["compile", "compile"]
     assert 0 < rows[1]["median"] < 60

@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +7,7 @@ from PIL import Image
 from gmlp_flax.commands import augmentations
 from gmlp_flax.data import embedded
 from gmlp_flax.tasks.image_classification import ImageClassification
+from tests import preloaded
 from tests.training import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +21,7 @@ def task(tmp_path):
 
 
 def test_samples(task):
-    """Without augmentation, the training pictures themselves; with it, others, the same each time."""
+    """Without augmentation, the training images themselves; with it, others, the same each time."""
     source = embedded.embedded_digits("train")
     views = augmentations.sampled(task, 3, 2)
     expected = np.stack([source[i]["image"] for i in (0, (len(source) - 1) // 2, len(source) - 1)])
@@ -43,16 +41,16 @@ def test_mixed(task):
     (before, ones), (mixup, mixup_shares), (cutmix, cutmix_shares) = augmentations.mixed(views, task.config)
     assert before is views and (ones == 1).all()
     others = np.array([200, 250, 0, 50])
-    for pictures, shares in ((mixup, mixup_shares), (cutmix, cutmix_shares)):
+    for images, shares in ((mixup, mixup_shares), (cutmix, cutmix_shares)):
         means = shares * views[:, 0, 0, 0] + (1 - shares) * others
-        np.testing.assert_allclose(pictures.mean((1, 2, 3)), means, atol=0.5)
+        np.testing.assert_allclose(images.mean((1, 2, 3)), means, atol=0.5)
     assert (mixup == mixup[:, :1, :1]).all() and set(np.unique(cutmix)) <= {0, 50, 200, 250}
 
 
 def test_grid():
     row = np.stack([np.full((8, 8, 3), 9, np.uint8)] * 2)
     canvas = augmentations.grid([(row, ["a", "b"]), (row[:1], ["c"])])
-    # Eight pixels are drawn as 96; below each picture are 14 for its word.
+    # Eight pixels are drawn as 96; below each image are 14 for its word.
     assert canvas.size == (2 * 100 + 4, 2 * 114 + 4)
     pixels = np.asarray(canvas)
     assert (pixels[4:100, 4:100] == 9).all() and (pixels[4:100, 104:200] == 9).all()
@@ -60,15 +58,13 @@ def test_grid():
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "gmlp_flax", "augmentations", *arguments]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return preloaded.gmlp("augmentations", *arguments)
 
 
 def test_command(tmp_path):
     out = tmp_path / "grid.png"
     result = run(
-        "--config=configs/quickstart_image.py", f"--out={out}", "--pictures=2", "--samples=3",
+        "--config=configs/quickstart_image.py", f"--out={out}", "--images=2", "--samples=3",
         "--config.augment.auto=randaugment", "--config.augment.cutmix=1.0",
     )
     assert (result.returncode, result.stdout) == (0, f"2 images, 3 samples of each: {out}\n"), result.stderr

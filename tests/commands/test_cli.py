@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, which import neither JAX nor the data before flags are right."""
+"""The command line as a user meets it: real processes, and one line for what is wrong."""
 
 import os
 import signal
@@ -10,14 +10,13 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.commands import cli
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 
 
 def train(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "gmlp_flax", "train", *arguments]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return preloaded.gmlp("train", *arguments)
 
 
 def assert_one_line(result: subprocess.CompletedProcess, *words: str) -> None:

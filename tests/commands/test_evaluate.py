@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
 
 from gmlp_flax.data.embedded import embedded_digits
+from tests import preloaded
 
 
 def evaluate(workdir, *flags):
     """Runs the command; returns its exit code, standard output and standard error."""
-    command = [sys.executable, "-m", "gmlp_flax", "evaluate", f"--workdir={workdir}", *flags]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = preloaded.gmlp("evaluate", f"--workdir={workdir}", *flags)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -81,7 +79,7 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
     assert code == 0, error
     found = json.loads(out)["eval"]
     assert found["examples"] == 30 and "unread" not in found
-    # Of 29: one picture without labels is left out, another is right whatever it is taken for.
+    # Of 29: one image without labels is left out, another is right whatever it is taken for.
     hits = round(29 * found["real"])
     assert abs(hits - round(30 * found["top1"])) <= 1 and found["real"] == pytest.approx(hits / 29)
     path.write_bytes(path.read_bytes()[:60])

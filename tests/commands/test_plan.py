@@ -11,9 +11,10 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
+
+from tests import preloaded
 
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = pathlib.Path(__file__).parent / "plan_golden.json"
@@ -35,8 +36,7 @@ needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 def command(*arguments: str) -> subprocess.CompletedProcess:
     """Runs the planner."""
-    line = [sys.executable, "-m", "gmlp_flax", "plan", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+    return preloaded.gmlp("plan", *arguments)
 
 
 def planned(name: str) -> dict:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
@@ -18,13 +15,13 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import run_folder
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
 from tests.training import tiny
 
 
 def run(*arguments, text=""):
     """Runs the command; returns its exit code, standard output and standard error."""
-    command = [sys.executable, "-m", "gmlp_flax", "predict", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, input=text)
+    done = preloaded.gmlp("predict", *arguments, input=text)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -78,7 +75,7 @@ def test_images_from_files(image_run, tmp_path):
 
 
 def test_mistakes_are_one_line(text_run, image_run, tmp_path):
-    (tmp_path / "broken.png").write_bytes(b"no picture")
+    (tmp_path / "broken.png").write_bytes(b"no image")
     cases = [
         ((f"--workdir={text_run}",), "nothing masked", "there is no [MASK] in 'nothing masked'"),
         ((f"--workdir={text_run}", "a.png"), "", "holds a model of text: give it some on standard input, not a.png"),

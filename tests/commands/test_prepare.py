@@ -7,7 +7,6 @@ import lzma
 import os
 import random
 import subprocess
-import sys
 import time
 
 import pytest
@@ -15,22 +14,19 @@ import pytest
 from gmlp_flax.data.text.packing import Packing
 from gmlp_flax.data.text.prepared import Prepared, is_prepared
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from tests import preloaded
 from tests.data.conftest import shared_data  # noqa: F401 - a fixture
 from tests.data.text.preparing import content
 
 WORDS = [f"{start}{end}" for start in ("ba", "de", "ki", "lo", "mu") for end in ("n", "r", "sta", "lle", "")]
 
 
-def start(*words, **environment) -> subprocess.Popen:
-    command = [sys.executable, "-m", "gmlp_flax", "prepare", *map(str, words)]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": "."} | environment, **pipes)
+def start(*words, **environment):
+    return preloaded.start("-m", "gmlp_flax", "prepare", *words, **environment)
 
 
 def run(*words) -> subprocess.CompletedProcess:
-    process = start(*words)
-    stdout, stderr = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    return preloaded.gmlp("prepare", *words)
 
 
 def error(*words) -> str:

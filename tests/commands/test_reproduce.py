@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
+from tests import preloaded
 from tests.reports.test_language_models import write_runs
 
 
 def reproduce(*arguments, **options):
-    command = [sys.executable, "-m", "gmlp_flax", "reproduce", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, **options)
+    return preloaded.gmlp("reproduce", *arguments, **options)
 
 
 def test_a_report_of_runs_that_are_there(tmp_path):

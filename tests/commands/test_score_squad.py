@@ -1,12 +1,10 @@
 import json
 import lzma
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.data.conftest import shared_data  # noqa: F401 - a fixture
 from tests.data.finetuning.squad_files import article, entry, write
 
@@ -15,9 +13,7 @@ CONTEXT = "Paris is the capital of France. Lyon is not."
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "gmlp_flax", "score-squad", *map(str, arguments)]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return preloaded.gmlp("score-squad", *arguments)
 
 
 @pytest.fixture

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from gmlp_flax.paper.published import PUBLISHED
+from tests import preloaded
 
-SIZES = [sys.executable, "-m", "gmlp_flax", "sizes"]
 UNPRINTED = ("amlp_18", "amlp_36", "amlp_72", "amlp_36_128", "vit_b16", "vit_l16")
 EXACT = {"gmlp_ti": 5_867_328, "gmlp_s": 19_422_656, "gmlp_b": 73_075_392}
 
 
 @pytest.mark.smoke
 def test_sizes_prints_json():
-    done = subprocess.run([*SIZES, "--json"], capture_output=True, text=True, check=True)
+    done = preloaded.gmlp("sizes", "--json")
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert {name: rows[name]["params"] for name in EXACT} == EXACT
     for row in rows.values():
@@ -32,7 +30,7 @@ def test_sizes_prints_json():
 
 
 def test_sizes_prints_a_table():
-    done = subprocess.run(SIZES, capture_output=True, text=True, check=True)
+    done = preloaded.gmlp("sizes")
     lines = done.stdout.splitlines()
     assert lines[0].split()[:2] == ["model", "parameters"]
     assert any(line.startswith("gmlp_xlarge") and "940,614,768" in line for line in lines)
@@ -45,8 +43,9 @@ def test_sizes_prints_a_table():
 
 def test_a_reader_that_has_enough_is_no_error():
     """As in `gmlp sizes | head -1`."""
-    process = subprocess.Popen(SIZES, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = preloaded.start("-m", "gmlp_flax", "sizes")
     process.stdout.close()
-    assert process.stderr.read() == b""
+    assert process.stderr.read() == ""
     process.stderr.close()
+    process.stdin.close()
     process.wait()

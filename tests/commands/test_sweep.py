@@ -6,14 +6,12 @@ Whole runs are in tests/runs/test_sweep.py.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gmlp_flax import config as config_lib
+from tests import preloaded
 from tests.sweeps.stand_in import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +34,8 @@ def trainer(tmp_path):
 def sweep(trainer: Trainer, *options: str, config: str = TEXT) -> tuple[int, list[str], list[str]]:
     """Runs the command: exit code, lines of standard output and of standard error."""
     argv = ["gmlp", "sweep", f"--config={config}", f"--out={trainer.folder / 'out'}", *options]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     program = PROGRAM.format(executable=str(trainer.executable), argv=argv)
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = preloaded.run("-c", program)
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 
@@ -195,7 +192,6 @@ def test_mistakes_are_one_line_before_any_run(trainer, options, message):
 
 
 def test_no_config_is_one_line():
-    command = [sys.executable, "-m", "gmlp_flax", "sweep", "--out=x"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = preloaded.gmlp("sweep", "--out=x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: --config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE\n"

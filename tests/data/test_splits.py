@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning import squad
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import open_side, split_images
@@ -50,7 +51,7 @@ def test_records_of_a_tfds_split_that_are_held_out(tmp_path):
 def test_sentences_that_are_held_out(tmp_path):
     rows = "".join(f"{i}\tpremise {i // 2}\th{i}\tentailment\n" for i in range(40))
     (tmp_path / "rte.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    found = open_sentences(str(tmp_path / "rte.tsv"), "rte", "heldout", heldout_share=SHARE)
+    found = open_sentences(str(tmp_path / "rte.tsv"), GLUE_TASKS["rte"], "heldout", heldout_share=SHARE)
     assert found.ids == ["6", "7", "14", "15", "24", "25", "32", "33"]
 
 

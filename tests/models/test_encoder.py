@@ -271,3 +271,12 @@ def test_blocks_with_weights_for_each_token_refuse_another_number(kind, tokens):
     state, call = function_of(module)
     with pytest.raises(ValueError, match=f"was made for exactly 5 tokens and was given {tokens}"):
         jax.eval_shape(call, state, jnp.ones((1, tokens, 6)))
+
+
+def test_what_enters_is_checked_at_once():
+    spec = BLOCKS["gmlp"].spec(length=5, layers=1, d_model=6, d_ffn=8)
+    encoder = Encoder(spec, nnx.Rngs(0))
+    with pytest.raises(AssertionError):
+        encoder(normal(0, 2, 5, 7))
+    with pytest.raises(AssertionError):
+        encoder(normal(0, 2, 5, 6), seen=jnp.ones((2, 4), bool))

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import importlib, pkgutil, sys
-import flax.nnx, jax, numpy
+import chex, flax.nnx, jax, numpy
 before = {name.partition(".")[0] for name in sys.modules}
 import gmlp_flax.models
 for module in pkgutil.walk_packages(gmlp_flax.models.__path__, "gmlp_flax.models."):
@@ -14,6 +14,6 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} - before - set(sy
 """
 
 
-def test_models_need_jax_flax_and_numpy_alone():
+def test_models_need_jax_flax_numpy_and_chex_alone():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["gmlp_flax"]

@@ -1,8 +1,6 @@
 """Runs `gmlp SUBCOMMAND` as a user does, and reads what a run leaves."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -11,38 +9,19 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.training import run_folder
 from gmlp_flax.training.metrics_file import METRICS_FILE, MetricsFile
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
 
-ROOT = Path(__file__).parents[2]
 
 class Commands:
-    """Commands on the CPU, with warnings as errors, that share compiled programs in a folder."""
+    """Commands on the CPU, with warnings as errors; see tests/preloaded.py."""
 
-    def __init__(self, programs: Path):
-        self.environment = os.environ | {
-            "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "PJRT_NPROC": "16",
-            "JAX_COMPILATION_CACHE_DIR": str(programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
+    def start(self, *arguments: object, command: str = "train", **options):
+        """Starts a subcommand of `gmlp` with pipes for its output; options as in `preloaded.start`."""
+        return preloaded.start("-m", "gmlp_flax", command, *arguments, PYTHONWARNINGS="error", **options)
 
-    def start(
-        self, *arguments: str, command: str = "train", prefix: tuple[str, ...] = (), **variables: str
-    ) -> subprocess.Popen:
-        """Starts a subcommand of `gmlp` with pipes for its output.
-
-        `prefix` goes before the command, `variables` into its environment.
-        """
-        words = [*prefix, sys.executable, "-m", "gmlp_flax", command, *map(str, arguments)]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(words, cwd=ROOT, env=self.environment | variables, **pipes)
-
-    def __call__(self, *arguments: str, timeout: int = 300, **options) -> subprocess.CompletedProcess:
-        """Runs a command to its end; options as in `start`."""
-        process = self.start(*arguments, **options)
-        try:
-            stdout, stderr = process.communicate(timeout=timeout)
-        finally:
-            process.kill()
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    def __call__(self, *arguments: object, command: str = "train", **options) -> subprocess.CompletedProcess:
+        """Runs a command to its end; options as in `preloaded.run`."""
+        return preloaded.gmlp(command, *arguments, PYTHONWARNINGS="error", **options)
 
 
 def assert_done(result: subprocess.CompletedProcess) -> None:

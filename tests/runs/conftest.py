@@ -6,9 +6,8 @@ from tests.runs.command import Commands, assert_done
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory) -> Commands:
-    """Compiled programs are shared within a worker only: two writers of that cache would disturb each other."""
-    return Commands(tmp_path_factory.mktemp("programs"))
+def commands() -> Commands:
+    return Commands()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.runs.command import ROOT, assert_done, final_state, metrics
+from tests import preloaded
+from tests.runs.command import assert_done, final_state, metrics
 
 
 def stopped(commands, flags, workdir, name):
@@ -32,7 +33,7 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
     assert not (tmp_path / "run" / "result.json").exists()
 
     command = shlex.split(message.partition("to go on: ")[2])
-    again = subprocess.run(command, cwd=ROOT, env=commands.environment, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(command, cwd=preloaded.ROOT, env=preloaded.environment(), capture_output=True, text=True, timeout=120)
     assert_done(again)
     assert f"resuming {tmp_path / 'run'} at step {step}" in again.stderr
     assert [line["step"] for line in metrics(tmp_path / "run")] == [*range(10, 401, 10), 400]

@@ -5,34 +5,16 @@ What a sweep over a grid trains and chooses is in test_sweep.py, whole runs in t
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
-from tests.commands.test_sweep import PROGRAM, ROOT, TEXT, report
+from tests import preloaded
+from tests.commands.test_sweep import PROGRAM, TEXT, report
 from tests.sweeps.stand_in import Trainer
 
 IMAGE = "configs/quickstart_image.py"
-# Two configs, a point of the second with a key of its own; ARGUMENT gives the number of seeds.
-FILE = f"""
-from gmlp_flax.sweeps import points
-
-def get_sweep(arg="1"):
-    configs = points.chained({{"config": [{TEXT!r}]}}, points.product({{"config": [{TEXT!r}], "batch_size": [8]}}))
-    return points.product(configs, {{"seed": range(int(arg))}})
-"""
 FIRST, SECOND = "quickstart_text,seed=", "quickstart_text,batch_size=8,seed="
-
-
-@pytest.fixture
-def trainer(tmp_path):
-    (tmp_path / "points.py").write_text(FILE)
-    return Trainer(tmp_path)
 
 
 def sweep(trainer: Trainer, *options: str) -> tuple[int, list[str], list[str]]:
@@ -40,8 +22,7 @@ def sweep(trainer: Trainer, *options: str) -> tuple[int, list[str], list[str]]:
     options = [word.replace("@", f"{trainer.folder}/") for word in options]
     argv = ["gmlp", "sweep", f"--out={trainer.folder}/out", *options]
     program = PROGRAM.format(executable=str(trainer.executable), argv=argv)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = preloaded.run("-c", program)
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 
@@ -132,42 +113,6 @@ def test_the_papers_table_as_commands(trainer):
     name = "c4_ablation-sgu-scale_small,seed=2"
     assert shlex.split(printed[0])[3:] == [
         "--config=configs/c4_ablation.py:sgu,scale=small", f"--workdir={trainer.folder}/out/{name}", "--config.seed=2",
-    ]
-
-
-def test_status(trainer):
-    """A run that is done, one part way at two steps a second, one that failed, none; half a line ends the metrics."""
-    out = trainer.folder / "out"
-    lines = [{"step": 100, "loss": 5.0, "tokens_per_second": 0.0}, {"step": 100, "eval": {"perplexity": 90.0}},
-             {"step": 200, "loss": 4.0, "tokens_per_second": 2 * 32 * 64}]
-    for run in (FIRST + "0", FIRST + "1"):
-        (out / run).mkdir(parents=True)
-        (out / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
-    (out / (FIRST + "0") / "result.json").write_text('{"step": 500, "eval": {"perplexity": 45.678}}')
-    command = f"python -m gmlp_flax.train --workdir={out}/x\n"
-    (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
-    (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
-    code, printed, told = sweep(trainer, "--sweep=@points.py:2", "--status")
-    assert code == 0, told
-    rows = [re.sub(r"\d:00:\d\d ago", "AGE", line).split() for line in printed]
-    assert rows == [
-        ["state", "step", "steps", "perplexity", "time", "left", "written"],
-        [FIRST + "0", "done", "500", "500", "45.678"],
-        [FIRST + "1", "part", "way", "200", "500", "90", "0:02:30", "AGE"],
-        [SECOND + "0", "failed", "0", "500"],
-        [SECOND + "1", "not", "begun", "0", "500"],
-        "1 done, 1 failed, 1 part way, 1 not begun".split(),
-    ]
-    assert not trainer.calls()
-
-
-def test_status_of_a_sweep_that_chooses(trainer):
-    """Of the seeds that do not choose, those that are there are shown."""
-    (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
-    code, printed, _ = sweep(trainer, f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
-    assert code == 0 and [line.split()[:3] for line in printed[1:-1]] == [
-        ["batch_size=8,seed=0", "not", "begun"], ["batch_size=8,seed=1", "part", "way"],
-        ["batch_size=16,seed=0", "not", "begun"],
     ]
 
 

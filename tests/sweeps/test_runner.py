@@ -13,6 +13,7 @@ import pytest
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.sweeps import runner
+from tests import preloaded
 from tests.sweeps.stand_in import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +48,7 @@ def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
     """A script whose first run hangs, once it does."""
     trainer.plan({"first": "hangs"})
     program = PROGRAM.format(executable=str(trainer.executable), out=str(trainer.folder / "out"), jobs=jobs)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, **pipes)
+    process = preloaded.start("-c", program)
     wait_until(lambda: (trainer.folder / "hanging").exists())
     return process
 

@@ -96,7 +96,7 @@ def test_bad_pictures_of_all_hosts_count(imagenet):
     sums = {name: (3.0, 4.0) for name in ("loss", "top1", "top5")}
     assert own.summarize(sums | {"examples": (25, 26)}, {})["unread"] == 1
     assert {*own.evaluated, "examples"} == set(own.summarize(sums | {"examples": (26, 26)}, {}))
-    expected = "2 of 26 held-out pictures cannot be read (config.data.max_bad_records=1; standard error names them)"
+    expected = "2 of 26 held-out images cannot be read (config.data.max_bad_records=1; standard error names them)"
     assert expected in failure(own.summarize, sums | {"examples": (24, 26)}, {})
     with own.evaluation_batches(0, 1) as batches:
         message = failure(lambda: list(batches))

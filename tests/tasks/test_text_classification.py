@@ -286,3 +286,28 @@ def test_too_short_a_length(vocabulary, tmp_path):
     options.model.length = 4
     with pytest.raises(DataError, match="^config.model.length=4 has no room for two texts beside .*: give 5 or more$"):
         TextClassification(options, str(tmp_path)).examples("train")
+
+
+def test_own_labelled_text(vocabulary, tmp_path):
+    """Labels come from the training data and, once a run has them, from its folder, whatever the data then say."""
+    def write(labels):
+        rows = [{"q": tiny.WORDS[i], "a": tiny.WORDS[-i - 1], "verdict": labels[i % 2]} for i in range(20)]
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(["yes", "maybe"])
+    options = config(vocabulary, tmp_path / "data.jsonl", "own", heldout_share=0.3)
+    options.own.update(text="q", second="a", label="verdict")
+    made = TextClassification(options, str(tmp_path))
+    assert made.glue.labels == ("maybe", "yes") and len(made.examples("train")) + len(made.examples("heldout")) == 20
+    assert made.shapes()["head"]["kernel"].shape == (8, 2)
+    heldout = made._sentences("heldout")
+    written = made.prediction_files({"label": heldout.labels})["predictions.tsv"].decode().splitlines()
+    assert [line.split("\t")[1] for line in written[1:]] == [("maybe", "yes")[i] for i in heldout.labels]
+
+    (tmp_path / "labels.json").write_bytes(made.assets()["labels.json"])
+    write(["yes", "no"])
+    again = TextClassification(options, str(tmp_path))
+    assert again.glue.labels == ("maybe", "yes")
+    with pytest.raises(DataError, match=r"^config.data.train: .*the label 'no'; expected 'maybe', 'yes'"):
+        again.examples("train")
+    assert TextClassification.without_data(options).shapes()["head"]["kernel"].shape == (8, 2)

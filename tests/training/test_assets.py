@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +19,7 @@ from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.training import assets, loop, run_folder
 from gmlp_flax.training.checkpoint import Checkpoints, Damaged
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
 from tests.training import tiny
 
 contents = st.dictionaries(st.text(min_size=1), st.binary())
@@ -112,8 +111,7 @@ def run(text_run, tmp_path):
 
 def command(module: str, *flags: str, text: str = "") -> tuple[int, list[str]]:
     """Runs a command; its exit code, and standard error by lines."""
-    program = [sys.executable, "-m", f"gmlp_flax.{module}", *flags]
-    done = subprocess.run(program, capture_output=True, text=True, input=text, check=False)
+    done = preloaded.run("-m", f"gmlp_flax.{module}", *flags, input=text)
     return done.returncode, done.stderr.splitlines()
 
 

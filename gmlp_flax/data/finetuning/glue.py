@@ -1,4 +1,4 @@
-"""GLUE's classification tasks and SNLI: their columns, labels, scores and submission files.
+"""What a task of labelled sentences is; GLUE's and SNLI: their columns, labels, scores and submission files.
 
 STS-B is left out because it is a regression, and the diagnostics because they have no labels.
 """
@@ -16,6 +16,7 @@ class SentenceTask(NamedTuple):
         submission: names of the files that GLUE's server expects, one for each part of the test set.
         names: whether these files have the names of labels, not their numbers.
         headerless: names of the columns of files without a header (CoLA).
+        label: the names that the column of labels may have.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -24,6 +25,7 @@ class SentenceTask(NamedTuple):
     submission: tuple[str, ...] = ()
     names: bool = False
     headerless: tuple[str, ...] = ()
+    label: tuple[str, ...] = ("gold_label", "label", "Quality", "is_duplicate")
 
 
 _SENTENCE = (("sentence",),)
@@ -48,3 +50,9 @@ GLUE_TASKS: dict[str, SentenceTask] = {
     "wnli": SentenceTask(_PAIR, ("not_entailment", "entailment"), submission=("WNLI.tsv",)),
     "snli": SentenceTask(_PAIR, _THREE, submission=("SNLI.tsv",), names=True),
 }
+
+
+def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = ()) -> SentenceTask:
+    """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes."""
+    columns = tuple((name,) for name in texts)
+    return SentenceTask(columns, labels, submission=("predictions.tsv",), names=True, label=(label,))

@@ -95,7 +95,8 @@ def require_features(folder: tfds_folders.Folder, task: SentenceTask) -> None:
             f"{folder.path!r} has no feature {' or '.join(map(repr, missing))}, found {folder.listed}; give a data set "
             "of this task"
         )
-    names = getattr(fields.get("label"), "names", None) or task.labels
+    named = (getattr(fields.get(name), "names", None) for name in task.label)
+    names = next(filter(None, named), task.labels)
     if tuple(names) != task.labels:
         raise DataError(
             f"{folder.path!r} has the labels {', '.join(names)}, but this task's are {', '.join(task.labels)}; give "

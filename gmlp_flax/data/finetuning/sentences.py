@@ -1,4 +1,4 @@
-"""Labelled sentences and pairs of sentences: GLUE's classification tasks and SNLI.
+"""Labelled sentences and pairs of sentences: GLUE's classification tasks, SNLI, and the user's own.
 
 A path is one of
 
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask
+from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import READERS, Record, Rows, file_rows, require_features, tfds_rows
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
 from gmlp_flax.data.storage import files, tfds_folders
@@ -30,10 +30,10 @@ from gmlp_flax.data.storage.records import BadRecord, BadRecords
 from gmlp_flax.errors import DataError
 
 UNLABELLED = -1
-_LABELS = ("gold_label", "label", "Quality", "is_duplicate")
 _IDS = ("index", "idx", "pairID", "id")
 _TAGS = ("tag", "split")
 _NO_LABEL = ("-", str(UNLABELLED))  # annotators did not agree (SNLI), or a test set
+_MOST_LABELS = 1000  # a column with more values than these does not hold classes
 
 _PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})({'|'.join(_PARTS[1:])}|)$")
@@ -81,7 +81,7 @@ class Sentences:
 
 
 def open_sentences(
-    path: str, task: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    path: str, task: SentenceTask, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
     bad: BadRecords | None = None,
 ) -> Sentences:
     """Reads the examples at `path` to train on, or the held-out ones.
@@ -91,7 +91,7 @@ def open_sentences(
 
     Args:
         path: see the module's docstring.
-        task: key of GLUE_TASKS.
+        task: what their columns and labels are.
         side: "train" or "heldout".
         split, heldout_split: other splits than these.
         heldout_share: 0 if `path` holds one side alone.
@@ -102,7 +102,7 @@ def open_sentences(
             are no labels to train on.
     """
     path = tfds_folders.find(str(path))
-    groups = _groups(path, GLUE_TASKS[task], BadRecords() if bad is None else bad)
+    groups = _groups(path, task, BadRecords() if bad is None else bad)
     known = tuple(groups)
     only = known if len(known) == 1 else ()
     train = _named(path, known, split, TRAIN_SPLIT) or only
@@ -113,7 +113,7 @@ def open_sentences(
             f"{path!r} has no split for this side, only {', '.join(map(repr, known))}; give one as config.data.split "
             "or heldout_split"
         )
-    found = _labelled(_joined(path, [groups[name]() for name in chosen.splits]), side)
+    found = _labelled(_joined(path, [groups[name]() for name in chosen.splits]), side, task)
     if not chosen.share:
         return found
     heldout_texts = np.array([splits.is_heldout(text, chosen.share) for text in found.first])
@@ -124,6 +124,33 @@ def open_sentences(
             "give the held-out examples a path of their own",
         )
     return shared
+
+
+def label_names(path: str, task: SentenceTask) -> tuple[str, ...]:
+    """The labels in the data at `path`, or in a TFDS folder's description: numbers by size, then words by letters.
+
+    Raises:
+        DataError: there is no such data or column, or the column holds no classes.
+    """
+    path = tfds_folders.find(str(path))
+    found = files.find_files(path)
+    folder = tfds_folders.load(path, found)
+    if folder and (named := getattr(folder.fields.get(task.label[0]), "names", None)):
+        return tuple(named)
+    if folder:
+        parts = [tfds_rows(folder, name) for name in folder.lengths]
+    elif found and found[0].path == path:
+        parts = [file_rows(path, task)]
+    else:
+        parts = [file_rows(file.path, task) for file in _split_files(path, found).values()]
+    values = (_field(record, task.label) for rows in parts for _, record in rows if isinstance(record, dict))
+    names = {str(value) for value in values if value is not None} - set(_NO_LABEL)
+    if not 2 <= len(names) <= _MOST_LABELS:
+        raise DataError(
+            f"{path!r} has {len(names)} different values in the column of labels, {task.label[0]!r}: expected 2 to "
+            f"{_MOST_LABELS}; give another column or file"
+        )
+    return tuple(sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)))
 
 
 def _named(path: str, known: tuple[str, ...], wanted: str, default: str) -> tuple[str, ...]:
@@ -143,15 +170,15 @@ def _split_name(name: str) -> str:
     return SPLIT_WORDS[found[1]] + found[2] if found else ""
 
 
-def _labelled(sentences: Sentences, side: str) -> Sentences:
+def _labelled(sentences: Sentences, side: str, task: SentenceTask) -> Sentences:
     """The examples with a label; all examples if they are held out and none has a label, as in a test set."""
     labelled = sentences.labels != UNLABELLED
     if labelled.all() or (side == "heldout" and not labelled.any()):
         return sentences
     if not labelled.any():
         raise DataError(
-            f"{sentences.path!r} has no labels to train on: expected a column {', '.join(map(repr, _LABELS[:-1]))} or "
-            f"{_LABELS[-1]!r}; give another file or split"
+            f"{sentences.path!r} has no labels to train on: expected a column {' or '.join(map(repr, task.label))}; "
+            "give another file or split"
         )
     return dataclasses.replace(sentences.subset(labelled), dropped=int((~labelled).sum()))
 
@@ -210,7 +237,9 @@ def _split_files(path: str, found: tuple[File, ...]) -> dict[str, File]:
 def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords) -> Sentences:
     """The usable rows of a file or split."""
     labels = {name: place for place, name in enumerate(task.labels)}
-    labels |= {str(place): place for place in labels.values()} | dict.fromkeys(_NO_LABEL, UNLABELLED)
+    if not any(name.isdecimal() for name in labels):
+        labels |= {str(place): place for place in labels.values()}
+    labels |= dict.fromkeys(_NO_LABEL, UNLABELLED)
     texts, found, ids, tags, seen = [[] for _ in task.texts], [], [], [], set()
     for place, (where, record) in enumerate(rows):
         try:
@@ -252,7 +281,7 @@ def _text(record: Record, names: tuple[str, ...]) -> str:
 
 
 def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int:
-    value = _field(record, _LABELS)
+    value = _field(record, task.label)
     if value is None:
         return UNLABELLED
     if str(value) not in labels:

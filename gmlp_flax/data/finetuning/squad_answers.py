@@ -6,7 +6,7 @@ An answer is a span of the passage; the score of [CLS] stands for having no answ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,7 +107,7 @@ def predictions(
 
 def n_best_lists(
     questions: Sequence[Question], answers: Sequence[Sequence[Answer]], nulls: np.ndarray | None = None
-) -> dict[str, list[dict[str, object]]]:
+) -> dict[str, list[dict[str, Any]]]:
     """id -> [{"text", "probability", "score"}], best first.
 
     Probabilities sum to 1 over a question's list. With `nulls`, float [questions], the list includes having no answer,

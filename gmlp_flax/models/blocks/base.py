@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -35,9 +36,11 @@ class Block(nnx.Module):
     hides_padding: ClassVar[bool] = False
     mixes_at_start: ClassVar[bool] = True
 
+    @abc.abstractmethod
     def __init__(self, spec: Any, rngs: nnx.Rngs):
-        raise NotImplementedError
+        """Makes the parameters."""
 
+    @abc.abstractmethod
     def __call__(
         self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
@@ -49,7 +52,6 @@ class Block(nnx.Module):
             seen: bool [batch, tokens], False for padding; None if there is none. Only attention reads it.
             key: a random key per example, [batch], for dropout on the weights of attention; None for evaluation.
         """
-        raise NotImplementedError
 
     @classmethod
     def spec(cls, *, length: int, **options: Any) -> Any:

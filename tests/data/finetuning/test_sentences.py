@@ -10,8 +10,9 @@ import tensorflow_datasets as tfds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS
-from gmlp_flax.data.finetuning.sentences import UNLABELLED, open_sentences
+from gmlp_flax.data.finetuning import sentences
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS, own_task
+from gmlp_flax.data.finetuning.sentences import UNLABELLED, label_names, open_sentences
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import DataError
 from tests.data import writers
@@ -34,7 +35,7 @@ def write(path, text):
 
 
 def read(path, task="sst2", side="train", **options):
-    return open_sentences(str(path), task, side, **options)
+    return open_sentences(str(path), GLUE_TASKS[task], side, **options)
 
 
 def failure(path, task="sst2", side="train", **options) -> str:
@@ -234,7 +235,7 @@ def test_a_test_set_is_for_predictions_alone(tmp_path):
     path = write(tmp_path / "test.tsv", "index\tsentence\n0\tgood\n1\tbad\n")
     found = read(path, side="heldout")
     assert found.labels.tolist() == [UNLABELLED] * 2 and found.dropped == 0
-    assert "has no labels to train on: expected a column 'gold_label', 'label', " in failure(path)
+    assert "has no labels to train on: expected a column 'gold_label' or 'label' " in failure(path)
     assert read(path, "cola", "heldout").first == ["good", "bad"]  # CoLA's has a header, too
 
 
@@ -320,3 +321,26 @@ def test_real_data(shared_data, name, task, train, heldout):
         sides = [read(path, task, side, heldout_share=0.1) for side in ("train", "heldout")]
         assert not set(sides[0].first) & set(sides[1].first) and sum(map(len, sides)) == train
         assert 0.05 * train < len(sides[1]) < 0.15 * train
+
+
+def test_own_columns_and_labels(tmp_path):
+    """Labels are those of the data: numbers by size, words by letters; a column that holds no classes is refused."""
+    rows = ["review\tstars\ttag"] + [f"text {i}\t{(10, 9, 2)[i % 3]}\t{'dev' if i > 5 else 'train'}" for i in range(8)]
+    path = write(tmp_path / "reviews.tsv", "\n".join(rows) + "\n")
+    task = own_task(("review",), "stars")
+    task = task._replace(labels=label_names(path, task))
+    assert task.labels == ("2", "9", "10")
+    train, heldout = (open_sentences(path, task, side, heldout_share=0.1) for side in ("train", "heldout"))
+    assert train.labels.tolist() == [2, 1, 0, 2, 1, 0] and train.second is None
+    assert heldout.first == ["text 6", "text 7"] and heldout.labels.tolist() == [2, 1]
+    assert label_names(tfds_folder(tmp_path / "2.0.0", {"train": [2]}), own_task(("premise",), "label")) == (
+        GLUE_TASKS["mnli"].labels
+    )
+    with pytest.raises(DataError, match="has 8 different values in the column of labels, 'review': expected 2 to 7"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sentences, "_MOST_LABELS", 7)
+            label_names(path, own_task(("stars",), "review"))
+    with pytest.raises(DataError, match="has 0 different values in the column of labels, 'star'"):
+        label_names(path, own_task(("review",), "star"))
+    with pytest.raises(DataError, match="no column 'reviews' in the header, found 'review', 'stars', 'tag'"):
+        label_names(path, own_task(("reviews",), "stars"))

@@ -1,0 +1,20 @@
+"""`gmlp export`: what it refuses. What it writes is read by timm in tests/interop."""
+
+import pytest
+
+from tests import preloaded
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    ((), "--workdir is missing; usage: gmlp export --workdir=RUN --out=FILE.safetensors"),
+    (("--workdir=RUN",), "--out is missing; usage: gmlp export"),
+    (("--workdir=/nowhere", "--out=x.safetensors"), "/nowhere is no run folder: it has no config.json"),
+    (("--workdir=RUN", "--out=x.safetensors", "--checkpoint=7"), "has no checkpoint '7': give latest, best, or one of 12"),
+    (("--workdir=RUN", "--out=x.safetensors"), "timm has no model like the run's; beside gmlp_ti16_224"),
+])
+def test_mistakes_are_one_line(image_run, tmp_path, flags, message):
+    done = preloaded.gmlp("export", *(flag.replace("RUN", str(image_run)) for flag in flags), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and message in line
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,28 @@
+"""`gmlp train` on a run that is there; whole runs are in tests/runs, mistakes in flags in test_cli.py."""
+
+import json
+import shutil
+
+import pytest
+
+from tests import preloaded
+
+
+@pytest.mark.smoke
+def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
+    """In a process of its own that imports everything anew, as users start it."""
+    run = shutil.copytree(text_run, tmp_path / "run")
+    command = ("train", f"--config={run}/config.json", f"--workdir={run}", "--config.steps=14")
+    done = preloaded.gmlp(*command, PYTHONPATH=str(preloaded.ROOT), PYTHONWARNINGS="error")
+    assert done.returncode == 0, done.stderr
+    assert f"resuming {run} at step 12" in done.stderr
+    assert json.loads((run / "result.json").read_text())["step"] == 14
+    assert done.stdout.strip().endswith("figures/loss.png")
+
+
+def test_a_finished_run_is_not_trained_again(image_run, tmp_path):
+    run = shutil.copytree(image_run, tmp_path / "run")
+    before = (run / "metrics.jsonl").read_bytes()
+    done = preloaded.gmlp("train", f"--config={run}/config.json", f"--workdir={run}")
+    assert done.returncode == 0, done.stderr
+    assert (run / "metrics.jsonl").read_bytes() == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.layers import LayerNorm
@@ -49,21 +50,22 @@ class SpatialGate(nnx.Module):
     def __init__(self, spec: GateSpec, rngs: nnx.Rngs):
         self.norm = LayerNorm(spec, gate_width(spec), spec.gate_norm_eps, sharding=(TENSOR,))
         self.spatial = SpatialProjection(spec, bias=float(spec.gate in ("multiplicative", "split")), rngs=rngs)
-        self.gate, self.parts = spec.gate, 2 if spec.gate == "split" else 1
+        self.gate = spec.gate
 
-    def __call__(self, passed: jax.Array, gated: jax.Array, attention: jax.Array | None = None) -> jax.Array:
+    def __call__(self, z: jax.Array, attention: jax.Array | None = None) -> jax.Array:
         """Gates a block's channels.
 
         Args:
-            passed, gated: Z1 and Z2 of the split gate, Z and Z of the others: [batch, tokens, gate_width].
+            z: [batch, tokens, d_ffn].
             attention: tiny attention's output [batch, tokens, gate_width], added to f(Z) (Figure 6).
 
         Returns:
             [batch, tokens, gate_width].
         """
-        f = self.spatial(self.norm(gated))
+        z1, z2 = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
+        f = self.spatial(self.norm(z2))
         if attention is not None:
             f = f + attention
         if self.gate == "linear":
             return f
-        return passed + f if self.gate == "additive" else passed * f
+        return z1 + f if self.gate == "additive" else z1 * f

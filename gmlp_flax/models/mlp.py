@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import layout
 from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.layers import Linear, activation
 from gmlp_flax.models.layout import FSDP, TENSOR
@@ -36,14 +35,14 @@ class ChannelMLP(nnx.Module):
     """Each token's channels, d_model to d_ffn to d_model, with the activation between."""
 
     def __init__(self, spec: ChannelMLPSpec, rngs: nnx.Rngs):
-        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR))
+        self.proj_in = Linear(
+            spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR), activation=spec.activation
+        )
         self.proj_out = Linear(spec, spec.d_ffn, spec.d_model, rngs, sharding=(TENSOR, FSDP))
-        self.activation = spec.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the same."""
-        hidden = layout.cut(self.proj_in(x), layout.BATCH, None, layout.TENSOR)
-        return self.proj_out(activation(self.activation, hidden))
+        return self.proj_out(self.proj_in(x))
 
 
 def check_tokens(x: jax.Array, tokens: int) -> None:

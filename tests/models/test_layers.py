@@ -74,15 +74,6 @@ def test_linear():
     np.testing.assert_allclose(layer(x[None, None])[0, 0], layer(x), atol=1e-13)
 
 
-@in_float64
-def test_the_parts_of_a_linear_layer_are_its_output_cut():
-    layer, x = randomized(lambda: Linear(small_spec(), 4, 6, nnx.Rngs(0))), normal(0, 5, 4)
-    for count in (1, 2, 3):
-        parts = layer.parts(x, count)
-        assert [part.shape for part in parts] == count * [(5, 6 // count)]
-        np.testing.assert_allclose(np.concatenate(parts, axis=-1), layer(x), atol=1e-13)
-
-
 def test_linear_starts_glorot_uniform_with_no_bias():
     params = params_of(Linear(small_spec(dtype="float32"), 300, 100, nnx.Rngs(0)))
     bound = math.sqrt(6 / 400)
@@ -138,3 +129,13 @@ def test_layer_norm_of_a_constant_is_its_bias():
     x = jnp.full((2, 16), 3.0)
     np.testing.assert_allclose(norm(x), np.broadcast_to(params_of(norm)["bias"], (2, 16)), atol=1e-6)
     assert jnp.isfinite(jax.grad(lambda x: norm(x).sum())(x)).all()
+
+
+@in_float64
+def test_parts_and_activation_of_a_linear_layer_change_no_number():
+    spec, x = small_spec(), normal(0, 2, 5, 6)
+    plain, made = (Linear(spec, 6, 8, nnx.Rngs(0), **options) for options in ({}, {"parts": 2, "activation": "gelu"}))
+    np.testing.assert_allclose(made(x), activation("gelu", plain(x)), atol=1e-12)
+    # A split of the output is made of the products themselves: nothing is joined in the compiled program.
+    split = jax.jit(lambda x: jnp.split(made(x), 2, axis=-1)[0]).lower(x).compile().as_text()
+    assert "concatenate" not in split

@@ -7,11 +7,11 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models import layout, spatial
+from gmlp_flax.models import spatial
 from gmlp_flax.models.attention import TinyAttention, TinyAttentionSpec
 from gmlp_flax.models.blocks.base import Block, Residual
 from gmlp_flax.models.gating import GateSpec, SpatialGate, gate_width
-from gmlp_flax.models.layers import LayerNorm, Linear, activation
+from gmlp_flax.models.layers import LayerNorm, Linear
 from gmlp_flax.models.layout import FSDP, TENSOR
 
 
@@ -30,24 +30,22 @@ class GMLPBlock(Block):
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         width = gate_width(spec)
         self.norm = LayerNorm(spec, spec.d_model)
-        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR))
+        self.proj_in = Linear(
+            spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR), activation=spec.activation,
+            parts=spec.d_ffn // width,
+        )
         self.gate = SpatialGate(spec, rngs)
         self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
         self.proj_out = Linear(spec, width, spec.d_model, rngs, sharding=(TENSOR, FSDP))
-        self.activation = spec.activation
 
     def __call__(
         self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
         normed = self.norm(x)
-        # Each half cut by channels: the gate never looks across them but in its norm, whose sums alone are exchanged.
-        z = [
-            activation(self.activation, layout.cut(part, layout.BATCH, None, layout.TENSOR))
-            for part in self.proj_in.parts(normed, self.gate.parts)
-        ]
-        gated = self.gate(z[0], z[-1], self.attention(normed, seen, key) if self.attention else None)
-        return residual(x, self.proj_out(gated))
+        attention = self.attention(normed, seen, key) if self.attention else None
+        z = self.proj_in(normed)
+        return residual(x, self.proj_out(self.gate(z, attention)))
 
     @classmethod
     def takes(cls, spec: GMLPSpec, tokens: int) -> bool:

@@ -126,6 +126,11 @@ def gmlp(*words: object, **options) -> subprocess.CompletedProcess:
     return run("-m", "gmlp_flax", *words, **options)
 
 
+def devices(count: int) -> str:
+    """A value of XLA_FLAGS with so many devices, beside the flags of all tests."""
+    return f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+
+
 @functools.cache
 def environment() -> dict[str, str]:
     """What all commands have, with a folder of compiled programs.

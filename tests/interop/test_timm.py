@@ -211,7 +211,7 @@ def test_the_hub_says_how_pixels_are_seen(monkeypatch):
 
 
 def test_mistakes_are_one_line(tmp_path):
-    command = Commands(tmp_path / "programs")
+    command = Commands()
     wrong = {f"--out={tmp_path}": "did you mean 'gmlp_s16_224'?", "--data=": "--out is missing; usage:"}
     for flag, message in wrong.items():
         assert_one_line_error(command("--model=gmlp_s16", flag, command="import"), message)
@@ -232,7 +232,7 @@ def test_the_commands(tmp_path):
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
     run, file = tmp_path / "run", tmp_path / "0.png"
     picture(file)
-    command = Commands(tmp_path / "programs")
+    command = Commands()
     assert_done(
         command("--model=gmlp_ti16_224", f"--checkpoint={tmp_path}/w.pth", f"--out={run}", command="import")
     )

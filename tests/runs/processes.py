@@ -5,6 +5,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 
+from tests import preloaded
 from tests.runs.command import Commands, assert_done
 
 LOST = "error: lost a process of this run"
@@ -15,7 +16,7 @@ def two_processes(
     commands: Commands, *arguments: str, second: tuple[str, ...] = (), **options
 ) -> Iterator[list[subprocess.Popen]]:
     """Starts a command twice, as `Commands.start`, the second time with more arguments; kills what runs at the end."""
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    devices = {"XLA_FLAGS": preloaded.devices(2)}
     with socket.socket(socket.AF_INET6) as held:
         # Bound, so that no one else is given this port, but open to be shared, as gRPC asks for.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

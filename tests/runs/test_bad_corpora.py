@@ -11,8 +11,9 @@ import pytest
 import sentencepiece
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from tests import preloaded
 from tests.data import writers
-from tests.runs.command import ROOT, assert_done, assert_only_one_line
+from tests.runs.command import assert_done, assert_only_one_line
 from tests.training import tiny
 
 TEXTS = [f"{' '.join(tiny.WORDS[i % 9 : i % 30 + 8])} and {i} more" for i in range(60)]
@@ -188,7 +189,7 @@ def without(tmp_path):
     def hide(package: str) -> dict[str, str]:
         (tmp_path / "hidden").mkdir()
         (tmp_path / "hidden" / f"{package}.py").write_text(f"raise ImportError('No module named {package}')\n")
-        return {"PYTHONPATH": f"{tmp_path / 'hidden'}:{ROOT}"}
+        return {"PYTHONPATH": f"{tmp_path / 'hidden'}:{preloaded.ROOT}"}
 
     return hide
 

@@ -4,6 +4,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from tests import preloaded
 from tests.runs.command import assert_one_line_error
 
 IMAGES = (
@@ -61,7 +62,7 @@ def test_tokenizer_larger_than_the_model(commands, text, finished, tmp_path):
 
 @pytest.mark.parametrize("devices", [2])
 def test_batch_that_devices_cannot_share(commands, text, tmp_path, devices):
-    variables = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    variables = {"XLA_FLAGS": preloaded.devices(devices)}
     result = commands(text, "--config.batch_size=7", f"--workdir={tmp_path / 'run'}", **variables)
     assert_one_line_error(result, "config.batch_size is 7", "does not divide by 2 devices: set it to 6 or 8")
     result = commands(text, "--config.eval.batch_size=3", f"--workdir={tmp_path / 'run'}", **variables)

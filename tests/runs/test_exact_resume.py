@@ -21,7 +21,7 @@ FLAGS = [
 ]
 
 
-OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as users have them
 
 
 def compare(commands, text, folder, steps, kills, lines):

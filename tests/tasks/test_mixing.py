@@ -16,6 +16,7 @@ from gmlp_flax.tasks import mixing
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
 from tests.timm_modules import timm_module
 from tests.training import tiny
 
@@ -254,7 +255,7 @@ def test_number_of_devices_makes_no_difference(tmp_path):
     script.write_text(DEVICES)
     for devices in (1, 4):
         environment = {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PJRT_NPROC": "16",
+            "XLA_FLAGS": preloaded.devices(devices), "PJRT_NPROC": "16",
             "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": str(Path(__file__).parents[2]),
         }
         result = subprocess.run(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import preloaded
 from tests.training.many_devices import MESHES, TOKENS
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("devices")
     environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "tests.training.many_devices", str(path), str(path / "results.npz")]

@@ -7,6 +7,7 @@ XLA's newer code generator, which takes three times as long, is off where its fl
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 
@@ -20,6 +21,7 @@ import pytest
 
 from gmlp_flax import config
 from gmlp_flax.training import loop
+from tests import preloaded
 
 
 def small_text_config(cache: str):
@@ -32,6 +34,13 @@ def small_text_config(cache: str):
     return options
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_heap():
+    """What earlier modules have left is not swept again whenever Python collects garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module")
 def optimised():
     """Programs of a module's own process are compiled as users' are."""
@@ -39,6 +48,14 @@ def optimised():
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="session")
+def printed_sizes():
+    """What `gmlp sizes` prints."""
+    done = preloaded.gmlp("sizes")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="session")

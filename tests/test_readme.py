@@ -11,7 +11,6 @@ import pytest
 
 from gmlp_flax import config
 from gmlp_flax.commands.main import COMMANDS
-from tests import preloaded
 
 with open("README.md") as file:
     README = file.read()
@@ -62,9 +61,8 @@ def test_commands_have_the_flags_that_they_are_given(page):
             assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|"--{flag}[="]', program), call
 
 
-def test_sizes_are_what_the_command_prints():
-    done = preloaded.gmlp("sizes")
-    for line in done.stdout.splitlines():
+def test_sizes_are_what_the_command_prints(printed_sizes):
+    for line in printed_sizes.splitlines():
         assert line[:55].rstrip() in README
 
 

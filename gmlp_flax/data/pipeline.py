@@ -40,10 +40,10 @@ class Source(Protocol):
 class Batches(Iterator[Batch]):
     """An iterator over batches that owns threads or processes: close it, or use it in a `with` statement."""
 
-    def __init__(self, iterator: grain.DatasetIterator):
+    def __init__(self, iterator: grain.DatasetIterator, workers: int):
         self._held = [iterator]
         # Also closes at exit: a Grain iterator that outlives the interpreter's modules prints tracebacks.
-        self._close = weakref.finalize(self, _close_and_drop, self._held)
+        self._close = weakref.finalize(self, _close_and_drop, self._held, workers)
 
     def __next__(self) -> Batch:
         if not self._held:
@@ -64,11 +64,12 @@ class Batches(Iterator[Batch]):
         self.close()
 
 
-def _close_and_drop(held: list[grain.DatasetIterator]) -> None:
+def _close_and_drop(held: list[grain.DatasetIterator], workers: int) -> None:
     held.pop().close()
-    # At the end of the data, a reference cycle in Grain holds the workers' last batches. Their shared memory must be
-    # freed before the interpreter ends, or Python prints warnings.
-    gc.collect()
+    if workers:
+        # At the end of the data, a reference cycle in Grain holds the workers' last batches. Their shared memory must
+        # be freed before the interpreter ends, or Python prints warnings.
+        gc.collect()
 
 
 def train_batches(
@@ -243,7 +244,7 @@ def _read_ahead(batches: grain.MapDataset, workers: int, threads: int, buffer: i
             flags.FLAGS.mark_as_parsed()
         ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffer))
         ahead = ahead.map(_owned)
-    return Batches(iter(ahead))
+    return Batches(iter(ahead), workers)
 
 
 def _owned(batch: Batch) -> Batch:

@@ -19,11 +19,10 @@ def test_perplexity_equals_a_count_by_hand(text_run):
     counts = collections.Counter(token for token in prepared.read(0, prepared.tokens).tolist() if token not in special)
     total = sum(counts.values()) + vocabulary - len(special)
     windows, nats, predictions = task.windows("heldout"), 0.0, 0
-    for index in range(len(windows)):
-        batch = {"tokens": windows[index]["tokens"][None], "index": np.array([index], np.int32)}
-        masked = task.fixed_mask(batch, task.config.eval.seed)
-        for target, weight in zip(np.asarray(masked.targets[0]), np.asarray(masked.weights[0]), strict=True):
-            if weight:
-                nats -= math.log((counts[int(target)] + 1) / total)
-                predictions += 1
+    tokens = np.stack([windows[index]["tokens"] for index in range(len(windows))])
+    masked = task.fixed_mask({"tokens": tokens, "index": np.arange(len(windows), dtype=np.int32)}, task.config.eval.seed)
+    for target, weight in zip(np.ravel(masked.targets), np.ravel(masked.weights), strict=True):
+        if weight:
+            nats -= math.log((counts[int(target)] + 1) / total)
+            predictions += 1
     assert unigram.perplexity(task) == pytest.approx(math.exp(nats / predictions), rel=1e-6)

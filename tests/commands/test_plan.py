@@ -36,7 +36,7 @@ needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 def command(*arguments: str) -> subprocess.CompletedProcess:
     """Runs the planner."""
-    return preloaded.gmlp("plan", *arguments)
+    return preloaded.gmlp("plan", *arguments, XLA_FLAGS="")  # libtpu refuses those of the CPU
 
 
 def planned(name: str) -> dict:

@@ -29,9 +29,8 @@ def test_sizes_prints_json():
     assert rows["sgu"]["paper_perplexity"] == 4.35 and rows["gmlp_s"]["paper_perplexity"] is None
 
 
-def test_sizes_prints_a_table():
-    done = preloaded.gmlp("sizes")
-    lines = done.stdout.splitlines()
+def test_sizes_prints_a_table(printed_sizes):
+    lines = printed_sizes.splitlines()
     assert lines[0].split()[:2] == ["model", "parameters"]
     assert any(line.startswith("gmlp_xlarge") and "940,614,768" in line for line in lines)
     (unprinted,) = (line for line in lines if line.startswith("amlp_36 "))

@@ -21,7 +21,7 @@ def stopped(commands, flags, workdir, name):
     return process.returncode, stderr
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
 def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, name):
     flags = [text, "--config.steps=400", "--config.log.every=10", "--config.checkpoint.every=300"]
     code, stderr = stopped(commands, flags, tmp_path / "run", getattr(signal, name))

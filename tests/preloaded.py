@@ -2,7 +2,8 @@
 
 A server imports JAX and all of gmlp_flax once, and forks for every command: a command then starts in milliseconds
 instead of three seconds, and is otherwise a process like any other, with its own signals, output and exit code. A
-command whose environment changes what those imports do (JAX_..., PYTHON...) is started anew.
+command whose environment changes what those imports do (JAX_..., PYTHON...) is started anew; GMLP_TESTS_FORK=0 has all
+of them started so.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class Process:
         return texts[0], texts[1]
 
 
-def start(*words: object, cwd: object = ROOT, prefix: tuple[str, ...] = (), **variables: str) -> Process | subprocess.Popen:
+def start(
+    *words: object, cwd: object = ROOT, prefix: tuple[str, ...] = (), **variables: str
+) -> Process | subprocess.Popen:
     """Starts Python with words such as `-m gmlp_flax train ...` or `-c PROGRAM`, on the CPU, with pipes.
 
     Args:

@@ -114,15 +114,13 @@ def train_batches(
             the source reaches the caller of `next`.
     """
     import grain
-
     each = per_host(source, batch_size, hosts)
     # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
-    order_seed, transform_seed = map(int, np.random.SeedSequence(seed).generate_state(2))
+    order_seed, transform_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
     examples = grain.MapDataset.source(source).shuffle(order_seed).repeat()
     if repeats > 1:
         # Less than half a batch apart: mixing pairs examples that are exactly half a batch apart.
-        stretch = max(1, batch_size // (2 * repeats))
-        once = examples
+        stretch, once = max(1, batch_size // (2 * repeats)), examples
         examples = grain.MapDataset.range(_ENDLESS).map(
             lambda place: once[place // (stretch * repeats) * stretch + place % stretch]
         )

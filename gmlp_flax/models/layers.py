@@ -59,7 +59,8 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_in] to [..., d_out] in the type of x."""
-        kernels, biases = (jnp.split(y.astype(x.dtype), self.parts, axis=-1) for y in (self.kernel[...], self.bias[...]))
+        values = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
+        kernels, biases = (jnp.split(value, self.parts, axis=-1) for value in values)
         made = [self._part(x, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
         return jnp.concatenate(made, axis=-1) if self.parts > 1 else made[0]
 

@@ -52,8 +52,7 @@ def training_example(
 
 def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
     """A record to {"image" uint8 [*size, channels], "label"}: resize and centre crop."""
-    image = views.evaluation_view(_decoded(example, channels), size, eval_crop)
-    return {"image": image, "label": example["label"]}
+    return {"image": views.evaluation_view(_decoded(example, channels), size, eval_crop), "label": example["label"]}
 
 
 def _decoded(example: dict, channels: int) -> np.ndarray:
@@ -118,6 +117,7 @@ class ImageClassification(Task):
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
+        """See `Task`."""
         for name, kinds, least in (
             ("model.image_size", int, 1), ("model.patch_size", int, 1),
             ("data.mean", (int, float), -math.inf), ("data.std", (int, float), 1e-6),
@@ -154,9 +154,8 @@ class ImageClassification(Task):
         if not (augment.mixup or augment.cutmix):
             return batch
         keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
-        _, height, width, _ = images.shape
         own, share = own_weights(
-            keys, (height, width), mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
+            keys, images.shape[1:-1], mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
         )
         share = jnp.broadcast_to(share, labels.shape)
         return batch | {"image": blend_pixels(images, own), "other": partners(labels), "share": share}

@@ -41,7 +41,7 @@ def pair_keys(keys: jax.Array) -> jax.Array:
 
 
 def own_weights(
-    keys: jax.Array, size: tuple[int, int], *, mixup: float, cutmix: float, switch: float
+    keys: jax.Array, size: tuple[int, ...], *, mixup: float, cutmix: float, switch: float
 ) -> tuple[jax.Array, jax.Array]:
     """How much of each pixel an example keeps.
 
@@ -63,7 +63,7 @@ def own_weights(
 
 
 def _draw(
-    key: jax.Array, *, size: tuple[int, int], alphas: tuple[float, float], switch: float
+    key: jax.Array, *, size: tuple[int, ...], alphas: tuple[float, float], switch: float
 ) -> tuple[jax.Array, jax.Array]:
     mixup_key, cutmix_key, centre_key, switch_key = jax.random.split(key, 4)
     # An alpha of 0 has no distribution; what is drawn in its place is not used.
@@ -76,7 +76,7 @@ def _draw(
     return jnp.where(cut, outside, share), jnp.where(cut, outside.mean(), share)
 
 
-def outside_box(size: tuple[int, int], share: jax.Array, centre: jax.Array) -> jax.Array:
+def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> jax.Array:
     """1 outside and 0 inside of CutMix's box of 1 - share of the area: float32 [height, width].
 
     Args:

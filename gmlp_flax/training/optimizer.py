@@ -19,6 +19,7 @@ from gmlp_flax.training.state import path_name
 # config.optimizer.name -> the transformation, from the learning rate, config.optimizer, and what weight decay changes.
 OPTIMIZERS: dict[str, Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]] = {
     "adamw": lambda rate, of, mask: optax.adamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
+    "nadamw": lambda rate, of, mask: optax.nadamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
     "lamb": lambda rate, of, mask: optax.lamb(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
     "lion": lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask),
     "sgd": lambda rate, of, mask: optax.chain(

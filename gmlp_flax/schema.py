@@ -52,9 +52,9 @@ COMMON = {
     "optimizer.schedule": Option("cosine", "after the warmup", ("cosine", "linear", "constant")),
     "optimizer.warmup": Option(100, "steps of linear warmup from 0", AT_LEAST_0),
     "optimizer.b1": Option(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
-    "optimizer.b2": Option(0.999, "decay of the second moment, of adamw, lamb and lion", DECAY),
+    "optimizer.b2": Option(0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY),
     # Parameters without a gradient so far, such as rows of unseen tokens, are divided by it.
-    "optimizer.eps": Option(1e-6, "epsilon of adamw and lamb", ABOVE_0),
+    "optimizer.eps": Option(1e-6, "epsilon of the optimizers that divide by the second moment", ABOVE_0),
     "optimizer.weight_decay": Option(
         0.05, "decoupled; not for norms, biases, cls tokens and learned positions", AT_LEAST_0
     ),

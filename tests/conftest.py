@@ -39,6 +39,7 @@ def small_heap():
     """What earlier modules have left is not swept again whenever Python collects garbage."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 50, 50)  # tracing makes many objects and few cycles
 
 
 @pytest.fixture(scope="module")

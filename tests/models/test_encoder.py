@@ -93,7 +93,9 @@ def test_parameters_are_stacked_and_differ_by_layer():
     assert all(np.abs(kernel[i] - kernel[j]).max() > 0.1 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
-@KIND
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow][: kind not in ("gmlp", "transformer")]) for kind in KINDS]
+)
 @in_float64
 def test_remat_changes_no_number(kind):
     """Outputs and gradients of the three policies, under one key's dropout and stochastic depth."""

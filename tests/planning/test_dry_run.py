@@ -71,6 +71,7 @@ def test_logits_exist_at_masked_positions_alone():
     assert max(sizes) == VOCAB_SIZE * options.model.d_model < batch * length * VOCAB_SIZE
 
 
+@pytest.mark.slow
 def test_logits_at_all_positions_would_be_found():
     """The same program of one narrow layer, told to predict every token."""
     options = text_config("amlp_base")

@@ -169,6 +169,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_worker_processes_make_no_difference(tmp_path):
     """In a separate script, because spawned workers import the script that started them."""
     script = tmp_path / "script.py"

@@ -68,7 +68,9 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:  # noqa: A002
-        """As subprocess.Popen.communicate; closes the pipes."""
+        """As subprocess.Popen.communicate; closes the pipes. A second call finds nothing more."""
+        if self.stdin.closed:
+            return "", ""
         with contextlib.suppress(BrokenPipeError), self.stdin:
             self.stdin.write(input or "")
         texts = ["", ""]

@@ -94,7 +94,7 @@ def test_unknown_topology_is_one_line(monkeypatch):
 def printed(program: str) -> str:
     """The last line that a Python program prints: it runs in a process of its own, because libtpu ends some processes."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": root}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": root, "XLA_FLAGS": ""}  # libtpu has others
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, check=False
     )

@@ -1,6 +1,7 @@
 """Fake CPU devices. Their number is fixed before JAX starts, so they need a process of their own."""
 
 import collections
+import fcntl
 import json
 import os
 import re
@@ -22,15 +23,28 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("devices")
+    """Made once, by whichever pytest worker comes first."""
+    root = tmp_path_factory.getbasetemp()
+    path = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "devices"
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            make(path)
+    return path
+
+
+def make(path):
+    """Runs the programs of many_devices.py; the folder is there if they did."""
+    part = path.with_name("devices.part")
+    part.mkdir()
     environment = os.environ | {
         "XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "tests.training.many_devices", str(path), str(path / "results.npz")]
+    command = [sys.executable, "-m", "tests.training.many_devices", str(part), str(part / "results.npz")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    return path
+    part.rename(path)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ FIRST_HALF, ALL = "first_half", "all"  # layers
 COLUMNS = 6  # of the figure of all layers
 
 
-class Sentences(NamedTuple):
+class EncodedText(NamedTuple):
     """A sentence or pair as a model reads it.
 
     Attributes:
@@ -62,7 +62,7 @@ def require_attention(trained: run_folder.Trained) -> None:
         raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
 
 
-def encode(trained: run_folder.Trained, first: str, second: str | None = None) -> Sentences:
+def encode(trained: run_folder.Trained, first: str, second: str | None = None) -> EncodedText:
     """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's model needs it.
 
     Raises:
@@ -82,7 +82,7 @@ def encode(trained: run_folder.Trained, first: str, second: str | None = None) -
     tokens, segments = pairs.assemble(
         ids[0], ids[1] if second is not None else None, model.length if filled else count, tokenizer
     )
-    return Sentences(tokens, segments, [label(tokenizer.piece(token)) for token in tokens[:count]])
+    return EncodedText(tokens, segments, [label(tokenizer.piece(token)) for token in tokens[:count]])
 
 
 def label(piece: str) -> str:
@@ -92,7 +92,7 @@ def label(piece: str) -> str:
     return f"##{piece}" if piece[0].isalnum() else piece
 
 
-def maps(trained: run_folder.Trained, sentences: Sentences) -> np.ndarray:
+def maps(trained: run_folder.Trained, sentences: EncodedText) -> np.ndarray:
     """The attention weights of all layers, float32 [layers, n, n]; each row is a softmax over all n tokens.
 
     Of several heads, the elementwise maximum.
@@ -150,7 +150,7 @@ def draw(
     return [save(figure, workdir, name) for name, figure in figures.items()]
 
 
-def draw_largest(shown: np.ndarray, sentences: Sentences) -> Figure:
+def draw_largest(shown: np.ndarray, sentences: EncodedText) -> Figure:
     """The elementwise maximum over layers of maps [layers, tokens, tokens], with the tokens beside it."""
     layers, count, _ = shown.shape
     side = min(LARGEST, LABELS + INCHES_PER_TOKEN * count)

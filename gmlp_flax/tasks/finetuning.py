@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ class Finetuning(Task):
         require_rows(self, self.tokenizer)
 
     @classmethod
-    def without_data(cls, config: ConfigDict) -> Finetuning:
+    def without_data(cls, config: ConfigDict) -> Self:
         return cls(config, "", tokenizer=StandInTokenizer(config.model.vocab_size))
 
     def example_shapes(self) -> Shapes:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ class TextClassification(Finetuning):
             return task._replace(labels=tuple(json.load(file)["labels"]))
 
     @classmethod
-    def without_data(cls, config: ConfigDict) -> TextClassification:
+    def without_data(cls, config: ConfigDict) -> Self:
         """See `Task`; own data has two classes."""
         task = super().without_data(config)
         if config.glue.task == OWN:

@@ -4,6 +4,8 @@
 # Usage: scripts/setup.sh [EXTRA ...]      extras are listed in setup.cfg, under [options.extras_require]
 #   PYTHON=python3.12 scripts/setup.sh     the Python that makes the environment (default: python3; 3.11 or newer)
 #   VENV=/big/disk/venv scripts/setup.sh   where the environment goes (a relative path counts from the root)
+#   CONSTRAINTS=none scripts/setup.sh      the newest versions that requirements.txt allows, not the tested ones of
+#                                          constraints-3.11.txt or, for Python 3.12 and newer, constraints-3.13.txt
 #
 # Nothing is installed outside the environment. uv does the work if it is present, else venv and pip. A stamp in the
 # environment tells the next call what is there: it installs what is missing, and returns at once if nothing is.
@@ -27,8 +29,8 @@ too_old() {  # version $1, such as 3.10.2
 }
 
 # What an installation depends on, as one number; the root is in it because an editable install points there.
-fingerprint() {  # version, extras
-  { printf '%s\n' "$root" "$1" "$2"; cat requirements.txt setup.cfg pyproject.toml; } | cksum
+fingerprint() {  # version, extras, constraints
+  { printf '%s\n' "$root" "$@"; cat requirements.txt setup.cfg pyproject.toml ${3:+"$3"}; } | cksum
 }
 
 for arg in "$@"; do
@@ -82,7 +84,10 @@ installed=
 if [[ -z $rebuild && -f $stamp ]]; then read -r installed <"$stamp" || true; fi
 extras=$(printf '%s\n' "${installed//,/$'\n'}" "$@" | sed '/^$/d' | sort -u | paste -s -d , -)
 what=gmlp_flax${extras:+[$extras]}
-want=$(fingerprint "$version" "$extras")
+constraints=constraints-3.13.txt
+if [[ $version == 3.11.* ]]; then constraints=constraints-3.11.txt; fi
+if [[ ${CONSTRAINTS:-} == none ]]; then constraints=; fi
+want=$(fingerprint "$version" "$extras" "$constraints")
 if [[ -z $rebuild && -f $stamp && $(sed -n 2p "$stamp") == "$want" ]]; then
   say "$what is up to date in $venv (Python $version)"
   exit 0
@@ -103,6 +108,6 @@ else
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
   installer=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
 fi
-"${installer[@]}" --editable ".${extras:+[$extras]}" || fail "installation failed, see above; run again to try again"
+"${installer[@]}" ${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}" || fail "installation failed, see above; run again to try again"
 printf '%s\n' "$extras" "$want" >"$stamp"
 say "$what is installed in $venv (Python $version, ${SECONDS} s)"

@@ -1,6 +1,7 @@
 """scripts/setup.sh on copies of itself, with stand-ins for Python: nothing is installed and no network is used."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import time
@@ -8,6 +9,7 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONSTRAINTS = "constraints-3.11.txt", "constraints-3.13.txt"
 TOOLS = "bash cat chmod cksum dirname grep ls mkdir paste sed sort".split()
 
 # A Python that reports version $VERSION, makes environments of copies of itself that keep that version, and notes what
@@ -22,7 +24,10 @@ case "$*" in
     { echo "#!/bin/bash"; echo "VERSION=$VERSION"; cat "$0"; } >"$venv/bin/python"
     chmod +x "$venv/bin/python"
     echo made >"$venv/pyvenv.cfg" ;;
-  "-m pip install"*) echo "${@: -1}" >>installed.txt; exit "$PIP_STATUS" ;;
+  "-m pip install"*)
+    echo "${@: -1}" >>installed.txt
+    echo "$*" >>commands.txt
+    exit "$PIP_STATUS" ;;
 esac
 """
 
@@ -35,7 +40,7 @@ class Checkout:
         self.bin = folder / "bin"
         self.bin.mkdir()
         (self.root / "scripts").mkdir(parents=True)
-        for name in ("scripts/setup.sh", "requirements.txt", "setup.cfg", "pyproject.toml"):
+        for name in ("scripts/setup.sh", "requirements.txt", "setup.cfg", "pyproject.toml", *CONSTRAINTS):
             shutil.copy(ROOT / name, self.root / name)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
@@ -124,13 +129,32 @@ def test_extras_add_up(checkout):
     assert checkout.installed() == [".", ".[test]", ".[tensorboard,test]"]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "setup.cfg", "pyproject.toml"])
+@pytest.mark.parametrize("name", ["requirements.txt", "setup.cfg", "pyproject.toml", "constraints-3.11.txt"])
 def test_changed_requirements_install_again(checkout, name):
     checkout.setup("test")
     with (checkout.root / name).open("a") as file:
         file.write("\n# changed\n")
     assert checkout.setup().returncode == 0
     assert checkout.installed() == [".[test]", ".[test]"]
+
+
+@pytest.mark.parametrize(("version", "file"), [
+    ("3.11.7", "constraints-3.11.txt"), ("3.12.1", "constraints-3.13.txt"), ("3.14.0", "constraints-3.13.txt"),
+])
+def test_tested_versions_are_installed(checkout, version, file):
+    checkout.setup(VERSION=version)
+    checkout.setup(VERSION=version, CONSTRAINTS="none")
+    tested, newest = (checkout.root / "commands.txt").read_text().splitlines()
+    assert f"--constraint {file} --editable" in tested and "--constraint" not in newest
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_constraints_name_every_requirement(name):
+    pinned, required = (
+        {line.lower().replace("_", "-") for line in re.findall(rf"^([\w-]+){sign}", (ROOT / file).read_text(), re.M)}
+        for file, sign in ((name, "=="), ("requirements.txt", ">="))
+    )
+    assert required and required <= pinned
 
 
 def test_failed_installation_is_done_again(checkout):

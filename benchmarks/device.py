@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from gmlp_flax import config
-from gmlp_flax.benchmarks.timing import Row, Worker, measure, memory_of, ratios, row, step_call
+from gmlp_flax import config, tasks
+from gmlp_flax.benchmarks.timing import Row, Worker, measure, ratios, row, step_call
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import parity
 from gmlp_flax.planning import dry_run, workload
@@ -85,9 +85,8 @@ def rows_of(name: str, options: ConfigDict, peer: str, goal: str, device: Device
     """
     best = _apart(best_of_ours, options, device)
     options = settled(options, best.batch, best.remat)
-    unit, examples = ("tokens/s", best.batch * options.model.length)
-    if options.task == "image_classification":
-        unit, examples = "images/s", best.batch
+    task = tasks.find(options.task).without_data(options)
+    unit, examples = f"{task.unit}/s", best.batch * task.units_per_example
     with Worker(functools.partial(our_calls, options, device)) as ours:
         seconds = measure(ours.calls, repeats)
     steps = [value / device.steps for value in seconds["step"]]
@@ -174,7 +173,7 @@ def best_of_ours(options: ConfigDict, device: Device) -> Best:
     remat = max(tried, key=lambda remat: tried[remat][1])
     batch = tried[remat][0]
     compiled = dry_run.lower(settled(options, batch, remat), _one_device()).compile()
-    return Best(batch, remat, memory_of(compiled).peak_memory_in_bytes)
+    return Best(batch, remat, compiled.memory_analysis().peak_memory_in_bytes)
 
 
 def our_step(options: ConfigDict, device: Device) -> Callable[[], None]:
@@ -203,7 +202,7 @@ def _one_device() -> Partition:
 
 def best_of_timm(name: str, device: Device) -> Best:
     """Tries batches of timm's model."""
-    import torch  # pyright: ignore[reportMissingImports] - an extra
+    import torch
 
     batch, _ = fastest(lambda batch: timm_calls(name, batch, device)["step"], device.batches)
     if not torch.cuda.is_available():
@@ -216,7 +215,7 @@ def best_of_timm(name: str, device: Device) -> Best:
 def timm_calls(name: str, batch: int, device: Device) -> dict[str, Callable[[], None]]:
     """Several training steps of timm's model, compiled by torch, with activations of the same type as ours."""
     timm = parity.import_timm()
-    import torch  # pyright: ignore[reportMissingImports] - an extra
+    import torch
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")

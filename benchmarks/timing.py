@@ -7,7 +7,6 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.planning import dry_run
+from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Partition
 
@@ -48,11 +48,6 @@ def ratios(top: list[float], bottom: list[float]) -> list[float]:
     return [a / b for a, b in zip(top, bottom, strict=True)]
 
 
-def memory_of(compiled: jax.stages.Compiled) -> Any:
-    """The bytes that a compiled program takes, by kind, as XLA counts them."""
-    return compiled.memory_analysis()
-
-
 class Worker:
     """Calls in a process of their own: in the same process torch's waiting threads cost JAX a third of its speed."""
 
@@ -61,6 +56,7 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
         self._process.start()
+        theirs.close()  # else `recv` waits for ever if the process dies
         self.calls = {name: functools.partial(self._call, name) for name in self._pipe.recv()}
 
     def _call(self, name: str) -> None:
@@ -82,9 +78,9 @@ def _serve(make: Callable[[], dict[str, Callable]], pipe) -> None:
         pipe.send(None)
 
 
-def example_batch(options: ConfigDict, partition: Partition) -> dict[str, jax.Array]:
-    """A batch of a config's shapes, with random integers that are small enough for any vocabulary or label set."""
-    rng, shapes = np.random.default_rng(0), dry_run.batch_shapes(options, partition)
+def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
+    """A batch of a task's shapes, with random integers that are small enough for any vocabulary or label set."""
+    rng, shapes = np.random.default_rng(0), dry_run.batch_shapes(task, partition)
     return {name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding) for name, x in shapes.items()}
 
 
@@ -97,7 +93,7 @@ def step_call(options: ConfigDict, partition: Partition | None = None, steps: in
     initial = functools.partial(step.init_state, task, transformation, options)
     state = [jax.jit(initial, out_shardings=kept)(params)]  # else the second step compiles again
     train_step = step.make_train_step(task, transformation, partition, options)
-    batch = example_batch(options, partition)
+    batch = example_batch(task, partition)
 
     def run() -> None:
         window = None

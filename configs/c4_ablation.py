@@ -2,7 +2,7 @@
 
     python -m gmlp_flax.train --config=configs/c4_ablation.py:sgu --workdir=runs/sgu
 
-ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `scripts/sizes.py`:
+ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `gmlp sizes`:
     Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
     Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36, gmlp_72, gmlp_144
     appendix B  thin_12, thin_24, thin_48, thin_96
@@ -22,7 +22,6 @@ SCALE:
            on one data-centre GPU by counting operations. Never run here.
 Evaluation masks the same tokens of the same sequences for every model.
 """
-
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import ConfigError

@@ -8,7 +8,7 @@ SCALE:
     paper  (default) The paper states data, length, batch and steps. Recalled, not read: AdamW's epsilon and betas,
            decay 0.01, 10,000 warmup steps, linear decay, no clipping, no dropout; the peak rate of 1e-4 comes from one
            re-implementation and is the least certain value here. bfloat16. Never run here; compiled for 8 TPU v5p
-           chips, gmlp_xlarge needs 40 GB of temporaries a chip (`python scripts/benchmark.py memory`).
+           chips, gmlp_xlarge needs 40 GB of temporaries per chip (`python scripts/benchmark.py memory`).
            `--config.data.train=DIR --config.data.heldout=DIR` take what scripts/prepare_data.py prepared; otherwise C4
            is looked for where tensorflow_datasets keeps it.
     small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep roughly the paper's
@@ -16,7 +16,6 @@ SCALE:
            of bert_rel, sgu and amlp_36 there, unsearched here.
     gpu    the same rows as c4_ablation.py's. Never run here.
 """
-
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import recipes

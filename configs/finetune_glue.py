@@ -18,32 +18,33 @@ SCALE:
            and warmup takes 10 % of the steps; one re-implementation has 500 steps. bfloat16. Never run here.
     small  for the small models of configs/c4_ablation.py and 2 CPU cores: length 64, rate 1e-3, at most 300 steps,
            so that scripts/reproduce.py ends within the hour; dropout on states alone. Not tuned.
-    gpu    for those of `scale=gpu`: the same, but at most 4,000 steps in bfloat16. Never run here.
+    gpu    for the models of `scale=gpu`: the same, but at most 4,000 steps in bfloat16. Never run here.
 The head reads [CLS], as the paper's; `--config.model.pool=mean` has it read the mean of all tokens but padding.
 The paper gives the median of five runs on the development set. Whether the best of its grid was chosen there too, for
 each model, it does not say; the second command above, the grid and five seeds of its best point, does so. A run's
 model, all but its length and dropout, is that of `init_from`.
 
-Steps count epochs of the published training set; with data of another size or your own, or with batch 16, set
+Steps count epochs of the published training set; `own` has 1,000. With data of another size, or with batch 16, set
 `--config.steps` and `--config.optimizer.warmup`, a tenth of them.
 """
 
 from gmlp_flax import config as gmlp_config
 
-# Training examples. Of SST-2 and MNLI from their dataset cards, of RTE counted; the others recalled.
+# Training examples. Of SST-2 and MNLI from their dataset cards, of RTE counted; the others recalled. `own`, your own
+# data, has as many as make 1,000 steps.
 EXAMPLES = {
     "sst2": 67_349, "mnli": 392_702, "cola": 8_551, "mrpc": 3_668, "qqp": 363_846, "qnli": 104_743, "rte": 2_490,
-    "wnli": 635, "snli": 549_367,
+    "wnli": 635, "snli": 549_367, "own": 6_400,
 }
 
 
 def get_config(arg: str = "sst2"):
     """See the module's docstring."""
-    task, scale = gmlp_config.arguments(arg or "sst2", (*EXAMPLES, "own"), scale=("paper", "small", "gpu"))
+    task, scale = gmlp_config.arguments(arg or "sst2", tuple(EXAMPLES), scale=("paper", "small", "gpu"))
     config = gmlp_config.default(task="text_classification")
     config.glue.task = task
     config.data.train = ""  # to be given
-    config.batch_size, config.steps = 32, 5 * EXAMPLES.get(task, 6400) // 32
+    config.batch_size, config.steps = 32, 5 * EXAMPLES[task] // 32
     config.model.update(
         length=128, dropout=0.1, attention_dropout=0.1, mask_padding=True, pool="cls", dtype="bfloat16"
     )

@@ -4,7 +4,7 @@
     python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_s --workdir=runs/flowers \\
         --config.init_from=runs/gmlp_s_timm --config.data.train=tfds:oxford_flowers102
 
-ARGUMENT: MODEL or MODEL,size=SIZE: an image model by its name in `scripts/sizes.py`, and the side of the images, 224
+ARGUMENT: MODEL or MODEL,size=SIZE: an image model by its name in `gmlp sizes`, and the side of the images, 224
 (default), 288, 320, 384 or 448. `--config.model.image_size="(256, 192)"` sets any other height and width.
 Layers over tokens (spatial projections, the token MLPs of Mixers and feed-forward stacks) and learned positions are
 interpolated to the new grid of patches, and the head starts anew where the classes differ from those of the checkpoint.

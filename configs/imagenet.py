@@ -2,7 +2,7 @@
 
     python -m gmlp_flax.train --config=configs/imagenet.py:gmlp_s --workdir=runs/gmlp_s
 
-ARGUMENT: MODEL or MODEL,recipe=RECIPE. MODEL is an image model by its name in `scripts/sizes.py`: gmlp_ti, gmlp_s,
+ARGUMENT: MODEL or MODEL,recipe=RECIPE. MODEL is an image model by its name in `gmlp sizes`: gmlp_ti, gmlp_s,
 gmlp_b (and gmlp_*_cls), vit_*, deit_*, mixer_*, resmlp_*, ff_*.
 RECIPE:
     gmlp  (default) the paper's: 300 epochs of batch 4096, AdamW at 1e-3 with 10,000 warmup steps and a cosine,

@@ -4,7 +4,7 @@
     python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_b --workdir=runs/gmlp_b \\
         --config.init_from=runs/gmlp_b_21k --config.data.train=tfds:imagenet2012
 
-ARGUMENT: MODEL, an image model by its name in `scripts/sizes.py`. PATH is a prepared TFDS folder or a folder of class
+ARGUMENT: MODEL, an image model by its name in `gmlp sizes`. PATH is a prepared TFDS folder or a folder of class
 folders; half a per cent of its training images is held out unless `--config.data.heldout=PATH` is given.
 The gMLP paper does not pretrain on it: the 90 epochs of batch 4096 are ours, chosen as the ViT paper's. 14.2 M
 images are assumed for the number of steps. bfloat16. Never run here.

@@ -10,7 +10,6 @@ No table of the paper has such lengths. Memory grows as n, work as n log n: `pyt
 both beside the materialised matrix (`--config.model.toeplitz=direct`).
 """
 
-
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import VOCAB_SIZE

@@ -3,7 +3,7 @@
     python -m gmlp_flax.train --config=configs/own_images.py --workdir=runs/mine \\
         --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
 
-PATH is a folder with one folder of images a class, a tar of one, or `tfds:NAME`. Argument: a size, small (default,
+PATH is a folder with one folder of images per class, a tar of one, or `tfds:NAME`. Argument: a size, small (default,
 for a CPU, at 64 x 64), or gmlp_ti, gmlp_s or gmlp_b (Table 1, at 224 x 224), which want an accelerator.
 """
 

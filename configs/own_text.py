@@ -13,7 +13,7 @@ small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper import recipes
 
 SMALL = dict(layers=6, d_model=128, d_ffn=768, vocab_size=8000)
 
@@ -21,7 +21,7 @@ SMALL = dict(layers=6, d_model=128, d_ffn=768, vocab_size=8000)
 def get_config(arg: str = "small"):
     """See the module's docstring."""
     (arg,) = gmlp_config.arguments(arg or "small", ("small", "base", "amlp_base"))
-    config = gmlp_config.default()
+    config = gmlp_config.default() if arg == "small" else recipes.language_model("gmlp_base" if arg == "base" else arg)
     config.data.train = ""  # to be given
     config.steps, config.batch_size = 2000, 32
     config.optimizer.update(learning_rate=5e-3, warmup=100, weight_decay=0.01, schedule="linear")
@@ -29,11 +29,7 @@ def get_config(arg: str = "small"):
     if arg == "small":
         config.model.update(SMALL)
         return config
-    spec = PUBLISHED[f"gmlp_{arg}" if arg == "base" else arg].spec
-    config.model.update(
-        layers=spec.layers, d_model=spec.d_model, d_ffn=spec.d_ffn, d_attn=spec.d_attn, vocab_size=32000,
-        dtype="bfloat16",
-    )
+    config.model.update(length=128, vocab_size=32_000, dtype="bfloat16")
     config.batch_size, config.steps = 256, 100_000
     config.optimizer.update(learning_rate=7e-4, warmup=10_000)
     config.eval.every = config.checkpoint.every = 5000

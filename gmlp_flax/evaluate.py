@@ -1,6 +1,8 @@
-"""`python -m gmlp_flax.evaluate`: see gmlp_flax.commands.evaluate."""
+"""`python -m gmlp_flax.evaluate`: the same as `gmlp evaluate`."""
 
-from gmlp_flax.commands import evaluate
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    evaluate.run()
+    start("evaluate", sys.argv[1:])

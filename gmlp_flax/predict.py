@@ -1,6 +1,8 @@
-"""`python -m gmlp_flax.predict`: see gmlp_flax.commands.predict."""
+"""`python -m gmlp_flax.predict`: the same as `gmlp predict`."""
 
-from gmlp_flax.commands import predict
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    predict.run()
+    start("predict", sys.argv[1:])

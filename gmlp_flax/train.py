@@ -1,6 +1,8 @@
-"""`python -m gmlp_flax.train`: see gmlp_flax.commands.train."""
+"""`python -m gmlp_flax.train`: the same as `gmlp train`."""
 
-from gmlp_flax.commands import train
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    train.run()
+    start("train", sys.argv[1:])

@@ -1,6 +1,8 @@
 """The same as `gmlp benchmark`."""
 
-from gmlp_flax.commands import benchmark
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    benchmark.run()
+    start("benchmark", sys.argv[1:])

@@ -1,6 +1,8 @@
 """The same as `gmlp plan`."""
 
-from gmlp_flax.commands import plan
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    plan.run()
+    start("plan", sys.argv[1:])

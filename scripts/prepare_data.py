@@ -1,6 +1,8 @@
 """The same as `gmlp prepare`."""
 
-from gmlp_flax.commands import prepare
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    prepare.run()
+    start("prepare", sys.argv[1:])

@@ -1,6 +1,8 @@
 """The same as `gmlp quickstart`."""
 
-from gmlp_flax.commands import quickstart
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    quickstart.run()
+    start("quickstart", sys.argv[1:])

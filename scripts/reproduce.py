@@ -1,6 +1,8 @@
 """The same as `gmlp reproduce`."""
 
-from gmlp_flax.commands import reproduce
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    reproduce.run()
+    start("reproduce", sys.argv[1:])

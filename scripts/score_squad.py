@@ -1,6 +1,8 @@
 """The same as `gmlp score-squad`."""
 
-from gmlp_flax.commands import score_squad
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    score_squad.run()
+    start("score-squad", sys.argv[1:])

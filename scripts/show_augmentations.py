@@ -1,6 +1,8 @@
 """The same as `gmlp augmentations`."""
 
-from gmlp_flax.commands import augmentations
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    augmentations.run()
+    start("augmentations", sys.argv[1:])

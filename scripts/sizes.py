@@ -1,6 +1,8 @@
 """The same as `gmlp sizes`."""
 
-from gmlp_flax.commands import sizes
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    sizes.run()
+    start("sizes", sys.argv[1:])

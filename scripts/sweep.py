@@ -1,6 +1,8 @@
 """The same as `gmlp sweep`."""
 
-from gmlp_flax.commands import sweep
+import sys
+
+from gmlp_flax.commands.main import start
 
 if __name__ == "__main__":
-    sweep.run()
+    start("sweep", sys.argv[1:])

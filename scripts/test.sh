@@ -2,7 +2,7 @@
 # Runs the tests on the CPU, in the environment that scripts/setup.sh makes.
 #
 # Usage: scripts/test.sh [--all] [PYTEST ARGUMENT ...]     e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
-# Tests marked `slow`, whole runs above all, are left out unless --all, -m or a test file is given; CI runs all.
+# Tests marked `slow`, whole runs above all, are left out unless --all, -m or a path under tests/ is given; CI runs all.
 # One worker per core, at most eight (-n 0 or -p no:xdist: none). PYTHON and VENV are explained in setup.sh.
 set -euo pipefail
 unset CDPATH

@@ -79,13 +79,14 @@ def grid(rows: list[tuple[np.ndarray, list[str]]]) -> Image.Image:
 def main(_argv: list[str]) -> None:
     """Draws the grid and prints its path."""
     values: Any = flags.FLAGS
-    config, out = values.config, values.out
-    if config is None or not out:
-        cli.fail("--config or --out is missing; usage: gmlp augmentations --config=FILE --out=FILE.png")
+    usage = "augmentations --config=FILE --out=FILE.png"
+    cli.required("config", usage)
+    config, out = values.config, cli.required("out", usage)
     config_lib.validate(config)
-    if not issubclass(tasks.find(config.task), ImageClassification):
-        raise ConfigError(f"config.task is {config.task!r}: expected image_classification")
-    task = ImageClassification(config, os.path.dirname(os.path.abspath(out)))
+    kind = tasks.find(config.task)
+    if not issubclass(kind, ImageClassification):
+        raise ConfigError(f"config.task is {config.task!r}: expected image_classification, or a class that extends it")
+    task = kind(config, os.path.dirname(os.path.abspath(out)))
     views = sampled(task, values.images, values.samples)
     rows = [(row, ["original"] + [config.augment.auto] * values.samples) for row in views]
     # As many unmixed samples as fill a row, each of another image.

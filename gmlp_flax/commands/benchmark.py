@@ -29,7 +29,6 @@ Each figure is a median with its range over the repeats; compared candidates run
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from typing import Any
 
@@ -63,6 +62,8 @@ def main() -> None:
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     if args.repeats < 1:
         parser.error(f"--repeats={args.repeats}: expected at least 1")
+    from gmlp_flax.training import run_folder  # imports JAX
+
     logging.set_verbosity(logging.ERROR)
     rows = []
     for part in args.parts or PARTS:
@@ -79,9 +80,8 @@ def main() -> None:
             figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
             goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
             print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}")
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(rows, file, indent=2)
+        if args.json:
+            run_folder.write_json(args.json, rows)
 
 
 def run() -> None:

@@ -38,12 +38,12 @@ def define_run_flags(checkpoint: str) -> None:
 def define_multihost_flags() -> None:
     """Defines the flags of a command that may be one process of many."""
     flags.DEFINE_enum(
-        "multihost", "auto", ["auto", "on", "off"], "Join other processes: if a TPU slice, SLURM, Open MPI or "
-        "--coordinator says that there are some; always; never.",
+        "multihost", "auto", ["auto", "on", "off"], "auto: join other processes if a TPU slice, SLURM, Open MPI or "
+        "--coordinator says that there are some; on: always; off: never.",
     )
     flags.DEFINE_string("coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected.")
     flags.DEFINE_integer("processes", None, "How many processes there are; with --coordinator.", lower_bound=1)
-    flags.DEFINE_integer("process", None, "Which of them this is, from 0; with --coordinator.", lower_bound=0)
+    flags.DEFINE_integer("process", None, "The number of this process, from 0; with --coordinator.", lower_bound=0)
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def parse_flags_with_config(argv: list[str]) -> list[str]:
     from gmlp_flax import overrides
 
     given = argument(argv, "config")
-    words = [word for place, word in enumerate(argv) if not _gives_config(word, argv[place - 1])]
+    words = [word for word, before in zip(argv, ["", *argv], strict=False) if not _gives_config(word, before)]
     try:
         overrides.check_overrides(argv)
         config = config_lib.open_config(given) if given else None
@@ -129,8 +129,9 @@ def parse_flags_with_config(argv: list[str]) -> list[str]:
 
 def parse_flags_on_run(argv: list[str]) -> list[str]:
     """As `parse_flags_with_config`, with the config of the run in --workdir unless --config is given."""
-    path = os.path.join(argument(argv, "workdir"), "config.json")
-    own = [f"--config={path}"] if os.path.isfile(path) and not argument(argv, "config") else []
+    workdir = argument(argv, "workdir")
+    path = os.path.join(workdir, "config.json")
+    own = [f"--config={path}"] if workdir and os.path.isfile(path) and not argument(argv, "config") else []
     return parse_flags_with_config([*argv[:1], *own, *argv[1:]])
 
 
@@ -185,7 +186,7 @@ def run(
 
 
 def help_text(main: Callable, more: tuple[tuple[str, str], ...] = ()) -> str:
-    """The docstring of a subcommand's file, the flags that it defines here and there, and `more` of them."""
+    """The docstring of a subcommand's file, its flags, the flags of this file that it uses, and `more`."""
     module, defined = sys.modules[main.__module__], flags.FLAGS.flags_by_module_dict()
     listed = [flag for owner in (module.__name__, __name__) for flag in defined.get(owner, ())]
     lines = [(_with_default(flag), flag.help) for flag in listed]
@@ -202,7 +203,7 @@ def _with_default(flag: flags.Flag) -> str:
 
 @contextlib.contextmanager
 def explaining() -> Iterator[None]:
-    """Errors that are the user's to mend end the program with one line; it ends silently if nobody reads its output."""
+    """The user's mistakes end the program with one line; it also ends, silently, if nobody reads its output."""
     try:
         yield
         print(end="", flush=True)  # Fails here, not at exit; standard output may be closed.

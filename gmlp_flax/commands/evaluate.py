@@ -21,7 +21,6 @@ import sys
 
 from absl import flags
 
-from gmlp_flax import config as config_lib
 from gmlp_flax.commands import cli
 
 
@@ -29,6 +28,8 @@ def main(_argv: list[str]) -> None:
     """Prints the metrics of a checkpoint."""
     workdir = cli.required("workdir", "evaluate --workdir=DIR [--checkpoint=latest|best|STEP]")
     if flags.FLAGS.config is not None:
+        from gmlp_flax import config as config_lib
+
         config_lib.validate(flags.FLAGS.config)
     with cli.among_processes():
         _evaluate(workdir)

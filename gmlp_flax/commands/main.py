@@ -40,10 +40,14 @@ def main() -> None:
         advice = f"did you mean {close[0]!r}?" if close else "gmlp --help lists the subcommands"
         print(f"error: there is no subcommand {name!r}; {advice}", file=sys.stderr)
         raise SystemExit(2)
-    sys.path.append(os.getcwd())  # config.model.block may name a class of a package there; last, so it hides nothing
-    module = importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}")
-    sys.argv = [f"gmlp {name}", *sys.argv[2:]]
-    module.run()
+    start(name, sys.argv[2:])
+
+
+def start(name: str, arguments: list[str]) -> None:
+    """Runs a subcommand; its config may name a class of a package in the current folder."""
+    sys.path.append(os.getcwd())  # last, so it hides nothing
+    sys.argv = [f"gmlp {name}", *arguments]
+    importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}").run()
 
 
 def help_text() -> str:

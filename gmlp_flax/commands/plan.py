@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gmlp_flax.planning.plan import Plan
 
-USAGE = "gmlp plan --config=FILE:ARGUMENT --topology=v5e:4x4"
+USAGE = "plan --config=FILE:ARGUMENT --topology=v5e:4x4"
 
 
 def describe(found: Plan) -> str:
@@ -94,8 +94,7 @@ def main(_argv: list[str]) -> None:
 
     values = flags.FLAGS
     for name in ("config", "topology"):
-        if not values[name].value:
-            raise RunError(f"--{name} is missing; usage: {USAGE}")
+        cli.required(name, USAGE)
     if values.mfu is not None and not 0 < values.mfu <= 1:
         raise RunError(f"--mfu is {values.mfu}: expected a share above 0 and at most 1")
     config = values.config

@@ -1,4 +1,4 @@
-"""Uses a trained model: on image files, or on lines of text from standard input, as the run's task has it.
+"""Uses a trained model on image files or on lines of text from standard input, depending on the run's task.
 
     echo "The [MASK] statement is used to define a function." | gmlp predict --workdir=DIR
     gmlp predict --workdir=DIR photo.jpg another.png

@@ -38,7 +38,7 @@ def train_once(kind: str, arg: str, workdir: str, steps: int | None) -> dict:
     Args:
         kind: "text" or "image".
         arg: the config's argument.
-        workdir: the run folder; a finished run in it is begun again.
+        workdir: the run folder; a finished run in it is deleted, and trained anew.
         steps: how many, unless the config's number is to be taken.
 
     Returns:
@@ -91,7 +91,9 @@ def main() -> None:
     """Trains, scores, shows, draws."""
     parser = cli.ArgumentParser("quickstart", __doc__)
     parser.add_argument("kind", nargs="?", default="text", choices=("text", "image"), help="default: text")
-    parser.add_argument("--workdir", help="default: runs/quickstart-KIND")
+    parser.add_argument(
+        "--workdir", help="the run folder; a finished run in it, or in DIR-frozen, is deleted (runs/quickstart-KIND)"
+    )
     parser.add_argument("--steps", type=int, help="train for fewer steps; default: as the config says")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)

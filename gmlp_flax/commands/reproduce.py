@@ -13,15 +13,15 @@ NAME is a table or figure of gmlp_flax/paper/tables.py:
 figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnli.
 
 The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without
-a network. It says what was scaled down, and of each ordering of the paper whether it holds for every pair of seeds.
+a network. It says what was scaled down, and whether each ordering of the paper holds for every pair of seeds.
 Runs are trained by `gmlp sweep --sweep=configs/sweeps/paper.py:NAME,scale=SCALE` in --runs
 (runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains nothing and reads a
-folder of runs, or those that a glob pattern names, in quotes. --scale=paper first prints what its runs would take on
+folder of runs, or the runs that a glob pattern in quotes names. --scale=paper first prints what its runs would take on
 --topology; it needs C4.
 
---finetune=TASK=DATA finetunes the first seed of each pretrained model as configs/finetune_glue.py and finetune_squad.py
-say, with as many seeds as the paper (five) or, at gpu, three, at cpu, two, in RUNS/finetuned/TASK-MODEL; DATA is what
-they take, and may be left out at paper scale. --finetune_flag=--config.KEY=VALUE changes these runs,
+--finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
+in RUNS/finetuned/TASK-MODEL: with five seeds at paper scale, as the paper does, three at gpu and two at cpu. DATA is
+what config.data.train takes; at paper scale it may be left out. --finetune_flag=--config.KEY=VALUE changes these runs,
 --finetune_seeds=0,1,2 their seeds. Where RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best
 median counts.
 """
@@ -49,7 +49,7 @@ from gmlp_flax.planning import plan
 from gmlp_flax.reports import catalogue
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.sweeps import points, runner
+from gmlp_flax.sweeps import runner
 from gmlp_flax.tasks.base import EMBEDDED
 
 SEEDS = {scale: ",".join(map(str, seeds)) for scale, seeds in FINETUNING_SEEDS.items()}
@@ -73,7 +73,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
     parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
-    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"unless given, by scale: {SEEDS}")
+    usual = "; ".join(f"{seeds} at {scale}" for scale, seeds in SEEDS.items())
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {usual}")
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
@@ -103,6 +104,8 @@ def check_path(flag: str, data: str | None) -> None:
 
 def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
     """Ends with one line, before hours of pretraining, if the finetuning after it could not run."""
+    if strange := [flag for flag in args.finetune_flag if not re.match(r"--?config\.[^=]+=", flag)]:
+        cli.fail(f"--finetune_flag={strange[0]}: expected --finetune_flag=--config.KEY=VALUE")
     for task, data in args.finetune.items():
         if task not in known:
             cli.fail(f"--finetune={task}: {args.name} takes {', '.join(known) or 'none'}")
@@ -111,17 +114,10 @@ def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
         if args.scale != "paper" and not data:
             cli.fail(f"--finetune={task}: give its data, --finetune={task}=PATH")
         check_path(f"--finetune={task}={data}", data)
-        overrides.overridden(config_lib.open_config(recipes.finetuning(task, args.scale)), _given(args.finetune_flag))
+        options = config_lib.open_config(recipes.finetuning(task, args.scale))
+        overrides.overridden(options, overrides.named_overrides(args.finetune_flag))
     if args.finetune_seeds and not re.fullmatch(r"\d+(,\d+)*", args.finetune_seeds):
         cli.fail(f"--finetune_seeds={args.finetune_seeds}: expected numbers, as in --finetune_seeds=0,1,2")
-    if strange := [flag for flag in args.finetune_flag if not _given([flag])]:
-        cli.fail(f"--finetune_flag={strange[0]}: expected --finetune_flag=--config.KEY=VALUE")
-
-
-def _given(flags: Sequence[str]) -> dict[str, str]:
-    """The keys and values of --config.KEY=VALUE flags, the keys checked."""
-    found = dict(re.findall(r"^--?config\.([^=]+)=(.*)$", "\n".join(flags), re.MULTILINE))
-    return points.chained([found])[0] if found else {}
 
 
 def print_costs(table: PaperTable, topology: str) -> None:
@@ -134,7 +130,12 @@ def print_costs(table: PaperTable, topology: str) -> None:
 
 def run_sweep(*arguments: str) -> int:
     """Runs `gmlp sweep` in a process that dies with this one; returns its exit code."""
-    return subprocess.run(runner.tied_command([sys.executable, "-m", "gmlp_flax", "sweep", *arguments])).returncode
+    process = subprocess.Popen(runner.tied_command([sys.executable, "-m", "gmlp_flax", "sweep", *arguments]))
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # Ctrl-C reaches the sweep as well, which lets its runs save
+        raise
 
 
 def train(args: argparse.Namespace) -> int:
@@ -169,7 +170,7 @@ def stop_unless_reportable(code: int) -> None:
 
 def report_on(args: argparse.Namespace) -> tuple[Report, int]:
     """Trains what is missing, unless --from names runs; the report, and 1 if some runs failed."""
-    table, given = TABLES[args.name], _given(args.flags)
+    table, given = TABLES[args.name], overrides.named_overrides(args.flags)
     rows = {row: overrides.overridden(config, given) for row, config in table.configs(args.scale).items()}
     codes = [0]
     if not args.pattern:

@@ -39,7 +39,7 @@ def by_id(path: str, kind: type | tuple[type, ...], what: str, questions: list[s
         if not isinstance(value, kind) or isinstance(value, bool):
             raise DataError(f"{path}, question {name}: found {type(value).__name__}; {expected}")
     if not any(question.id in values for question in questions):
-        raise DataError(f"{path}: none of its {len(values)} ids is a question's; give what was made for this data")
+        raise DataError(f"{path}: none of its {len(values)} ids is a question of DATA; give the file made for it")
     return values
 
 

@@ -10,15 +10,16 @@ checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoi
 
 from __future__ import annotations
 
-from gmlp_flax.analysis import filters, shift_invariance
+from absl import flags
+
+from gmlp_flax.analysis import shift_invariance
 from gmlp_flax.commands import cli
-from gmlp_flax.training import run_folder
 
 
 def main(_argv: list[str]) -> None:
     """Prints the shares, draws them and the matrices, and prints the paths."""
     workdir = cli.required("workdir", "shift-invariance --workdir=DIR")
-    found, weights = shift_invariance.shares(workdir), filters.matrices(run_folder.load(workdir))
+    found, weights = shift_invariance.shares(workdir)
     noise = shift_invariance.noise_share(weights.shape[-1])
     print(f"share of energy in the diagonals' means, by layer (noise: {noise:.3f})")
     for step, share in found.items():
@@ -28,5 +29,5 @@ def main(_argv: list[str]) -> None:
 
 def run() -> None:
     """The command line."""
-    cli.define_run_flags(checkpoint="latest")
+    flags.DEFINE_string("workdir", None, "The run folder.")
     cli.run(main)

@@ -3,7 +3,7 @@
     gmlp sizes
     gmlp sizes --json
 
-If a paper prints multiply-adds, two operations each, its figure stands as 2x.
+If a paper prints multiply-adds, two operations each, its figure is shown as 2x.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from gmlp_flax.commands import cli
 
 
 def rows() -> list[dict[str, Any]]:
-    """One object per model: name, params and flops, its paper's (flops or multiply-adds), perplexity, source, note."""
+    """One dict per model: its name, source and note; `params`, and `flops` per example, as counted here; and what its
+    paper prints, or None: `paper_params_m` (millions), `paper_flops_g` or `paper_madds_g` (billions per example),
+    `paper_perplexity`."""
     from gmlp_flax.paper import published  # imports JAX
 
     return [

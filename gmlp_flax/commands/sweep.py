@@ -13,8 +13,8 @@ a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run o
 DIR/KEY=VALUE,...,seed=SEED. With --choose=best every point is trained with the first seed alone, and the other seeds at
 the point whose held-out metric is then the best, the metric being the task's own. (The paper reports medians of five
 runs and does not say how it chose rates and batch sizes.) --choose=none trains every point with every seed. The table
-has a row for each point: median, mean, lowest and highest over its seeds, which count the one that chose. All metrics
-of all runs are written to DIR/sweep.json.
+has a row for each point: median, mean, lowest and highest over its seeds, including the one that chose the point. All
+metrics of all runs are written to DIR/sweep.json.
 
 --sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for optimizer.learning_rate, and with
 --sweep.seed there is no --seeds. A sweep file has get_sweep(arg) that returns points (gmlp_flax.sweeps.points). Each
@@ -32,7 +32,6 @@ well. Otherwise the others go on, and the failed runs are listed at the end; the
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -45,10 +44,11 @@ from ml_collections import config_flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.sweeps import definition, points, summary
+from gmlp_flax.sweeps import definition, points, status, summary
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 from gmlp_flax.sweeps.runner import Metrics, TrainingPool, results
+from gmlp_flax.training import run_folder
 
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
@@ -96,7 +96,7 @@ def planned() -> Sweep:
     seeds = _seeds(bare, overrides)
     choosing = values.choose == "best" and len(bare) > 1
     if choosing and (values.print or values.index is not None):
-        raise ConfigError("--print and --index choose no point: give --choose=none, for all with all seeds")
+        raise ConfigError("--print and --index cannot choose the best point: give --choose=none, for all seeds of all")
     every = tuple(point | seed for point in bare for seed in seeds)
     source = values.sweep or cli.argument(sys.argv, "config")
     sweep = definition.define(source, every, overrides, values.out, choosing)
@@ -126,7 +126,7 @@ def _share(trials: tuple[Trial, ...], index: int | None, of: int | None) -> tupl
         return trials
     count = of or len(trials)
     if not 0 <= index < count:
-        why = f"with --of={of}" if of else f"for a sweep of {count} points"
+        why = f"with --of={of}" if of else f"for a sweep of {count} runs"
         raise ConfigError(f"--index={index} is out of range: expected 0 to {count - 1} {why}")
     return trials[index::count]
 
@@ -137,7 +137,7 @@ class Runner:
     Args:
         sweep: the sweep.
         pool: trains them.
-        goes_on: whether trials that fail are kept in `failed`, a line each; else the first one raises its RunError.
+        goes_on: whether trials that fail are kept in `failed`, one line each; else the first one raises its RunError.
     """
 
     def __init__(self, sweep: Sweep, pool: TrainingPool, goes_on: bool):
@@ -189,11 +189,10 @@ def train(sweep: Sweep) -> None:
     table = summary.rows(sweep, runner.found)
     print(summary.text(sweep, table, chosen))
     if values.index is None:
-        with open(os.path.join(sweep.out, "sweep.json"), "w") as file:
-            json.dump({
-                "config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode,
-                "chosen": chosen, "points": table, **({"failed": list(runner.failed)} if runner.failed else {}),
-            }, file, indent=2)
+        run_folder.write_json(os.path.join(sweep.out, "sweep.json"), {
+            "config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode,
+            "chosen": chosen, "points": table, **({"failed": list(runner.failed)} if runner.failed else {}),
+        })
     if runner.failed:
         count = f"{len(runner.failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
         print(count, *runner.failed.values(), sep="\n", file=sys.stderr)
@@ -210,8 +209,6 @@ def main(_argv: list[str]) -> None:
     """Trains the sweep, or shows its commands or its state."""
     sweep = planned()
     if flags.FLAGS.status:
-        from gmlp_flax.sweeps import status  # imports JAX, and mistakes in flags are told before
-
         print(status.table(sweep))
     elif flags.FLAGS.print:
         print("\n".join(command(sweep, trial) for trial in sweep.trials))
@@ -225,10 +222,11 @@ def run() -> None:
     flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Seeds, with commas between them; the first one chooses.")
     flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE,...: a config key and its values; one flag for each key.")
     flags.DEFINE_string("sweep", "", "A sweep file, with an argument after a colon; or --sweep.KEY=VALUE,VALUE,...")
-    flags.DEFINE_enum("choose", "best", ["best", "none"], "All seeds at the point that is best with one, or at all.")
+    what = "best: every point with the first seed, then the best point with the others; none: all with all seeds."
+    flags.DEFINE_enum("choose", "best", ["best", "none"], what)
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
     flags.DEFINE_integer("index", None, "Train this run alone, counted from 0; with --of=N, each N-th from it.")
-    flags.DEFINE_integer("of", None, "How many share the runs; with --index.", lower_bound=1)
+    flags.DEFINE_integer("of", None, "The number of tasks that share the runs; with --index.", lower_bound=1)
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
     cli.run(main, parser=parse_flags)

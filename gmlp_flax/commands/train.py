@@ -8,8 +8,8 @@ The same command again goes on where the run was interrupted. --help_config prin
 On several hosts the same command runs on each. A TPU slice, SLURM and Open MPI are detected; elsewhere
 --coordinator=HOST:PORT --processes=N --process=I tell each process of the others.
 
-Exit code 0: finished, or stopped by a signal and saved. 2: a mistake of the user's, told in one line. Any other: a
-restart may help, for example after a lost host or a step that hangs.
+Exit code 0: finished, or stopped by a signal and saved. 2: a mistake in the flags, the config or the data, told in one
+line. Any other: a restart may help, for example after a lost host or a step that hangs.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from gmlp_flax import config
-from gmlp_flax.benchmarks import device, images, timing
+from gmlp_flax.benchmarks import device, images, models, timing
 from gmlp_flax.errors import DataError
 from gmlp_flax.planning import workload
 from gmlp_flax.training import step
@@ -53,7 +53,7 @@ def test_jpegs_of_a_tar_and_of_a_folder(tmp_path):
         images.jpegs(str(tmp_path / "empty"))
 
 
-def test_both_sides_of_the_images_part_make_the_same_pictures():
+def test_both_sides_of_the_images_part_make_the_same_images():
     """Else their speeds could not be compared: the same crops, flips and operations, a few grey levels apart."""
     [data] = images.made_up(1)
     assert 50_000 < len(data) < 150_000
@@ -135,8 +135,37 @@ def test_device_part_on_a_cpu():
 
 
 @pytest.mark.slow
+def test_rows_of_an_image_model_count_images():
+    tiny = device.Device("float32", 256, (8,), 2)
+    options = config.default("image_classification")
+    options.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
+    [rate] = [row for row in device.rows_of("x", options, "", "", tiny, 1) if row["name"].endswith(": rate")]
+    assert rate["unit"] == "images/s" and rate["median"] > 0
+
+
+@pytest.mark.slow
+def test_finetuning_is_measured_beside_pretraining(monkeypatch):
+    small = config.from_file("c4_ablation.py", "sgu,scale=small")
+    small.batch_size = 2
+    small.model.update(layers=1, length=16, d_model=8, d_ffn=16, vocab_size=320)
+    monkeypatch.setattr(models.config, "from_file", lambda *_: small.copy_and_resolve_references())
+    rows = models.bench_finetune(1)
+    assert [row["unit"] for row in rows] == ["examples/s", "x", "x"] * 3 and all(row["median"] > 0 for row in rows)
+
+
+def test_a_worker_that_dies_is_an_error_and_no_wait():
+    with pytest.raises(EOFError):
+        timing.Worker(_dies)
+
+
+def _dies() -> dict:
+    raise SystemExit(3)
+
+
+@pytest.mark.slow
 def test_compile_part_writes_json(tmp_path):
     done = preloaded.gmlp("benchmark", "compile", f"--json={tmp_path}/rows.json")
+    assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["part"] for row in rows] == ["compile", "compile"]
     assert 0 < rows[1]["median"] < 60

@@ -1,4 +1,3 @@
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +8,6 @@ from gmlp_flax.data import embedded
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests import preloaded
 from tests.training import tiny
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def test_command(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--config=configs/own_images.py"], "error: --config or --out is missing; usage: gmlp augm"),
+        (["--config=configs/own_images.py"], "error: --out is missing; usage: gmlp augm"),
         (["--config=configs/quickstart_text.py", "--out=x.png"], "error: config.task is 'masked_lm': expected image_"),
     ],
 )

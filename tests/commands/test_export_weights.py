@@ -10,7 +10,7 @@ from tests import preloaded
     (("--workdir=RUN",), "--out is missing; usage: gmlp export"),
     (("--workdir=/nowhere", "--out=x.safetensors"), "/nowhere is no run folder: it has no config.json"),
     (("--workdir=RUN", "--out=x.safetensors", "--checkpoint=7"), "has no checkpoint '7': give latest, best, or one of 12"),
-    (("--workdir=RUN", "--out=x.safetensors"), "timm has no model like the run's; beside gmlp_ti16_224"),
+    (("--workdir=RUN", "--out=x.safetensors"), "timm has no model like the run's: gmlp_ti16_224 is nearest, but"),
 ])
 def test_mistakes_are_one_line(image_run, tmp_path, flags, message):
     done = preloaded.gmlp("export", *(flag.replace("RUN", str(image_run)) for flag in flags), cwd=tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -42,6 +44,13 @@ def test_fill_ranks_tokens_by_probability(text_run):
         order = np.argsort(-shares)[:3]
         assert [name for name, _ in ranked] == [tokenizer.piece(int(i)) for i in order]
         np.testing.assert_allclose([share for _, share in ranked], shares[order], rtol=1e-4)
+
+
+def test_lines_of_one_length_share_a_compiled_program(text_run):
+    task, weights = (loaded := run_folder.load(str(text_run))).task, loaded.weights
+    for _ in range(3):
+        task.predict(weights, ["a [MASK]"])
+    assert task.compiled_apply._cache_size() == 1
 
 
 def test_fill_needs_a_mask_and_room(text_run):
@@ -105,15 +114,16 @@ def finetuned(tmp_path, task: str, **options) -> run_folder.Trained:
 
 
 def test_a_pair_is_classified_as_evaluation_does(tmp_path):
-    lines = [{"premise": "all of the time", "hypothesis": "only some of it", "label": "neutral"}]
-    (tmp_path / "pairs.jsonl").write_text(str(lines[0]).replace("'", '"'))
+    line = {"premise": "all of the time", "hypothesis": "only some of it", "label": "neutral"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(line))
     trained = finetuned(tmp_path, "text_classification", glue_task="mnli", data_heldout=str(tmp_path / "pairs.jsonl"))
     ((ranked,),) = trained.task.predict(trained.weights, ["all of the time\tonly some of it"], top=2)
     with trained.task.evaluation_batches(0, 1) as batches:
         _, outputs = jax.jit(trained.task.evaluate)(trained.weights, next(batches))
     assert ranked[0][0] == trained.task.glue.labels[int(outputs["label"][0])]
     assert len(ranked) == 2 and 1 >= ranked[0][1] >= ranked[1][1] > 0
-    with pytest.raises(RunError, match=r"^the line has 1 text\(s\), separated by tabs, the task 2: 'one'$"):
+    expected = r"^the line has 1 text\(s\), the task reads 2: put a tab between two texts, none in a single one: 'one'$"
+    with pytest.raises(RunError, match=expected):
         trained.task.predict(trained.weights, ["one"])
 
 

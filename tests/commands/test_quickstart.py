@@ -16,7 +16,8 @@ from tests import preloaded
 @pytest.mark.parametrize("kind", ["text", "image"])
 def test_quickstart_shows_everything(kind, tmp_path):
     command = ("quickstart", kind, f"--workdir={tmp_path}/run", "--steps=12")
-    done = preloaded.gmlp(*command, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = preloaded.gmlp(*command, **cache)
     assert done.returncode == 0, done.stderr
     assert re.search(r"step 12/12 +loss \d+\.\d+ +[\d,]+ (tokens|images)/s +ETA 0:00", done.stderr)
     scores = [float(number) for number in re.findall(r"^  (?:token|the|this).* (\d+\.\d)%?$", done.stdout, re.M)]
@@ -26,7 +27,7 @@ def test_quickstart_shows_everything(kind, tmp_path):
         assert os.path.getsize(tmp_path / "run" / "figures" / name) > 5000
         assert f"figures/{name}" in done.stdout
     if kind == "image":  # A second quickstart begins again; it does not show the finished run as its own.
-        again = preloaded.gmlp(*command)
+        again = preloaded.gmlp(*command, **cache)
         assert again.returncode == 0 and "step 12/12" in again.stderr and "resuming" not in again.stderr
 
 

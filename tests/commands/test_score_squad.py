@@ -1,6 +1,5 @@
 import json
 import lzma
-from pathlib import Path
 
 import pytest
 
@@ -8,7 +7,6 @@ from tests import preloaded
 from tests.data.conftest import shared_data  # noqa: F401 - a fixture
 from tests.data.finetuning.squad_files import article, entry, write
 
-ROOT = Path(__file__).parents[2]
 CONTEXT = "Paris is the capital of France. Lyon is not."
 
 
@@ -55,7 +53,7 @@ def test_odds(data, tmp_path):
 @pytest.mark.parametrize(("content", "message"), [
     (["x"], "p.json: found list; expected an object of question id -> answer, a string"),
     ({"a": None}, "p.json, question a: found NoneType; expected an object of question id -> answer, a string"),
-    ({"x": "y"}, "p.json: none of its 1 ids is a question's; give what was made for this data"),
+    ({"x": "y"}, "p.json: none of its 1 ids is a question of DATA; give the file made for it"),
 ])
 def test_bad_predictions(data, tmp_path, content, message):
     result = run(data, written(tmp_path / "p.json", content))

@@ -16,6 +16,7 @@ EXACT = {"gmlp_ti": 5_867_328, "gmlp_s": 19_422_656, "gmlp_b": 73_075_392}
 @pytest.mark.smoke
 def test_sizes_prints_json():
     done = preloaded.gmlp("sizes", "--json")
+    assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert {name: rows[name]["params"] for name in EXACT} == EXACT
     for row in rows.values():

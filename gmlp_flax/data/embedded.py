@@ -13,8 +13,8 @@ from gmlp_flax.errors import DataError
 # characters, and hardly repeated in other topics.
 HELDOUT_TOPICS = ("assignment", "calls", "comparisons", "execmodel", "import")
 
-# The file keeps the order of collection: 14 blocks of about 128 digits. The last 382 digits are three whole blocks, so
-# that training sees none of their writers.
+# The file keeps the order of collection: 14 blocks of about 128 digits, one block per writer. The last 382 digits are
+# three whole blocks, so training sees none of their writers.
 HELDOUT_DIGITS = 382
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")

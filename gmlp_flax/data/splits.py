@@ -5,15 +5,15 @@ sides share the training split, and the CRC-32 of a key decides which examples a
 
     documents    the text
     images       the file's name, class by class; in a TFDS split, the record's position
-    sentences    the first text of the example: examples with one premise stay together
+    sentences    the first text of the example: examples with the same premise stay together
     questions    the title of the article: no passage is on both sides
 
 An example's side depends on its key and the share alone, not on the order of the examples or on additions to them.
-Only a class of images with nothing on one side gives an image to that side.
+The one exception: if a class of images would have nothing on a side, one of its images moves there.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ def is_heldout(key: str | bytes, share: float) -> bool:
     return _hash(key) < share * 2**32
 
 
-def heldout_members(keys: Sequence[str | bytes], share: float) -> np.ndarray:
+def heldout_members(keys: Iterable[str | bytes], share: float) -> np.ndarray:
     """The held-out members of a group that must have at least one example on each side.
 
     Args:
@@ -49,11 +49,11 @@ def heldout_members(keys: Sequence[str | bytes], share: float) -> np.ndarray:
         share: of the examples to hold out.
 
     Returns:
-        bool [keys]: `is_heldout`, unless that leaves a side empty; then the example nearest to that side changes over.
+        bool [keys]: `is_heldout`, unless that leaves a side empty; then the example whose hash is nearest moves there.
     """
-    hashes = np.array([_hash(key) for key in keys])
-    count = np.clip(np.sum(hashes < share * 2**32), 1, len(keys) - 1)
-    heldout = np.zeros(len(keys), bool)
+    hashes = np.fromiter(map(_hash, keys), np.uint32)
+    count = np.clip(np.sum(hashes < share * 2**32), 1, len(hashes) - 1)
+    heldout = np.zeros(len(hashes), bool)
     heldout[np.argsort(hashes, kind="stable")[:count]] = True
     return heldout
 
@@ -128,8 +128,10 @@ def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
 
 
 def without_splits(path: str) -> DataError:
-    """The error of a split that a user asked for where data of this kind have none."""
-    return DataError(f"{path!r} has no splits: config.data.split and heldout_split are for TFDS folders")
+    """The error if a user asks for a split of data that cannot have splits."""
+    return DataError(
+        f"{path!r} has no splits: config.data.split and heldout_split are for TFDS folders; leave both empty"
+    )
 
 
 def empty_side(examples: str, side: str, share: float, instead: str) -> DataError:

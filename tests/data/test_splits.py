@@ -14,9 +14,9 @@ from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import open_side, split_images
 from gmlp_flax.data.text.selection import Selection
-from gmlp_flax.errors import DataError
 from tests.data.finetuning import squad_files
-from tests.data.images import pictures
+from tests.data.images import image_files
+from tests.failures import failure
 
 SHARE = 0.2
 
@@ -32,7 +32,7 @@ def test_documents_that_are_held_out():
 
 def test_images_that_are_held_out(tmp_path):
     files = {f"{name}/{i}.png": b"" for name, count in (("a", 30), ("b", 2), ("c", 3)) for i in range(count)}
-    folder = pictures.make_folder(tmp_path, files)
+    folder = image_files.make_folder(tmp_path, files)
     with open(os.fsencode(folder / "a") + b"/\xff\xe9.png", "wb"):  # a name that is not UTF-8
         source = ImageFolder(str(folder))
     train, heldout = split_images(source, SHARE)
@@ -44,7 +44,7 @@ def test_images_that_are_held_out(tmp_path):
 
 
 def test_records_of_a_tfds_split_that_are_held_out(tmp_path):
-    path = str(pictures.tfds_folder(tmp_path / "1.0.0", {"train": [20, 20]}, "tfrecord"))
+    path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [20, 20]}, "tfrecord"))
     assert open_side(path, "heldout", heldout_share=SHARE).indices.tolist() == [2, 6, 23, 27, 33, 37]
 
 
@@ -102,12 +102,6 @@ def test_choose(train, heldout, share, explicit, expected):
     assert found == expected
 
 
-def failure(function, *args, **options) -> str:
-    with pytest.raises(DataError) as caught:
-        function(*args, **options)
-    return str(caught.value)
-
-
 def test_a_split_on_both_sides():
     for train in (("test",), (splits.ALL_SPLITS,)):
         message = failure(splits.choose, "path", "train", train, ("test",), 0.1, known=("train", "test"))
@@ -118,11 +112,11 @@ def test_a_split_on_both_sides():
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
-def test_a_share_that_is_none(share):
+def test_invalid_shares(share):
     assert "is not between 0 and 1; 0.05 holds out 5 % of the images" in failure(splits.check_share, share, "images")
 
 
-def test_a_side_that_is_none():
+def test_an_unknown_side():
     assert failure(splits.check_side, "test") == "side 'test'; expected one of 'train', 'heldout'"
     assert "side 'test'" in failure(splits.choose, "path", "test", ("train",), (), 0.1)
 

@@ -1,4 +1,4 @@
-"""What a task of labelled sentences is; GLUE's and SNLI: their columns, labels, scores and submission files.
+"""Tasks of labelled sentences, among them GLUE's and SNLI: their columns, labels, scores and submission files.
 
 STS-B is left out because it is a regression, and the diagnostics because they have no labels.
 """
@@ -17,6 +17,7 @@ class SentenceTask(NamedTuple):
         names: whether these files have the names of labels, not their numbers.
         headerless: names of the columns of files without a header (CoLA).
         label: the names that the column of labels may have.
+        unlabelled: the values of that column in rows without a label.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -26,6 +27,7 @@ class SentenceTask(NamedTuple):
     names: bool = False
     headerless: tuple[str, ...] = ()
     label: tuple[str, ...] = ("gold_label", "label", "Quality", "is_duplicate")
+    unlabelled: tuple[str, ...] = ("-", "-1")  # annotators did not agree (SNLI); a test set
 
 
 _SENTENCE = (("sentence",),)
@@ -55,4 +57,4 @@ GLUE_TASKS: dict[str, SentenceTask] = {
 def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = ()) -> SentenceTask:
     """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes."""
     columns = tuple((name,) for name in texts)
-    return SentenceTask(columns, labels, submission=("predictions.tsv",), names=True, label=(label,))
+    return SentenceTask(columns, labels, submission=("predictions.tsv",), names=True, label=(label,), unlabelled=("",))

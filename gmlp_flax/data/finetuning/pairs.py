@@ -39,7 +39,7 @@ class TokenLists:
 
 
 def encode(texts: Sequence[str], tokenizer: Tokenizer, threads: int | None = None) -> TokenLists:
-    """Encodes texts, without special tokens; `threads` None for all cores."""
+    """Encodes texts, without special tokens; `threads=None` uses all cores."""
     ids, lengths = [np.zeros(0, np.int32)], [0]
     for start in range(0, len(texts), _TEXTS):
         batch = tokenizer.encode_batch(texts[start : start + _TEXTS], threads)

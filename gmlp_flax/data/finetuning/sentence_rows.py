@@ -61,7 +61,8 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
         return task.headerless
     raise DataError(
         f"{where}: no column {' or '.join(map(repr, missing[0]))} in the header, found "
-        f"{', '.join(repr(cell[:40]) for cell in cells[:15])}; give a file of this task, with GLUE's header"
+        f"{', '.join(repr(cell[:40]) for cell in cells[:15])}; give a file whose "
+        "first line names this column, or config.own.text and own.second for data of your own"
     )
 
 
@@ -106,17 +107,22 @@ def require_features(folder: tfds_folders.Folder, task: SentenceTask) -> None:
 
 def tfds_rows(folder: tfds_folders.Folder, split: str) -> Rows:
     """The examples of a split of a TFDS folder; raises DataError if a shard is missing, truncated or empty."""
+    classes = {name: tuple(getattr(feature, "names", None) or ()) for name, feature in folder.fields.items()}
     for where, data in folder.records(split):
         try:
             if isinstance(data, BadRecord):
                 raise data
-            yield where, {name: _value(feature) for name, feature in records.example_features(data).items()}
+            features = records.example_features(data)
+            yield where, {name: _value(feature, classes.get(name, ())) for name, feature in features.items()}
         except BadRecord as error:
             yield where, error
 
 
-def _value(feature: Any) -> str | int | None:
-    """The feature's only string or integer."""
+def _value(feature: Any, classes: tuple[str, ...]) -> str | int | None:
+    """The feature's only string or integer; of a feature with classes the name of the class, None for -1."""
     if len(feature.bytes_list.value) == 1:
         return _text(feature.bytes_list.value[0])
-    return feature.int64_list.value[0] if len(feature.int64_list.value) == 1 else None
+    value = feature.int64_list.value[0] if len(feature.int64_list.value) == 1 else None
+    if value is None or not classes or value >= len(classes):
+        return value
+    return classes[value] if value >= 0 else None

@@ -32,7 +32,6 @@ from gmlp_flax.errors import DataError
 UNLABELLED = -1
 _IDS = ("index", "idx", "pairID", "id")
 _TAGS = ("tag", "split")
-_NO_LABEL = ("-", str(UNLABELLED))  # annotators did not agree (SNLI), or a test set
 _MOST_LABELS = 1000  # a column with more values than these does not hold classes
 
 _PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
@@ -86,15 +85,16 @@ def open_sentences(
 ) -> Sentences:
     """Reads the examples at `path` to train on, or the held-out ones.
 
-    In data with splits, `train` is for training and `validation` (`dev`), with both parts of MNLI's, is held out. If
+    In data with splits, `train` is for training and `validation` (`dev`; in MNLI, both of its parts) is held out. If
     there is no such split, a share of the training examples is held out, by their first text.
 
     Args:
         path: see the module's docstring.
-        task: what their columns and labels are.
+        task: the names of the columns and of the labels.
         side: "train" or "heldout".
         split, heldout_split: other splits than these.
-        heldout_share: 0 if `path` holds one side alone.
+        heldout_share: the share of the training data to hold out if there is no held-out split, 0 to 1; 0 if `path`
+            holds one side alone.
         bad: counts and limits the rows that cannot be used. Without it, the first one raises.
 
     Raises:
@@ -137,20 +137,16 @@ def label_names(path: str, task: SentenceTask) -> tuple[str, ...]:
     folder = tfds_folders.load(path, found)
     if folder and (named := getattr(folder.fields.get(task.label[0]), "names", None)):
         return tuple(named)
-    if folder:
-        parts = [tfds_rows(folder, name) for name in folder.lengths]
-    elif found and found[0].path == path:
-        parts = [file_rows(path, task)]
-    else:
-        parts = [file_rows(file.path, task) for file in _split_files(path, found).values()]
-    values = (_field(record, task.label) for rows in parts for _, record in rows if isinstance(record, dict))
-    names = {str(value) for value in values if value is not None} - set(_NO_LABEL)
+    parts = _rows(path, task, found, folder).values()
+    values = (_field(record, task.label) for rows in parts for _, record in rows() if isinstance(record, dict))
+    names = {str(value) for value in values if value is not None} - set(task.unlabelled)
     if not 2 <= len(names) <= _MOST_LABELS:
         raise DataError(
             f"{path!r} has {len(names)} different values in the column of labels, {task.label[0]!r}: expected 2 to "
             f"{_MOST_LABELS}; give another column or file"
         )
-    return tuple(sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)))
+    numbers = {name: int(name) for name in names if name.removeprefix("-").isdecimal()}
+    return tuple(sorted(names, key=lambda name: (name not in numbers, numbers.get(name, 0), name)))
 
 
 def _named(path: str, known: tuple[str, ...], wanted: str, default: str) -> tuple[str, ...]:
@@ -196,19 +192,25 @@ def _groups(path: str, task: SentenceTask, bad: BadRecords) -> dict[str, Callabl
     folder = tfds_folders.load(path, found)
     if folder:
         require_features(folder, task)
-        rows = functools.partial(tfds_rows, folder)
-        return {name: lambda name=name: _read(path, name, rows(name), task, bad) for name in folder.lengths}
+    rows = _rows(path, task, found, folder)
+    if list(rows) != [""]:
+        return {name: lambda name=name: _read(path, name, rows[name](), task, bad) for name in rows}
+    whole = _read(path, "", rows[""](), task, bad)
+    if not all(tag in SPLIT_WORDS.values() for tag in whole.tags):
+        return {"": lambda: whole}
+    tags = np.array(whole.tags)
+    return {str(tag): lambda tag=tag: whole.subset(tags == tag) for tag in np.unique(tags)}
+
+
+def _rows(
+    path: str, task: SentenceTask, found: tuple[File, ...], folder: tfds_folders.Folder | None
+) -> dict[str, Callable[[], Rows]]:
+    """Split name -> a function that gives its rows; the name is "" for a single file."""
+    if folder:
+        return {name: functools.partial(tfds_rows, folder, name) for name in folder.lengths}
     if found and found[0].path == path:
-        whole = _read(path, "", file_rows(path, task), task, bad)
-        if not all(tag in SPLIT_WORDS.values() for tag in whole.tags):
-            return {"": lambda: whole}
-        tags = np.array(whole.tags)
-        return {str(tag): lambda tag=tag: whole.subset(tags == tag) for tag in np.unique(tags)}
-    chosen = _split_files(path, found)
-    return {
-        name: lambda name=name: _read(chosen[name].path, name, file_rows(chosen[name].path, task), task, bad)
-        for name in chosen
-    }
+        return {"": functools.partial(file_rows, path, task)}
+    return {name: functools.partial(file_rows, file.path, task) for name, file in _split_files(path, found).items()}
 
 
 def _split_files(path: str, found: tuple[File, ...]) -> dict[str, File]:
@@ -239,7 +241,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
     labels = {name: place for place, name in enumerate(task.labels)}
     if not any(name.isdecimal() for name in labels):
         labels |= {str(place): place for place in labels.values()}
-    labels |= dict.fromkeys(_NO_LABEL, UNLABELLED)
+    labels |= dict.fromkeys(task.unlabelled, UNLABELLED)
     texts, found, ids, tags, seen = [[] for _ in task.texts], [], [], [], set()
     for place, (where, record) in enumerate(rows):
         try:
@@ -285,6 +287,7 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int:
     if value is None:
         return UNLABELLED
     if str(value) not in labels:
-        expected = ", ".join(map(repr, task.labels))
-        raise BadRecord(f"the label {value!r}; expected {expected}, or its number from 0 to {len(task.labels) - 1}")
+        listed = ", ".join(map(repr, task.labels[:10])) + (", ..." if len(task.labels) > 10 else "")
+        numbers = "" if any(map(str.isdecimal, task.labels)) else f", or its number from 0 to {len(task.labels) - 1}"
+        raise BadRecord(f"the label {value!r}; expected {listed}{numbers}")
     return labels[str(value)]

@@ -4,7 +4,7 @@ A path is one of
 
     a file: the official JSON, also as .gz or .xz or remote: {"data": [{"title", "paragraphs": [{"context", "qas": [{
         "id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. In v2.0, questions also have "is_impossible".
-    a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find), as ArrayRecord or TFRecord.
+    a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find).
 """
 
 import json
@@ -19,7 +19,6 @@ from gmlp_flax.errors import DataError
 
 VERSIONS = ("v1.1", "v2.0")
 
-_FORMATS = ("array_record", "tfrecord")
 _KINDS = {str: "a string", int: "an integer", list: "a list"}
 _FEATURES = ("id", "title", "context", "question", "answers")
 
@@ -187,11 +186,6 @@ def _field(record: Any, name: str, kind: type) -> Any:
 
 
 def _from_folder(folder: tfds_folders.Folder, split: str) -> _Found:
-    if folder.file_format not in _FORMATS:
-        raise DataError(
-            f"{folder.path!r} is in TFDS's format {folder.file_format!r}, of which questions are not read; expected "
-            f"{' or '.join(_FORMATS)}: prepare it with `tfds build --file_format=array_record`"
-        )
     if missing := [name for name in _FEATURES if name not in folder.fields]:
         raise DataError(f"{folder.path!r} has no feature {missing[0]!r}, found {folder.listed}; give TFDS's squad")
     if split not in folder.lengths:
@@ -209,11 +203,12 @@ def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
     fields = {name: feature[name].bytes_list.value for name in ("id", "title", "context", "question")}
     if lacking := [name for name, values in fields.items() if len(values) != 1]:
         raise BadRecord(f"{len(fields[lacking[0]])} strings {lacking[0]!r}; expected one")
-    name, title, context, text = (decoded(values[0]) for values in fields.values())
-    texts = [decoded(value) for value in feature["answers/text"].bytes_list.value]
+    # The places of answers count a byte-order mark.
+    name, title, context, text = (decoded(values[0], keep_mark=True) for values in fields.values())
+    texts = [decoded(value, keep_mark=True) for value in feature["answers/text"].bytes_list.value]
     starts = feature["answers/answer_start"].int64_list.value
     if len(texts) != len(starts):
-        raise BadRecord(f"{len(texts)} answers and {len(starts)} starts; expected as many")
+        raise BadRecord(f"{len(texts)} answers and {len(starts)} starts; expected equally many")
     context = contexts.setdefault(context, context)
     return Question(name, title, context, text, tuple(zip(texts, starts, strict=True)))
 

@@ -13,7 +13,7 @@ import numpy as np
 from gmlp_flax.data.finetuning.squad import Question
 from gmlp_flax.data.finetuning.squad_windows import Windows, widest_context
 
-# The odds of having no answer if no span can be one: JSON has no infinity.
+# The odds of having no answer if there is no possible span: JSON has no infinity.
 CERTAIN = float(np.finfo(np.float32).max)
 
 
@@ -75,7 +75,7 @@ def _answers(windows: Windows, found: SpanScores, number: int, n_best: int, max_
     for i in np.argsort(-scores, kind="stable"):
         left, right = spans[first[window[i], start[i]], 0], spans[last[window[i], end[i]], 1]
         text = windows.questions[number].context[left:right]
-        if text:  # white space has none
+        if text:  # empty if the tokens are only white space
             answers.setdefault(text, float(scores[i]))
         if len(answers) == n_best:
             break

@@ -135,6 +135,7 @@ class Windows:
 
 
 def tokenized(contexts: Sequence[str], tokenizer: Tokenizer) -> Passages:
+    """Tokenises passages, once each; see Tokenizer.encode_with_offsets."""
     found = [tokenizer.encode_with_offsets(context) for context in contexts]
     ids = [np.zeros(0, np.int32), *(ids for ids, _ in found)]
     spans = [np.zeros((0, 2), np.int32), *(spans for _, spans in found)]

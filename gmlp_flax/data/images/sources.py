@@ -138,15 +138,15 @@ def split_images(source: ImageFolder | ImageTar | TFDSImages, heldout_share: flo
     """
     splits.check_share(heldout_share, "images")
     if isinstance(source, TFDSImages):
-        names, labels, classes = [*map(str, range(len(source)))], np.zeros(len(source), np.int32), (source.split,)
+        labels, classes, name_of = np.zeros(len(source), np.int32), (source.split,), str
     else:
-        names, labels, classes = source.names, source.labels, source.classes
-    heldout = np.zeros(len(names), bool)
+        labels, classes, name_of = source.labels, source.classes, source.names.__getitem__
+    heldout = np.zeros(len(labels), bool)
     for label, name in enumerate(classes):
         members = np.flatnonzero(labels == label)
         if len(members) < 2:
             raise DataError(f"class {name!r} of {source!r} has a single image: add one, or remove the class")
-        keys = [names[i].encode("utf-8", "surrogateescape") for i in members]
+        keys = (name_of(i).encode("utf-8", "surrogateescape") for i in members.tolist())
         heldout[members] = splits.heldout_members(keys, heldout_share)
     return Subset(source, np.flatnonzero(~heldout)), Subset(source, np.flatnonzero(heldout))
 

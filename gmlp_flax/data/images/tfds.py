@@ -117,7 +117,7 @@ def _features(folder: Folder) -> tuple[tuple[str, ...], _Keys]:
     name = next((name for name in _NAMES if isinstance(folder.fields.get(name), tfds.features.Text)), "")
     classes = tuple(folder.fields[label].names or ())
     if not classes:
-        raise DataError(f"{folder.path!r}: feature {label!r} tells of no classes; prepare or copy it again")
+        raise DataError(f"{folder.path!r}: feature {label!r} has no class names; prepare or copy it again")
     return classes, _Keys(image, label, name)
 
 
@@ -150,7 +150,7 @@ def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> list
         try:
             file = ArrayRecordDataSource(path) if index is None else TFRecordFile(path, index)
             count = len(file)
-        except RuntimeError as error:  # ArrayRecord says no more
+        except RuntimeError as error:  # ArrayRecord gives no reason
             raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
         if count != shard.records:
             raise DataError(
@@ -164,7 +164,7 @@ def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> list
 
 
 def _indexes(shards: list[Shard], cache_folder: str) -> list[np.ndarray]:
-    """`TFRecordFile.offsets` of every shard, kept in a file until the shards change: walking reads every record."""
+    """`TFRecordFile.offsets` of every shard, kept in a file until the shards change, as each record takes a read."""
 
     def write(out: BinaryIO) -> None:
         with ThreadPoolExecutor(_THREADS) as pool:

@@ -21,7 +21,7 @@ PACKINGS = (".gz", ".xz")
 
 _UNPACKERS = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile}
 _BUFFER = 1 << 20
-# Names in fsspec's file systems of a stamp that changes with a file's content, the most reliable first.
+# fsspec's names for a stamp that changes with a file's content, the most reliable first.
 _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastModified", "created")
 
 
@@ -30,7 +30,7 @@ class File(NamedTuple):
 
     Attributes:
         path: the file's path, for `opened`.
-        name: its path below the folder that was searched, with `/`; the base name if the path was that of the file.
+        name: its path below the folder that was searched, with `/`; its base name if a single file was given.
         size: bytes, before unpacking.
         version: changes when the file does: its modification time or, for a remote file, the store's tag.
     """
@@ -57,6 +57,7 @@ def join(folder: str, *names: str) -> str:
 
 
 def exists(path: str) -> bool:
+    """Whether there is a file or folder at `path`; raises DataError if the store cannot be reached."""
     if not is_remote(path):
         return os.path.exists(path)
     with _remote_errors(path):

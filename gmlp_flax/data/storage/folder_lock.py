@@ -1,4 +1,4 @@
-"""One process at a time in a folder: a lock that the system lets go when its process ends, in whatever way."""
+"""One process at a time in a folder: a lock that the system releases when its process ends, however it ends."""
 
 import fcntl
 import os

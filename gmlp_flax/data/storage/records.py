@@ -72,13 +72,13 @@ def check_limit(message: str, before: int, added: int, limit: int) -> None:
         )
 
 
-def decoded(data: bytes) -> str:
-    """UTF-8 text without a byte-order mark; raises NotUTF8."""
+def decoded(data: bytes, keep_mark: bool = False) -> str:
+    """UTF-8 text, by default without a byte-order mark; raises NotUTF8."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise NotUTF8(f"byte 0x{data[error.start]:02x}", error.start) from error
-    return text.removeprefix("\ufeff")
+    return text if keep_mark else text.removeprefix("\ufeff")
 
 
 def refuse_utf16(data: bytes) -> None:
@@ -187,7 +187,7 @@ def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int
     The library reads only local files: a remote one is copied to a temporary file while it is read.
 
     Raises:
-        DataError: the file cannot be read, or it holds fewer records or none (the library says no more of damage).
+        DataError: the file cannot be read, or it holds fewer records or none (the library's only sign of damage).
     """
     with files.local_copy(path) as local, _array_reader(local) as reader:
         count = reader.num_records()

@@ -4,7 +4,7 @@ A path is one of
 
     a file or folder: .txt (one document per file), .jsonl or .json (one object per line, with a string `text`), each
         also as .gz or .xz, and .parquet (a column `text`). A folder is searched recursively. C4 from AllenAI or Hugging
-        Face is a folder of files such as `c4-train.00000-of-01024.json.gz`, whose names tell their splits. A single
+        Face is a folder of files such as `c4-train.00000-of-01024.json.gz`, whose names contain their splits. A single
         file with any other suffix is plain text.
     a TFDS folder: .../c4/en/3.0.1, with features.json and dataset_info.json, as ArrayRecord, TFRecord or parquet. It is
         read without TensorFlow; the document is the feature `text`.
@@ -202,7 +202,7 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
 def splits(path: str) -> tuple[str, ...]:
     """Names of the splits of a corpus, by TFDS or by the names of its files; () if there are none.
 
-    File names tell splits if each one names a split before the numbers of its shard: `train-00000-of-00010.parquet`.
+    Splits are read from file names if each has a split before the numbers of its shard: `train-00000-of-00010.parquet`.
 
     Raises:
         DataError: there is nothing at `path`, or the store cannot be reached.
@@ -249,7 +249,7 @@ def _texts(path: str, found: tuple[File, ...]) -> list[File]:
 
 
 def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict[str, list[File]]:
-    """Split name -> its text files, in order; {} unless the names of all text files tell a split.
+    """Split name -> its text files, in order; {} unless the name of every text file contains a split.
 
     The splits of a TFDS folder come without files: their shards are checked only when a split is opened.
     """

@@ -145,7 +145,8 @@ def _plan(
     total, done, shards = max(1, sum(part.size for part in corpus.parts)), 0, {}
     most = max(1, min(MAX_SHARDS, total // shard_bytes))
     for part in corpus.parts:
-        # The middle of the part decides, as if all shards had one size. A last part of no bytes falls behind them.
+        # The middle of the part decides, as if all shards had one size. An empty last part would fall past the last
+        # shard, hence the limit.
         shards.setdefault(min(most - 1, (2 * done + part.size) * most // (2 * total)), []).append(part)
         done += part.size
     plan = {
@@ -197,6 +198,8 @@ def _begin(folder: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
 
 def _finish(folder: Path, plan: dict[str, Any], results: list[dict[str, Any]], name: str) -> None:
     if not any(result["documents"] for result in results):
+        if not plan["heldout_share"]:
+            raise DataError(f"{name!r} holds no text; give a corpus with text in it")
         raise splits.empty_side(f"the documents of {name!r}", plan["side"], plan["heldout_share"], "more documents")
     _write_json(folder / prepared.INDEX, plan | {"shards": results})
     shutil.rmtree(folder / _UNFINISHED)

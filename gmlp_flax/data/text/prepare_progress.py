@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tqdm
 
-# Characters per byte of a source file, until the first finished shards tell the corpus's own ratio.
+# Characters per byte of a source file, until the first finished shards show the corpus's own ratio.
 _EXPANSION = {".gz": 2.6, ".xz": 3.5, ".parquet": 1.7}
 
 # Seconds before a bar is shown.

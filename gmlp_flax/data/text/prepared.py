@@ -132,7 +132,8 @@ class Prepared:
         offsets: int64 [shards + 1], where each shard begins in the stream, and the end.
 
     Raises:
-        DataError: there is no such folder, it is not finished, or a file is missing, truncated or does not belong.
+        DataError: there is no such folder, it is not finished, or a file is missing, truncated or from another
+            preparation.
     """
 
     def __init__(self, folder: str | os.PathLike):

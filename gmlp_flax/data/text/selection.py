@@ -54,7 +54,7 @@ class Selection(NamedTuple):
         return (document for document in every if splits.is_heldout(document, self.share) == heldout)
 
     def _cut(self, document: str) -> str:
-        """This side of a single document, cut where the line begins that crosses 1 - share of its characters."""
+        """This side of a single document, cut at the start of the line that crosses 1 - share of its characters."""
         cut = document.rfind("\n", 0, round(len(document) * (1 - self.share))) + 1
         sides = {TRAIN: document[:cut], HELDOUT: document[cut:]}
         for side, text in sides.items():
@@ -71,13 +71,15 @@ def open_side(
 ) -> tuple[Corpus, Selection]:
     """The corpus at `path` that has the documents of a side, and which of them to take.
 
-    In a corpus with splits, `train` is for training and `validation` is held out. In any other, a share is held out.
+    In a corpus with splits, `train` is for training and `validation` (also `valid`, `val` or `dev`) is held out. In any
+    other, a share is held out.
 
     Args:
         path: see corpora.
         side: "train" or "heldout".
         split, heldout_split: other splits than these.
-        heldout_share: 0 if `path` holds one side alone.
+        heldout_share: the share of the training data to hold out if there is no held-out split, 0 to 1; 0 if `path`
+            holds one side alone.
 
     Raises:
         DataError: as in corpora.open_corpus; or a split would be both trained on and held out.
@@ -87,8 +89,11 @@ def open_side(
     for name in filter(None, needed):
         if name not in known:
             raise splits.missing_split(path, name, known)
-    train = split or (splits.TRAIN_SPLIT if splits.TRAIN_SPLIT in known else splits.ALL_SPLITS)
-    heldout = heldout_split or (splits.HELDOUT_SPLIT if splits.HELDOUT_SPLIT in known else splits.ALL_SPLITS)
+
+    def named(default: str) -> str:
+        return next((name for name in known if splits.SPLIT_WORDS.get(name) == default), splits.ALL_SPLITS)
+
+    train, heldout = split or named(splits.TRAIN_SPLIT), heldout_split or named(splits.HELDOUT_SPLIT)
     chosen = splits.choose(
         path, side, (train,), (heldout,) if heldout or not heldout_share else (), heldout_share, known=known,
         explicit=bool(heldout_split),

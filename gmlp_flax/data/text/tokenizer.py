@@ -77,7 +77,7 @@ class Tokenizer:
         return self._engine.encode(text)
 
     def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
-        """`encode` of each text, as int32 [tokens]; `threads` None for all cores."""
+        """`encode` of each text, as int32 [tokens]; `threads=None` uses all cores."""
         return self._engine.encode_batch(texts, threads or os.cpu_count() or 1)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:

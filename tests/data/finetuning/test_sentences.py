@@ -323,6 +323,30 @@ def test_real_data(shared_data, name, task, train, heldout):
         assert 0.05 * train < len(sides[1]) < 0.15 * train
 
 
+def test_own_labels_may_be_negative_and_empty_cells_have_none(tmp_path):
+    rows = (f"text {i}\t{(-1, 0, 10, str())[i % 4]}\n" for i in range(8))
+    path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(rows))
+    task = own_task(("text",), "label")
+    task = task._replace(labels=label_names(path, task))
+    assert task.labels == ("-1", "0", "10")
+    found = open_sentences(path, task, "train")
+    assert found.labels.tolist() == [0, 1, 2] * 2 and found.dropped == 2
+    write(tmp_path / "b.tsv", "text\tlabel\nx\t7\n")
+    with pytest.raises(DataError, match="the label '7'; expected '-1', '0', '10' .0 bad"):
+        open_sentences(str(tmp_path / "b.tsv"), task, "train")
+
+
+def test_classes_of_tfds_may_be_numbers(tmp_path):
+    """Records hold a class's position; -1 is none."""
+    features = {"text": tfds.features.Text(), "stars": tfds.features.ClassLabel(names=["1", "2"])}
+    made = [writers.example(text=text.encode(), stars=stars) for text, stars in (("a", 0), ("b", 1), ("c", -1))]
+    folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [made]}, "tfrecord", **features)
+    task = own_task(("text",), "stars")
+    task = task._replace(labels=label_names(str(folder), task))
+    found = open_sentences(str(folder), task, "train")
+    assert task.labels == ("1", "2") and found.first == ["a", "b"] and found.labels.tolist() == [0, 1]
+
+
 def test_own_columns_and_labels(tmp_path):
     """Labels are those of the data: numbers by size, words by letters; a column that holds no classes is refused."""
     rows = ["review\tstars\ttag"] + [f"text {i}\t{(10, 9, 2)[i % 3]}\t{'dev' if i > 5 else 'train'}" for i in range(8)]

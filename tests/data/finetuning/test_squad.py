@@ -9,21 +9,14 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from gmlp_flax.data.finetuning import squad
 from gmlp_flax.data.storage.records import BadRecords
-from gmlp_flax.errors import DataError
 from tests.data import writers
 from tests.data.finetuning.squad_files import article, colours, entry, write
+from tests.failures import failure
 
 PARIS = "Paris is the capital of France. Lyon is not."
 ENTRY = entry("q1", "What is Paris?", PARIS, "the capital", "capital of France")
 CAPITALS = article("Capitals", PARIS, ENTRY, entry("q2", "What is not?", PARIS, "Lyon"))
 NOWHERE = entry("q3", "What is Rome?", PARIS, is_impossible=True)
-
-
-def failure(function, *args, **options) -> str:
-    with pytest.raises(DataError) as caught:
-        function(*args, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_official_json(tmp_path):
@@ -168,7 +161,7 @@ def questions(tmp_path):
     return squad.read(path, "v2.0")
 
 
-@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord", "parquet"])
 def test_tfds(tmp_path, monkeypatch, questions, file_format):
     records = [example(question) for question in questions]
     splits = {"train": [records[:5], records[5:20]], "validation": [records[20:]]}
@@ -188,14 +181,14 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     )
     assert "train.array_record-00000-of-00002, record 1: no answer" in failure(
         squad.read_side, "tfds:squad/v2.0", "train", "v1.1"
-    ).replace("tfrecord", "array_record")
+    ).replace("tfrecord", "array_record").replace("parquet", "array_record")
 
 
 @pytest.mark.parametrize(("record", "message"), [
     (b"junk", "record 1: not a tf.train.Example"),
     ({"context": [b"\xff"]}, "record 1: not UTF-8 (byte 0xff)"),
     ({"title": []}, "record 1: 0 strings 'title'; expected one"),
-    ({"answers/answer_start": [9]}, "record 1: 2 answers and 1 starts; expected as many"),
+    ({"answers/answer_start": [9]}, "record 1: 2 answers and 1 starts; expected equally many"),
     ({"answers/answer_start": [9, 10]}, "record 1: the answer 'capital of France' does not stand in the context at 10"),
 ])
 def test_damaged_tfds_records(tmp_path, questions, record, message):
@@ -211,9 +204,15 @@ def test_tfds_folders_of_something_else(tmp_path, questions):
     assert failure(squad.read, folder, "v1.1", "train").endswith(
         "has no feature 'id', found 'text'; give TFDS's squad"
     )
-    folder = writers.tfds_folder(tmp_path / "2.0.0", {"train": [[example(questions[0])]]}, "parquet", **FEATURES)
-    found = failure(squad.read, folder, "v1.1", "train")
-    assert "is in TFDS's format 'parquet', of which questions are not read" in found
+
+
+def test_places_count_a_byte_order_mark(tmp_path, questions):
+    """As in the JSON files."""
+    marked = questions[0]._replace(context="\ufeff" + questions[0].context, answers=tuple(
+        (text, start + 1) for text, start in questions[0].answers
+    ))
+    folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[example(marked)]]}, "tfrecord", **FEATURES)
+    assert squad.read(folder, "v2.0", "train") == [marked]
 
 
 @pytest.mark.parametrize(("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))])

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics, squad_windows
 from gmlp_flax.data.finetuning.squad import Question
 from gmlp_flax.data.finetuning.squad_answers import CERTAIN, Answer, SpanScores
@@ -13,11 +12,6 @@ from gmlp_flax.data.finetuning.squad_windows import Windows
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
 PASSAGE = "A class is an object , and an object is  a class ; the name of a class is bound in the scope 日本 of it ."
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(embedded_text("heldout"), 600)
 
 
 def top(logits, n_best):

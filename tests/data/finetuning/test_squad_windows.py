@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.finetuning import squad, squad_windows
 from gmlp_flax.data.finetuning.squad import Question
 from gmlp_flax.data.finetuning.squad_windows import Windows
@@ -14,11 +13,6 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
 WORDS = "the name of a class is bound to an object in its scope . , 1984's ( x ) 日本 naïve 🙂".split()
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(embedded_text("heldout"), 600)
 
 
 def slow_windows(tokens, room, stride):

@@ -143,14 +143,14 @@ PILLOW = {
     "BrightnessIncreasing": lambda image, change: ImageEnhance.Brightness(image).enhance(1 + change),
     "Sharpness": lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
 }
-PICTURES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])).flatmap(
+IMAGES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])).flatmap(
     # Few colours fill most of the image: some levels hardly occur, some channels have one level.
     lambda shape: hnp.arrays(np.uint8, shape, elements=st.integers(0, 255), fill=st.sampled_from([0, 7, 200, 255]))
 )
 
 
 @pytest.mark.parametrize("name", PILLOW)
-@given(pixels=PICTURES, magnitude=st.floats(0, 10))
+@given(pixels=IMAGES, magnitude=st.floats(0, 10))
 @settings(deadline=None, max_examples=60)
 def test_pixels_are_pillows(name, pixels, magnitude):
     found = auto_augment.apply(name, pixels, magnitude, Coin(False), ())
@@ -326,7 +326,7 @@ def test_frequencies_and_severities_of_rand_augment(applied):
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9))
 @settings(deadline=None, max_examples=60)
-def test_pictures_of_any_size_and_seed(seed, channels, height, width):
+def test_images_of_any_size_and_seed(seed, channels, height, width):
     pixels = np.random.default_rng(1).integers(0, 256, (height, width, channels), dtype=np.uint8)
     before = pixels.copy()
 

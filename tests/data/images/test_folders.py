@@ -8,7 +8,7 @@ from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import open_images
 from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
-from tests.data.images.pictures import make_folder, make_tar
+from tests.data.images.image_files import make_folder, make_tar
 
 FILES = {
     "train/dog/b.PNG": b"b",

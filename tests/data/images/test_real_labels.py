@@ -9,11 +9,11 @@ from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.sources import open_side
 from gmlp_flax.errors import DataError
 from tests.data import writers
-from tests.data.images import pictures
+from tests.data.images import image_files
 
 
 def folder(tmp_path, *names):
-    return ImageFolder(pictures.make_folder(tmp_path / "images", dict.fromkeys(names, b"")))
+    return ImageFolder(image_files.make_folder(tmp_path / "images", dict.fromkeys(names, b"")))
 
 
 def written(tmp_path, labels):
@@ -32,11 +32,11 @@ def test_labels_follow_the_number_in_the_name(tmp_path):
 
 @pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
 def test_labels_of_tfds(tmp_path, file_format):
-    path = pictures.tfds_folder(tmp_path / "5.1.0", {"validation": [2, 1]}, file_format)
+    path = image_files.tfds_folder(tmp_path / "5.1.0", {"validation": [2, 1]}, file_format)
     source = RealLabels(open_side(str(path), "heldout"), written(tmp_path, [[2], [], [0, 1]]))
     assert [source[i]["real"].tolist() for i in range(3)] == [[2, -1], [-1, -1], [0, 1]]
-    shards = {"validation": [[b"damaged", pictures.record(9)]]}
-    path = writers.tfds_folder(tmp_path / "5.2.0", shards, file_format, **pictures.FEATURES)
+    shards = {"validation": [[b"damaged", image_files.record(9)]]}
+    path = writers.tfds_folder(tmp_path / "5.2.0", shards, file_format, **image_files.FEATURES)
     with pytest.raises(DataError, match="labels of 1 images, but none for 'ILSVRC2012_val_00000010.JPEG'"):
         RealLabels(open_side(str(path), "heldout"), written(tmp_path, [[2]]))
 

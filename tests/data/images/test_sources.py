@@ -6,15 +6,9 @@ from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import Subset, open_side, require_classes, split_images
 from gmlp_flax.errors import DataError
-from tests.data.images import pictures
-from tests.data.images.pictures import make_folder, make_tar
-
-
-def failure(function, *args, **options) -> str:
-    with pytest.raises(DataError) as caught:
-        function(*args, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from tests.data.images import image_files
+from tests.data.images.image_files import make_folder, make_tar
+from tests.failures import failure
 
 
 def names(source):
@@ -90,7 +84,7 @@ def test_folder_and_tar_hold_out_a_share_or_nothing(tmp_path):
     ],
 )
 def test_splits_of_a_tfds_folder(tmp_path, splits, options, expected):
-    path = str(pictures.tfds_folder(tmp_path / "1.0.0", splits, "tfrecord"))
+    path = str(image_files.tfds_folder(tmp_path / "1.0.0", splits, "tfrecord"))
     for side, split in zip(("train", "heldout"), expected, strict=True):
         for share in (0.0, 0.1):
             source = open_side(path, side, heldout_share=share, **options)
@@ -99,7 +93,7 @@ def test_splits_of_a_tfds_folder(tmp_path, splits, options, expected):
 
 def test_tfds_split_without_another_shares_its_records(tmp_path):
     """By position, because the labels are not read."""
-    path = str(pictures.tfds_folder(tmp_path / "1.0.0", {"train": [30, 30]}, "array_record"))
+    path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [30, 30]}, "array_record"))
     train, heldout = (open_side(path, side, heldout_share=0.25) for side in ("train", "heldout"))
     assert sorted([*train.indices, *heldout.indices]) == list(range(60)) and 8 <= len(heldout) <= 22
     assert names(heldout) == [f"ILSVRC2012_val_{i + 1:08d}.JPEG" for i in heldout.indices]
@@ -122,7 +116,7 @@ def test_share_of_positions_is_the_share():
 
 
 def test_split_errors_of_tfds(tmp_path):
-    path = str(pictures.tfds_folder(tmp_path / "1.0.0", {"test": [4]}, "tfrecord"))
+    path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"test": [4]}, "tfrecord"))
     assert len(open_side(path, "heldout")) == 4
     known = "has no split 'train': it has 'test'; set split or heldout_split to one of these"
     assert known in failure(open_side, path, "train")
@@ -132,6 +126,6 @@ def test_split_errors_of_tfds(tmp_path):
 
 def test_sets_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    pictures.tfds_folder(tmp_path / "cifar10" / "3.0.2", {"train": [3], "test": [2]}, "array_record")
+    image_files.tfds_folder(tmp_path / "cifar10" / "3.0.2", {"train": [3], "test": [2]}, "array_record")
     assert [len(open_side("tfds:cifar10", side, heldout_share=0.1)) for side in ("train", "heldout")] == [3, 2]
     assert "'tfds:cifar100' is not prepared in" in failure(open_side, "tfds:cifar100", "train")

@@ -10,9 +10,9 @@ from gmlp_flax.data.images import tfds as image_tfds
 from gmlp_flax.data.images import views
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.storage.records import BadRecord, TFRecordFile
-from gmlp_flax.errors import DataError
 from tests.data import writers
-from tests.data.images import pictures
+from tests.data.images import image_files
+from tests.failures import failure
 
 FORMATS = pytest.mark.parametrize("file_format", image_tfds.FORMATS)
 
@@ -21,28 +21,21 @@ def opened(path, split="train", cache_folder=""):
     return TFDSImages(image_tfds.folder_at(str(path)), split, cache_folder)
 
 
-def failure(function, *args) -> str:
-    with pytest.raises(DataError) as caught:
-        function(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @FORMATS
 def test_items(tmp_path, file_format):
     """In the order of the shards, and still encoded; also after pickling for a worker process."""
-    source = opened(pictures.tfds_folder(tmp_path / "1.0.0", {"train": [3, 1, 2]}, file_format))
+    source = opened(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [3, 1, 2]}, file_format))
     assert source.classes == ("cat", "dog", "eel") and len(source) == 6
     for copy in (source, pickle.loads(pickle.dumps(source))):
         items = [copy[i] for i in range(6)]
         assert [item["label"] for item in items] == [0, 1, 2, 0, 1, 2] and items[0]["label"].dtype == np.int32
-        assert [item["image"] for item in items] == [pictures.png(i) for i in range(6)]
+        assert [item["image"] for item in items] == [image_files.png(i) for i in range(6)]
         assert [item["name"] for item in items] == [f"ILSVRC2012_val_{i + 1:08d}.JPEG" for i in range(6)]
     assert repr(source).endswith("'train', images=6, classes=3)")
 
 
 def test_is_what_tfds_itself_gives(tmp_path):
-    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [3, 4]}, "array_record")
+    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [3, 4]}, "array_record")
     source = opened(path)
     builder = tfds.builder_from_directory(path)
     reference = builder.as_data_source("train", decoders={"image": tfds.decode.SkipDecoding()})
@@ -53,16 +46,16 @@ def test_is_what_tfds_itself_gives(tmp_path):
 
 
 def test_remote_tfrecords(tmp_path):
-    local = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [2, 2]}, "tfrecord")
+    local = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2, 2]}, "tfrecord")
     source = opened(writers.remote(local))
     assert source.classes == ("cat", "dog", "eel")
     assert [source[i] for i in range(4)] == [opened(local)[i] for i in range(4)]
-    remote = writers.remote(pictures.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "array_record"))
+    remote = writers.remote(image_files.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "array_record"))
     assert "ArrayRecord is read only from local disks; copy it" in failure(opened, remote)
 
 
 def test_tfrecords_are_walked_once(tmp_path, monkeypatch, cache_folder):
-    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [2, 3]}, "tfrecord")
+    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2, 3]}, "tfrecord")
     walked, walk = [], TFRecordFile._walk
     monkeypatch.setattr(TFRecordFile, "_walk", lambda file, stream: walked.append(file.path) or walk(file, stream))
     items = [opened(path)[i] for i in range(5)]
@@ -72,11 +65,11 @@ def test_tfrecords_are_walked_once(tmp_path, monkeypatch, cache_folder):
     assert len(walked) == 4 and list((tmp_path / "elsewhere").glob("*.npz"))
     # Neither the index of an earlier preparation nor a damaged one is used.
     shutil.rmtree(path)
-    pictures.tfds_folder(tmp_path / "1.0.0", {"train": [3, 3]}, "tfrecord")
+    image_files.tfds_folder(tmp_path / "1.0.0", {"train": [3, 3]}, "tfrecord")
     assert len(opened(path)) == 6 and len(walked) == 6
     for index in cache_folder.glob("*.npz"):
         index.write_bytes(index.read_bytes()[:-1])
-    assert opened(path)[5]["image"] == pictures.png(5) and len(walked) == 8
+    assert opened(path)[5]["image"] == image_files.png(5) and len(walked) == 8
 
 
 def test_features_by_kind(tmp_path):
@@ -84,22 +77,22 @@ def test_features_by_kind(tmp_path):
     label = tfds.features.ClassLabel(num_classes=2)
     image = tfds.features.Image()
     both = dict(image=image, label=label, coarse_label=tfds.features.ClassLabel(num_classes=5))
-    assert opened(pictures.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord", **both)).classes == ("0", "1")
+    assert opened(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord", **both)).classes == ("0", "1")
     shards = {"train": [[writers.example(photo=b"x", species=1)]]}
     path = writers.tfds_folder(tmp_path / "2.0.0", shards, "tfrecord", photo=image, species=label)
     assert opened(path)[0] == {"image": b"x", "label": 1, "name": "record 0 of c4-train.tfrecord-00000-of-00001"}
     two = dict(image=image, one=label, other=label)
-    path = pictures.tfds_folder(tmp_path / "3.0.0", {"train": [2]}, "tfrecord", **two)
+    path = image_files.tfds_folder(tmp_path / "3.0.0", {"train": [2]}, "tfrecord", **two)
     expected = "has 2 features of kind ClassLabel and none of them is 'label', found 'image', 'one', 'other'; give a"
     assert expected in failure(opened, path)
 
 
 @FORMATS
 def test_damaged_records(tmp_path, file_format):
-    good = [pictures.record(i) for i in range(3)]
+    good = [image_files.record(i) for i in range(3)]
     second = [writers.example(label=1, image=b"x"), writers.example(label=1)]
     shards = {"train": [[good[0], b"\xff no example"], second]}
-    source = opened(writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **pictures.FEATURES))
+    source = opened(writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **image_files.FEATURES))
     assert source[0]["name"] == "ILSVRC2012_val_00000001.JPEG"
     message = f"^record 1 of c4-train.{file_format}-00000-of-00002 cannot be read .not a tf.train.Example.$"
     with pytest.raises(BadRecord, match=message):
@@ -111,10 +104,10 @@ def test_damaged_records(tmp_path, file_format):
 
 @FORMATS
 def test_flipped_bytes(tmp_path, file_format):
-    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [4]}, file_format)
+    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [4]}, file_format)
     shard = path / f"c4-train.{file_format}-00000-of-00001"
     data = bytearray(shard.read_bytes())
-    at = data.index(pictures.png(2)[60:80])
+    at = data.index(image_files.png(2)[60:80])
     data[at] ^= 255
     shard.write_bytes(data)
     source = opened(path)
@@ -125,7 +118,7 @@ def test_flipped_bytes(tmp_path, file_format):
 
 @FORMATS
 def test_truncated_and_swapped_shards(tmp_path, file_format):
-    path = pictures.tfds_folder(tmp_path / "1.0.0", {"train": [4, 3]}, file_format)
+    path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [4, 3]}, file_format)
     first, second = (path / f"c4-train.{file_format}-0000{i}-of-00002" for i in (0, 1))
     whole = first.read_bytes()
     first.write_bytes(whole[: len(whole) // 2])
@@ -135,11 +128,11 @@ def test_truncated_and_swapped_shards(tmp_path, file_format):
 
 
 def test_what_is_no_class_and_no_format(tmp_path):
-    shards = {"test": [[pictures.record(0, label=-1)]]}
-    path = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **pictures.FEATURES)
+    shards = {"test": [[image_files.record(0, label=-1)]]}
+    path = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **image_files.FEATURES)
     message = failure(opened(path, "test").__getitem__, 0)
     assert "label -1 is none of 3 classes; give a split with labels in place of 'test'" in message
-    path = pictures.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "parquet")
+    path = image_files.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "parquet")
     assert "is in TFDS's format 'parquet', of which images are not read; expected array_record" in failure(opened, path)
 
 
@@ -155,7 +148,7 @@ def test_real_jpegs(tmp_path, shared_data, file_format):
         photos = {m.name: tar.extractfile(m).read() for m in tar if m.name.lower().endswith(".jpeg")}
     wnid_of = {name: name.rpartition("/")[2].partition("_")[0] for name in photos}
     wnids = sorted(wnid_of.values())
-    features = pictures.FEATURES | {"label": tfds.features.ClassLabel(names=wnids)}
+    features = image_files.FEATURES | {"label": tfds.features.ClassLabel(names=wnids)}
     records = [
         writers.example(image=data, label=wnids.index(wnid_of[name]), file_name=name.encode())
         for name, data in photos.items()

@@ -111,7 +111,7 @@ def test_rotated_files_are_cropped_upright(orientation):
     assert abs(views[0].astype(int) - views[1]).mean() < 3
 
 
-def test_a_camera_file_of_several_pictures_is_its_first():
+def test_a_camera_file_of_several_images_is_its_first():
     first, second = (Image.fromarray(smooth(64, 80)), Image.new("RGB", (64, 80)))
     data = encoded(first, "MPO", save_all=True, append_images=[second])
     assert np.array_equal(decode(data, "a.mpo"), decode(encoded(first, "JPEG"), "a.jpg"))

@@ -7,8 +7,8 @@ import fsspec
 import pytest
 
 from gmlp_flax.data.storage import files
-from gmlp_flax.errors import DataError
 from tests.data import writers
+from tests.failures import failure
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -25,13 +25,6 @@ def write(path: str, data: bytes) -> str:
     with fsspec.open(path, "wb", auto_mkdir=True) as file:
         file.write(data)
     return path
-
-
-def failure(function, *args) -> str:
-    with pytest.raises(DataError) as caught:
-        function(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def read(path: str) -> bytes:

@@ -11,15 +11,9 @@ from gmlp_flax.data.storage import records
 from gmlp_flax.data.storage.records import BadRecord, BadRecords, TFRecordFile
 from gmlp_flax.errors import DataError
 from tests.data import writers
+from tests.failures import failure
 
 SOME = [b"one", b"", b"three" * 1000, b"\x00\xff", b"five"]
-
-
-def failure(function) -> str:
-    with pytest.raises(DataError) as caught:
-        function()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def flip(path, offset: int, bit: int = 0):

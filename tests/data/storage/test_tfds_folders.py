@@ -6,21 +6,14 @@ import pytest
 import tensorflow_datasets as tfds
 
 from gmlp_flax.data.storage import files, tfds_folders
-from gmlp_flax.errors import DataError
 from tests.data import writers
+from tests.failures import failure
 
 SHARDS = {"train": [[b"a", b"b"], [b"c"]], "validation": [[b"d"]]}
 
 
 def load(path):
     return tfds_folders.load(str(path), files.find_files(str(path)))
-
-
-def failure(function, *args) -> str:
-    with pytest.raises(DataError) as caught:
-        function(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("file_format", tfds_folders.FORMATS)

@@ -74,7 +74,7 @@ def test_windows_are_the_corpus(shards, length, group_tokens, how):
 
 @settings(deadline=None)
 @given(SHARDS, st.integers(3, 12), st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**40), st.data())
-def test_each_window_once_an_epoch(shards, length, group_tokens, pool_tokens, seed, data):
+def test_each_window_once_per_epoch(shards, length, group_tokens, pool_tokens, seed, data):
     made = Made([*shards, [[7] * 40]])
     how = data.draw(st.sampled_from(["concatenated", "documents"]))
     with pytest.MonkeyPatch.context() as patch:

@@ -11,11 +11,6 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(embedded_text("heldout"), 600)
-
-
 def test_special_pieces(tokenizer):
     assert tokenizer.special_ids == (0, 1, 2, 3, 4)
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)

@@ -64,7 +64,8 @@ def changed(config: ml_collections.ConfigDict, task: str = "", block: str = "") 
         ConfigError: there is no such task or block.
     """
     new = default(task or config.task, block or config.model.block)
-    kept = {name: value for name, value in flat(config).items() if name in keys(new) and name not in (TASK, BLOCK)}
+    known = keys(new)
+    kept = {name: value for name, value in flat(config).items() if name in known and name not in (TASK, BLOCK)}
     new.update_from_flattened_dict(kept)
     return new
 
@@ -133,9 +134,13 @@ def explain(error: Exception, where: str) -> ConfigError:
         return ConfigError(f"{where}: {message}")
     if missing := re.search(r'Key "([^"]+)" does not exist', message):
         known = _everywhere()
-        if owners := [name for name in known if name.rpartition(".")[2] == missing[1]]:
-            kinds = "config.default(task=..., block=...) names the kinds of both"
-            return ConfigError(f"{where}: {' and '.join(owners)} belong to another task or block: {kinds}")
+        owners = [name for name in known if name.rpartition(".")[2] == missing[1]]
+        if any(name in schema.COMMON for name in owners):
+            meant = " or ".join(f"config.{name}" for name in owners)
+            return ConfigError(f"{where}: the group that is given {missing[1]!r} has no such key: set {meant}")
+        if owners:
+            advice = "which others have: choose them with config.default(task=..., block=...)"
+            return ConfigError(f"{where}: this task and block have no {' or '.join(owners)}, {advice}")
         return ConfigError(f"{where}: there is no config key {missing[1]!r}{nearest(missing[1], known)}")
     return ConfigError(f"{where}: {type(error).__name__}: {message}")
 
@@ -144,7 +149,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
     """Checks the keys and their values, before any data is read.
 
     Raises:
-        ConfigError: the first key that is missing or too much, or value that makes no sense.
+        ConfigError: a key is missing or unknown, or a value makes no sense; it names the first one.
     """
     for name in (TASK, BLOCK):
         try:
@@ -178,7 +183,12 @@ def validate(config: ml_collections.ConfigDict) -> None:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"config.optimizer.freeze: {pattern!r} is no regular expression ({error})") from None
-    tasks.find(config.task).check(config)
+    task = tasks.find(config.task)
+    task.check(config)
+    try:
+        task.without_data(config).spec()
+    except ValueError as error:
+        raise error if isinstance(error, ConfigError) else ConfigError(f"config.{error}") from None
 
 
 def profiled_steps(config: ml_collections.ConfigDict) -> range:
@@ -216,7 +226,7 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
     kinds = {name: given[name] for name in (TASK, BLOCK) if name in given}
     if strange := [f"{name} {value!r}" for name, value in kinds.items() if not isinstance(value, str)]:
         raise ConfigError(f"{where}: {strange[0]} is no name: expected a string")
-    config = default(kinds.get(TASK, default().task), kinds.get(BLOCK, default().model.block))
+    config = default(**{name.rpartition(".")[2]: kind for name, kind in kinds.items()})
     known = keys(config)
     for name, value in given.items():
         check_name(name, where, config)

@@ -62,18 +62,23 @@ COMMON = {
     "optimizer.accumulate": Option(1, "microbatches per step", AT_LEAST_1),
     "optimizer.ema": Option(0.0, "decay of a running mean of the parameters, also evaluated; 0: none", DECAY),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
-    "mesh.data": Option(-1, "devices, or groups of them, with a copy of the state each; -1: the rest, here or below"),
+    "mesh.data": Option(
+        -1, "groups of devices that each hold a copy of the state; -1, on one of the three axes: the rest"
+    ),
     "mesh.fsdp": Option(1, "devices that share one copy of the state, and the batch; a layer is gathered when it runs"),
     "mesh.tensor": Option(1, "devices that share the products of a layer: d_ffn and the vocabulary are split"),
     "mesh.slices": Option(1, "TPU slices joined by a network; they divide the data axis", AT_LEAST_1),
-    "mesh.rules": Option((), "rules on parameter paths before the model's own: REGEX=AXIS,..., - for a whole axis"),
+    "mesh.rules": Option(
+        (), "REGEX=AXIS,...: how parameters with such paths are cut, before the model's own; -: not cut"
+    ),
     "eval.every": Option(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
     "eval.batch_size": Option(0, "examples per batch; 0: as in training", AT_LEAST_0),
     "log.every": Option(20, "steps that one line of metrics.jsonl averages", AT_LEAST_1),
     "log.tensorboard": Option(False, "also write TensorBoard files (extra: tensorboard)"),
     "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
     "log.hang_seconds": Option(
-        1800.0, "a run that finishes no step, evaluation or checkpoint for so long ends; 0: never", AT_LEAST_0
+        1800.0, "a run ends after so many seconds without a finished step, evaluation or checkpoint; 0: never",
+        AT_LEAST_0,
     ),
     "profile.steps": Option("", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"),
     "checkpoint.every": Option(500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1),

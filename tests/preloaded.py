@@ -2,8 +2,8 @@
 
 A server imports JAX and all of gmlp_flax once, and forks for every command: a command then starts in milliseconds
 instead of three seconds, and is otherwise a process like any other, with its own signals, output and exit code. A
-command whose environment changes what those imports do (JAX_..., PYTHON...) is started anew; GMLP_TESTS_FORK=0 has all
-of them started so.
+command whose environment changes what those imports do (JAX_..., PYTHON...) is started without the server;
+GMLP_TESTS_FORK=0 does so for every command.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def devices(count: int) -> str:
 
 @functools.cache
 def environment() -> dict[str, str]:
-    """What all commands have, with a folder of compiled programs.
+    """The environment of every command, with a folder for compiled programs.
 
     It belongs to this pytest worker alone: two writers would disturb each other.
     """

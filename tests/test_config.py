@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -51,14 +52,14 @@ def test_another_block_keeps_what_both_have():
     ("masked_lm", "gmlp", "augment.mixup", "config.task is 'masked_lm', which has no augment.mixup: it is an option of image"),
     ("image_classification", "gmlp", "squad.stride", "which has no squad.stride: it is an option of question_answering"),
 ])
-def test_options_of_others_are_refused(task, block, name, message):
+def test_options_of_another_task_or_block_are_refused(task, block, name, message):
     with pytest.raises(ConfigError, match=f"^--config.{name}=1: .*{message}"):
         gmlp_config.check_name(name, f"--config.{name}=1", gmlp_config.default(task, block))
     gmlp_config.check_name(name, "a sweep of several blocks")
 
 
 @pytest.mark.parametrize(("set_key", "value", "message"), [
-    ("model.block", "transformer", "the config has no model.d_ffn|the config has no model.heads"),
+    ("model.block", "transformer", "the config has no model.heads: begin with"),
     ("model.block", "gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'"),
     ("task", "masked", "config.task is 'masked'; did you mean 'masked_lm'"),
     ("model.block", "no_such_package.x:Y", "config.model.block is 'no_such_package.x:Y', which cannot be imported"),
@@ -118,7 +119,7 @@ def test_group_is_no_key():
         ("data.mean", (1.0,), "config.data.mean is (1.0,): expected 3 numbers"),
         ("data.std", (1.0, 0.0, 1.0), "config.data.std is (1.0, 0.0, 1.0): expected 3 numbers, as in --config.data.std=0.5,"),
         ("data.heldout_share", 0.0, "config.data.heldout_share is 0.0: expected a share above 0 and below 1"),
-        ("masking.random_share", 0.3, "config.masking.mask_share and random_share add up to more than 1"),
+        ("masking.random_share", 0.3, "config.masking.mask_share is 0.8 and random_share is 0.3: lower one"),
         ("optimizer.ema", 1.0, "config.optimizer.ema is 1.0: expected a decay from 0 to below 1"),
         ("optimizer.eps", 0.0, "config.optimizer.eps is 0.0: expected above 0"),
         ("optimizer.clip", -1.0, "config.optimizer.clip is -1.0: expected at least 0"),
@@ -131,6 +132,7 @@ def test_group_is_no_key():
         ("data.workers", -1, "config.data.workers is -1: expected at least 0"),
         ("augment.randaugment_magnitude", 10.5, "config.augment.randaugment_magnitude is 10.5: expected 0 to 10"),
         ("masking.mask_share", -0.1, "config.masking.mask_share is -0.1: expected a share from 0 to 1"),
+        ("model.image_size", (30, 32), "config.model.image_size is (30, 32): patches of (16, 16) do not tile it"),
         ("mesh.slices", 0, "config.mesh.slices is 0: expected at least 1"),
         ("model.vocab_size", 0, "config.model.vocab_size is 0: expected at least 1"),
         ("optimizer.accumulate", 5, "config.batch_size is 32: it must divide into 5 microbatches"),
@@ -150,6 +152,27 @@ def test_values_that_make_no_sense(name, value, message):
     with pytest.raises(ConfigError) as caught:
         gmlp_config.validate(config)
     assert str(caught.value).startswith(message)
+
+
+def test_options_that_contradict_each_other():
+    """They are told before any data is read."""
+    config = gmlp_config.default("masked_lm", "transformer")
+    config.model.heads = 5
+    with pytest.raises(ConfigError, match="^config.model.d_model is 128: model.heads, 5, must divide it$"):
+        gmlp_config.validate(config)
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("optimizer.batch_size", "is given 'batch_size' has no such key: set config.batch_size or config.eval.batch_size"),
+    ("model.heads", "this task and block have no model.heads, which others have: choose them with config.default"),
+])
+def test_a_config_file_that_sets_a_key_in_a_wrong_place(tmp_path, name, message):
+    (tmp_path / "x.py").write_text(
+        "from gmlp_flax import config\n\ndef get_config(arg=''):\n    c = config.default()\n"
+        f"    c.{name} = 3\n    return c\n"
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        gmlp_config.from_file(str(tmp_path / "x.py"))
 
 
 def test_profiled_steps(config):
@@ -212,10 +235,11 @@ def test_missing_json(tmp_path):
 
 def test_help_holds_every_key_of_every_task_and_block():
     text = gmlp_config.help_text()
+    lines = text.splitlines()
     for task, block in KINDS:
         for name, option in schema.keys(task, block).items():
-            assert f"config.{name} = {option.default!r}" in text and option.comment in text
-    lines = text.splitlines()
+            start, end = f"config.{name} = {option.default!r} ", f"# {option.comment}"
+            assert any(line.startswith(start) and end in line for line in lines), name
     first = lines.index("config.model.block=transformer:")
     assert any("config.model.heads" in line for line in lines[first : first + 8])
     assert not any("config.model.heads" in line for line in lines[:first])
@@ -268,7 +292,7 @@ def test_arguments_that_are_wrong(arg, message):
     assert str(caught.value) == message
 
 
-def test_nothing_may_follow_where_there_are_no_options():
+def test_nothing_may_follow_if_there_are_no_options():
     assert gmlp_config.arguments("sgu", ("sgu",)) == ("sgu",)
     with pytest.raises(ConfigError, match="the config's argument has 'scale=gpu': expected nothing after the name$"):
         gmlp_config.arguments("sgu,scale=gpu", ("sgu",))

@@ -11,6 +11,8 @@ import pytest
 from tests import preloaded
 
 PAGE = Path("docs/extending.md").read_text()
+COMMANDS = re.findall(r"```bash\ngmlp (.*?)```", PAGE, re.DOTALL)
+assert COMMANDS, "docs/extending.md shows no command"
 SMALL = (
     "--config.steps=2", "--config.batch_size=4", "--config.model.layers=2", "--config.model.length=16",
     "--config.model.d_model=8", "--config.model.d_ffn=16", "--config.model.vocab_size=600",
@@ -33,7 +35,7 @@ def test_the_block_is_forty_lines(folder):
 
 
 def test_the_pages_config_trains_its_block_and_its_task(folder):
-    """By the installed command, which finds the packages of the folder that it is called in."""
+    """Runs the installed command, which finds packages in the current folder."""
     command = [Path(sys.executable).with_name("gmlp"), "train", "--config=my_config.py", "--workdir=run"]
     flags = [f"--config.data.cache={folder}", *SMALL]
     done = subprocess.run([*command, *flags], capture_output=True, text=True, cwd=folder)
@@ -44,7 +46,7 @@ def test_the_pages_config_trains_its_block_and_its_task(folder):
     assert json.loads((folder / "run/result.json").read_text())["step"] == 2
 
 
-@pytest.mark.parametrize("command", re.findall(r"```bash\ngmlp (.*?)```", PAGE, re.DOTALL))
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_pages_options_are_known(folder, command):
     """Up to the first thing that a check refuses, here the number of steps."""
     words = command.replace("\\\n", " ").split()

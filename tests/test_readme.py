@@ -30,7 +30,7 @@ def command_file(call: str) -> str:
         module = words[2].removeprefix("gmlp_flax.")
     else:
         with open(words[1]) as script:
-            module = re.search(r"from gmlp_flax.commands import (\w+)", script.read())[1]
+            module = COMMANDS[re.search(r'start\("([\w-]+)"', script.read())[1]][0]
     return f"gmlp_flax/commands/{module}.py"
 
 
@@ -51,14 +51,14 @@ def test_commands_name_what_exists():
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(glob.glob("docs/*.md"))])
 def test_commands_have_the_flags_that_they_are_given(page):
-    """By the text of each command's file, and of cli.py, which defines flags that several share; --config.KEY above."""
+    """Looks for each flag in its command's file and in cli.py, which defines shared flags; --config.KEY is above."""
     with open(page) as file, open("gmlp_flax/commands/cli.py") as shared:
         text, common = file.read().replace("\\\n", " "), shared.read()
     for call in CALLS.findall(text):
         with open(command_file(call)) as file:
             program = file.read() + common
         for flag in re.findall(r" --(?:no)?(\w+)(?![\w.])", call.partition(" -- ")[0]):
-            assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|"--{flag}[="]', program), call
+            assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|"--{flag}(?:=[A-Z]+)?"', program), call
 
 
 def test_sizes_are_what_the_command_prints(printed_sizes):

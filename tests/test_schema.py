@@ -25,7 +25,7 @@ def test_options_are_single_values_of_plain_types():
             assert isinstance(option, Option) and type(option.default) in (bool, int, float, str, tuple), name
 
 
-def test_what_finetuning_takes_over_says_what_a_model_is():
+def test_finetuning_takes_over_the_architecture():
     architecture = {name for name, option in schema.keys().items() if option.architecture}
     assert {"model.block", "model.d_model", "model.gate", "model.vocab_size", "model.scale_embeddings"} <= architecture
     assert not {"model.length", "model.dropout", "model.remat", "model.dtype", "model.survival", "model.toeplitz"} & architecture

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from gmlp_flax import tasks
 from gmlp_flax.analysis.drawing import save, subplots
 from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.errors import RunError
@@ -50,7 +49,7 @@ class EncodedText(NamedTuple):
 def require_attention(trained: run_folder.Trained) -> None:
     """Raises RunError if a run's model has no attention between words."""
     task = trained.task
-    if tasks.find(trained.config.task).takes_files:
+    if task.takes_files:
         raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
     blocks = nnx.eval_shape(lambda params: task.blocks(params), task.shapes())
     x = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
@@ -66,7 +65,7 @@ def encode(trained: run_folder.Trained, first: str, second: str | None = None) -
     """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's model needs it.
 
     Raises:
-        RunError: a sentence has no tokens, or the model reads fewer tokens.
+        RunError: a sentence has no tokens, or the text has more tokens than the model reads.
     """
     task: Any = trained.task  # a task of text, which has a tokenizer
     tokenizer, model = task.tokenizer, trained.config.model
@@ -76,7 +75,8 @@ def encode(trained: run_folder.Trained, first: str, second: str | None = None) -
             raise RunError(f"--{flag} has no words: give a sentence")
     count = sum(map(len, ids)) + 1 + len(ids)
     if count > model.length:
-        raise RunError(f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {model.length}")
+        most = f"the model reads at most {model.length}: give a shorter text"
+        raise RunError(f"the text has {count} tokens with [CLS] and [SEP], {most}")
     spec = trained.task.spec()
     filled = isinstance(trained.task, Finetuning) or not spec.block.takes(spec, count)
     tokens, segments = pairs.assemble(
@@ -98,14 +98,13 @@ def maps(trained: run_folder.Trained, sentences: EncodedText) -> np.ndarray:
     Of several heads, the elementwise maximum.
     """
     task: Any = trained.task
-    definition = nnx.graphdef(nnx.eval_shape(lambda: task.module(nnx.Rngs(0))))
     tokens, segments = sentences.tokens[None], sentences.segments[None]
-    seen = tokens != task.tokenizer.pad_id if trained.config.model.mask_padding else None
+    seen = task.seen(tokens)
 
     def every_layer(params: Any) -> jax.Array:
-        text_model = nnx.merge(definition, params)
+        text_model = task.merged(params)
         encoder = text_model.encoder
-        # The model embeds the tokens; where its encoder would run them, the maps are taken.
+        # The model embeds the tokens; a function that returns the maps stands in for its encoder.
         text_model.encoder = lambda x, key, seen: _maps(encoder.blocks, x, seen)
         return text_model.hidden(tokens, None, segments, seen)
 
@@ -145,9 +144,14 @@ def draw(
     require_attention(trained)
     sentences = encode(trained, first, second)
     count, found = len(sentences.labels), maps(trained, sentences)
-    shown = found[: len(found) if layers == ALL else max(1, len(found) // 2), :count, :count]
+    shown = (found if layers == ALL else first_half(found))[:, :count, :count]
     figures = {"attention.png": draw_largest(shown, sentences), "attention_layers.png": draw_layers(shown)}
     return [save(figure, workdir, name) for name, figure in figures.items()]
+
+
+def first_half(found: np.ndarray) -> np.ndarray:
+    """The maps of the first half of the layers, at least one: [layers, n, n]."""
+    return found[: max(1, len(found) // 2)]
 
 
 def draw_largest(shown: np.ndarray, sentences: EncodedText) -> Figure:

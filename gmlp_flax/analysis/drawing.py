@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gmlp_flax.training.run_folder import FIGURES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -24,7 +26,7 @@ def subplots(rows: int, columns: int, width: float, height: float) -> tuple[Figu
 
 def save(figure: Figure, workdir: str, name: str) -> str:
     """Writes RUN/figures/NAME and returns its path."""
-    path = os.path.join(workdir, "figures", name)
+    path = os.path.join(workdir, FIGURES, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     figure.savefig(path, dpi=120)
     return path

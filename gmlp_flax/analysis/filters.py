@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
+from flax import nnx
 
 from gmlp_flax.analysis.drawing import save, subplots
 from gmlp_flax.errors import RunError
@@ -29,9 +31,6 @@ def matrices(trained: run_folder.Trained) -> np.ndarray:
     Raises:
         RunError: the run's blocks have none.
     """
-    import jax
-    from flax import nnx
-
     blocks = trained.task.blocks(trained.weights)
     definition, stacked = nnx.split(blocks)
     if nnx.merge(definition, jax.tree.map(lambda x: x[0], stacked)).spatial_matrix() is None:
@@ -54,8 +53,8 @@ def draw(trained: run_folder.Trained, workdir: str, tokens: Sequence[int] = ()) 
     Raises:
         RunError: the run's blocks have no filters, or there is no such patch.
     """
-    images = trained.config.task == "image_classification"
-    figure = draw_images(trained, tokens) if images else draw_text(matrices(trained))
+    images = trained.task.takes_files
+    figure = draw_images(*between_patches(trained), tokens) if images else draw_text(matrices(trained))
     return save(figure, workdir, "filters.png")
 
 
@@ -83,19 +82,22 @@ def between_patches(trained: run_folder.Trained) -> tuple[np.ndarray, tuple[int,
     return matrices(trained)[:, -rows * columns :, -rows * columns :], (rows, columns)
 
 
-def draw_images(trained: run_folder.Trained, tokens: Sequence[int] = ()) -> Figure:
-    """Rows of each layer's W as images, as in the paper's Figure 3. Arguments as for `draw`."""
-    weights, (rows, columns) = between_patches(trained)
-    patches = rows * columns
+def draw_images(weights: np.ndarray, grid: tuple[int, int], tokens: Sequence[int] = ()) -> Figure:
+    """Rows of each layer's W, [layers, patches, patches], as images on the grid (rows, columns), as in the paper's
+    Figure 3. `tokens` as in `draw`.
+
+    Raises:
+        RunError: there is no such patch.
+    """
+    patches = math.prod(grid)
     if absent := [token for token in tokens if not 0 <= token < patches]:
         raise RunError(f"--tokens: there is no patch {absent[0]}; expected 0 to {patches - 1}")
     shown = tokens or np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
     figure, axes = subplots(len(weights), len(shown), 1.0, 1.0)
     for place, axis in enumerate(axes):
         layer, token = divmod(place, len(shown))
-        grid = weights[layer, shown[token]].reshape(rows, columns)
         limit = np.abs(weights[layer]).max()
-        axis.imshow(grid, cmap="RdBu", vmin=-limit, vmax=limit)
+        axis.imshow(weights[layer, shown[token]].reshape(grid), cmap="RdBu", vmin=-limit, vmax=limit)
         axis.set(xticks=[], yticks=[])
         if token == 0:
             axis.set_ylabel(f"layer {layer + 1}", fontsize=7)

@@ -32,17 +32,21 @@ def toeplitz_share(weights: np.ndarray) -> np.ndarray:
     return kept / np.square(weights).sum((-2, -1))
 
 
-def shares(workdir: str) -> dict[int, np.ndarray]:
-    """Step -> the share of each layer, [layers], for every checkpoint that the run kept.
+def shares(workdir: str) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """Step -> the share of each layer, [layers], for every checkpoint that the run kept; and the newest checkpoint's
+    matrices, [layers, n, n].
 
     Raises:
         RunError: the run trained on images, or has no spatial matrices.
     """
-    config = run_folder.load(workdir).config
-    if config.task == "image_classification":
+    newest = run_folder.load(workdir)
+    if newest.task.takes_files:
         raise RunError(f"{workdir} is a run on images, whose tokens lie in a grid: give a run on text")
-    steps = run_folder.open_checkpoints(config, os.path.abspath(workdir), read_only=True).steps()
-    return {step: toeplitz_share(matrices(run_folder.load(workdir, str(step)))) for step in sorted(steps)}
+    checkpoints = run_folder.open_checkpoints(newest.config, os.path.abspath(workdir), read_only=True)
+    found = {step: matrices(run_folder.load(workdir, str(step))) for step in checkpoints.steps() if step < newest.step}
+    checkpoints.close()
+    found[newest.step] = matrices(newest)
+    return {step: toeplitz_share(weights) for step, weights in found.items()}, found[newest.step]
 
 
 def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> list[str]:

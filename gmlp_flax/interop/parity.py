@@ -109,8 +109,8 @@ def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.nd
     x = torch.tensor(pixels, requires_grad=True)
     mean, std = (torch.tensor(config.data[key], dtype=x.dtype) for key in ("mean", "std"))
     logits = model(((x / 255 - mean) / std).permute(0, 3, 1, 2))
-    (logits * torch.tensor(direction)).sum().backward()
-    return logits.detach().numpy(), x.grad.numpy()
+    (gradient,) = torch.autograd.grad((logits * torch.tensor(direction)).sum(), x)
+    return logits.detach().numpy(), gradient.numpy()
 
 
 def _relative(ours: Any, theirs: np.ndarray) -> float:

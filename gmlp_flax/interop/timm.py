@@ -51,6 +51,7 @@ def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, wher
 
     Raises:
         RunError: the weights belong to another model, or the folder holds a run or cannot be written to.
+        DataError: a file cannot be written.
     """
     entries = run_folder.CONFIG_FILE, run_folder.CHECKPOINTS
     taken = [entry for entry in entries if os.path.exists(os.path.join(out, entry))]
@@ -78,7 +79,8 @@ def matching(config: ConfigDict) -> str:
         RunError: timm has no such model; the message names the nearest one and the differences.
     """
     if config.task != "image_classification":
-        raise RunError(f"timm has image classifiers, and the run's config.task is {config.task!r}")
+        own = f"the run's config.task is {config.task!r}"
+        raise RunError(f"timm has image classifiers, and {own}: give the run of an image classifier")
 
     def differences(name: str) -> list[str]:
         wanted = {key: value for key, value in timm_names.MODELS[name].model.items() if key not in FREE}
@@ -91,7 +93,8 @@ def matching(config: ConfigDict) -> str:
 
     nearest = min(timm_names.MODELS, key=distance)
     if problems := differences(nearest):
-        raise RunError(f"timm has no model like the run's; beside {nearest} its config.model has {'; '.join(problems)}")
+        what = f"{nearest} is nearest, but the run's config.model has {'; '.join(problems)}"
+        raise RunError(f"timm has no model like the run's: {what}; give the run of a model in timm")
     return nearest
 
 
@@ -113,7 +116,8 @@ def export(workdir: str, which: str, out: str) -> str:
         The Python expression that loads it.
 
     Raises:
-        ConfigError, RunError: there is no such run or checkpoint, or timm has no such model.
+        ConfigError, RunError: there is no such run or checkpoint, timm has no such model, or `out` has another ending.
+        DataError: the file cannot be written.
     """
     trained = run_folder.load(workdir, which)
     config, name = trained.config, matching(trained.config)

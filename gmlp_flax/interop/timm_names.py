@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
+from gmlp_flax.paper.recipes import IMAGENET_MEAN, IMAGENET_STD
 
 Shape = tuple[int, ...]
 SHOWN = 3  # names of each kind in a message
@@ -115,7 +116,7 @@ _COMMON = {
     "pool": "mean", "pre_logits": False,
 }
 _HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "eval_crop": 0.875}
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "eval_crop": 0.875}
+_IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "eval_crop": 0.875}
 
 
 def _model(

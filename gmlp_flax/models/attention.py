@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +30,18 @@ class AttentionSpec(BlockSpec):
 
     heads: int = option(4, "attention heads", AT_LEAST_1, architecture=True)
     positions: str = option(
-        "none", "a learned table of positions, a bias on the logits, or that bias in their place",
+        "none", "none; a learned table (absolute); a bias on the logits per offset (relative); only that bias",
         ("none", "absolute", "relative", "relative_only"), architecture=True,
     )
     relative_buckets: int = option(
         0, "T5's logarithmic buckets of offsets (T5: 32); 0: a bias per offset", architecture=True
     )
     attention_dropout: float = option(0.0, _DROPOUT, RATE)
+
+    @property
+    def draws(self) -> bool:
+        """Whether training draws random numbers."""
+        return super().draws or self.attention_dropout > 0
 
     def check(self) -> None:
         """Raises ValueError if the heads do not divide the channels, or for an odd number of buckets."""
@@ -61,6 +64,11 @@ class TinyAttentionSpec(SpatialSpec):
         Range("0 (no attention) or the size of its head", 0), architecture=True,
     )
     attention_dropout: float = option(0.0, _DROPOUT, RATE)
+
+    @property
+    def draws(self) -> bool:
+        """Whether training draws random numbers."""
+        return super().draws or self.attention_dropout > 0
 
 
 def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.Array:
@@ -171,9 +179,8 @@ class MultiHeadAttention(nnx.Module):
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
-        terms = [scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype)] if q_and_k else []
-        terms += [self.relative(tokens)] if self.relative else []
-        return functools.reduce(operator.add, terms), v
+        bias = self.relative(tokens) if self.relative else jnp.zeros((), self.spec.precise_dtype)
+        return (scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype) + bias if q_and_k else bias), v
 
     def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
         """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""

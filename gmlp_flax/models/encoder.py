@@ -30,7 +30,10 @@ class Residual:
     def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
         """Both [batch, tokens, d_model]."""
         if self.keys is not None:
-            drop_keys, depth_keys = next(self.keys), next(self.keys)
+            drop_keys, depth_keys = next(self.keys, None), next(self.keys, None)
+            if drop_keys is None or depth_keys is None:
+                block = self.spec.block
+                raise ValueError(f"{block.__name__} adds more branches than its `branches`, {block.branches}: raise it")
             branch = dropout(branch, self.spec.dropout, drop_keys)
             if self.spec.survival < 1:
                 kept = jax.vmap(lambda key: jax.random.bernoulli(key, self.survival))(depth_keys)

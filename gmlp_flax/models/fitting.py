@@ -27,16 +27,18 @@ class Fit(Protocol):
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """The parameter, whose leading axis may be the layer, for a model that wants `shape`.
 
-        Where the rule does not apply, x is returned as it is, and keeps its wrong shape.
+        If the rule does not apply, x is returned unchanged, with its old shape.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class OverPatches:
-    """Interpolates over the grid of patches: the axis of the tokens it gives, and that of the tokens it sums over.
+    """Interpolates over the grid of patches.
 
-    Axes are counted from the end: -1 is the last.
+    Attributes:
+        outputs: the axis of the tokens that the parameter produces, counted from the end; None if it has none.
+        inputs: the axis of the tokens that it sums over, counted from the end; None if it has none.
     """
 
     outputs: int | None = None
@@ -79,17 +81,17 @@ class Offsets:
         if x.shape[-1] % 2 == 0:
             return x
         if more < 0:
-            return x[..., -more:more]
+            return toeplitz.crop(x, (shape[-1] + 1) // 2)
         return jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (more, more)], mode="edge")
 
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-    """A table of positions [n, d_model]: interpolated over patches; of text, the first rows."""
+    """A table of positions of text, [n, d_model]: the first rows."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """See `Fit`."""
-        return OverPatches(outputs=-2)(x, shape, grids) if grids else x[: shape[0]]
+        return x[: shape[0]]
 
 
 def resize_tokens(

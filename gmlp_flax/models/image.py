@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.layers import Linear
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.positions import LearnedPositions
@@ -25,12 +26,12 @@ def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tupl
         ValueError: the patches do not tile the image.
     """
     if any(side % patch for side, patch in zip(image_size, patch_size, strict=True)):
-        raise ValueError(f"images of {image_size} (height, width) cannot be cut into patches of {patch_size}")
+        raise ValueError(f"model.image_size is {image_size}: patches of {patch_size} do not tile it; choose others")
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
 
 
 def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: str) -> int:
-    """Number of tokens of an image: its patches, and one more where a `cls` token is pooled."""
+    """Number of tokens of an image: its patches, and one more if a `cls` token is pooled."""
     rows, columns = patch_grid(image_size, patch_size)
     return rows * columns + (pool == "cls")
 
@@ -68,7 +69,7 @@ class ImageClassifier(nnx.Module):
         self.stem = Linear(spec, patch_size[0] * patch_size[1] * channels, spec.d_model, rngs)
         cls = parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False)
         self.cls = cls if pool == "cls" else None
-        self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
+        self.positions = LearnedPositions(spec, rngs, OverPatches(outputs=-2)) if spec.positions == "absolute" else None
         self.encoder = Encoder(spec, rngs)
         self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pre_logits else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)

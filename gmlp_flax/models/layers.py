@@ -41,7 +41,7 @@ class Linear(nnx.Module):
 
     Args:
         sharding: the mesh axes that cut the kernel's two axes; the bias, and what is cut along TENSOR, follow.
-        activation: the name of one that is applied to the output; none if empty.
+        activation: the name of the activation of the output; empty for none.
         parts: into how many equal parts the output will be split. Each is then made by a product of its own, so that
             the split copies nothing: slices of one wide array are read in strides, a sixth of gMLP's step on a CPU.
     """
@@ -67,7 +67,7 @@ class Linear(nnx.Module):
     def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
         y = over_channels(x, kernel) + bias
         if self.is_cut:
-            y = layout.cut(y, layout.BATCH, None, TENSOR)
+            y = layout.cut(y, layout.BATCH, *[None] * (y.ndim - 2), TENSOR)
         return activation(self.activation, y) if self.activation else y
 
 

@@ -1,7 +1,7 @@
 """The names by which a mesh may cut activations. Without a mesh, or without such axes in it, they mean nothing.
 
-What is cut how is decided in training/partition.py, by the paths of parameters. The compiler carries that through a
-model, but at a few places it has to be told; those are marked here.
+Layers state how their parameters are cut (`parameters.parameter`), and training/partition.py applies it. The compiler
+infers the rest of a model from that, except at a few places, which call `cut`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Training code reads them with `facts`. No file outside the models lists paramete
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
@@ -33,6 +34,11 @@ def parameter(
 ) -> nnx.Param:
     """A parameter with its `Facts`."""
     return nnx.Param(value, facts=Facts(sharding, decayed, fit))
+
+
+def count(shapes: Any) -> int:
+    """The number of parameters in a tree of arrays or shapes."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
 def facts(module: nnx.Module) -> dict[str, Facts]:

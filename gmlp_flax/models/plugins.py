@@ -30,14 +30,16 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
     module, colon, attribute = found.partition(":")
     if not colon:
         close = difflib.get_close_matches(name, table, 1)
-        advice = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(table)}"
-        raise ConfigError(f"config.{key} is {name!r}; {advice} One of your own is named my_package.my_module:MyClass")
+        advice = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(table)}."
+        own = "A class of your own is named my_package.my_module:MyClass"
+        raise ConfigError(f"config.{key} is {name!r}; {advice} {own}")
     try:
         loaded = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # noqa: BLE001 - the module is the user's code and may raise anything
         why = " ".join(str(error).split())
         reason = f"{type(error).__name__}: {why}"
-        raise ConfigError(f"config.{key} is {name!r}, which cannot be imported ({reason})") from None
+        advice = "install its package, or start in the folder that holds it"
+        raise ConfigError(f"config.{key} is {name!r}, which cannot be imported ({reason}): {advice}") from None
     if not (isinstance(loaded, type) and issubclass(loaded, kind)):
         raise ConfigError(f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}")
     if missing := sorted(getattr(loaded, "__abstractmethods__", ())):

@@ -6,18 +6,21 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.fitting import Positions
+from gmlp_flax.models.fitting import Fit
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.spec import BlockSpec
 
 
 class LearnedPositions(nnx.Module):
-    """One vector per position, `table` [length, d_model], as BERT and ViT have them. Takes any length up to n."""
+    """One vector per position, `table` [length, d_model], as BERT and ViT have them. Takes any length up to n.
 
-    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
+    `fit` says how the table is made to serve another number of positions.
+    """
+
+    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, fit: Fit):
         init = nnx.initializers.normal(0.02)  # BERT's and ViT's
         table = init(rngs.params(), (spec.length, spec.d_model), spec.param_dtype)
-        self.table = parameter(table, decayed=False, fit=Positions())
+        self.table = parameter(table, decayed=False, fit=fit)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the same, in the type of x.

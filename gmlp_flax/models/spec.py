@@ -69,9 +69,8 @@ class BlockSpec:
 
     @property
     def draws(self) -> bool:
-        """Whether training draws random numbers: for stochastic depth, or for any option that ends in `dropout`."""
-        rates = (getattr(self, name) for name in options_of(type(self)) if name.endswith("dropout"))
-        return self.survival < 1 or any(rates)
+        """Whether training draws random numbers; a spec with such an option of its own extends it."""
+        return self.survival < 1 or self.dropout > 0
 
     def survival_by_layer(self) -> jax.Array:
         """Survival probability of each layer, float32 [layers]."""

@@ -9,6 +9,7 @@ from flax import nnx
 
 from gmlp_flax.models import layout
 from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.fitting import Positions
 from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
 from gmlp_flax.models.layout import FSDP, TENSOR
 from gmlp_flax.models.parameters import parameter
@@ -34,7 +35,7 @@ class TextModel(nnx.Module):
     ):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
-        self.positions = LearnedPositions(spec, rngs) if spec.positions == "absolute" else None
+        self.positions = LearnedPositions(spec, rngs, Positions()) if spec.positions == "absolute" else None
         self.segments = LearnedSegments(spec) if segments else None
         self.encoder = Encoder(spec, rngs)
         self.scale = spec.d_model**0.5 if scale_embeddings else 1
@@ -50,10 +51,13 @@ class TextModel(nnx.Module):
             tokens: int [batch, tokens].
             key: a random key per example, [batch], for training; None for evaluation.
             segments: int [batch, tokens], 0 or 1, for a model that has them.
-            seen: bool [batch, tokens], False for padding that attention is to ignore; none: it sees all.
+            seen: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
+
+        Raises:
+            ValueError: the model has segments and none are given, or there are more tokens than it takes.
         """
         chex.assert_rank(tokens, 2)
         chex.assert_equal_shape([tokens, *(given for given in (segments, seen) if given is not None)])
@@ -61,7 +65,8 @@ class TextModel(nnx.Module):
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x)
         if self.segments is not None:
-            assert segments is not None, "this model is called with segments"
+            if segments is None:
+                raise ValueError("this model has segments: give `segments`, int [batch, tokens]")
             x = self.segments(x, segments)
         return self.encoder(self.scale * x, key, seen)
 
@@ -83,7 +88,10 @@ class MaskedLM(TextModel):
         self.bias = parameter(jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """States [..., d_model], best only those that need predicting, to float32 logits [..., vocab_size]."""
+        """Hidden states [..., d_model] to float32 logits [..., vocab_size].
+
+        Pass only the states that need a prediction: the vocabulary is large.
+        """
         if self.transform is not None and self.transform_norm is not None:
             hidden = self.transform_norm(activation(self.spec.activation, self.transform(hidden)))
         table = self.embedding[...].astype(hidden.dtype)
@@ -126,7 +134,7 @@ class SequenceClassifier(TextModel):
     def __call__(
         self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout on what is read, too."""
+        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. The pooled state has dropout, too."""
         encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
         states = self.hidden(tokens, encoder_key, segments, seen).astype(self.spec.precise_dtype)
         where = None if seen is None else seen[..., None]

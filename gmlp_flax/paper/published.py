@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import blocks
+from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.image import ImageClassifier, token_count
 from gmlp_flax.models.spec import BlockSpec
@@ -262,7 +261,7 @@ def build(model: Published, rngs: nnx.Rngs, classes: int = 1000) -> nnx.Module:
 def param_count(model: Published) -> int:
     """Exact number of parameters, from the shapes of the module."""
     state = nnx.state(nnx.eval_shape(lambda: build(model, nnx.Rngs(0))), nnx.Param)
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
+    return parameters.count(state)
 
 
 def forward_flops(model: Published) -> int:

@@ -81,7 +81,7 @@ def gmlp_imagenet(config: ConfigDict) -> None:
 
 def deit_imagenet(config: ConfigDict) -> None:
     """DeiT's recipe, from the defaults of its repository, for the models that were published with it. Its schedule
-    starts at 1e-6 and ends at 1e-5; ours does both at 0."""
+    starts at 1e-6 and ends at 1e-5; ours starts and ends at 0."""
     gmlp_imagenet(config)
     config.augment.update(
         auto="randaugment", randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5, erasing=0.25,
@@ -121,7 +121,7 @@ def published(row: str, scale: str) -> str:
     """The config, FILE:ARGUMENT, of a published model at scale "cpu", "gpu" or "paper".
 
     Language models take the full setting if Table 5 lists them, and the ablation's setting otherwise. Image models take
-    ImageNet, and CIFAR-10 at a smaller scale, where gMLP has one size.
+    ImageNet or, at a smaller scale, CIFAR-10, for which each family has one size.
 
     Args:
         row: a name in `PUBLISHED`, or for the ablation also a name that `longer` returns.

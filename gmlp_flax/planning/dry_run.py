@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
+from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Devices, Partition
 
@@ -46,14 +47,13 @@ def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     transformation = optimizer.make(config, task.shapes(), task.facts())
     partition.for_model(task.facts()).check_parameters(task.shapes())
     state = step.describe_state(task, transformation, config, partition)
-    return step.make_train_step(task, transformation, partition, config).lower(state, batch_shapes(config, partition))
+    return step.make_train_step(task, transformation, partition, config).lower(state, batch_shapes(task, partition))
 
 
-def batch_shapes(config: ConfigDict, partition: Partition) -> dict[str, jax.ShapeDtypeStruct]:
+def batch_shapes(task: Task, partition: Partition) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and shardings of a training batch."""
-    shapes = tasks.find(config.task).without_data(config).example_shapes()
     sharding = partition.over_batch
     return {
-        name: jax.ShapeDtypeStruct((config.batch_size, *shape), dtype, sharding=sharding)
-        for name, (shape, dtype) in shapes.items()
+        name: jax.ShapeDtypeStruct((task.config.batch_size, *shape), dtype, sharding=sharding)
+        for name, (shape, dtype) in task.example_shapes().items()
     }

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips, dry_run, workload
 from gmlp_flax.planning.chips import Chip
@@ -117,7 +118,7 @@ class _Seconds:
     waiting: float
 
     def step(self) -> float:
-        """The step's time with all that can overlap, overlapping."""
+        """The time of a step if everything overlaps that can."""
         return max(self.products, self.memory or 0.0, self.links - self.waiting) + self.waiting
 
 
@@ -131,8 +132,8 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
         mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1 if None.
 
     Raises:
-        RunError: the topology is unknown, libtpu is missing, or the devices cannot share the batch. All this is checked
-            before compiling.
+        RunError: the topology is unknown, libtpu is missing, or the devices cannot share the batch or the
+            parameters. All this is checked before compiling.
     """
     kind, chip, count = chips.parse(topology)
     if chip.node:
@@ -140,6 +141,8 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
     else:
         partition = Partition.make(config.mesh, _devices(topology, kind))
     partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
+    task = tasks.find(config.task).without_data(config)
+    partition.for_model(task.facts()).check_parameters(task.shapes())
     layout, work = _layout(partition, count), workload.of(config)
     if chip.node:
         found, method = _estimate(config, work, chip, layout), "estimated"
@@ -163,7 +166,7 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
 
 def _devices(topology: str, kind: str) -> Devices:
     if importlib.util.find_spec("libtpu") is None:
-        raise RunError(f"to plan for {topology} needs libtpu, which compiles for TPUs: pip install -e .[plan]")
+        raise RunError(f"planning for {topology} needs libtpu, which compiles for TPUs: pip install -e .[plan]")
     try:
         return dry_run.tpu_devices(topology)
     except RunError as error:
@@ -188,7 +191,7 @@ def _compile(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout, pa
         arguments = _arguments(config, work, layout)
         return _Findings(
             Memory(arguments, max(0.0, peak - arguments), peak), False,
-            notes=("the compiler gave up for want of memory: collectives are estimated, time without memory traffic",),
+            notes=("the program exceeds the memory: collectives are estimated, the time leaves out memory traffic",),
         )
     sizes: Any = compiled.memory_analysis()
     memory = Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes)
@@ -196,10 +199,11 @@ def _compile(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout, pa
     try:
         costs = Program(str(compiled.as_text()), layout.devices).costs()
     except jax.errors.JaxRuntimeError:
-        note = "this jaxlib cannot print the program that libtpu made: collectives are estimated, time without traffic"
+        note = "this jaxlib cannot print libtpu's program: collectives are estimated, time leaves out memory traffic"
         return _Findings(memory, fits, notes=(note,))
     loops = len(costs.unknown_loops)
-    notes = (f"{loops} loops whose length depends on the data, as in random draws, count as one turn",) * bool(loops)
+    counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
+    notes = (counted,) if loops else ()
     return _Findings(memory, fits, costs.traffic, costs.collectives, notes)
 
 

@@ -10,11 +10,10 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
+from gmlp_flax.models import parameters
 from gmlp_flax.models.flops import matmul_flops
-from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
-from gmlp_flax.training.partition import Partition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +25,9 @@ class Workload:
         param_bytes: bytes of the parameters.
         state_bytes: bytes of parameters, optimizer state and running mean.
         batch_bytes: bytes of one example.
-        flops: operations in matrix products without recomputation, known as "model FLOPs": three times those of the
-            forward pass, since the backward pass has two products for each. Tied logits at masked positions count.
+        flops: operations in matrix products without recomputation, known as "model FLOPs": three times the
+            count of the forward pass, since the backward pass has two products for each of its products. Tied logits at
+            masked positions count.
         executed_flops: operations in all matrix products of the step, with recomputation.
         saved_bytes: what the forward pass of one example saves for the backward pass, under the config's remat policy.
     """
@@ -47,13 +47,13 @@ def of(config: ConfigDict) -> Workload:
     params = task.shapes()
     transformation = optimizer.make(config, params, task.facts())
     state = jax.eval_shape(lambda params: step.init_state(task, transformation, config, params), params)
-    two, four = _batch(config, 2), _batch(config, 4)  # mixup mixes pairs
+    two, four = _batch(task, 2), _batch(task, 4)  # mixup mixes pairs
     mixed = _mixed(task, two)
     forward = matmul_flops(task.loss, params, mixed)
     both = matmul_flops(jax.grad(task.loss, has_aux=True), params, mixed)
     pairs = config.batch_size / 2
     return Workload(
-        params=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)),
+        params=parameters.count(params),
         param_bytes=_bytes(params), state_bytes=_bytes(state),
         batch_bytes=_bytes(two) // 2,
         flops=3 * forward * pairs, executed_flops=both * pairs,
@@ -61,12 +61,9 @@ def of(config: ConfigDict) -> Workload:
     )
 
 
-def _batch(config: ConfigDict, size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of a batch."""
-    few = config.copy_and_resolve_references()
-    few.batch_size = size
-    shapes = dry_run.batch_shapes(few, Partition.make(devices=jax.devices()[:1]))
-    return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
+def _batch(task: Task, size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a batch of `size` examples."""
+    return {name: jax.ShapeDtypeStruct((size, *shape), dtype) for name, (shape, dtype) in task.example_shapes().items()}
 
 
 def _mixed(task: Task, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:

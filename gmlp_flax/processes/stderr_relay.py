@@ -25,7 +25,7 @@ _FATAL = (
 def install() -> None:
     """Starts the helper and sends this process's standard error to it. The helper ends after this process."""
     out, into = os.pipe()
-    command = [sys.executable, "-m", "gmlp_flax.processes.stderr_relay"]
+    command = [sys.executable, "-m", __name__]
     # subprocess would warn about a child that outlives its parent, as this one must.
     os.posix_spawn(
         sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out, 0)]

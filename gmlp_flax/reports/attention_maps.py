@@ -45,7 +45,7 @@ def attention_in_a_pair(
         "sentences align there.",
     )
     figures = {
-        "attention": attention.draw_largest(maps[: max(1, len(maps) // 2)], sentences),
+        "attention": attention.draw_largest(attention.first_half(maps), sentences),
         "layers": attention.draw_layers(maps),
     }
     return Report(table.title, notes, Table(("layer", "across", "within", "largest weight across"), lines), figures)

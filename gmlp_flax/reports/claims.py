@@ -34,10 +34,11 @@ def emerges(better: Sequence[Curve], worse: Sequence[Curve]) -> float | None:
 
     A mean is taken over the runs of a row, at token counts at which every run of both rows was evaluated.
     """
-    tables = [dict(curve) for curve in (*better, *worse)]
+    groups = [[dict(curve) for curve in curves] for curves in (better, worse)]
+    tables = [*groups[0], *groups[1]]
     since = None
     for tokens in sorted(set(tables[0]).intersection(*tables[1:])) if tables else ():
-        means = [statistics.mean(dict(curve)[tokens] for curve in curves) for curves in (better, worse)]
+        means = [statistics.mean(table[tokens] for table in group) for group in groups]
         if means[0] >= means[1]:
             since = None
         elif since is None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import jax
-
 from gmlp_flax import tasks
 from gmlp_flax.analysis import drawing
+from gmlp_flax.models import parameters
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims, scaling
@@ -31,8 +29,8 @@ def perplexities(
 ) -> Report:
     """Held-out perplexities, and finetuned scores if there are any. Arguments: see `catalogue.of_runs`."""
     by_row = {row: [run for run in runs if run.row == row] for row in table.rows}
-    curves = {row: [run.curve(METRIC) for run in by_row[row]] for row in table.rows}
-    last = {row: [curve[-1][1] for curve in curves[row] if curve] for row in table.rows}
+    curves = {row: [curve for run in by_row[row] if (curve := run.curve(METRIC))] for row in table.rows}
+    last = {row: [curve[-1][1] for curve in curves[row]] for row in table.rows}
     params = {row: _parameters(found[0]) for row, found in by_row.items() if found}
     scores = Scores(table.tasks, tuned)
     lines = [(*_line(row, by_row[row], last[row], params.get(row)), *scores.cells(row)) for row in table.rows]
@@ -56,8 +54,7 @@ def perplexities(
 
 def _parameters(run: Run) -> float:
     """Millions of parameters."""
-    shapes = jax.tree.leaves(tasks.find(run.config.task).without_data(run.config).shapes())
-    return sum(math.prod(leaf.shape) for leaf in shapes) / 1e6
+    return parameters.count(tasks.find(run.config.task).without_data(run.config).shapes()) / 1e6
 
 
 def _line(row: str, runs: Sequence[Run], last: Sequence[float], params: float | None) -> tuple[Cell, ...]:
@@ -98,7 +95,7 @@ def _draw_curves(curves: Mapping[str, Sequence[claims.Curve]]) -> Figure:
     """Held-out perplexity over tokens: one line per run, one colour per row."""
     figure, (axis,) = drawing.subplots(1, 1, 8.0, 5.0)
     for number, (row, runs) in enumerate(curves.items()):
-        for place, curve in enumerate(filter(None, runs)):
+        for place, curve in enumerate(runs):
             x, y = zip(*curve, strict=True)
             colour = f"C{number % 10}"
             axis.plot(x, y, color=colour, linewidth=1, label=None if place else row)

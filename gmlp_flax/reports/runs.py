@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import schema
+from gmlp_flax import schema, tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
@@ -50,13 +50,15 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """Whether the run came to its last step and wrote its result."""
         return os.path.exists(os.path.join(self.path, RESULT_FILE))
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """The held-out metric over training: (tokens, value), or (images, value) for a classifier of images."""
+        """The held-out metric over training: (tokens or whatever the task counts, value)."""
         options = self.config
-        unit = options.batch_size * options.model.get("length", 1)
-        return [(line["step"] * unit, line["eval"][metric]) for line in self.lines if metric in line.get("eval", ())]
+        per_step = options.batch_size * tasks.find(options.task).without_data(options).units_per_example
+        lines = (line for line in self.lines if metric in line.get("eval", ()))
+        return [(line["step"] * per_step, line["eval"][metric]) for line in lines]
 
 
 def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
@@ -152,7 +154,8 @@ def _runs(
     for name, config in rows.items():
         first = names.setdefault(tuple(config.get(key) for key in (*identity, *steps)), name)
         if first != name:
-            raise RunError(f"the rows {first} and {name} are one: do not set what makes their {STEPS} or models equal")
+            advice = "leave out the --config flag that makes them equal"
+            raise RunError(f"the rows {first} and {name} have the same model and {STEPS}: {advice}")
     for path in _run_folders(pattern):
         config = config_lib.load(os.path.join(path, run_folder.CONFIG_FILE))
         trained_for = [pretrained(config)[key] for key in steps]
@@ -166,8 +169,8 @@ def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
 
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
     """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
-    path = os.path.join(config.init_from, run_folder.CONFIG_FILE)
-    return config_lib.load(path) if os.path.exists(path) else {STEPS: None}
+    path = os.path.join(run_folder.source_folder(config.init_from)[0], run_folder.CONFIG_FILE)
+    return config_lib.load(path) if config.init_from and os.path.exists(path) else {STEPS: None}
 
 
 def _run_folders(pattern: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ def image_filters(
         f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}.",
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)")
-    return Report(table.title, notes, Table(columns, lines), {"filters": filters.draw_images(trained)})
+    return Report(table.title, notes, Table(columns, lines), {"filters": filters.draw_images(weights, grid)})
 
 
 def text_filters(
@@ -65,8 +65,7 @@ def shift_invariance_report(
     Raises:
         RunError: the run has no checkpoint.
     """
-    path = runs[0].path
-    found, weights = shift_invariance.shares(path), filters.matrices(run_folder.load(path))
+    found, weights = shift_invariance.shares(runs[0].path)
     layers, n, _ = weights.shape
     columns = ("step", *(f"layer {layer + 1}" for layer in range(layers)))
     lines = [(step, *map(float, share)) for step, share in found.items()]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import runpy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import overrides as overrides_lib
+from gmlp_flax import tasks
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.points import CONFIG, Point, Points
-
-if TYPE_CHECKING:
-    from gmlp_flax.tasks.base import Task
 
 LONGEST_NAME = 200  # file systems allow 255, and the log's name is longer
 
@@ -105,7 +103,7 @@ def define(source: str, points: Points, overrides: Point, out: str, choosing: bo
         RunError: a folder in `out` holds a run of another config.
     """
     trials = _checked(source, points, overrides, out)
-    best = dict.fromkeys(task(trial.config).best for trial in trials)
+    best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
         metrics = ", ".join(metric for metric, _ in best)
         raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
@@ -123,7 +121,8 @@ def _checked(source: str, points: Points, overrides: Point, out: str) -> tuple[T
         trial = Trial(point, points_lib.flags(full), config)
         marks = trial.name, config_lib.to_json(config)
         if known := [seen[mark] for mark in marks if mark in seen]:
-            raise ConfigError(f"two points are one: {known[0]} and {trial.name}")
+            what = "two points are one run, or share the name of its folder"
+            raise ConfigError(f"{what}: {known[0]} and {trial.name}: leave one out")
         seen |= dict.fromkeys(marks, trial.name)
         if len(trial.name) > LONGEST_NAME:
             raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
@@ -138,22 +137,14 @@ def _without_config(point: Point) -> Point:
     return {key: value for key, value in point.items() if key != CONFIG}
 
 
-def task(config: ConfigDict) -> type[Task]:
-    """The class of a config's task."""
-    from gmlp_flax import tasks  # imports JAX, and mistakes in flags are told before
-
-
-    return tasks.find(config.task)
-
-
 def _difference(before: ConfigDict, now: ConfigDict) -> str:
     """The first key in which a run and its config differ, with both values; empty if there is none.
 
     Keys that a run inherits through `init_from` have the other run's values, whatever its config says.
     """
-    inherited = {"model.block"} if now.init_from and task(now).inherits_model else set()
+    inherits = bool(now.init_from) and tasks.find(now.task).inherits_model
     known = config_lib.keys(before) | config_lib.keys(now)
     for key, (old, new) in config_lib.differences(before, now).items():
-        if not (inherited and known[key].architecture):
+        if not (inherits and known[key].architecture):
             return f"config.{key} was {old!r} and is now {new!r}"
     return ""

@@ -43,7 +43,7 @@ def zipped(*parts: Part) -> Points:
     """The first points of all parts together, then the second, and so on.
 
     Raises:
-        ConfigError: as `product`, or the parts differ in length.
+        ConfigError: as in `product`, or the parts differ in length.
     """
     sweeps = _sweeps(parts)
     if len(set(map(len, sweeps))) > 1:
@@ -53,7 +53,7 @@ def zipped(*parts: Part) -> Points:
 
 
 def chained(*parts: Part) -> Points:
-    """The points of the first part, then those of the second, and so on.
+    """The points of the first part, then the points of the second, and so on.
 
     Raises:
         ConfigError: a name is unknown, or a part is empty.
@@ -67,7 +67,7 @@ def parse(words: Iterable[str]) -> Points:
     Values stay text. A comma inside brackets does not separate values, nor does a colon in the values of a single key.
 
     Raises:
-        ConfigError: a word has another form, or as `product`.
+        ConfigError: a word has another form; otherwise as in `product`.
     """
     return product(*map(_parsed, words))
 

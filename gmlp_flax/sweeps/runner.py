@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gmlp_flax.errors import RunError
+from gmlp_flax.training.metrics_file import RESULT_FILE
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -23,9 +24,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class TrainingPool:
-    """Trains runs in processes, some at a time. A block that ends early lets the running ones save and begins no other.
+    """Trains runs in processes, some at a time. They work in the current folder.
 
-    Ctrl-C and SIGTERM end the block early. The processes work in the current folder.
+    If the `with` block ends early, the running ones save and stop, and no other begins; so do Ctrl-C and SIGTERM.
 
     Args:
         out: the folder of the runs, made if need be.
@@ -48,7 +49,7 @@ class TrainingPool:
         return self._threads.submit(self._train, os.path.join(self._out, name), flags)
 
     def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:
-        result = os.path.join(workdir, "result.json")
+        result = os.path.join(workdir, RESULT_FILE)
         if not os.path.exists(result):
             if self._run([sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags], f"{workdir}.log"):
                 raise RunError(f"the run {workdir} failed: its output is in {workdir}.log")
@@ -59,6 +60,8 @@ class TrainingPool:
 
     def _run(self, command: list[str], log_path: str) -> int:
         """Runs a command, its output in a log; returns its exit code."""
+        if self._stopped:
+            return 0  # before the log is there, which says that a run was begun
         os.makedirs(self._out, exist_ok=True)
         with open(log_path, "a") as log:
             print(shlex.join(command), file=log, flush=True)

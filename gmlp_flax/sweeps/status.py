@@ -6,10 +6,12 @@ import collections
 import datetime
 import json
 import os
+import re
 import time
 from typing import Any
 
-from gmlp_flax.sweeps.definition import Sweep, Trial, task
+from gmlp_flax import tasks
+from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
 
 STATES = ("done", "failed", "part way", "not begun")
@@ -20,7 +22,8 @@ def table(sweep: Sweep) -> str:
     """A row for each run, and how many are in each state.
 
     A folder does not tell whether a run that is part way is still running, perhaps on another machine: "written" is
-    the time since its last line of metrics. Its time left is that of the remaining steps at the rate in that line.
+    the time since its last line of metrics; "time left" is how long the remaining steps take at the rate in the last
+    training line.
 
     Raises:
         RunError: a run's metrics.jsonl is damaged.
@@ -79,14 +82,14 @@ def _failed(log: str) -> bool:
     if not os.path.exists(log):
         return False
     with open(log, errors="replace") as file:
-        last = file.read().rpartition(" -m gmlp_flax.train --workdir=")[2]
+        last = re.split(r" -m gmlp_flax\.train '?--workdir=", file.read())[-1]  # the shell's quotes, if it needs some
     return "\nerror: " in last or "\nTraceback (most" in last
 
 
 def _time_left(trial: Trial, lines: list[dict[str, Any]]) -> str:
-    unit = task(trial.config).unit
-    rate = next((line.get(f"{unit}_per_second", 0) for line in reversed(lines) if "loss" in line), 0)
-    per_step = trial.config.batch_size * (trial.config.model.length if unit == "tokens" else 1)
+    task = tasks.find(trial.config.task).without_data(trial.config)
+    rate = next((line.get(f"{task.unit}_per_second", 0) for line in reversed(lines) if "loss" in line), 0)
+    per_step = trial.config.batch_size * task.units_per_example
     return _clock((trial.config.steps - lines[-1]["step"]) * per_step / rate) if rate else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -41,7 +41,8 @@ class Task(abc.ABC):
         options: the config keys that it adds, by dotted name.
         metrics: names of the sums that `loss` returns; "loss" is among them.
         best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
-        unit: what throughput counts, "tokens" or "images".
+        lower_is_better: the names in `evaluated` of which less is better.
+        unit: what throughput counts: "tokens", "images" or "examples".
         units_per_example: how many of them an example has.
         takes_files: whether `predict` reads files, by their paths; else lines of text.
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
@@ -55,6 +56,7 @@ class Task(abc.ABC):
     options: ClassVar[Mapping[str, Option]] = {}
     metrics: tuple[str, ...] = ("loss", "accuracy")
     best: tuple[str, str]
+    lower_is_better: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
     unit: str
     units_per_example: int = 1
     takes_files: ClassVar[bool] = False
@@ -72,7 +74,7 @@ class Task(abc.ABC):
 
     @classmethod
     def without_data(cls, config: ConfigDict) -> Task:
-        """The task of a config as far as its model, loss and shapes go, with no data behind it: for planning."""
+        """The task of a config as far as its model, loss and shapes go, for checks and planning. It reads no data."""
         return cls(config, "")
 
     @abc.abstractmethod
@@ -151,7 +153,7 @@ class Task(abc.ABC):
             For each input, one list of candidates per prediction in it: a text with two masks has two.
 
         Raises:
-            RunError, DataError: an input cannot be read, or is none for this model.
+            RunError, DataError: an input cannot be read, or does not suit this model.
         """
         raise RunError(f"the task {type(self).__name__} has no predictions for single inputs")
 
@@ -165,18 +167,28 @@ class Task(abc.ABC):
 
     def shapes(self) -> Any:
         """Shapes and types of the parameters, a nested dict."""
+        return self._shapes
+
+    @functools.cached_property
+    def _shapes(self) -> Any:
         return jax.eval_shape(self.init, jax.random.key(0))
 
     def apply(self, params: Any, *inputs: Any) -> Any:
         """Calls the model with the given parameters."""
-        return nnx.merge(self._definition(), params)(*inputs)
+        return self.merged(params)(*inputs)
+
+    def merged(self, params: Any) -> Any:
+        """The model with the given parameters."""
+        return nnx.merge(nnx.graphdef(self._abstract_module), params)
+
+    @functools.cached_property
+    def compiled_apply(self) -> Callable:
+        """`apply`, compiled once for all predictions."""
+        return jax.jit(self.apply)
 
     @functools.cached_property
     def _abstract_module(self) -> nnx.Module:
         return nnx.eval_shape(lambda: self.module(nnx.Rngs(0)))
-
-    def _definition(self) -> Any:
-        return nnx.graphdef(self._abstract_module)
 
     def facts(self) -> dict[str, parameters.Facts]:
         """How each parameter is sharded, decayed and fitted to other lengths, by its path."""
@@ -195,7 +207,7 @@ class Task(abc.ABC):
 
     def blocks(self, params: Any) -> blocks.Block:
         """The stacked blocks of the model's encoder, each parameter's leading axis the layer."""
-        return nnx.merge(self._definition(), params).encoder.blocks
+        return self.merged(params).encoder.blocks
 
     def evaluation_batch_size(self) -> int:
         """Examples of an evaluation batch, over all hosts."""
@@ -203,7 +215,7 @@ class Task(abc.ABC):
 
 
 def model_keys(batch: Batch) -> jax.Array:
-    """The random keys of a batch's examples for dropout and stochastic depth: others than those which mask."""
+    """The random keys of a batch's examples for dropout and stochastic depth, not the keys that masking uses."""
     return jax.vmap(lambda key: jax.random.fold_in(key, MODEL))(batch["key"])
 
 

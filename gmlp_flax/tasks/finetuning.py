@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
-from gmlp_flax.tasks.base import Batch, Shapes, Task
-from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, StandInTokenizer, given_tokenizer, require_rows
+from gmlp_flax.tasks.base import Batch, Shapes
+from gmlp_flax.tasks.vocabulary import TextTask, given_tokenizer
 
 
-class Finetuning(Task):
+class Finetuning(TextTask):
     """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
 
     Batches have "tokens" and "segments" int32 [batch, length] and "index" int32 [batch]. The encoder is that of
@@ -26,18 +25,7 @@ class Finetuning(Task):
     """
 
     unit = "examples"
-    shared_assets = (TOKENIZER_FILE,)
     inherits_model = True
-
-    def __init__(self, *args: Any, tokenizer: Any = None):
-        super().__init__(*args)
-        if tokenizer is not None:
-            self.tokenizer = tokenizer
-        require_rows(self, self.tokenizer)
-
-    @classmethod
-    def without_data(cls, config: ConfigDict) -> Self:
-        return cls(config, "", tokenizer=StandInTokenizer(config.model.vocab_size))
 
     def example_shapes(self) -> Shapes:
         text, number = ((self.length,), jnp.int32), ((), jnp.int32)
@@ -45,7 +33,7 @@ class Finetuning(Task):
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run folder's, the one that the config names, or that of `config.init_from`.
+        """The tokenizer of the run folder, of the config or of `config.init_from`.
 
         Raises:
             DataError: there is none, two differ, or one is damaged.
@@ -76,11 +64,7 @@ class Finetuning(Task):
     def evaluation_examples(self) -> int:
         return len(self.examples("heldout"))
 
-    def assets(self) -> dict[str, bytes]:
-        return {TOKENIZER_FILE: self.tokenizer.model}
-
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """What the model says of a batch; keys [batch] for training, none for evaluation."""
+        """What the model says of a batch; keys [batch] for training, None for evaluation."""
         tokens = batch["tokens"]
-        seen = tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
-        return self.apply(params, tokens, batch["segments"], seen, key)
+        return self.apply(params, tokens, batch["segments"], self.seen(tokens), key)

@@ -183,8 +183,8 @@ class ImageClassification(Task):
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32 [batch].
 
-        Images with the label readable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
-        filled with -1, also those whose first class is among their ReaL labels, of the images that have any.
+        Images with the label unreadable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
+        filled with -1, it also counts the images whose first class is among their ReaL labels, of all that have some.
         """
         logits, labels, every = self.apply(params, batch["image"]), batch["label"], batch["weight"]
         read = every * (labels != UNREAD)
@@ -206,10 +206,11 @@ class ImageClassification(Task):
         return "top1", "top5", "loss", *(["real"] if self.config.eval.real_labels else [])
 
     def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
-        """Top-1, top-5, ReaL accuracy and loss of the images that were read, and how many were not.
+        """Top-1, top-5, ReaL accuracy and loss of the images that could be read, and the number that could not.
 
         Raises:
-            DataError: more were not, over all hosts, than config.data.max_bad_records; or no image has a ReaL label.
+            DataError: more images cannot be read, over all hosts, than config.data.max_bad_records allows; or no image
+                has a ReaL label.
         """
         read, examples = map(int, sums["examples"])
         limit = self.config.data.max_bad_records
@@ -308,7 +309,7 @@ class ImageClassification(Task):
 
     def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[Ranked]:
         """The likeliest classes of images, uint8 [batch, height, width, channels], as evaluation sees them."""
-        return [ranked(scores, self.names, top) for scores in jax.jit(self.apply)(params, images)]
+        return [ranked(scores, self.names, top) for scores in self.compiled_apply(params, images)]
 
     def assets(self) -> dict[str, bytes]:
         return {CLASSES_FILE: json.dumps(self.classes, indent=1).encode()}

@@ -23,14 +23,8 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, INNER_SHARE, SHARE, Option
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Ranked, Shapes, Sums, Task, model_keys, ranked, weighted
-from gmlp_flax.tasks.vocabulary import (
-    TEXT_OPTIONS,
-    TOKENIZER_FILE,
-    StandInTokenizer,
-    given_tokenizer,
-    require_rows,
-)
+from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Ranked, Shapes, Sums, model_keys, ranked, weighted
+from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TextTask, given_tokenizer
 
 
 class Masked(NamedTuple):
@@ -82,7 +76,7 @@ def mask_tokens(
     return Masked(inputs, positions, targets, chosen.astype(jnp.float32))
 
 
-class MaskedLanguageModeling(Task):
+class MaskedLanguageModeling(TextTask):
     """Predicts masked tokens; perplexity is the exponential of the mean cross-entropy over them."""
 
     options = TEXT_OPTIONS | {
@@ -102,23 +96,18 @@ class MaskedLanguageModeling(Task):
     }
     best = ("perplexity", "min")
     unit = "tokens"
-    shared_assets = (TOKENIZER_FILE,)
 
     def __init__(self, *args: Any, tokenizer: Any = None):
-        super().__init__(*args)
+        super().__init__(*args, tokenizer=tokenizer)
         self.units_per_example = self.length
-        if tokenizer is not None:
-            self.tokenizer = tokenizer
-        require_rows(self, self.tokenizer)
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
-        if config.masking.mask_share + config.masking.random_share > 1:
-            raise ConfigError("config.masking.mask_share and random_share add up to more than 1")
-
-    @classmethod
-    def without_data(cls, config: ConfigDict) -> MaskedLanguageModeling:
-        return cls(config, "", tokenizer=StandInTokenizer(config.model.vocab_size))
+        mask, random = config.masking.mask_share, config.masking.random_share
+        if mask + random > 1:
+            raise ConfigError(
+                f"config.masking.mask_share is {mask} and random_share is {random}: lower one, their sum is at most 1"
+            )
 
     def example_shapes(self) -> Shapes:
         return {"tokens": ((self.length,), jnp.int32), "index": ((), jnp.int32)}
@@ -154,8 +143,7 @@ class MaskedLanguageModeling(Task):
         return self.mask(jax.vmap(functools.partial(jax.random.fold_in, base))(batch["index"]), batch["tokens"])
 
     def _sums(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
-        seen = masked.inputs != self.tokenizer.pad_id if self.config.model.mask_padding else None
-        logits = self.apply(params, masked.inputs, masked.positions, key, seen)
+        logits = self.apply(params, masked.inputs, masked.positions, key, self.seen(masked.inputs))
         # Not looked up: a sum can be shared by devices that hold parts of the vocabulary.
         is_target = jnp.arange(logits.shape[-1]) == masked.targets[..., None]
         target_logits = jnp.where(is_target, logits, 0).sum(-1)
@@ -198,23 +186,21 @@ class MaskedLanguageModeling(Task):
         spec = self.spec()
         if not spec.block.takes(spec, len(ids)):
             ids += [tokenizer.pad_id] * (self.length - len(ids))
-        logits = jax.jit(self.apply)(params, np.array([ids]), np.array([positions]))[0]
-        return [ranked(scores, [tokenizer.piece(i) for i in range(tokenizer.vocab_size)], top) for scores in logits]
-
-    def assets(self) -> dict[str, bytes]:
-        return {TOKENIZER_FILE: self.tokenizer.model}
+        logits = self.compiled_apply(params, np.array([ids]), np.array([positions]))[0]
+        pieces = [tokenizer.piece(i) for i in range(tokenizer.vocab_size)]
+        return [ranked(scores, pieces, top) for scores in logits]
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run folder's, the one that the config names, that of prepared data or of `config.init_from`; else one
-        trained on the text.
+        """The tokenizer of the run folder, of the config, of prepared data or of `config.init_from`; if there is none,
+        one is trained on the text.
 
         Raises:
-            DataError: two of those that are there differ, or one is damaged.
+            DataError: two of them differ, or one is damaged.
         """
         data = self.config.data
         of_prepared = {
-            f"that of config.data.{key}": os.path.join(data[key], prepared.TOKENIZER)
+            f"the tokenizer of config.data.{key}": os.path.join(data[key], prepared.TOKENIZER)
             for key in ("train", "heldout") if data[key] and prepared.is_prepared(data[key])
         }
         if (given := given_tokenizer(self, of_prepared)) is not None:

@@ -76,7 +76,7 @@ class QuestionAnswering(Finetuning):
 
     @property
     def evaluated(self) -> tuple[str, ...]:
-        """Exact match and F1, in v2.0 those of either kind of question too, and of the windows loss and accuracy."""
+        """Exact match and F1, in v2.0 also of questions with and without an answer; loss and accuracy of windows."""
         of = ("",) if self.config.squad.version == "v1.1" else ("", "HasAns_", "NoAns_", "best_")
         return *(f"{kind}{name}" for kind in of for name in ("exact", "f1")), "loss", "accuracy"
 
@@ -116,10 +116,13 @@ class QuestionAnswering(Finetuning):
         Raises:
             RunError: there is no passage.
         """
-        evaluate = jax.jit(lambda params, batch: self.evaluate(params, batch)[1])
-        return [[self._answer(params, line, top, evaluate)] for line in inputs]
+        return [[self._answer(params, line, top)] for line in inputs]
 
-    def _answer(self, params: Any, line: str, top: int, evaluate: Callable) -> Ranked:
+    @functools.cached_property
+    def _compiled_evaluate(self) -> Callable:
+        return jax.jit(lambda params, batch: self.evaluate(params, batch)[1])
+
+    def _answer(self, params: Any, line: str, top: int) -> Ranked:
         options = self.config.squad
         question, _, passage = line.partition("\t")
         if not question.strip() or not passage.strip():
@@ -131,7 +134,7 @@ class QuestionAnswering(Finetuning):
         found = []
         for place in range(len(windows)):
             batch = {name: np.asarray(value)[None] for name, value in windows[place].items()}
-            found.append(jax.device_get(evaluate(params, batch | {"weight": np.ones(1, np.float32)})))
+            found.append(jax.device_get(self._compiled_evaluate(params, batch | {"weight": np.ones(1, np.float32)})))
         scores = SpanScores(**jax.tree.map(lambda *rows: np.concatenate(rows), *found))
         answers = squad_answers.find_answers(windows, scores, n_best=options.n_best, max_answer=options.max_answer)
         nulls = squad_answers.null_scores(windows, scores.null) if options.version == "v2.0" else None

@@ -1,4 +1,4 @@
-"""Classification of sentences and of pairs: GLUE's tasks, SNLI (paper, section 4), and labelled text of one's own."""
+"""Classification of sentences and of pairs: GLUE's tasks, SNLI (paper, section 4), and your own labelled text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import jax
@@ -58,7 +58,7 @@ class TextClassification(Finetuning):
 
     @functools.cached_property
     def glue(self) -> SentenceTask:
-        """What the config's task is. Own data's labels are the run folder's, else those of the training data."""
+        """The task that the config names. Labels of own data come from the run folder, or from the training data."""
         if self.config.glue.task != OWN:
             return GLUE_TASKS[self.config.glue.task]
         own, saved = self.config.own, os.path.join(self.folder, LABELS_FILE)
@@ -150,13 +150,17 @@ class TextClassification(Finetuning):
     def _classify(self, params: Any, line: str, top: int) -> Ranked:
         texts = line.split("\t")
         if len(texts) != len(self.glue.texts):
-            expected = f"the task {len(self.glue.texts)}"
-            raise RunError(f"the line has {len(texts)} text(s), separated by tabs, {expected}: {line[:60]!r}")
+            given, expected = len(texts), len(self.glue.texts)
+            advice = "put a tab between two texts, none in a single one"
+            raise RunError(f"the line has {given} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
         first, second = pairs.encode_pairs(texts[:1], texts[1:] or None, self.tokenizer)
         source = pairs.Pairs(first, second, {}, length=self.length, tokenizer=self.tokenizer, name="the line")
         batch = {name: np.asarray(value)[None] for name, value in source[0].items()}
-        logits = jax.jit(lambda params, batch: self.scores(params, batch, None))(params, batch)
-        return ranked(logits[0], self.glue.labels, top)
+        return ranked(self._compiled_scores(params, batch)[0], self.glue.labels, top)
+
+    @functools.cached_property
+    def _compiled_scores(self) -> Callable:
+        return jax.jit(lambda params, batch: self.scores(params, batch, None))
 
     def assets(self) -> dict[str, bytes]:
         labels = {"task": self.config.glue.task, "labels": self.glue.labels}

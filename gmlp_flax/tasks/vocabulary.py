@@ -1,11 +1,16 @@
-"""What the tasks on text share: their options, and which tokenizer a run has."""
+"""What the tasks on text share: their options, and their tokenizer."""
 
 from __future__ import annotations
 
+import abc
+import functools
 import itertools
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
+
+import jax
+from ml_collections import ConfigDict
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
@@ -27,6 +32,43 @@ TEXT_OPTIONS = {
 }
 
 
+class TextTask(Task):
+    """A task on text: it has a tokenizer, which its run folder and its checkpoints keep.
+
+    Args of the constructor: as of `Task`; and `tokenizer`, in the place of the one that the config leads to.
+    """
+
+    shared_assets = (TOKENIZER_FILE,)
+
+    def __init__(self, *args: Any, tokenizer: Any = None):
+        super().__init__(*args)
+        if tokenizer is not None:
+            self.tokenizer = tokenizer
+        if self.config.model.vocab_size < self.tokenizer.vocab_size:
+            raise DataError(
+                f"the tokenizer has {self.tokenizer.vocab_size} pieces, config.model.vocab_size is "
+                f"{self.config.model.vocab_size}: raise it, or train a smaller tokenizer"
+            )
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def tokenizer(self) -> Any:
+        """The run's tokenizer."""
+
+    @classmethod
+    def without_data(cls, config: ConfigDict) -> Self:
+        """See `Task`."""
+        return cls(config, "", tokenizer=StandInTokenizer(config.model.vocab_size))
+
+    def assets(self) -> dict[str, bytes]:
+        """The tokenizer's file."""
+        return {TOKENIZER_FILE: self.tokenizer.model}
+
+    def seen(self, tokens: jax.Array) -> jax.Array | None:
+        """Of tokens [batch, tokens] the bool mask that is False for padding; None if attention is to see padding."""
+        return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
+
+
 class StandInTokenizer(NamedTuple):
     """The facts about a tokenizer that a model's shapes and loss depend on, in the place of one."""
 
@@ -37,7 +79,8 @@ class StandInTokenizer(NamedTuple):
 
 
 def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
-    """The tokenizer that a run was given: its folder's, config.data.tokenizer, or one of `more`; else the inherited.
+    """The tokenizer that a run was given: in its folder, in config.data.tokenizer or in `more`; if there is none, the
+    one of the run that it starts from.
 
     Args:
         task: of the run.
@@ -61,12 +104,3 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
     if not found and TOKENIZER_FILE in task.inherited:
         return Tokenizer(task.inherited[TOKENIZER_FILE], task.config.init_from)
     return next(iter(found.values()), None)
-
-
-def require_rows(task: Task, tokenizer: Tokenizer) -> None:
-    """Raises DataError where the embedding table is too small for the tokenizer."""
-    if task.config.model.vocab_size < tokenizer.vocab_size:
-        raise DataError(
-            f"the tokenizer has {tokenizer.vocab_size} pieces, config.model.vocab_size is "
-            f"{task.config.model.vocab_size}: raise it, or train a smaller tokenizer"
-        )

@@ -22,19 +22,19 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
 from gmlp_flax.training import assets
-from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.state import from_dict, path_name, to_dict
 
-DAMAGED = "damaged"  # the folder for checkpoints that cannot be verified, beside that of the good ones
+DAMAGED = "damaged"  # the folder for checkpoints that cannot be verified, beside the folder of the good ones
 
 
 def checksum(x: jax.Array) -> jax.Array:
-    """A uint32 that any changed element changes: the sum of all elements' bits, each hashed with its place.
+    """A uint32 that differs if any one element differs: the sum of all elements' bits, each hashed with its place.
 
     A sum modulo 2^32 does not depend on its order, so the checksum does not depend on how the array is sharded.
     """
@@ -114,7 +114,10 @@ class Checkpoints:
         tree = to_dict(state)
         checksums, finite = examine(tree)
         if not finite:
-            raise RunError(f"the state of step {step} is not finite and was not saved; {self.last_good()}")
+            raise RunError(
+                f"the state of step {step} is not finite and was not saved; {self.last_good()}; lower "
+                "config.optimizer.learning_rate or clip, and start from there"
+            )
         with self._explained(f"saving step {step}"):
             item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
             self._manager.save(step, args=ocp.args.PyTreeSave(item), metrics=metrics or {})
@@ -167,9 +170,8 @@ class Checkpoints:
             require_fit(saved, needed, f"{self.folder}/{step}")
             if self.files:
                 assets.require_same(self.read_files(step), self.files, f"{self.folder}/{step}")
-            scalars = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((), jnp.uint32, sharding=Partition(x.sharding.mesh).replicated), wanted
-            )
+            on_all = jax.tree.map(lambda x: NamedSharding(x.sharding.mesh, PartitionSpec()), wanted)
+            scalars = jax.tree.map(lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all)
             restored = self._read(step, {"state": wanted, "checksums": scalars})
         except RunError as error:
             problem = error
@@ -238,7 +240,7 @@ class Checkpoints:
         """
         steps = self.steps()
         if not steps:
-            raise RunError(f"there is no checkpoint in {self.folder}")
+            raise RunError(f"there is no checkpoint in {self.folder}: train first, or give another folder")
         if which == "latest":
             return steps[-1]
         if which == "best":

@@ -27,7 +27,7 @@ class Evaluator:
         """Scores parameters and, if there is one, their running mean. Calls `alive` at each batch.
 
         Returns:
-            The metrics over all held-out examples, each counted once; those of the running mean are named `ema_...`.
+            The metrics over all held-out examples, each counted once; metrics of the running mean are named `ema_...`.
             And the task's outputs, of the running mean if there is one: numpy arrays [examples, ...].
         """
         metrics, outputs = self._score(params, alive)

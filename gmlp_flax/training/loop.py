@@ -65,22 +65,22 @@ class Trainer:
         self.config, self.workdir = config, workdir
         self.task = tasks.create(config, workdir, inherited)
         run_folder.check_metric(config, self.task)
-        self.shapes = model_shapes(self.task)
-        self.partition = self.partition.for_model(self.task.facts())
-        self.partition.check_parameters(self.shapes)
-        self.optimizer = optimizer.make(config, self.shapes, self.task.facts())
+        shapes, facts = model_shapes(self.task), self.task.facts()
+        self.partition = self.partition.for_model(facts)
+        self.partition.check_parameters(shapes)
+        self.optimizer = optimizer.make(config, shapes, facts)
         assets = self.task.assets()
         examples = str(self.task.evaluation_examples())
         distributed.require_alike(
             {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | assets
         )
-        self.trackers = trackers.make(config, workdir) if distributed.is_first() else []
-        self.checkpoints = run_folder.open_checkpoints(config, workdir, assets)
+        self.profile, self.stop = Profile(config, workdir), stopping.StopRequest()
+        self.watchdog = Watchdog(config.log.hang_seconds)
         self.evaluator = Evaluator(self.task, self.partition)
         self.seconds: dict[str, float] = collections.defaultdict(float)
         self.waiting: dict[str, float] = {}
-        self.profile, self.stop = Profile(config, workdir), stopping.StopRequest()
-        self.watchdog = Watchdog(config.log.hang_seconds)
+        self.checkpoints = run_folder.open_checkpoints(config, workdir, assets)
+        self.trackers = trackers.make(config, workdir) if distributed.is_first() else []  # last: nothing refuses now
         self.metrics: MetricsFile  # opened by `train`, which knows the step
         self.progress: Progress
         self._closing = contextlib.ExitStack()  # the last one closes first
@@ -201,12 +201,13 @@ class Trainer:
         if (found := self.checkpoints.restore_newest(template)) is not None:
             done, state = found
             if done > self.config.steps:
-                raise RunError(f"{self.workdir} is at step {done}, beyond config.steps={self.config.steps}: raise it")
+                beyond = f"beyond config.steps={self.config.steps}: raise config.steps, or give another --workdir"
+                raise RunError(f"{self.workdir} is at step {done}, {beyond}")
             distributed.say(f"resuming {self.workdir} at step {done}")
             return state, done
         shardings = jax.tree.map(lambda x: x.sharding, template)
         if self.config.init_from and self.config.init_parameters:
-            return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.shapes, self.partition)), 0
+            return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.partition)), 0
         fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
         return fresh(jax.random.key(self.config.seed)), 0
 
@@ -224,7 +225,7 @@ class Trainer:
     def _shares(self) -> dict[str, float]:
         """The shares of the training time in which the devices may have waited for data, reports or checkpoints.
 
-        These are upper bounds. Training time is that from the first step to the last, without evaluation.
+        These are upper bounds. Training time runs from the end of the first step to the last, without evaluation.
         """
         elapsed = time.perf_counter() - self.started - self.seconds["evaluation"]
         return {name: round(self.seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}

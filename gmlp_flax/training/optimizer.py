@@ -1,4 +1,7 @@
-"""Optimizers of optax, with clipping, weight decay of matrices only, and frozen parameters. The paper uses AdamW."""
+"""Optimizers of optax, with clipping, weight decay of the parameters for which the model states it, and frozen ones.
+
+The paper uses AdamW.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def make(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> optax.G
     """The transformation from gradients to updates.
 
     Args:
-        config: the run's.
+        config: the config of the run.
         params: the parameters or their shapes. Only their paths are used.
         facts: what the model says of its parameters (`Task.facts`).
     """

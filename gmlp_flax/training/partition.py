@@ -36,9 +36,9 @@ class Partition:
 
     Attributes:
         mesh: the devices along AXES. Without real devices, an abstract mesh only gives sizes.
-        rules: parsed from config.mesh.rules. They come before what the model says of its parameters.
-        model: the mesh axis over which each of a parameter's last axes is split, by the parameter's path. The axes
-            before them, such as the layers, stay whole.
+        rules: parsed from config.mesh.rules. They take precedence over the model's own.
+        model: the path of a parameter -> for each of its last axes, the mesh axis along which it is split, or None. The
+            axes before them, such as the layers, stay whole.
     """
 
     mesh: Mesh | AbstractMesh
@@ -51,8 +51,8 @@ class Partition:
 
         Args:
             options: config.mesh: the devices along each axis, one of them -1 for the rest; `slices`, the number of TPU
-                slices that only a network joins, over which `data` goes; and `rules`. Without it, all devices are on
-                `data`.
+                slices, which are connected only by a network and split the `data` axis; and `rules`. Without it, all
+                devices are on `data`.
             devices: all devices of all hosts by default. JAX orders them by their connections.
 
         Raises:
@@ -115,7 +115,8 @@ class Partition:
             params: arrays or their shapes.
 
         Raises:
-            RunError: lists the axes that do not divide, and the rules of config.mesh.rules without a match.
+            RunError: lists the axes that do not divide, the rules with more axes than their parameter, and the rules of
+                config.mesh.rules that match no parameter.
         """
         problems, used = [], set()
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -130,7 +131,7 @@ class Partition:
                     problems.append(f"{name} has {size}, not a multiple of config.mesh.{axis}={self.mesh.shape[axis]}")
         problems += [f"config.mesh.rules: {rule!r} matches no parameter" for rule, _ in self.rules if rule not in used]
         if problems:
-            raise RunError("; ".join(problems))
+            raise RunError("; ".join(problems) + ": change config.mesh, or config.mesh.rules ('-' keeps an axis whole)")
 
     def _rule(self, name: str) -> Rule:
         """The rule for a leaf: the first of config.mesh.rules whose pattern its path matches, else the model's.

@@ -22,7 +22,7 @@ class Progress:
     """
 
     def __init__(self, first: int, steps: int, per_step: int, unit: str, silent: bool = False):
-        self.first, self.steps, self.per_step, self.unit, self.silent = first, steps, per_step, unit, silent
+        self.steps, self.per_step, self.unit, self.silent = steps, per_step, unit, silent
         self.started: tuple[int, float] | None = None
         live = sys.stderr.isatty() and not silent
         form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"

@@ -98,6 +98,10 @@ def describe(workdir: str, config: ConfigDict, files: Files) -> None:
     """Writes a run's config, its environment, and the files that predictions need.
 
     Keys that have changed since the run began are named on standard error.
+
+    Raises:
+        ConfigError: the folder's config.json is damaged.
+        DataError: the folder cannot be written to.
     """
     path = os.path.join(workdir, CONFIG_FILE)
     if os.path.exists(path):
@@ -153,10 +157,11 @@ def open_checkpoints(
     config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False
 ) -> Checkpoints:
     """The checkpoints of a run, kept by the rules of its config. `files` are as in `Checkpoints`."""
-    options, (name, mode) = config.checkpoint, tasks.find(config.task).best
+    options, task = config.checkpoint, tasks.find(config.task)
+    name, mode = task.best
     if options.metric and options.metric != name:
-        # More is better for any other metric, unless it measures an error.
-        name, mode = options.metric, "min" if options.metric.endswith(("loss", "perplexity")) else "max"
+        name = options.metric
+        mode = "min" if name.removeprefix("ema_") in task.lower_is_better else "max"
     return Checkpoints(
         os.path.join(workdir, CHECKPOINTS), keep=options.keep, keep_best=options.keep_best, best=(name, mode),
         files=files, read_only=read_only,
@@ -172,14 +177,15 @@ def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) 
         config: replaces the run's own.
 
     Raises:
-        ConfigError, RunError: this is not a run folder, or the checkpoint does not exist or is damaged.
+        ConfigError, DataError, RunError: this is not a run folder, its files cannot be read or written, or the
+            checkpoint does not exist or is damaged.
     """
     workdir = os.path.abspath(workdir)
     if not os.path.isfile(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
     if not os.path.isdir(os.path.join(workdir, CHECKPOINTS)):
-        raise RunError(f"there is no checkpoint in {workdir} yet")
+        raise RunError(f"there is no checkpoint in {workdir} yet: wait for the first one, or train it")
     checkpoints = open_checkpoints(config, workdir, read_only=True)
     step = checkpoints.pick(which)
     files = checkpoints.read_files(step)
@@ -206,6 +212,14 @@ def partition_here(config: ConfigDict) -> Partition:
         return Partition.make({"rules": config.mesh.rules})
 
 
+def source_folder(path: str) -> tuple[str, str]:
+    """The run folder that `config.init_from` names, as RUN or as RUN/checkpoints/STEP; and "best", or the step."""
+    path = os.path.abspath(path)
+    folder, last = os.path.split(path)
+    is_checkpoint = last.isdigit() and os.path.basename(folder) == CHECKPOINTS
+    return (os.path.dirname(folder), last) if is_checkpoint else (path, "best")
+
+
 def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
     """Finds the checkpoint that `config.init_from` names.
 
@@ -216,15 +230,11 @@ def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
         The run's checkpoints, the step, and the run's config.
 
     Raises:
+        ConfigError: the run's config cannot be read.
         RunError: there is no such checkpoint.
     """
-    path = os.path.abspath(path)
-    folder, last = os.path.split(path)
-    if last.isdigit() and os.path.isdir(path):
-        run, which = os.path.dirname(folder), last
-    elif os.path.isdir(os.path.join(path, CHECKPOINTS)):
-        run, which = path, "best"
-    else:
+    run, which = source_folder(path)
+    if not os.path.isdir(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
         raise RunError(f"config.init_from is {path}: expected a run folder or RUN/{CHECKPOINTS}/STEP")
     config = config_lib.load(os.path.join(run, CONFIG_FILE))
     checkpoints = open_checkpoints(config, run, read_only=True)

@@ -66,5 +66,5 @@ def make(config: ConfigDict, folder: str) -> list[Tracker]:
                 trackers.append(start())
             except ImportError:
                 install = f"pip install -e .[{extra}]"
-                raise RunError(f"config.log.{extra} is set, but it is not installed: {install}") from None
+                raise RunError(f"config.log.{extra} needs a package that is not installed: {install}") from None
     return trackers

@@ -53,7 +53,7 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
 def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
     """A config with the architecture of another one's model: its block, and the options that say what a model is.
 
-    What the config says otherwise, other than its defaults, is named on standard error.
+    Keys that the config sets to something else, and not to their defaults, are named on standard error.
     """
     new, old = config_lib.changed(config, block=old_config.model.block), config_lib.flat(old_config)
     taken = {
@@ -66,18 +66,18 @@ def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
         if option.architecture and given[name] not in (option.default, taken.get(name))
     ]
     if unheard:
-        what = ", ".join(f"{name[6:]} {taken.get(name)!r} (not {given[name]!r})" for name in unheard)
+        shown = {name: repr(taken[name]) if name in taken else "absent" for name in unheard}
+        what = ", ".join(f"{name[6:]} {value} (not {given[name]!r})" for name, value in shown.items())
         distributed.say(f"note: the model is that of {config.init_from}: config.model's {what}")
     new.update_from_flattened_dict(taken)
     return new
 
 
-def load(task: Task, shapes: Any, partition: Partition) -> Any:
+def load(task: Task, partition: Partition) -> Any:
     """The parameters of the run or checkpoint in `config.init_from`, adapted to a task's model.
 
     Args:
         task: the task to train.
-        shapes: of its parameters.
         partition: the rules of the new run, which also place the parameters of the old one.
 
     Returns:
@@ -98,7 +98,7 @@ def load(task: Task, shapes: Any, partition: Partition) -> Any:
     added = [path for path in task.added if not any(name.startswith(path) for name in known)]
     fresh = _fresh(task, (*heads, *added), partition)
     if fresh:
-        distributed.say(f"note: start anew, as {config.init_from} has no such: {', '.join(fresh)}")
+        distributed.say(f"note: {config.init_from} has no fitting {', '.join(fresh)}: initialized anew")
     return adapt(params, task, old_config, f"{source.folder}/{step}", fresh)
 
 
@@ -144,7 +144,7 @@ def adapt(
 
 
 def _grids(old_config: ConfigDict, config: ConfigDict) -> Grids | None:
-    """The grids of patches of two configs, if both are of images and read with as many tokens in front."""
+    """The grids of patches of two configs, if both are image models with the same pooling."""
     both = old_config, config
     if not all("patch_size" in each.model for each in both) or old_config.model.pool != config.model.pool:
         return None

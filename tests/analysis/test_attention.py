@@ -11,6 +11,7 @@ from gmlp_flax import tasks
 from gmlp_flax.analysis import attention
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
+from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
 from gmlp_flax.training import loop, run_folder
 from gmlp_flax.training.partition import Partition
@@ -110,7 +111,7 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
         np.testing.assert_allclose(found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5)
 
 
-def test_maps_are_those_of_the_models_own_attention(tokenizer, tmp_path):
+def test_maps_agree_with_the_models_own_attention(tokenizer, tmp_path):
     """What the first layer adds to its gate is its map times the values."""
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     sentences = attention.encode(trained, PAIR[0])
@@ -143,7 +144,7 @@ def test_labels(piece, label):
     assert attention.label(piece) == label
 
 
-def test_pictures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, monkeypatch):
+def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, monkeypatch):
     trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
     drawn = {}
     monkeypatch.setattr(attention, "save", lambda figure, workdir, name: drawn.update({name: figure}) or name)
@@ -171,7 +172,7 @@ def test_pictures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, mo
 @pytest.mark.parametrize(
     ("model", "texts", "message"),
     [
-        ({"d_attn": 4}, ("the " * 19,), "the text has 21 tokens with [CLS] and [SEP], the model reads at most 20"),
+        ({"d_attn": 4}, ("the " * 19,), "the text has 21 tokens with [CLS] and [SEP], the model reads at most 20: give a shorter text"),
         ({"d_attn": 4}, (" ",), "--text has no words: give a sentence"),
         ({"d_attn": 4}, ("the", ""), "--second has no words: give a sentence"),
         ({}, ("the",), "the run's model has no attention (block gmlp, d_attn 0): give an aMLP or a Transformer"),
@@ -201,8 +202,9 @@ def test_command(tmp_path):
     assert all((tmp_path / "run" / "figures" / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for name in names)
 
 
-def test_pictures_have_no_words(tmp_path):
-    trained = run_folder.Trained(tiny.image_config(), None, 0, {}, None, None)
+def test_images_have_no_words(tmp_path):
+    config = tiny.image_config()
+    trained = run_folder.Trained(config, ImageClassification.without_data(config), 0, {}, None, None)
     with pytest.raises(RunError, match="^the run trained image_classification: give a text model with att"):
         attention.draw(trained, str(tmp_path), "the")
 

@@ -38,24 +38,26 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
 
 
 @pytest.mark.parametrize("kind", ["text_run", "image_run"])
-def test_command_writes_a_picture(kind, request):
+def test_command_writes_an_image(kind, request):
     workdir = request.getfixturevalue(kind)
     done = preloaded.gmlp("filters", f"--workdir={workdir}")
+    assert done.returncode == 0, done.stderr
     path = workdir / "figures" / "filters.png"
     assert done.stdout.strip() == str(path)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_rows_of_chosen_patches_are_laid_out_as_the_picture(image_run):
+def test_rows_of_chosen_patches_are_laid_out_as_the_image(image_run):
     trained = run_folder.load(str(image_run))
-    figure = filters.draw_images(trained, [1])
-    weights = filters.matrices(trained)
-    rows, columns = patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
+    weights, (rows, columns) = filters.between_patches(trained)
+    assert (rows, columns) == patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
+    np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token
+    figure = filters.draw_images(weights, (rows, columns), [1])
     for layer in range(len(weights)):
         drawn = figure.axes[layer].images[0].get_array()
         np.testing.assert_array_equal(drawn, weights[layer, 1].reshape(rows, columns))
     with pytest.raises(RunError, match=rf"no patch {rows * columns}; expected 0 to {rows * columns - 1}"):
-        filters.draw_images(trained, [rows * columns])
+        filters.draw_images(weights, (rows, columns), [rows * columns])
 
 
 def test_run_without_spatial_gates_is_one_line(tmp_path):

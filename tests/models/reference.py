@@ -33,7 +33,7 @@ def normal(seed, *shape):
 def small_spec(**fields):
     """A tiny float64 encoder that keeps everything for its backward pass, with some options changed.
 
-    It is of the block that is named, else of the first that has these options.
+    Its block is the one named by `block`, else the first that has all these options.
     """
     named = {name: value for name, value in fields.items() if name not in ("block", "length")}
     blocks = [BLOCKS[fields["block"]]] if "block" in fields else BLOCKS.values()

@@ -162,6 +162,15 @@ def test_each_branch_of_a_block_has_a_key_of_its_own():
     assert abs((first == second).mean() - 0.5) < 0.1
 
 
+def test_a_block_with_more_branches_than_it_says_is_told():
+    spec = small_spec(survival=0.5, dtype="float32")
+    x = jnp.ones((3, 2, spec.d_model))
+    residual = Residual(spec, jnp.float32(0.5), split_keys(keys(0, 3), 2 * spec.block.branches))
+    residual(residual(x, x), x)
+    with pytest.raises(ValueError, match="GMLPBlock adds more branches than its `branches`, 2: raise it"):
+        residual(x, x)
+
+
 @in_float64
 def test_the_expected_value_of_training_is_evaluation():
     """Of one block under stochastic depth and dropout, over many samples of the same input."""
@@ -275,7 +284,7 @@ def test_blocks_with_weights_for_each_token_refuse_another_number(kind, tokens):
         jax.eval_shape(call, state, jnp.ones((1, tokens, 6)))
 
 
-def test_what_enters_is_checked_at_once():
+def test_inputs_of_wrong_shape_are_refused():
     spec = BLOCKS["gmlp"].spec(length=5, layers=1, d_model=6, d_ffn=8)
     encoder = Encoder(spec, nnx.Rngs(0))
     with pytest.raises(AssertionError):

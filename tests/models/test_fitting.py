@@ -20,13 +20,13 @@ def test_taps_keep_their_middle():
     np.testing.assert_array_equal(longer[:, [0, 1, 9, 10]], 0)
 
 
-def test_biases_of_tokens_go_on_with_their_mean():
+def test_token_biases_are_extended_with_their_mean():
     bias = jnp.array([[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]])
     np.testing.assert_array_equal(TokenBias()(bias, (2, 2), None), bias[:, :2])
     np.testing.assert_array_equal(TokenBias()(bias, (2, 5), None), [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]])
 
 
-def test_offsets_go_on_with_the_farthest_and_buckets_stay():
+def test_offset_biases_are_extended_with_the_farthest_and_buckets_stay():
     bias = numbered(LAYERS, 1, 5)
     np.testing.assert_array_equal(Offsets()(bias, (LAYERS, 1, 3), None), bias[..., 1:4])
     np.testing.assert_array_equal(Offsets()(bias, (LAYERS, 1, 9), None)[0, 0], [0, 0, 0, 1, 2, 3, 4, 4, 4])
@@ -34,7 +34,7 @@ def test_offsets_go_on_with_the_farthest_and_buckets_stay():
     assert Offsets()(buckets, (LAYERS, 1, 9), None) is buckets
 
 
-def test_axes_over_patches_are_those_that_are_named():
+def test_only_the_named_axes_are_resized():
     grids, weight = Grids((2, 2), (4, 4), 1), numbered(LAYERS, 5, 5)
     assert OverPatches(outputs=-2)(weight, (), grids).shape == (LAYERS, 17, 5)
     assert OverPatches(inputs=-1)(weight, (), grids).shape == (LAYERS, 5, 17)
@@ -45,7 +45,7 @@ def test_axes_over_patches_are_those_that_are_named():
 
 def test_positions_are_interpolated_for_images_and_cut_for_text():
     table, grids = numbered(4, 3), Grids((2, 2), (4, 4))
-    np.testing.assert_array_equal(Positions()(table, (16, 3), grids), resize_tokens(table, 0, (2, 2), (4, 4)))
+    np.testing.assert_array_equal(OverPatches(outputs=-2)(table, (16, 3), grids), resize_tokens(table, 0, (2, 2), (4, 4)))
     np.testing.assert_array_equal(Positions()(table, (2, 3), None), table[:2])
 
 

@@ -47,7 +47,7 @@ def classifier(pool="mean", classes=7, pre_logits=False, image=IMAGE, patch=PATC
     )
 
 
-def pictures(batch=2, image=IMAGE):
+def random_images(batch=2, image=IMAGE):
     return np.random.default_rng(0).integers(0, 256, (batch, *image, 3), dtype=np.uint8)
 
 
@@ -62,7 +62,7 @@ def patches_by_loops(image, patch):
 
 
 def logits_by_numpy(p, image, patch=PATCH, block=reference.gmlp_block, final_norm=reference.layer_norm):
-    """Of one picture; the parameters tell how tokens are pooled."""
+    """The logits of one image; the parameters tell how tokens are pooled."""
     pixels = (image / 255 - np.array(MEAN)) / np.array(STD)
     x = linear(p["stem"], patches_by_loops(pixels, patch))
     x = np.concatenate([p["cls"][None], x]) if "cls" in p else x
@@ -81,7 +81,7 @@ def logits_by_numpy(p, image, patch=PATCH, block=reference.gmlp_block, final_nor
 @in_float64
 def test_against_numpy(pool, pre_logits, positions):
     """Absolute positions are added after the cls token, which has one too."""
-    module, images = randomized(lambda: classifier(pool, pre_logits=pre_logits, positions=positions)), pictures()
+    module, images = randomized(lambda: classifier(pool, pre_logits=pre_logits, positions=positions)), random_images()
     logits = quick_jit(module)(images)
     assert logits.shape == (2, 7) and logits.dtype == jnp.float64
     np.testing.assert_allclose(logits, [logits_by_numpy(params_of(module), image) for image in images], atol=1e-10)
@@ -90,14 +90,14 @@ def test_against_numpy(pool, pre_logits, positions):
 @pytest.mark.parametrize("name", BLOCKS)
 @POOL
 @in_float64
-def test_every_block_on_wide_pictures_in_wide_patches(name, pool):
+def test_every_block_on_wide_images_in_wide_patches(name, pool):
     """64 x 96 in patches of 8 x 16: 8 rows and 6 columns."""
     (fields, block, final_norm), image, patch = BLOCKS[name], (64, 96), (8, 16)
     module = randomized(lambda: classifier(pool, image=image, patch=patch, **fields), std=0.2)
-    picture = pictures(1, image)
+    one_image = random_images(1, image)
     assert module.spec.length == 48 + (pool == "cls") and module.stem.kernel.shape == (8 * 16 * 3, 6)
-    expected = logits_by_numpy(params_of(module), picture[0], patch, block, final_norm)
-    np.testing.assert_allclose(quick_jit(module)(picture)[0], expected, atol=1e-8)
+    expected = logits_by_numpy(params_of(module), one_image[0], patch, block, final_norm)
+    np.testing.assert_allclose(quick_jit(module)(one_image)[0], expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -107,7 +107,7 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
     fields, _, _ = BLOCKS[name]
     noise = {"survival": 0.8, "survival_schedule": "linear", "dropout": 0.1, "remat": "matmuls"}
     state, call = function_of(randomized(lambda: classifier("cls", pre_logits=True, **noise, **fields)))
-    loss = quick_jit(jax.grad(lambda state: (call(state, pictures(16), keys(0, len(pictures(16)))) ** 2).sum()))
+    loss = quick_jit(jax.grad(lambda state: (call(state, random_images(16), keys(0, len(random_images(16)))) ** 2).sum()))
     for path, leaf in jax.tree_util.tree_leaves_with_path(loss(state)):
         assert np.isfinite(leaf).all() and np.abs(leaf).max() > 1e-9, path
 
@@ -126,7 +126,7 @@ def test_grids_and_tokens():
     assert token_count((224, 224), (16, 16), "mean") == 196
     assert token_count((224, 224), (16, 16), "cls") == 197
     for image_size, patch_size in (((224, 225), (16, 16)), ((225, 224), (16, 16)), ((8, 8), (16, 16))):
-        with pytest.raises(ValueError, match="cannot be cut into patches of"):
+        with pytest.raises(ValueError, match="do not tile it; choose others"):
             patch_grid(image_size, patch_size)
 
 
@@ -142,7 +142,7 @@ def test_a_fresh_head_scores_nothing():
     fresh = quick_jit(lambda: nnx.state(classifier().head, nnx.Param))()
     module = randomized(classifier)
     nnx.update(module.head, fresh)
-    np.testing.assert_array_equal(quick_jit(module)(pictures()), np.zeros((2, 7)))
+    np.testing.assert_array_equal(quick_jit(module)(random_images()), np.zeros((2, 7)))
 
 
 def test_parameters():
@@ -159,23 +159,23 @@ def test_parameters():
 def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before(pool):
     """The program's last product takes and gives float32; only that, since a compiler may leave out roundings."""
     state, call = function_of(nnx.eval_shape(lambda: classifier(pool, pre_logits=pool == "cls", dtype="bfloat16")))
-    assert jax.eval_shape(call, state, pictures()).dtype == jnp.float32
-    dots = [e for e in program(call, state, pictures()) if e.primitive.name == "dot_general"]
+    assert jax.eval_shape(call, state, random_images()).dtype == jnp.float32
+    dots = [e for e in program(call, state, random_images()) if e.primitive.name == "dot_general"]
     types = [{str(operand.aval.dtype) for operand in (*dot.invars, *dot.outvars)} for dot in dots]
     assert types == [{"bfloat16"}] * (len(dots) - 1) + [{"float32"}]
 
 
 @in_float64
-def test_pixels_of_any_type_are_the_same_picture():
+def test_pixels_of_any_type_are_the_same_image():
     module = quick_jit(randomized(classifier))
-    images = pictures()
+    images = random_images()
     np.testing.assert_allclose(module(images), module(images.astype(np.float64)), atol=1e-12)
 
 
 @in_float64
 def test_the_gradient_of_the_stem_by_differences():
     """The stem recomputes its patches in the backward pass; its gradient is that of the plain formula."""
-    module, images, step = randomized(classifier), pictures(), 1e-6
+    module, images, step = randomized(classifier), random_images(), 1e-6
     state, call = function_of(module)
     value_and_gradient = quick_jit(jax.value_and_grad(lambda state: (call(state, images) ** 2).sum()))
     gradient = nnx.to_pure_dict(value_and_gradient(state)[1])["stem"]["kernel"]
@@ -188,14 +188,14 @@ def test_the_gradient_of_the_stem_by_differences():
 
 @in_float64
 def test_the_key_reaches_the_encoder():
-    call, images = quick_jit(randomized(lambda: classifier(dropout=0.5))), pictures()
+    call, images = quick_jit(randomized(lambda: classifier(dropout=0.5))), random_images()
     assert np.abs(call(images, keys(0, len(images))) - call(images, keys(1, len(images)))).max() > 0.01
 
 
 def test_backward_recomputes_the_patches():
-    """What the forward pass keeps of the pictures are their bytes, not the patches as numbers of 4 bytes."""
+    """The forward pass keeps the bytes of the images, not the patches as numbers of 4 bytes."""
     state, call = function_of(nnx.eval_shape(lambda: classifier(dtype="float32")))
-    _, pullback = jax.eval_shape(lambda state, images: jax.vjp(lambda s: call(s, images), state), state, pictures())
+    _, pullback = jax.eval_shape(lambda state, images: jax.vjp(lambda s: call(s, images), state), state, random_images())
     kept = {(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(pullback)}
     assert ((2, *IMAGE, 3), "uint8") in kept
     assert not [shape for shape, _ in kept if shape == (2, 6, 24)]

@@ -22,7 +22,7 @@ def test_a_name_or_a_place():
     ("gmlp_flax.errors:RunError", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
     ("gmlp_flax.errors:__doc__", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
 ])
-def test_what_is_no_block_is_one_line(name, message):
+def test_errors_about_blocks_are_one_line(name, message):
     with pytest.raises(ConfigError) as caught:
         find(name)
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -3,12 +3,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from gmlp_flax.models.fitting import Positions
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
 from tests.models.reference import in_float64, normal, params_of, randomized, small_spec
 
 
 def positions(**fields):
-    return LearnedPositions(small_spec(**fields), nnx.Rngs(0))
+    return LearnedPositions(small_spec(**fields), nnx.Rngs(0), Positions())
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 5])

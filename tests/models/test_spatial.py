@@ -102,7 +102,7 @@ def test_resizing_a_smooth_projection_samples_it_elsewhere(grid, new_grid):
 
 
 @pytest.mark.parametrize("new_grid", [(16, 16), (24, 24), (12, 12), (14, 20)])
-def test_a_resized_projection_keeps_its_response_to_a_constant_picture(new_grid):
+def test_a_resized_projection_keeps_its_response_to_a_constant_image(new_grid):
     """To 3 % of the largest response, from 14 x 14 patches, for a W without any structure."""
     weight = jnp.asarray(normal(0, 196, 196), jnp.float32)
     resized, _ = resize(weight, jnp.zeros(196), (14, 14), new_grid)

@@ -253,7 +253,7 @@ def test_a_classifier_reads_the_first_token_or_all_that_are_seen(pool, pooler):
 
 
 @in_float64
-def test_the_mean_is_of_all_tokens_where_none_is_hidden():
+def test_the_mean_is_of_all_tokens_if_none_is_hidden():
     module = randomized(lambda: classifier("mean"))
     every = quick_jit(module)(TOKENS, SEGMENTS, np.ones_like(SEEN))
     np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), every, atol=1e-12)

@@ -40,15 +40,14 @@ def test_a_finetuning_has_the_scale_of_its_pretraining(scale, config):
     gmlp_config.validate(gmlp_config.from_file(*config.split(":")))
 
 
-@pytest.mark.parametrize("name", [recipes.published, recipes.finetuning])
-def test_a_scale_that_there_is_not(name):
-    model = "sgu" if name is recipes.published else "sst2"
+@pytest.mark.parametrize(("find", "model"), [(recipes.published, "sgu"), (recipes.finetuning, "sst2")])
+def test_an_unknown_scale(find, model):
     with pytest.raises(ConfigError, match="there is no scale 'tpu': expected one of cpu, gpu, paper"):
-        name(model, "tpu")
+        find(model, "tpu")
 
 
 @pytest.mark.parametrize("tokens", [128, 512])
-def test_small_language_models_see_the_same_tokens_a_step(tokens):
+def test_small_language_models_see_the_same_tokens_per_step(tokens):
     config = gmlp_config.default()
     recipes.small_language(config, "small", 3e-3, tokens, {"layers": 2})
     assert config.batch_size * tokens == 2048 and config.eval.examples * tokens == 2048 * 128

@@ -16,7 +16,7 @@ def test_a_topology_is_a_kind_and_a_number(topology, kind, count):
 
 
 @pytest.mark.parametrize("topology", ["v9:2x2", "v5e", "v5e:", "v5e:0x2", "v5e:2xtwo", "gpu:h100", "gpu:k80x8", "h100x8", ""])
-def test_what_is_no_topology_is_one_line_with_those_that_are(topology):
+def test_an_unknown_topology_is_one_line_with_the_known_ones(topology):
     with pytest.raises(RunError, match="there is no topology") as error:
         chips.parse(topology)
     message = str(error.value)
@@ -29,7 +29,7 @@ def test_larger_slices_of_the_same_kind():
 
 
 @pytest.mark.parametrize("kind", chips.CHIPS)
-def test_slices_are_written_smallest_first_and_figures_are_those_of_one_chip(kind):
+def test_slices_go_from_small_to_large_and_figures_are_per_chip(kind):
     chip = chips.CHIPS[kind]
     counts = [chips.parse(f"{kind}:{shape}")[2] for shape in chip.slices]
     assert counts == sorted(counts) and bool(counts) != bool(chip.node)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 
 import jax
 import pytest
@@ -18,6 +15,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.paper.published import VOCAB_SIZE
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
@@ -29,6 +27,10 @@ def text_config(name: str):
     options = config.from_file("configs/c4_bert.py", name)
     options.batch_size = 2
     return options
+
+
+def without_data(options):
+    return tasks.find(options.task).without_data(options)
 
 
 @pytest.mark.smoke
@@ -92,12 +94,8 @@ def test_unknown_topology_is_one_line(monkeypatch):
 
 
 def printed(program: str) -> str:
-    """The last line that a Python program prints: it runs in a process of its own, because libtpu ends some processes."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": root, "XLA_FLAGS": ""}  # libtpu has others
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, env=environment, check=False
-    )
+    """The last line that a Python program prints, in a process of its own because libtpu ends some processes."""
+    done = preloaded.run("-c", program, XLA_FLAGS="")  # libtpu refuses the CPU's flags
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()[-1]
 
@@ -115,6 +113,7 @@ import json, re
 from gmlp_flax import config
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
 options = config.from_file("configs/{file}.py", {name!r})
 options.batch_size = 4096
 compiled = dry_run.lower(options, Partition.make(None, dry_run.tpu_devices({topology!r}))).compile()
@@ -136,6 +135,9 @@ def test_tpu_memory_of_text_models(name, limit_gb):
 from gmlp_flax import config
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training.partition import Partition
+from tests import preloaded
+from tests import preloaded
+from tests import preloaded
 options = config.from_file("configs/c4_bert.py", {name!r})
 assert (options.batch_size, options.model.length, options.model.remat) == (256, 512, "matmuls")
 partition = Partition.make(None, dry_run.tpu_devices("v5p:2x2x2"))
@@ -148,9 +150,9 @@ print(dry_run.lower(options, partition).compile().memory_analysis().temp_size_in
 
 def test_batches_have_the_shapes_of_the_task():
     partition = Partition.make()
-    text = dry_run.batch_shapes(text_config("gmlp_base"), partition)
+    text = dry_run.batch_shapes(without_data(text_config("gmlp_base")), partition)
     assert {name: leaf.shape for name, leaf in text.items()} == {"tokens": (2, 512), "index": (2,)}
     options = config.from_file("configs/own_images.py", "gmlp_ti")
-    images = dry_run.batch_shapes(options, partition)
+    images = dry_run.batch_shapes(without_data(options), partition)
     assert images["image"].shape == (1024, 224, 224, 3) and images["image"].dtype == "uint8"
     assert jax.tree.leaves(tasks.find(options.task).without_data(options).shapes())

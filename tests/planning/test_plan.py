@@ -116,7 +116,7 @@ def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
     found = plan.make(small(), "v5e:2x2")
     assert not found.fits and found.per_chip_bytes["peak"] == 20 * 2**30
     assert sum(found.per_chip_bytes[name] for name in ("arguments", "temporaries")) == pytest.approx(20 * 2**30, abs=2)
-    assert found.step_seconds > 0 and "want of memory" in found.notes[0]
+    assert found.step_seconds > 0 and "exceeds the memory" in found.notes[0]
 
 
 def test_other_errors_of_the_compiler_are_not_hidden(monkeypatch):
@@ -161,7 +161,7 @@ def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
 
 def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(RunError, match=r"^to plan for v5e:4x4 needs libtpu.*: pip install -e \.\[plan\]$"):
+    with pytest.raises(RunError, match=r"^planning for v5e:4x4 needs libtpu.*: pip install -e \.\[plan\]$"):
         plan.make(small(), "v5e:4x4")
 
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch
         plan.make(small(**keys), topology)
 
 
-def test_alternatives_are_those_that_the_batch_allows():
+def test_alternatives_suit_the_batch():
     names = [each.name for each in plan.alternatives(small(), "v5e:4x4")]
     assert names == [
         "remat=full", "accumulate=2", "accumulate=4", "fsdp=2", "fsdp=8", "fsdp=16", "fsdp=16, remat=full", "v5e:4x8",

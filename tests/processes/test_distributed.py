@@ -87,12 +87,18 @@ def test_explicit_address_goes_before_a_launcher(joined, monkeypatch):
     assert options["heartbeat_timeout_seconds"] < 60
 
 
-def test_nothing_to_join(monkeypatch):
-    """JAX's error becomes a message that helps."""
+@pytest.fixture
+def no_coordinator(monkeypatch):
+    """JAX finds no process to join."""
     def initialize(*_args, **_options):
         raise ValueError("coordinator_address should be defined.")
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
+
+
+@pytest.mark.usefixtures("no_coordinator")
+def test_nothing_to_join(monkeypatch):
+    """JAX's error becomes a message that helps."""
     with pytest.raises(RunError, match="found no TPU slice, SLURM or Open MPI.*: give --coordinator=HOST:PORT, --proc"):
         distributed.initialize("on", "", None, None)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
@@ -101,11 +107,8 @@ def test_nothing_to_join(monkeypatch):
         distributed.initialize("auto", "", None, None)
 
 
+@pytest.mark.usefixtures("no_coordinator")
 def test_tpu_that_belongs_to_no_slice(monkeypatch):
-    def initialize(*_args, **_options):
-        raise ValueError("coordinator_address should be defined.")
-
-    monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(distributed, "_job", lambda: distributed.Job("a TPU slice", None, None))
     distributed.initialize("auto", "", None, None)
     with pytest.raises(RunError, match="a TPU slice does not say where process 0 is"):

@@ -26,7 +26,7 @@ def test_spearman():
     assert math.isnan(claims.spearman([1.0, 1.0], [1.0, 2.0]))
 
 
-def test_an_ordering_emerges_where_it_stays():
+def test_an_ordering_emerges_when_it_stays():
     worse = [[(1, 9.0), (2, 6.0), (3, 5.0), (4, 4.0)]]
     better = [[(1, 8.0), (2, 7.0), (3, 4.0), (4, 3.0)], [(1, 8.0), (2, 7.0), (3, 5.0), (4, 3.0), (5, 1.0)]]
     assert claims.emerges(better, worse) == 3  # at 1 it held and was lost again; at 5 only one run was evaluated

@@ -129,7 +129,7 @@ def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
 
 def test_rows_that_are_one(tmp_path):
     """As --config.steps makes those of Figure 7."""
-    with pytest.raises(RunError, match="the rows split and again are one: do not set what makes their steps or models"):
+    with pytest.raises(RunError, match="the rows split and again have the same model and steps: leave out the --config"):
         find(str(tmp_path), ROWS | {"again": config(seed=1)})
 
 

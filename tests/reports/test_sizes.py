@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gmlp_flax.paper import published
+from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import catalogue
 
 # The paper's Table 2, ImageNet-1K without extra data.
@@ -18,6 +19,7 @@ TOP1 = {
 @pytest.mark.parametrize("name", ["table1", "table5"])
 def test_tables_of_counts(name):
     made = catalogue.of_sizes(name)
+    assert [row[0] for row in made.table.rows] == list(TABLES[name].rows)
     for row in made.table.rows:
         cells = dict(zip(made.table.columns, row, strict=True))
         model = published.PUBLISHED[cells["model"]]

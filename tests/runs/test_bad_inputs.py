@@ -14,15 +14,15 @@ IMAGES = (
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Two classes of four pictures."""
+def images(tmp_path):
+    """Two classes of four images."""
     rng = np.random.default_rng(0)
     for name in ("cats", "dogs"):
-        folder = tmp_path / "pictures" / name
+        folder = tmp_path / "images" / name
         folder.mkdir(parents=True)
         for number in range(4):
             PIL.Image.fromarray(rng.integers(0, 255, (12, 12, 3), np.uint8)).save(folder / f"{number}.png")
-    return tmp_path / "pictures"
+    return tmp_path / "images"
 
 
 @pytest.mark.parametrize(
@@ -89,28 +89,28 @@ def test_parameters_of_another_shape(commands, text, finished, tmp_path):
     assert_one_line_error(result, "does not fit this config", "embedding is float32", "norm/scale is float32[8]")
 
 
-def test_image_that_does_not_decode(commands, pictures, tmp_path):
-    for path in pictures.glob("*/*.png"):
+def test_image_that_does_not_decode(commands, images, tmp_path):
+    for path in images.glob("*/*.png"):
         path.write_bytes(path.read_bytes()[:50])
-    result = commands(*IMAGES, f"--config.data.train={pictures}", f"--workdir={tmp_path / 'run'}")
+    result = commands(*IMAGES, f"--config.data.train={images}", f"--workdir={tmp_path / 'run'}")
     assert_one_line_error(result, ".png")
 
 
-def test_class_without_images(commands, pictures, tmp_path):
-    (pictures / "eels").mkdir()
-    result = commands(*IMAGES, f"--config.data.train={pictures}", f"--workdir={tmp_path / 'run'}")
+def test_class_without_images(commands, images, tmp_path):
+    (images / "eels").mkdir()
+    result = commands(*IMAGES, f"--config.data.train={images}", f"--workdir={tmp_path / 'run'}")
     assert_one_line_error(result, "class folder 'eels' is empty")
 
 
-def test_patches_that_do_not_tile(commands, pictures, tmp_path):
-    flags = [f"--config.data.train={pictures}", "--config.model.patch_size=(3,4)", f"--workdir={tmp_path / 'run'}"]
+def test_patches_that_do_not_tile(commands, images, tmp_path):
+    flags = [f"--config.data.train={images}", "--config.model.patch_size=(3,4)", f"--workdir={tmp_path / 'run'}"]
     result = commands(*IMAGES, *flags)
-    assert_one_line_error(result, "images of (8, 8) (height, width) cannot be cut into patches of (3, 4)")
+    assert_one_line_error(result, "config.model.image_size is (8, 8): patches of (3, 4) do not tile it; choose others")
 
 
-def test_classes_of_another_run(commands, pictures, tmp_path):
+def test_classes_of_another_run(commands, images, tmp_path):
     workdir = tmp_path / "run"
     workdir.mkdir()
     (workdir / "classes.json").write_text('["cats", "dogs", "eels"]')
-    result = commands(*IMAGES, f"--config.data.train={pictures}", f"--workdir={workdir}")
+    result = commands(*IMAGES, f"--config.data.train={images}", f"--workdir={workdir}")
     assert_one_line_error(result, "has 2 classes which differ from those of", "classes.json")

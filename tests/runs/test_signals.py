@@ -33,7 +33,10 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
     assert not (tmp_path / "run" / "result.json").exists()
 
     command = shlex.split(message.partition("to go on: ")[2])
-    again = subprocess.run(command, cwd=preloaded.ROOT, env=preloaded.environment(), capture_output=True, text=True, timeout=120)
+    environment = preloaded.environment() | {"PYTHONWARNINGS": "error"}
+    again = subprocess.run(
+        command, cwd=preloaded.ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert_done(again)
     assert f"resuming {tmp_path / 'run'} at step {step}" in again.stderr
     assert [line["step"] for line in metrics(tmp_path / "run")] == [*range(10, 401, 10), 400]

@@ -1,6 +1,6 @@
-"""Sweep files, --sweep.KEY, shares of a sweep, --print and --status; a stand-in for the trainer answers at once.
+"""Sweep files, --sweep.KEY, shares of a sweep, and --print; a stand-in for the trainer answers at once.
 
-What a sweep over a grid trains and chooses is in test_sweep.py, whole runs in tests/runs/test_sweep.py.
+Sweeps over a grid are in tests/commands/test_sweep.py, --status in test_status.py, whole runs in tests/runs/test_sweep.py.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
     ("points", "message"),
     [
         ([{"config": TEXT, "init_from": "a/b"}, {"config": TEXT, "init_from": "a b"}],
-         "two points are one: quickstart_text,init_from=a_b and quickstart_text,init_from=a_b"),
+         "two points are one run, or share the name of its folder: quickstart_text,init_from=a_b and quickstart_text,init_from=a_b"),
         ([{"config": TEXT}, {"config": TEXT, "steps": 500}],
-         "two points are one: quickstart_text and quickstart_text,steps=500"),
+         "two points are one run, or share the name of its folder: quickstart_text and quickstart_text,steps=500"),
         ([{"config": TEXT}, {"config": TEXT, "steps": 0}], "config.steps is 0: expected at least 1"),
         ([{"config": TEXT}, {"config": TEXT, "steps": "x"}], "flag --config.steps=x: expected a whole number"),
         ([{"config": "nowhere.py"}], "there is no config file nowhere.py"),
@@ -170,7 +170,7 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
         (["--sweep=@points.py", "--sweep.seed=1"], "the sweep sets seed twice: give all its values in one place"),
         (["--sweep=@points.py", "--config.batch_size=4"], "--config.batch_size and the sweep set the same key: give"),
         (["--sweep=@points.py", "--config.batch_siz=4"], "--config.batch_siz=4: there is no config key 'batch_siz'"),
-        (["--sweep=@points.py", "--index=2"], "--index=2 is out of range: expected 0 to 1 for a sweep of 2 points"),
+        (["--sweep=@points.py", "--index=2"], "--index=2 is out of range: expected 0 to 1 for a sweep of 2 runs"),
         (["--sweep=@points.py", "--index=-1"], "--index=-1 is out of range"),
         (["--sweep=@points.py", "--index=3", "--of=3"], "--index=3 is out of range: expected 0 to 2 with --of=3"),
         (["--sweep=@points.py", "--of=3"], "--of=3 goes with --index: give --index=I, from 0 to 2"),
@@ -181,7 +181,7 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
         ([f"--config={TEXT}", "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
          "the sweep sets optimizer.learning_rate twice"),
         ([f"--config={TEXT}", "--grid=batch_size=4,8", "--index=0"],
-         "--print and --index choose no point: give --choose=none, for all with all seeds"),
+         "--print and --index cannot choose the best point: give --choose=none, for all seeds of all"),
         (["--sweep.lr=1"], "--config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE"),
     ],
 )

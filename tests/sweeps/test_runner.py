@@ -121,7 +121,7 @@ def test_signal_ends_all_runs(trainer, name):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell a run that its script is gone")
-def test_no_run_outlives_a_script_that_is_killed(trainer):
+def test_no_run_outlives_a_command_that_is_killed(trainer):
     process = start(trainer)
     run = int((trainer.folder / "hanging").read_text())
     assert alive(run)
@@ -131,7 +131,7 @@ def test_no_run_outlives_a_script_that_is_killed(trainer):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell a run that its script is gone")
-def test_run_whose_script_was_gone_before_does_not_begin():
+def test_run_whose_command_was_gone_before_does_not_begin():
     command = [sys.executable, runner.__file__, "1", sys.executable, "-c", "print('begun')"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

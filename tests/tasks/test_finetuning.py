@@ -49,7 +49,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("mask_padding", [False, True])
-def test_padding_is_shown_where_it_is_asked_for(mask_padding, tokenizer, tmp_path, monkeypatch):
+def test_padding_is_shown_if_asked_for(mask_padding, tokenizer, tmp_path, monkeypatch):
     options = config("text_classification", mask_padding=mask_padding)
     task = tasks.create(options, str(tmp_path), {"tokenizer.model": tokenizer.model})
     given = []

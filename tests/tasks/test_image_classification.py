@@ -47,7 +47,7 @@ def test_loss_with_label_smoothing(image_task, params):
 
 
 def test_evaluation_against_numpy(image_task, params):
-    """382 pictures in batches of 100: the last one holds 82. The loss has no label smoothing."""
+    """382 images in batches of 100: the last one holds 82. The loss has no label smoothing."""
     image_task.config.eval.batch_size = 100
     metrics, _ = evaluation.Evaluator(image_task, Partition.make())(params, params)
     with image_task.evaluation_batches(0, 1) as batches:

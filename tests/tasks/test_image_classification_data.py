@@ -1,4 +1,4 @@
-"""Where the pictures of a classifier come from, and how an evaluation counts them."""
+"""Where the images of a classifier come from, and how an evaluation counts them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gmlp_flax.data.images.unreadable import UNREAD
-from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests.data import writers
-from tests.data.images import pictures
+from tests.data.images import image_files
+from tests.failures import failure
 from tests.training import tiny
 
 
@@ -25,22 +25,15 @@ def task(folder, *, real="", **data):
     return ImageClassification(config, str(folder))
 
 
-def failure(function, *args) -> str:
-    with pytest.raises(DataError) as caught:
-        function(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.fixture(params=["array_record", "tfrecord"])
 def imagenet(tmp_path, monkeypatch, request):
-    """TFDS's imagenet2012 in small: 11 to train on; of 26 to validate on, the 4th is no picture, the 6th no record."""
+    """TFDS's imagenet2012 in small: 11 to train on; of 26 to validate on, the 4th is no image, the 6th no record."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    validation = [pictures.record(i, image=b"no picture" if i == 3 else None) for i in range(26)]
+    validation = [image_files.record(i, image=b"no image" if i == 3 else None) for i in range(26)]
     validation[5] = b"\xff"
-    shards = {"train": [[pictures.record(i) for i in range(11)]], "validation": [validation[:9], validation[9:]]}
-    writers.tfds_folder(tmp_path / "imagenet2012" / "5.1.0", shards, request.param, **pictures.FEATURES)
+    shards = {"train": [[image_files.record(i) for i in range(11)]], "validation": [validation[:9], validation[9:]]}
+    writers.tfds_folder(tmp_path / "imagenet2012" / "5.1.0", shards, request.param, **image_files.FEATURES)
     return tmp_path
 
 
@@ -78,7 +71,7 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     metrics = own.summarize(sums, {})
 
     read = [i for i in range(26) if i not in (3, 5)]
-    records = [{"image": pictures.png(i), "label": 0, "name": ""} for i in read]
+    records = [{"image": image_files.png(i), "label": 0, "name": ""} for i in read]
     views = np.stack([own.evaluation_example(record)["image"] for record in records])
     guesses = dict(zip(read, predicted(views).tolist(), strict=True))
     labelled = [i for i in read if real[i]]
@@ -90,7 +83,7 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     assert 0 < metrics["top1"] < 1 and 0 < metrics["real"] < 1
 
 
-def test_bad_pictures_of_all_hosts_count(imagenet):
+def test_bad_images_of_all_hosts_count(imagenet):
     """Each host may be below the limit and all of them above it."""
     own = task(imagenet / "run", train="tfds:imagenet2012", max_bad_records=1)
     sums = {name: (3.0, 4.0) for name in ("loss", "top1", "top5")}
@@ -103,7 +96,7 @@ def test_bad_pictures_of_all_hosts_count(imagenet):
     assert str(imagenet / "imagenet2012" / "5.1.0") in message and "(1 bad records skipped before; " in message
 
 
-def test_unread_pictures_weigh_nothing(image_task, monkeypatch):
+def test_unread_images_weigh_nothing(image_task, monkeypatch):
     monkeypatch.setattr(image_task, "apply", lambda *_: jnp.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]]))
     batch = {"image": None, "label": jnp.array([0, UNREAD, 1]), "weight": jnp.array([1.0, 1.0, 0.0])}
     sums = {name: (float(total), float(weight)) for name, (total, weight) in image_task.evaluate(None, batch)[0].items()}
@@ -113,7 +106,7 @@ def test_unread_pictures_weigh_nothing(image_task, monkeypatch):
 
 def test_classes_must_be_those_of_the_training_data_and_of_the_run(imagenet):
     digits = imagenet / "digits"
-    pictures.make_folder(digits, {f"{name}/a.png": pictures.png(0) for name in ("cat", "cow", "dog")})
+    image_files.make_folder(digits, {f"{name}/a.png": image_files.png(0) for name in ("cat", "cow", "dog")})
     own = task(imagenet / "run", train="tfds:imagenet2012", heldout=str(digits))
     differ = "has 3 classes which differ from those of {}: 'eel' only there, 'cow' only in "
     assert differ.format(imagenet / "imagenet2012" / "5.1.0") in failure(own.evaluation_examples)
@@ -129,7 +122,7 @@ def test_classes_must_be_those_of_the_training_data_and_of_the_run(imagenet):
 
 def test_real_labels_are_checked_before_training(imagenet):
     (imagenet / "real.json").write_text("[[0]]")
-    pictures.make_folder(imagenet / "photos", {f"{c}/{i}.png": b"" for c in ("cat", "dog", "eel") for i in (1, 2)})
+    image_files.make_folder(imagenet / "photos", {f"{c}/{i}.png": b"" for c in ("cat", "dog", "eel") for i in (1, 2)})
     own = task(imagenet / "run", train=str(imagenet / "photos"), heldout_share=0.5, real=imagenet / "real.json")
     assert "has no number in its name, expected names with ILSVRC2012_val_" in failure(own.evaluation_examples)
 

@@ -176,12 +176,12 @@ def test_two_tokenizers_are_one_line(config, both):
     with pytest.raises(DataError) as caught:
         task(config)
     assert str(caught.value) == (
-        f"two different tokenizers: config.data.tokenizer, {both}/other.model, and that of config.data.train, "
+        f"two different tokenizers: config.data.tokenizer, {both}/other.model, and the tokenizer of config.data.train, "
         f"{both}/train/tokenizer.model; train and evaluate with one of them"
     )
     prepare.prepare(corpora.open_corpus(str(both / "raw.jsonl")), other, both / "more", workers=1)
     config.data.update(tokenizer="", heldout=str(both / "more"))
-    with pytest.raises(DataError, match="^two different tokenizers: that of config.data.train, .* config.data.heldout, "):
+    with pytest.raises(DataError, match="^two different tokenizers: the tokenizer of config.data.train, .* config.data.heldout, "):
         task(config)
 
 

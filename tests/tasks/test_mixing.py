@@ -129,7 +129,7 @@ def expected_loss(task, params, batch, own):
     return -(np.stack(targets) * log_p).sum(), (logits.argmax(-1) == prevailing).sum()
 
 
-def test_backward_keeps_mixed_pictures_as_bytes(task, batch):
+def test_backward_keeps_mixed_images_as_bytes(task, batch):
     def backward(params):
         return jax.vjp(lambda params: task.loss(params, task.mix(batch, jax.random.key(3)))[0], params)[1]
 
@@ -250,7 +250,7 @@ print(*losses)
 
 @pytest.mark.slow
 def test_number_of_devices_makes_no_difference(tmp_path):
-    """And pictures move from device to device as bytes, each share once; none is gathered."""
+    """Images move between devices as bytes, each share once; none is gathered."""
     script, found = tmp_path / "devices.py", {}
     script.write_text(DEVICES)
     for devices in (1, 4):

@@ -5,7 +5,7 @@ import pytest
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, StandInTokenizer, given_tokenizer, require_rows
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE, StandInTokenizer, given_tokenizer
 from tests.training import tiny
 
 
@@ -18,7 +18,7 @@ def task(tmp_path, folder="run", inherited=()):
     return MaskedLanguageModeling(tiny.text_config(tmp_path), str(tmp_path / folder), dict(inherited))
 
 
-def test_the_folders_comes_before_the_inherited(tmp_path, tokenizers):
+def test_the_run_folders_tokenizer_comes_before_an_inherited_one(tmp_path, tokenizers):
     first, second = tokenizers
     assert given_tokenizer(task(tmp_path), {}) is None
     inherited = {TOKENIZER_FILE: second.model}
@@ -28,7 +28,7 @@ def test_the_folders_comes_before_the_inherited(tmp_path, tokenizers):
     assert given_tokenizer(task(tmp_path, inherited=inherited), {}) == first
 
 
-def test_two_that_differ_are_refused(tmp_path, tokenizers):
+def test_two_different_tokenizers_are_refused(tmp_path, tokenizers):
     (tmp_path / "run").mkdir()
     tokenizers[0].save(tmp_path / "run" / TOKENIZER_FILE)
     tokenizers[1].save(tmp_path / "other")
@@ -37,6 +37,7 @@ def test_two_that_differ_are_refused(tmp_path, tokenizers):
 
 
 def test_a_table_that_is_too_small_is_refused(tmp_path):
-    require_rows(task(tmp_path), StandInTokenizer(320))
+    config = tiny.text_config(tmp_path)
+    MaskedLanguageModeling(config, "", tokenizer=StandInTokenizer(320))
     with pytest.raises(DataError, match="the tokenizer has 321 pieces, config.model.vocab_size is 320: raise it"):
-        require_rows(task(tmp_path), StandInTokenizer(321))
+        MaskedLanguageModeling(config, "", tokenizer=StandInTokenizer(321))

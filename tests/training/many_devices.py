@@ -47,7 +47,7 @@ class Training:
         )
         state = fresh(jax.random.key(0))
         train_step = step.make_train_step(self.task, self.optimizer, self.partition, self.config)
-        train_step = train_step.lower(state, dry_run.batch_shapes(self.config, self.partition)).compile()
+        train_step = train_step.lower(state, dry_run.batch_shapes(self.task, self.partition)).compile()
         with self.task.train_batches(0, *self.partition.host_share()) as batches:
             for _ in range(STEPS):
                 state, window = train_step(state, self.partition.put_batch(next(batches)))

@@ -47,5 +47,5 @@ def test_fewer_steps_than_done_is_refused(text_run, tmp_path):
     shutil.copytree(text_run, again)
     options = config.load(str(again / "config.json"))
     options.steps = 8
-    with pytest.raises(loop.RunError, match="is at step 12, beyond config.steps=8: raise it"):
+    with pytest.raises(loop.RunError, match="is at step 12, beyond config.steps=8: raise config.steps, or give"):
         loop.train(options, str(again))

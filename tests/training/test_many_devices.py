@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,8 +35,9 @@ def folder(tmp_path_factory):
 
 
 def make(path):
-    """Runs the programs of many_devices.py; the folder is there if they did."""
+    """Runs many_devices.py. The folder gets its name only if that succeeds."""
     part = path.with_name("devices.part")
+    shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     environment = os.environ | {
         "XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu",

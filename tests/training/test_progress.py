@@ -26,7 +26,7 @@ def test_rate_leaves_the_first_step_out(clock):
     assert line.rate(15) == 32
 
 
-def test_plain_lines_where_there_is_no_terminal(clock, capsys):
+def test_plain_lines_without_a_terminal(clock, capsys):
     line = Progress(first=0, steps=5000, per_step=10, unit="images")
     line.advance(1)
     clock["seconds"] = 110.0

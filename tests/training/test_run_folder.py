@@ -28,7 +28,7 @@ def test_load_refuses_what_is_no_run(tmp_path):
 
 def test_load_without_a_checkpoint(tmp_path, text_task):
     (tmp_path / "config.json").write_text(gmlp_config.to_json(text_task.config))
-    with pytest.raises(RunError, match=f"^there is no checkpoint in {tmp_path} yet$"):
+    with pytest.raises(RunError, match=f"^there is no checkpoint in {tmp_path} yet: wait for the first one, or train it$"):
         run_folder.load(str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(RunError, match="^there is no checkpoint in"):

@@ -143,6 +143,14 @@ def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(t
         adapt(new, old, random(new.shapes()))
 
 
+def test_positions_with_a_cls_token_do_not_fit_without_one(tmp_path):
+    """Its row would be taken for the first patch."""
+    vit = {"block": "transformer", "positions": "absolute", "heads": 2}
+    old, new = images(tmp_path, 4, pool="cls", **vit), images(tmp_path, 4, pool="mean", **vit)
+    with pytest.raises(RunError, match=r"positions/table is float32\[5, 8\], not float32\[4, 8\]"):
+        adapt(old, new, random(old.shapes()))
+
+
 def test_biases_of_offsets_are_cropped_or_go_on_as_their_ends(tmp_path):
     bert = {"block": "transformer", "positions": "relative", "heads": 2}
     long, short = (text(tmp_path, length, **bert) for length in (16, 12))
@@ -201,7 +209,7 @@ def test_a_run_that_goes_on_does_not_need_the_other_one(text_run, tmp_path):
     assert files == {} and again.model == config.model
 
 
-def test_classes_of_pictures_are_not_taken_over(image_run, tmp_path):
+def test_classes_of_images_are_not_taken_over(image_run, tmp_path):
     config = gmlp_config.load(str(image_run / "config.json"))
     config.init_from = str(image_run)
     assert warm_start.inherit(config, str(tmp_path)) == (config, {})
@@ -210,7 +218,7 @@ def test_classes_of_pictures_are_not_taken_over(image_run, tmp_path):
 def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, capsys):
     config, files = warm_start.inherit(finetuning(text_run, pooler=True, length=16), str(tmp_path))
     task = tasks.create(config, str(tmp_path), files)
-    found = warm_start.load(task, task.shapes(), partition)
+    found = warm_start.load(task, partition)
     saved = final_params(text_run)
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
     np.testing.assert_array_equal(found["segments"]["table"], 0)
@@ -227,10 +235,10 @@ def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path):
     config, files = warm_start.inherit(finetuning(text_run, length=16), str(tmp_path))
     config.mesh.rules = ("embedding$=fsdp,-", "head/kernel$=tensor,-")
     task = tasks.create(config, str(tmp_path), files)
-    found = warm_start.load(task, task.shapes(), Partition.make(config.mesh))
+    found = warm_start.load(task, Partition.make(config.mesh))
     assert found["embedding"].sharding.spec == PartitionSpec("fsdp", None)
     assert found["head"]["kernel"].sharding.spec == PartitionSpec("tensor", None)
-    plain = warm_start.load(task, task.shapes(), Partition.make())
+    plain = warm_start.load(task, Partition.make())
     assert plain["embedding"].sharding.spec == PartitionSpec("tensor", "fsdp")
     assert plain["head"]["kernel"].sharding.spec == PartitionSpec("fsdp", None)
 

@@ -28,9 +28,8 @@ def text_config(folder: Path, **model):
     """A masked language model of 2 layers on a corpus in `folder`, 6 steps."""
     config = gmlp_config.default(block=model.get("block", "gmlp"))
     config.steps, config.batch_size = 6, 8
-    config.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, **model)
-    if "spatial_init_std" in config.model:
-        config.model.spatial_init_std = 0.02
+    own = {"spatial_init_std": 0.02} if "spatial_init_std" in config.model else {}
+    config.model.update(own | dict(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320) | model)
     config.data.update(train=write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache"))
     config.optimizer.warmup = 2
     return config
@@ -40,9 +39,9 @@ def image_config(**model):
     """A classifier of the embedded digits, 6 steps."""
     config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
     config.steps, config.batch_size = 6, 8
-    config.model.update(layers=2, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1, **model)
-    if "spatial" in config.model and "spatial" not in model:
-        config.model.spatial = "dense"
+    own = {"spatial": "dense"} if "spatial" in config.model else {}
+    sizes = dict(layers=2, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
+    config.model.update(own | sizes | model)
     config.optimizer.warmup = 2
     return config
 

@@ -19,21 +19,19 @@ Residual = Callable[[jax.Array, jax.Array], jax.Array]
 class Block(nnx.Module):
     """One layer of a stack, built as `MyBlock(spec, rngs)` with a spec of its class `Spec`.
 
-    A block of your own extends this class; docs/extending.md has an example. How its parameters are sharded, decayed
-    and fitted to other lengths is said where they are made, with `parameters.parameter`: layers of this package do so.
+    A block of your own extends this class; docs/extending.md has an example. `parameters.parameter` states how each
+    parameter is sharded, decayed and fitted to other lengths; the layers of this package use it.
 
     Attributes:
         Spec: the block's options, a frozen dataclass that extends `BlockSpec`.
         final_norm: the norm that ends a stack, built as `final_norm(spec, d_model)`.
         branches: how often a call adds a branch to its shortcut, at most.
-        hides_padding: whether a call reads `seen`.
         mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
     """
 
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
     final_norm: ClassVar[Callable[[Any, int], nnx.Module]] = LayerNorm
     branches: ClassVar[int] = 2
-    hides_padding: ClassVar[bool] = False
     mixes_at_start: ClassVar[bool] = True
 
     @abc.abstractmethod

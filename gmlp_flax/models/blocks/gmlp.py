@@ -24,7 +24,6 @@ class GMLPBlock(Block):
     """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x) and joins inside the gate."""
 
     Spec = GMLPSpec
-    hides_padding = True  # tiny attention alone (paper, section 4)
     mixes_at_start = False
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):

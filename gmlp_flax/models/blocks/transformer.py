@@ -26,7 +26,6 @@ class TransformerBlock(Block):
     """
 
     Spec = TransformerSpec
-    hides_padding = True
 
     def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):
         self.attention_norm = LayerNorm(spec, spec.d_model)

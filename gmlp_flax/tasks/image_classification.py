@@ -23,15 +23,7 @@ from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.image import ImageClassifier, token_count
-from gmlp_flax.models.options import (
-    AT_LEAST_0,
-    AT_LEAST_1,
-    SHARE,
-    SHARE_ABOVE_0,
-    SHARE_BELOW_1,
-    Option,
-    Range,
-)
+from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, Option, Range
 from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Ranked, Shapes, Sums, Task, model_keys, ranked, weighted
 from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
 

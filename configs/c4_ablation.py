@@ -1,6 +1,6 @@
 """The paper's ablation setting: masked LM on C4's RealNews-like part, n = 128 (Tables 3 and 4, appendix B).
 
-    python -m gmlp_flax.train --config=configs/c4_ablation.py:sgu --workdir=runs/sgu
+    gmlp train --config=c4_ablation:sgu --workdir=runs/sgu
 
 ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `gmlp sizes`:
     Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
@@ -12,7 +12,7 @@ TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many tim
 SCALE:
     paper  (default) the paper's sizes and schedule. Stated there: data, n 128, batch 2048, 125,000 steps. Recalled, not
            read: AdamW's epsilon and betas, decay 0.01, peak rate 7e-4, 10,000 warmup steps, linear decay, no clipping,
-           no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes tokens that scripts/prepare_data.py
+           no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes tokens that `gmlp prepare`
            prepared; otherwise C4 is looked for where tensorflow_datasets keeps it.
     small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2 CPU cores: minutes
            a run of 900 steps; `--config.data.train` is to be given. Table 4's rows are bert_rel and sgu at half, once,

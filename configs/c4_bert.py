@@ -1,6 +1,6 @@
 """The paper's main setting: masked LM on all of C4's English, n = 512, batch 256, a million steps (Tables 5 and 6).
 
-    python -m gmlp_flax.train --config=configs/c4_bert.py:amlp_base --workdir=runs/amlp_base
+    gmlp train --config=c4_bert:amlp_base --workdir=runs/amlp_base
 
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row of Table 5: bert_base, bert_large, gmlp_base, gmlp_large,
 gmlp_xlarge, amlp_base, amlp_large.
@@ -8,8 +8,8 @@ SCALE:
     paper  (default) The paper states data, length, batch and steps. Recalled, not read: AdamW's epsilon and betas,
            decay 0.01, 10,000 warmup steps, linear decay, no clipping, no dropout; the peak rate of 1e-4 comes from one
            re-implementation and is the least certain value here. bfloat16. Never run here; compiled for 8 TPU v5p
-           chips, gmlp_xlarge needs 40 GB of temporaries per chip (`python scripts/benchmark.py memory`).
-           `--config.data.train=DIR --config.data.heldout=DIR` take what scripts/prepare_data.py prepared; otherwise C4
+           chips, gmlp_xlarge needs 40 GB of temporaries per chip (`gmlp benchmark memory`).
+           `--config.data.train=DIR --config.data.heldout=DIR` take what `gmlp prepare` prepared; otherwise C4
            is looked for where tensorflow_datasets keeps it.
     small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep roughly the paper's
            ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a vocabulary of 2,000). The rates are those

@@ -1,6 +1,6 @@
 """CIFAR-10: the paper's ImageNet recipe in small, for one CPU or one GPU.
 
-    python -m gmlp_flax.train --config=configs/cifar10.py:gmlp --workdir=runs/cifar10 \\
+    gmlp train --config=cifar10:gmlp --workdir=runs/cifar10 \\
         --config.data.train=PATH
 
 PATH is a folder or tar of ten class folders, or `tfds:cifar10`; a tenth of a folder is held out unless

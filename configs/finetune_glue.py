@@ -1,8 +1,8 @@
 """Finetunes a pretrained text model on a task of GLUE, or on SNLI (right half of the paper's Tables 4 and 6).
 
-    python -m gmlp_flax.train --config=configs/finetune_glue.py:sst2 --workdir=runs/sst2 \\
+    gmlp train --config=finetune_glue:sst2 --workdir=runs/sst2 \\
         --config.init_from=runs/gmlp_base --config.data.train=tfds:glue/sst2
-    python scripts/sweep.py --config=configs/finetune_glue.py:sst2 --out=runs/sst2_grid \\
+    gmlp sweep --config=finetune_glue:sst2 --out=runs/sst2_grid \\
         --config.init_from=runs/gmlp_base --config.data.train=tfds:glue/sst2 \\
         --grid=optimizer.learning_rate=1e-5,2e-5,3e-5 \\
         --grid=batch_size:steps:optimizer.warmup=16:21046:2104,32:10523:1052 --seeds=0,1,2,3,4
@@ -17,7 +17,7 @@ SCALE:
            dropout 0.1 on states and on attention's weights, no clipping. Here 32 and 2e-5 stand for the two choices,
            and warmup takes 10 % of the steps; one re-implementation has 500 steps. bfloat16. Never run here.
     small  for the small models of configs/c4_ablation.py and 2 CPU cores: length 64, rate 1e-3, at most 300 steps,
-           so that scripts/reproduce.py ends within the hour; dropout on states alone. Not tuned.
+           so that `gmlp reproduce` ends within the hour; dropout on states alone. Not tuned.
     gpu    for the models of `scale=gpu`: the same, but at most 4,000 steps in bfloat16. Never run here.
 The head reads [CLS], as the paper's; `--config.model.pool=mean` has it read the mean of all tokens but padding.
 The paper gives the median of five runs on the development set. Whether the best of its grid was chosen there too, for

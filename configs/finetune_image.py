@@ -1,7 +1,7 @@
 """Finetunes an image model on images of your own or a TFDS set, at any resolution.
 
     gmlp import --model=gmlp_s16_224 --checkpoint=gmlp_s16_224.safetensors --out=runs/gmlp_s_timm
-    python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_s --workdir=runs/flowers \\
+    gmlp train --config=finetune_image:gmlp_s --workdir=runs/flowers \\
         --config.init_from=runs/gmlp_s_timm --config.data.train=tfds:oxford_flowers102
 
 ARGUMENT: MODEL or MODEL,size=SIZE: an image model by its name in `gmlp sizes`, and the side of the images, 224

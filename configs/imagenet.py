@@ -1,6 +1,6 @@
 """ImageNet-1K as in the paper (section 3, Tables 1 and 2), for gMLP and the models it is compared with.
 
-    python -m gmlp_flax.train --config=configs/imagenet.py:gmlp_s --workdir=runs/gmlp_s
+    gmlp train --config=imagenet:gmlp_s --workdir=runs/gmlp_s
 
 ARGUMENT: MODEL or MODEL,recipe=RECIPE. MODEL is an image model by its name in `gmlp sizes`: gmlp_ti, gmlp_s,
 gmlp_b (and gmlp_*_cls), vit_*, deit_*, mixer_*, resmlp_*, ff_*.
@@ -13,7 +13,7 @@ RECIPE:
 `--config.data.train=PATH` is a prepared TFDS folder or a folder of class folders (then `--config.data.heldout=PATH`
 too); otherwise imagenet2012 is looked for where tensorflow_datasets keeps it. `--config.eval.real_labels=FILE` scores
 ReaL's labels as well. bfloat16. Published top-1: gMLP-Ti 72.3, S 79.6, B 81.6 (Table 2). Never run here: no
-ImageNet and no TPU; compiled for 16 and 32 TPU v5e chips (`python scripts/benchmark.py memory`).
+ImageNet and no TPU; compiled for 16 and 32 TPU v5e chips (`gmlp benchmark memory`).
 """
 
 from gmlp_flax import config as gmlp_config

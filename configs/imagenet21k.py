@@ -1,7 +1,7 @@
 """Pretraining on ImageNet-21K: configs/imagenet.py's recipe on more images and more classes, for later finetuning.
 
-    python -m gmlp_flax.train --config=configs/imagenet21k.py:gmlp_b --workdir=runs/gmlp_b_21k --config.data.train=PATH
-    python -m gmlp_flax.train --config=configs/finetune_image.py:gmlp_b --workdir=runs/gmlp_b \\
+    gmlp train --config=imagenet21k:gmlp_b --workdir=runs/gmlp_b_21k --config.data.train=PATH
+    gmlp train --config=finetune_image:gmlp_b --workdir=runs/gmlp_b \\
         --config.init_from=runs/gmlp_b_21k --config.data.train=tfds:imagenet2012
 
 ARGUMENT: MODEL, an image model by its name in `gmlp sizes`. PATH is a prepared TFDS folder or a folder of class

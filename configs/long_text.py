@@ -1,12 +1,12 @@
 """A Toeplitz gMLP on long inputs: 4,096 or 16,384 tokens, the spatial projection as a convolution by FFT.
 
-    python -m gmlp_flax.train --config=configs/long_text.py:16384,scale=small --workdir=runs/long
+    gmlp train --config=long_text:16384,scale=small --workdir=runs/long
 
 ARGUMENT: LENGTH or LENGTH,scale=SCALE; LENGTH is any of 512, 1024, 2048, 4096, 8192, 16384.
     base   (default) the widths and depth of gMLP-base, bfloat16; --config.data.train=CORPUS. Never run here.
     small  4 layers of 64 channels, 100 steps, for CPUs: on the embedded text up to 8192 tokens; its held-out part is
            shorter than 16,384, which needs a --config.data.train=CORPUS too.
-No table of the paper has such lengths. Memory grows as n, work as n log n: `python scripts/benchmark.py long` shows
+No table of the paper has such lengths. Memory grows as n, work as n log n: `gmlp benchmark long` shows
 both beside the materialised matrix (`--config.model.toeplitz=direct`).
 """
 

@@ -1,6 +1,6 @@
 """A classifier of your own images, no code needed.
 
-    python -m gmlp_flax.train --config=configs/own_images.py --workdir=runs/mine \\
+    gmlp train --config=own_images --workdir=runs/mine \\
         --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
 
 PATH is a folder with one folder of images per class, a tar of one, or `tfds:NAME`. Argument: a size, small (default,

@@ -1,6 +1,6 @@
 """A masked language model of your own text, no code needed.
 
-    python -m gmlp_flax.train --config=configs/own_text.py --workdir=runs/mine \\
+    gmlp train --config=own_text --workdir=runs/mine \\
         --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
 
 PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.xz with a `text` field. The tokenizer is

@@ -1,6 +1,6 @@
 """Tiny-ImageNet: the paper's ImageNet recipe in small, for one CPU or one GPU.
 
-    python -m gmlp_flax.train --config=configs/tiny_imagenet.py:gmlp --workdir=runs/tiny_imagenet \\
+    gmlp train --config=tiny_imagenet:gmlp --workdir=runs/tiny_imagenet \\
         --config.data.train=PATH
 
 PATH is the folder or tar of its 200 class folders; `--config.data.heldout=PATH` names the held-out ones, else a

@@ -14,6 +14,7 @@ import os
 import re
 import runpy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_collections
@@ -24,6 +25,8 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.options import Option, options_of
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.schema import BLOCK, TASK
+
+PACKAGED = "gmlp_flax.configs"
 
 
 def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.ConfigDict:
@@ -258,20 +261,34 @@ def load(path: str) -> ml_collections.ConfigDict:
 
 
 def locate(name: str, kind: str = "config") -> str:
-    """The path of a "config" or "sweep" file: a file, or the name of one of `gmlp_flax.configs`, such as c4_ablation.
+    """The path of a "config" or "sweep" file.
+
+    Args:
+        name: a file; or a name such as c4_ablation, which is looked for in the current folder, in its folder configs/
+            and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each); or gmlp_flax.configs.NAME.
+        kind: "config" or "sweep".
 
     Raises:
-        ConfigError: there is none; the nearest name is given.
+        ConfigError: there is none, and the nearest name is given; or two places hold different files of that name.
     """
     if os.path.isfile(name):
         return name
-    folder, inside = importlib.resources.files("gmlp_flax.configs"), name.removeprefix("configs/").removesuffix(".py")
+    bare = name.removeprefix(f"{PACKAGED}.").removeprefix("configs/").removeprefix(f"{kind}s/").removesuffix(".py")
+    own = () if name.startswith(f"{PACKAGED}.") else (".", "configs")
+    packaged = importlib.resources.files(PACKAGED)
+    folders = [*map(Path, own), Path(str(packaged))]
     if kind == "sweep":
-        folder, inside = folder.joinpath("sweeps"), inside.removeprefix("sweeps/")
-    if (found := folder.joinpath(f"{inside}.py")).is_file():
-        return str(found)
-    names = [entry.name.removesuffix(".py") for entry in folder.iterdir() if re.fullmatch(r"[a-z]\w*\.py", entry.name)]
-    raise ConfigError(f"there is no {kind} file {name}{_among(inside, sorted(names))}")
+        folders = [folder / "sweeps" for folder in folders]
+    found = [path for folder in folders if (path := folder / f"{bare}.py").is_file()]
+    if not found:
+        names = {path.stem for folder in folders[-2:] for path in folder.glob("[a-z]*.py")}
+        raise ConfigError(f"there is no {kind} file {name}{_among(bare, sorted(names))}")
+    if other := [path for path in found if path.read_bytes() != found[0].read_bytes()]:
+        raise ConfigError(
+            f"two places hold a {kind} {bare}, {found[0]} and {other[0]}: give --{kind}={found[0]}, or "
+            f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
+        )
+    return str(found[0])
 
 
 def open_config(given: str) -> ml_collections.ConfigDict:

@@ -11,3 +11,8 @@ class DataError(ValueError):
 
 class RunError(RuntimeError):
     """A run cannot start, go on or be read."""
+
+
+def install(extra: str) -> str:
+    """How a user installs an extra, for messages: right for a wheel and for a checkout."""
+    return f"pip install 'gmlp_flax[{extra}]'"

@@ -1,5 +1,7 @@
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -331,3 +333,35 @@ def test_any_text_is_read_or_named_in_one_line(parts):
     first, *rest = arg.split(",")
     assert first == name and len(rest) == len({word.partition("=")[0] for word in rest})
     assert set(rest) <= {f"scale={scale}", f"length={length}"}
+
+
+MINE = "from gmlp_flax import config\n\ndef get_config():\n    mine = config.default()\n    mine.steps = 7\n    return mine\n"
+
+
+@pytest.mark.parametrize("folder", [".", "configs"])
+def test_a_name_is_also_looked_for_in_the_users_own_folder(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs(folder, exist_ok=True)
+    Path(folder, "mine.py").write_text(MINE)
+    assert gmlp_config.open_config("mine").steps == 7
+    with pytest.raises(ConfigError, match="^there is no config file quickstart_tex; did you mean 'quickstart_text'"):
+        gmlp_config.open_config("quickstart_tex")
+
+
+@pytest.mark.parametrize("kind, name", [("config", "own_text"), ("sweep", "paper")])
+def test_a_name_that_two_places_hold_is_refused(tmp_path, monkeypatch, kind, name):
+    packaged = gmlp_config.locate(name, kind)
+    monkeypatch.chdir(tmp_path)
+    own = Path("configs", *["sweeps"] * (kind == "sweep"), f"{name}.py")
+    own.parent.mkdir(parents=True)
+    own.write_text(Path(packaged).read_text())
+    assert gmlp_config.locate(name, kind) == str(own), "the same file twice, as in a checkout, is no contradiction"
+    own.write_text(MINE)
+    with pytest.raises(ConfigError) as told:
+        gmlp_config.locate(name, kind)
+    assert str(told.value) == (
+        f"two places hold a {kind} {name}, {own} and {packaged}: give --{kind}={own}, or "
+        f"--{kind}=gmlp_flax.configs.{name} for the one that comes with gmlp_flax"
+    )
+    assert gmlp_config.locate(str(own), kind) == str(own)
+    assert gmlp_config.locate(f"gmlp_flax.configs.{name}", kind) == packaged

@@ -1,7 +1,7 @@
 """The runs of a table or figure of the paper, in the settings of configs/c4_ablation.py, c4_bert.py and imagenet.py.
 
-    gmlp sweep --sweep=configs/sweeps/paper.py:table3 --out=runs/table3 --config.data.train=books.jsonl.xz
-    gmlp sweep --sweep=configs/sweeps/paper.py:figure3,scale=gpu --out=runs/figure3 --config.data.train=cifar10/
+    gmlp sweep --sweep=paper:table3 --out=runs/table3 --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=paper:figure3,scale=gpu --out=runs/figure3 --config.data.train=cifar10/
 
 ARGUMENT: NAME or NAME,scale=SCALE. NAME is table3, table4, figure8, ...: gmlp_flax/paper/tables.py has each table's
 rows, seeds and settings, and `gmlp reproduce NAME` trains this sweep and writes a report.

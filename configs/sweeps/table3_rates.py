@@ -1,6 +1,6 @@
 """How the peak learning rates of the small models were chosen (SMALL_RATES in configs/c4_ablation.py).
 
-    gmlp sweep --sweep=configs/sweeps/table3_rates.py --out=runs/rates --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=table3_rates --out=runs/rates --config.data.train=books.jsonl.xz
 
 ARGUMENT: the round. No round uses a seed of Table 3.
     first         (default) Table 3's rows and amlp_36: five rates per row, for 400 steps

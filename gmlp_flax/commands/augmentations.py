@@ -1,6 +1,6 @@
 """Draws a config's augmentation of its training images, for a person to judge.
 
-    gmlp augmentations --config=configs/imagenet.py:gmlp_s --config.data.train=photos/ --out=samples.png
+    gmlp augmentations --config=imagenet:gmlp_s --config.data.train=photos/ --out=samples.png
     gmlp augmentations --config=FILE[:ARGUMENT] --out=FILE.png [--images=8] [--samples=7] [--config.KEY=VALUE ...]
 
 One row per image: the centre crop of evaluation, then samples of augmented views, as training sees them. If the config

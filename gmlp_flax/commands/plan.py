@@ -1,7 +1,7 @@
 """Plans a run on a TPU slice or on GPUs that are not here: memory, time, cost.
 
-    gmlp plan --config=configs/c4_bert.py:gmlp_base --topology=v5e:8x8
-    gmlp plan --config=configs/imagenet.py:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5
+    gmlp plan --config=c4_bert:gmlp_base --topology=v5e:8x8
+    gmlp plan --config=imagenet:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5
     gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--suggest] [--json]
 
 TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. For a slice the training step

@@ -3,7 +3,7 @@
     gmlp quickstart text
     gmlp quickstart image --workdir=runs/digits
 
-scripts/quickstart.sh installs first. text: a masked language model of CPython's reference manual; image: a classifier
+text: a masked language model of CPython's reference manual; image: a classifier
 of handwritten digits. Both train twice: once whole, and once with the spatial projections frozen as they start, so that
 the gMLP mixes no tokens.
 """
@@ -33,7 +33,7 @@ SENTENCES = (
 
 
 def train_once(kind: str, arg: str, workdir: str, steps: int | None) -> dict:
-    """Trains configs/quickstart_KIND.py:ARG, from where an interrupted quickstart stopped.
+    """Trains the config quickstart_KIND:ARG, from where an interrupted quickstart stopped.
 
     Args:
         kind: "text" or "image".

@@ -14,7 +14,7 @@ figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnl
 
 The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without
 a network. It says what was scaled down, and whether each ordering of the paper holds for every pair of seeds.
-Runs are trained by `gmlp sweep --sweep=configs/sweeps/paper.py:NAME,scale=SCALE` in --runs
+Runs are trained by `gmlp sweep --sweep=paper:NAME,scale=SCALE` in --runs
 (runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains nothing and reads a
 folder of runs, or the runs that a glob pattern in quotes names. --scale=paper first prints what its runs would take on
 --topology; it needs C4.
@@ -141,7 +141,7 @@ def run_sweep(*arguments: str) -> int:
 def train(args: argparse.Namespace) -> int:
     """Trains what is missing; the sweep's exit code."""
     data = [f"--config.data.train={args.data}"] if args.data else []
-    own = f"--sweep=configs/sweeps/paper.py:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
+    own = f"--sweep=paper:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
     return run_sweep(*own, "--", *data, *args.flags)
 
 

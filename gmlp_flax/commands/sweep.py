@@ -1,6 +1,6 @@
 """Trains a config at the points of a grid or of a sweep file, with several seeds, and prints how they end.
 
-    gmlp sweep --config=configs/quickstart_image.py --out=runs/digits_sweep \\
+    gmlp sweep --config=quickstart_image --out=runs/digits_sweep \\
         --grid=optimizer.learning_rate=1e-3,2e-3 --grid=batch_size=32,64
     gmlp sweep --config=FILE:ARGUMENT --out=DIR [--config.KEY=VALUE ...]
         [--grid=KEY=VALUE,VALUE,... [--grid=...]] [--seeds=0,1,2,3,4] [--choose=best|none] [--jobs=1]
@@ -84,7 +84,7 @@ def planned() -> Sweep:
     """
     values = flags.FLAGS
     if values.config is None:
-        raise ConfigError("--config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE")
+        raise ConfigError("--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE")
     if not values.out:
         raise ConfigError("--out is missing: give --out=DIR, a folder for the runs")
     if values.sweep and values.choose != "none":

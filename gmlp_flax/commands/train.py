@@ -1,6 +1,6 @@
 """Trains a model, or goes on where a run was interrupted.
 
-    gmlp train --config=configs/quickstart_text.py --workdir=runs/text --config.steps=1000
+    gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
     gmlp train --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
 
 The same command again goes on where the run was interrupted. --help_config prints every config key.
@@ -21,7 +21,7 @@ from gmlp_flax.commands import cli
 
 def main(_argv: list[str]) -> None:
     """Trains, then draws the run's loss curve."""
-    usage = "train --config=configs/x.py --workdir=DIR [--config.KEY=VALUE ...]"
+    usage = "train --config=NAME --workdir=DIR [--config.KEY=VALUE ...]"
     cli.required("config", usage)
     workdir = cli.required("workdir", usage)
     # Imported here so that --help_config and mistakes in flags answer at once.

@@ -46,7 +46,7 @@ def embedded_text(side: str) -> list[str]:
     if 2 * len(present) < len(HELDOUT_TOPICS):
         raise DataError(
             f"pydoc_data.topics has {len(present)} of the {len(HELDOUT_TOPICS)} held-out topics "
-            f"({', '.join(HELDOUT_TOPICS)}); use CPython 3.11 to 3.14, or your own text with configs/own_text.py"
+            f"({', '.join(HELDOUT_TOPICS)}); use CPython 3.11 to 3.14, or your own text with --config=own_text"
         )
     heldout = [topics[name] for name in present]
     if side == HELDOUT:
@@ -80,7 +80,7 @@ def _manual() -> dict[str, str]:
     except ImportError as error:
         raise DataError(
             "this Python comes without its manual (pydoc_data.topics); install it (Debian: apt install "
-            "libpython3-stdlib), or use your own text with configs/own_text.py"
+            "libpython3-stdlib), or use your own text with --config=own_text"
         ) from error
     return topics
 

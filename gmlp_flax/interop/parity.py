@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, install
 from gmlp_flax.interop import timm_names
 from gmlp_flax.tasks.image_classification import ImageClassification
 
@@ -43,7 +43,7 @@ def import_timm() -> Any:
             library.define("torchvision::qnms", arguments)
         import timm
     except ImportError as error:
-        raise RunError(f"timm is not installed ({error}): pip install -e .[parity]") from None
+        raise RunError(f"timm is not installed ({error}): {install('parity')}") from None
     return timm
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gmlp_flax.data.storage.cache import write_atomically
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, install
 
 PICKLES = (".pth", ".pt", ".bin")
 INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
-INSTALL = "pip install -e .[weights]"
+INSTALL = install("weights")
 
 
 def read(path: str) -> dict[str, np.ndarray]:

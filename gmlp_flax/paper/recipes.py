@@ -32,10 +32,10 @@ SCALES = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
 
 # Tasks on which the paper finetunes its language models, and their configs.
 FINETUNED = {
-    "sst2": "configs/finetune_glue.py:sst2",
-    "mnli": "configs/finetune_glue.py:mnli",
-    "squad_v1.1": "configs/finetune_squad.py:v1.1",
-    "squad_v2.0": "configs/finetune_squad.py:v2.0",
+    "sst2": "finetune_glue:sst2",
+    "mnli": "finetune_glue:mnli",
+    "squad_v1.1": "finetune_squad:v1.1",
+    "squad_v2.0": "finetune_squad:v2.0",
 }
 
 
@@ -92,7 +92,7 @@ def deit_imagenet(config: ConfigDict) -> None:
 
 
 def small_images(arg: str, *, image_size: int, examples: int, heldout_share: float, steps: int) -> ConfigDict:
-    """The ImageNet recipe on a set of small square images; configs/cifar10.py documents the argument.
+    """The ImageNet recipe on a set of small square images; the config cifar10 documents the argument.
 
     Args:
         arg: MODEL or MODEL,scale=SCALE.
@@ -135,7 +135,7 @@ def published(row: str, scale: str) -> str:
         file, row = ("imagenet", row) if scale == "paper" else ("cifar10", row.partition("_")[0])
     else:
         file = "c4_bert" if model.source == "Table 5" else "c4_ablation"
-    return f"configs/{file}.py:{row}{_scale(scale)}"
+    return f"{file}:{row}{_scale(scale)}"
 
 
 def longer(row: str, times: int) -> str:

@@ -12,7 +12,7 @@ from jax.experimental import topologies
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, install
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Devices, Partition
@@ -38,7 +38,7 @@ def tpu_devices(topology: str) -> Devices:
         return list(topologies.get_topology_desc(platform="tpu", **names).devices)
     except Exception as error:  # noqa: BLE001 - libtpu raises errors of any type
         line = (str(error).splitlines() or [""])[0]
-        raise RunError(f"cannot describe the TPU topology {topology!r} ({line}): pip install -e .[plan]") from None
+        raise RunError(f"cannot describe the TPU topology {topology!r} ({line}): {install('plan')}") from None
 
 
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:

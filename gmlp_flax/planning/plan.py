@@ -16,7 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, install
 from gmlp_flax.planning import chips, dry_run, workload
 from gmlp_flax.planning.chips import Chip
 from gmlp_flax.planning.hlo import WIRE, Collectives, Program
@@ -166,7 +166,7 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
 
 def _devices(topology: str, kind: str) -> Devices:
     if importlib.util.find_spec("libtpu") is None:
-        raise RunError(f"planning for {topology} needs libtpu, which compiles for TPUs: pip install -e .[plan]")
+        raise RunError(f"planning for {topology} needs libtpu, which compiles for TPUs: {install('plan')}")
     try:
         return dry_run.tpu_devices(topology)
     except RunError as error:

@@ -82,7 +82,7 @@ def from_file(given: str) -> Points:
             raise ConfigError("a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)")
         points_lib.chained(points)  # checks the names
         if bare := [point for point in points if not isinstance(point.get(CONFIG), str)]:
-            raise ConfigError(f"the point {bare[0]} names no config: set config to 'configs/x.py:ARGUMENT'")
+            raise ConfigError(f"the point {bare[0]} names no config: set config to 'NAME:ARGUMENT'")
     except Exception as error:  # noqa: BLE001 - a sweep file is the user's code and may raise anything
         raise config_lib.explain(error, given) from None
     return points

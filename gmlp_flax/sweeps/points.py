@@ -9,7 +9,7 @@ On a command line a sweep is the product of words KEY=VALUE,VALUE,... or, for ke
 KEY:KEY=VALUE:VALUE,VALUE:VALUE,... Each word is a flag of its own (--grid=KEY=VALUE,...): the characters that could
 separate several words in one flag, a space or a semicolon, are special to shells.
 
-In code, a point may also name its config file, with an argument: {"config": "configs/c4_ablation.py:sgu,scale=small"}.
+In code, a point may also name its config file, with an argument: {"config": "c4_ablation:sgu,scale=small"}.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Task(abc.ABC):
     Losses and metrics are (sum, weight) over the examples of a batch, never means: batches, microbatches, devices and
     hosts then add up to the same number however the examples are spread.
 
-    A task of your own extends this class; docs/extending.md has an example. `config.task` names it.
+    A task of your own extends this class; the documentation has an example, under "extending". `config.task` names it.
 
     Attributes:
         options: the config keys that it adds, by dotted name.

@@ -117,13 +117,14 @@ def environment() -> dict[str, Any]:
     """Versions, devices and the commit; None for a package that is not installed and for code outside git."""
     root = str(importlib.resources.files("gmlp_flax"))
     devices = jax.devices()
+    tracked = _git(root, "ls-files", "--error-unmatch", "__init__.py")  # not a wheel inside somebody's repository
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
         "devices": {"kind": devices[0].device_kind, "count": len(devices), "hosts": jax.process_count()},
-        "git_commit": _git(root, "rev-parse", "HEAD"),
-        "git_dirty": bool(_git(root, "status", "--porcelain")),
+        "git_commit": _git(root, "rev-parse", "HEAD") if tracked else None,
+        "git_dirty": bool(tracked and _git(root, "status", "--porcelain")),
     }
 
 

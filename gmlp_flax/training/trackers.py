@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ml_collections import ConfigDict
 
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, install
 
 
 class Tracker(Protocol):
@@ -65,6 +65,5 @@ def make(config: ConfigDict, folder: str) -> list[Tracker]:
             try:
                 trackers.append(start())
             except ImportError:
-                install = f"pip install -e .[{extra}]"
-                raise RunError(f"config.log.{extra} needs a package that is not installed: {install}") from None
+                raise RunError(f"config.log.{extra} needs a package that is not installed: {install(extra)}") from None
     return trackers

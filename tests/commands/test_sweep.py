@@ -192,4 +192,4 @@ def test_mistakes_are_one_line_before_any_run(trainer, options, message):
 def test_no_config_is_one_line():
     done = preloaded.gmlp("sweep", "--out=x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE\n"
+    assert done.stderr == "error: --config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE\n"

@@ -56,5 +56,5 @@ def test_float64(name, timm):
 
 def test_without_timm(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(RunError, match=r"timm is not installed .*: pip install -e .\[parity\]"):
+    with pytest.raises(RunError, match=r"timm is not installed .*: pip install 'gmlp_flax\[parity\]'"):
         parity.import_timm()

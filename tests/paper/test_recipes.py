@@ -12,13 +12,13 @@ from gmlp_flax.paper.published import PUBLISHED
 @pytest.mark.parametrize(
     ("model", "scale", "path"),
     [
-        ("sgu", "paper", "configs/c4_ablation.py:sgu"),
-        ("sgu", "cpu", "configs/c4_ablation.py:sgu,scale=small"),
-        (recipes.longer("gmlp_36", 4), "paper", "configs/c4_ablation.py:gmlp_36,data=4"),
-        (recipes.longer("gmlp_36", 4), "gpu", "configs/c4_ablation.py:gmlp_36,data=4,scale=gpu"),
-        ("gmlp_base", "gpu", "configs/c4_bert.py:gmlp_base,scale=gpu"),
-        ("gmlp_s", "paper", "configs/imagenet.py:gmlp_s"),
-        ("gmlp_s", "cpu", "configs/cifar10.py:gmlp,scale=small"),
+        ("sgu", "paper", "c4_ablation:sgu"),
+        ("sgu", "cpu", "c4_ablation:sgu,scale=small"),
+        (recipes.longer("gmlp_36", 4), "paper", "c4_ablation:gmlp_36,data=4"),
+        (recipes.longer("gmlp_36", 4), "gpu", "c4_ablation:gmlp_36,data=4,scale=gpu"),
+        ("gmlp_base", "gpu", "c4_bert:gmlp_base,scale=gpu"),
+        ("gmlp_s", "paper", "imagenet:gmlp_s"),
+        ("gmlp_s", "cpu", "cifar10:gmlp,scale=small"),
     ],
 )
 def test_where_a_published_model_is_trained(model, scale, path):
@@ -32,8 +32,8 @@ def test_where_a_published_model_is_trained(model, scale, path):
 
 
 @pytest.mark.parametrize(("scale", "config"), [
-    ("paper", "configs/finetune_glue.py:sst2"), ("gpu", "configs/finetune_glue.py:sst2,scale=gpu"),
-    ("cpu", "configs/finetune_glue.py:sst2,scale=small"),
+    ("paper", "finetune_glue:sst2"), ("gpu", "finetune_glue:sst2,scale=gpu"),
+    ("cpu", "finetune_glue:sst2,scale=small"),
 ])
 def test_a_finetuning_has_the_scale_of_its_pretraining(scale, config):
     assert recipes.finetuning("sst2", scale) == config

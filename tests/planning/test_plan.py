@@ -161,13 +161,13 @@ def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
 
 def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(RunError, match=r"^planning for v5e:4x4 needs libtpu.*: pip install -e \.\[plan\]$"):
+    with pytest.raises(RunError, match=r"^planning for v5e:4x4 needs libtpu.*: pip install 'gmlp_flax\[plan\]'$"):
         plan.make(small(), "v5e:4x4")
 
 
 def test_a_shape_that_libtpu_refuses_is_one_line_with_the_usual_ones(monkeypatch):
     def refuse(topology):
-        raise RunError(f"cannot describe the TPU topology {topology!r} (not divisible): pip install -e .[plan]")
+        raise RunError(f"cannot describe the TPU topology {topology!r} (not divisible): pip install 'gmlp_flax[plan]'")
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run, "tpu_devices", refuse)

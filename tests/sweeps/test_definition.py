@@ -112,7 +112,7 @@ def test_the_papers_table_as_commands(trainer):
     assert code == 0, told
     name = "c4_ablation-sgu-scale_small,seed=2"
     assert shlex.split(printed[0])[3:] == [
-        "--config=configs/c4_ablation.py:sgu,scale=small", f"--workdir={trainer.folder}/out/{name}", "--config.seed=2",
+        "--config=c4_ablation:sgu,scale=small", f"--workdir={trainer.folder}/out/{name}", "--config.seed=2",
     ]
 
 
@@ -123,7 +123,7 @@ def test_the_papers_table_as_commands(trainer):
         ("def get_sweep(): return ()",
          "a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)"),
         ("def get_sweep(): pass", "a sweep of no points: "),
-        ("def get_sweep(): return [{'seed': 1}]", "the point {'seed': 1} names no config: set config to 'conf"),
+        ("def get_sweep(): return [{'seed': 1}]", "the point {'seed': 1} names no config: set config to 'NAME:ARG"),
         ("def get_sweep(): return [{'config': 'a.py', 'batch_siz': 1}]",
          "the sweep: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
         ("def get_sweep(): return [1]", "TypeError: "),
@@ -182,7 +182,7 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
          "the sweep sets optimizer.learning_rate twice"),
         ([f"--config={TEXT}", "--grid=batch_size=4,8", "--index=0"],
          "--print and --index cannot choose the best point: give --choose=none, for all seeds of all"),
-        (["--sweep.lr=1"], "--config is missing: give --config=configs/x.py[:ARGUMENT], or --sweep=FILE"),
+        (["--sweep.lr=1"], "--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE"),
     ],
 )
 def test_mistakes_are_one_line_before_any_run(trainer, options, message):

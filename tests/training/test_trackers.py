@@ -17,7 +17,7 @@ def test_missing_extra_is_one_line(config, tmp_path, monkeypatch, extra, package
 
     monkeypatch.setattr(builtins, "__import__", without)
     config.log[extra] = value
-    with pytest.raises(RunError, match=rf"^config.log.{extra} needs a package that is not installed: pip install -e .\[{extra}\]$"):
+    with pytest.raises(RunError, match=rf"^config.log.{extra} needs a package that is not installed: pip install 'gmlp_flax\[{extra}\]'$"):
         trackers.make(config, str(tmp_path))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, install
 
 PACKINGS = (".gz", ".xz")
 
@@ -199,7 +199,7 @@ def _remote_errors(path: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        package = "pip install -e .[gcs]" if path.startswith(("gs://", "gcs://")) else str(error).partition("\n")[0]
+        package = install("gcs") if path.startswith(("gs://", "gcs://")) else str(error).partition("\n")[0]
         raise DataError(f"{path}: its scheme needs a package that is not installed; {package}") from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")

@@ -215,7 +215,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(
             f"no prepared corpus in {str(folder)!r} ({INDEX}: {error.strerror}); make it, or finish it, with "
-            "scripts/prepare_data.py"
+            "gmlp prepare"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / INDEX}: damaged; copy or prepare it again") from error

@@ -77,7 +77,7 @@ class SentencePieces:
             if found is None and role not in _ADDED:
                 raise DataError(
                     f"{name}: the model has no special token {names[0]} (nor {' or '.join(names[1:])}); "
-                    "use a model with padding and an end of text, or train one with scripts/prepare_data.py"
+                    "use a model with padding and an end of text, or train one with gmlp prepare"
                 )
             if found is None:
                 found = pieces + len(self._added)

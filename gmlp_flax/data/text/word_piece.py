@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, install
 
 _ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
@@ -92,6 +92,4 @@ def _library() -> ModuleType:
     try:
         return importlib.import_module("tokenizers")
     except ImportError as error:
-        raise DataError(
-            "a WordPiece vocabulary needs the tokenizers library; run: pip install 'gmlp_flax[wordpiece]'"
-        ) from error
+        raise DataError(f"a WordPiece vocabulary needs the tokenizers library; {install('wordpiece')}") from error

@@ -19,8 +19,8 @@ Residual = Callable[[jax.Array, jax.Array], jax.Array]
 class Block(nnx.Module):
     """One layer of a stack, built as `MyBlock(spec, rngs)` with a spec of its class `Spec`.
 
-    A block of your own extends this class; docs/extending.md has an example. `parameters.parameter` states how each
-    parameter is sharded, decayed and fitted to other lengths; the layers of this package use it.
+    A block of your own extends this class; the documentation has an example, under "extending". `parameters.parameter`
+    states how each parameter is sharded, decayed and fitted to other lengths; the layers of this package use it.
 
     Attributes:
         Spec: the block's options, a frozen dataclass that extends `BlockSpec`.

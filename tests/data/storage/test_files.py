@@ -110,7 +110,7 @@ def test_unreadable_file(tmp_path):
 def test_gs_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     message = failure(files.find_files, "gs://bucket/c4")
-    assert message == "gs://bucket/c4: its scheme needs a package that is not installed; pip install -e .[gcs]"
+    assert message == "gs://bucket/c4: its scheme needs a package that is not installed; pip install 'gmlp_flax[gcs]'"
 
 
 def test_unknown_scheme():

@@ -75,7 +75,7 @@ def test_damaged(tmp_path, pieces, message):
 def test_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     word_piece._library.cache_clear()
-    with pytest.raises(DataError, match=r"needs the tokenizers library; run: pip install 'gmlp_flax\[wordpiece\]'"):
+    with pytest.raises(DataError, match=r"needs the tokenizers library; pip install 'gmlp_flax\[wordpiece\]'"):
         Tokenizer(vocabulary(PIECES))
 
 

@@ -350,7 +350,7 @@ def test_a_name_is_also_looked_for_in_the_users_own_folder(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("kind, name", [("config", "own_text"), ("sweep", "paper")])
 def test_a_name_that_two_places_hold_is_refused(tmp_path, monkeypatch, kind, name):
-    packaged = gmlp_config.locate(name, kind)
+    packaged = gmlp_config.locate(f"gmlp_flax.configs.{name}", kind)
     monkeypatch.chdir(tmp_path)
     own = Path("configs", *["sweeps"] * (kind == "sweep"), f"{name}.py")
     own.parent.mkdir(parents=True)

@@ -19,7 +19,7 @@ from typing import Any
 from absl import logging
 
 from gmlp_flax import config
-from gmlp_flax.analysis import curves, filters, unigram
+from gmlp_flax.analysis import curves, filters
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loop, run_folder
@@ -58,7 +58,7 @@ def show_text(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
     """Prints the language model's scores and some filled masks."""
     assert isinstance(trained.task, MaskedLanguageModeling)
     print("\nheld-out perplexity of masked tokens (lower is better)")
-    print(f"  token frequencies alone (unigram)            {unigram.perplexity(trained.task):8.1f}")
+    print(f"  token frequencies alone (unigram)            {result['baseline']['eval']['perplexity']:8.1f}")
     print(f"  this model, spatial projections frozen       {frozen['eval']['perplexity']:8.1f}")
     print(f"  this model                                   {result['eval']['perplexity']:8.1f}")
     print("\nwhat it fills in, with probabilities")
@@ -71,7 +71,7 @@ def show_text(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
 def show_image(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
     """Prints the classifier's scores and some of its answers."""
     print("\nheld-out accuracy (higher is better)")
-    print(f"  the most frequent digit                      {most_frequent(trained.task):8.1%}")
+    print(f"  the most frequent digit                      {result['baseline']['eval']['top1']:8.1%}")
     print(f"  this model, spatial projections frozen       {frozen['eval']['top1']:8.1%}")
     print(f"  this model                                   {result['eval']['top1']:8.1%}")
     print("\nwhat it says of three held-out digits, with probabilities")
@@ -79,12 +79,6 @@ def show_image(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
     batch = next(task.evaluation_batches(0, 1))
     for image, label in list(zip(batch["image"], batch["label"], strict=True))[:3]:
         print(f"  a {label}:  {predict.show(task.rank_classes(trained.weights, image[None])[0])}")
-
-
-def most_frequent(task) -> float:
-    """The share of the most frequent class in the held-out images."""
-    labels = [label for batch in task.evaluation_batches(0, 1) for label in batch["label"][batch["weight"] > 0]]
-    return max(map(labels.count, set(labels))) / len(labels)
 
 
 def main() -> None:

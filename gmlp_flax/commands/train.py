@@ -14,13 +14,16 @@ line. Any other: a restart may help, for example after a lost host or a step tha
 
 from __future__ import annotations
 
+import shlex
+
 from absl import flags
+from ml_collections import ConfigDict
 
 from gmlp_flax.commands import cli
 
 
 def main(_argv: list[str]) -> None:
-    """Trains, then draws the run's loss curve."""
+    """Trains, draws the run's loss curve, and says what can be done with the run."""
     usage = "train --config=NAME --workdir=DIR [--config.KEY=VALUE ...]"
     cli.required("config", usage)
     workdir = cli.required("workdir", usage)
@@ -32,6 +35,27 @@ def main(_argv: list[str]) -> None:
 
         if loop.train(flags.FLAGS.config, workdir) is not None and distributed.is_first():
             print(curves.draw(workdir))
+            print(*what_next(flags.FLAGS.config, workdir), sep="\n")
+
+
+def what_next(config: ConfigDict, workdir: str) -> list[str]:
+    """Commands that use a finished run, one per line."""
+    from gmlp_flax import tasks
+    from gmlp_flax.models import blocks
+    from gmlp_flax.reports import runs
+
+    block, files = blocks.find(config.model.block), tasks.find(config.task).takes_files
+    run, found = f"--workdir={shlex.quote(workdir)}", {}
+    found[f"gmlp predict {run} {'IMAGE ...' if files else '< TEXT'}"] = "use the model"
+    if block.spatial_matrix is not blocks.Block.spatial_matrix:
+        found[f"gmlp filters {run}"] = "draw what its spatial projections learned"
+    elif not files and block.attention_scores is not blocks.Block.attention_scores:
+        found[f"gmlp attention {run} --text=SENTENCE"] = "draw what its attention looks at"
+    found[f"gmlp evaluate {run} --checkpoint=best"] = "score its best checkpoint"
+    for table, scale in runs.tables_of(config)[:1]:
+        found[f"gmlp reproduce {table} --scale={scale} --from={shlex.quote(workdir)}"] = "report it beside the paper's"
+    width = max(map(len, found))
+    return [f"  {command:<{width}}  {what}" for command, what in found.items()]
 
 
 def run() -> None:

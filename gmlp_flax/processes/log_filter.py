@@ -14,7 +14,10 @@ ORBAX = os.path.join("orbax", "checkpoint", "")
 
 def install() -> None:
     """Filters this process's log, and its hook for exceptions that nothing can catch."""
+    if _is_ours in logging.get_absl_logger().filters:
+        return
     logging.get_absl_handler().addFilter(_is_ours)
+    logging.get_absl_logger().addFilter(_is_ours)  # where absl's handler is not in use, as in a notebook
     show = sys.unraisablehook
 
     def unraisablehook(unraisable: Any) -> None:

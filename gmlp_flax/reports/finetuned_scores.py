@@ -49,6 +49,11 @@ class Scores:
             column for column in SCORE_COLUMNS if column.task in tasks
             and any(printed_score(row, column) is not None or score(each, column) for row, each in runs.items())
         ]
+        each_run = [run for each in runs.values() for run in each]
+        self.baselines = {
+            column.title: trivial for column in self.columns for run in each_run
+            if task_of(run.config) == column.task and (trivial := run.baseline(column.metric))
+        }
         self.by_row = {row: [score(each, column) for column in self.columns] for row, each in runs.items()}
 
     @property
@@ -77,6 +82,8 @@ class Scores:
             )
             if found:
                 lines.append(f"{column.title} is the median of runs; lowest to highest: {', '.join(spread)}.")
+            if trivial := self.baselines.get(column.title):
+                lines.append(f"{column.title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}.")
             ranked = {row: paper for row in found if (paper := printed_score(row, column)) is not None}
             if len(ranked) > 1:
                 rank = claims.spearman([found[row].median for row in ranked], list(ranked.values()))

@@ -36,7 +36,8 @@ def perplexities(
     lines = [(*_line(row, by_row[row], last[row], params.get(row)), *scores.cells(row)) for row in table.rows]
     known = [row for row in table.rows if last[row]]
     notes = [
-        *setting_notes(table, runs, scale), *_orderings({row: last[row] for row in known}, curves), *scores.notes(),
+        *setting_notes(table, runs, scale), *_baseline(runs),
+        *_orderings({row: last[row] for row in known}, curves), *scores.notes(),
     ]
     figures = {"curves": _draw_curves({row: curves[row] for row in known})}
     if table.series:
@@ -72,6 +73,12 @@ def _line(row: str, runs: Sequence[Run], last: Sequence[float], params: float | 
 def _papers(row: str) -> float | None:
     """The paper's perplexity, if it prints one."""
     return PUBLISHED[row].perplexity if row in PUBLISHED else None
+
+
+def _baseline(runs: Sequence[Run]) -> list[str]:
+    """What a model without any context scores."""
+    found = dict.fromkeys(each for run in runs if (each := run.baseline(METRIC)))
+    return [f"To compare: {name}: {METRIC} {shown(value)}." for name, value in found]
 
 
 def _orderings(last: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[claims.Curve]]) -> list[str]:

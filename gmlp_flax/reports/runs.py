@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import schema, tasks
 from gmlp_flax.errors import RunError
-from gmlp_flax.paper.tables import PaperTable
+from gmlp_flax.paper.tables import TABLES, PaperTable
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 from gmlp_flax.training import run_folder
 from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
@@ -59,6 +59,11 @@ class Run:
         per_step = options.batch_size * tasks.find(options.task).without_data(options).units_per_example
         lines = (line for line in self.lines if metric in line.get("eval", ()))
         return [(line["step"] * per_step, line["eval"][metric]) for line in lines]
+
+    def baseline(self, metric: str) -> tuple[str, float] | None:
+        """What a trivial model scores on the same held-out data: its name and its value; None if that is not known."""
+        found = [line["baseline"] for line in self.lines if metric in line.get("baseline", {}).get("eval", ())]
+        return (found[-1]["name"], found[-1]["eval"][metric]) if found else None
 
 
 def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
@@ -110,6 +115,18 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
             _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
             _compare(alike.setdefault(task, run), run, [*_compared([run], (RATE, "init_from")), *READING])
             found[run.row].append(run)
+    return found
+
+
+def tables_of(config: ConfigDict) -> list[tuple[str, str]]:
+    """The tables, with their scale, of which a config's model is a row, trained as long."""
+    found = []
+    for name, table in TABLES.items():
+        for scale, trained in table.trained.items():
+            rows = {row: table.config(row, scale) for row in trained}
+            keys = ("task", *_architecture(rows), "model.length", STEPS)
+            if any(all(row.get(key) == config.get(key) for key in keys) for row in rows.values()):
+                found.append((name, scale))
     return found
 
 

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,22 @@ Outputs = dict[str, Any]  # name -> array, the leading axis the example
 Shapes = dict[str, tuple[tuple[int, ...], Any]]  # name -> shape and type of one example's array
 Ranked = list[tuple[str, float]]  # candidates with their probabilities, best first
 
+Totals = dict[str, tuple[Any, float]]  # Sums over a whole evaluation: floats, or numpy arrays for sums of arrays
+
 MODEL = 1 << 16  # folded into an example's key
 EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
+
+
+class Baseline(NamedTuple):
+    """What a trivial model scores on the same held-out data.
+
+    Attributes:
+        name: what it answers, such as "token frequencies alone".
+        metrics: its scores, named as the task's own.
+    """
+
+    name: str
+    metrics: dict[str, float]
 
 
 class Task(abc.ABC):
@@ -42,6 +56,7 @@ class Task(abc.ABC):
         metrics: names of the sums that `loss` returns; "loss" is among them.
         best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
         lower_is_better: the names in `evaluated` of which less is better.
+        percent: metrics that are shown in percent, and the factor that makes them so.
         unit: what throughput counts: "tokens", "images" or "examples".
         units_per_example: how many of them an example has.
         takes_files: whether `predict` reads files, by their paths; else lines of text.
@@ -57,6 +72,7 @@ class Task(abc.ABC):
     metrics: tuple[str, ...] = ("loss", "accuracy")
     best: tuple[str, str]
     lower_is_better: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
+    percent: ClassVar[dict[str, float]] = {"accuracy": 100.0}
     unit: str
     units_per_example: int = 1
     takes_files: ClassVar[bool] = False
@@ -109,12 +125,25 @@ class Task(abc.ABC):
         Returns:
             Sums over its examples, each counted `batch["weight"]` times, "examples" included; and the arrays
             [batch, ...] that `summarize` and `prediction_files` also need, {} for most tasks. With such outputs,
-            batches have an "index" that gives the order of the examples.
+            batches have an "index" that gives the order of the examples. A sum may be an array, such as a count per
+            class; `summarize` and `baseline` get it as a numpy array.
         """
 
     @abc.abstractmethod
-    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         """The metrics of a whole evaluation, for people; `outputs` as numpy arrays [examples, ...]."""
+
+    def baseline(self, sums: Totals) -> Baseline | None:
+        """What a trivial model scores on the data of an evaluation, to stand beside a run's last; None: not known."""
+        return None
+
+    def shown(self, metrics: Mapping[str, float]) -> str:
+        """Metrics in a line, for people: shares in percent."""
+        factors = self.percent | {f"ema_{name}": factor for name, factor in self.percent.items()}
+        return "  ".join(
+            f"{name} {value * factors[name]:.1f}%" if name in factors else f"{name} {value:.4g}"
+            for name, value in metrics.items()
+        )
 
     @property
     @abc.abstractmethod
@@ -133,6 +162,10 @@ class Task(abc.ABC):
     def evaluation_examples(self) -> int:
         """Number of held-out examples, over all hosts."""
 
+    def training_examples(self) -> int | None:
+        """Number of training examples, over all hosts; None: not known."""
+        return None
+
     @abc.abstractmethod
     def assets(self) -> dict[str, bytes]:
         """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
@@ -141,12 +174,12 @@ class Task(abc.ABC):
         """The predictions of a whole evaluation as official scorers read them, by file name; most tasks have none."""
         return {}
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Ranked]]:
         """What a trained model says of inputs, paths of files or lines of text as `takes_files` says.
 
         Args:
             params: of the model.
-            inputs: one or more.
+            inputs: one or more. A task that takes files may take their content as well.
             top: how many candidates.
 
         Returns:

@@ -61,6 +61,9 @@ class Finetuning(TextTask):
             self.examples("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
         )
 
+    def training_examples(self) -> int:
+        return len(self.examples("train"))
+
     def evaluation_examples(self) -> int:
         return len(self.examples("heldout"))
 

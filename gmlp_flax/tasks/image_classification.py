@@ -17,40 +17,32 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, pipeline
-from gmlp_flax.data.images import sources, views
-from gmlp_flax.data.images.augment import Augmentation, augmented
+from gmlp_flax.data.images import sources
+from gmlp_flax.data.images.augment import Augmentation
+from gmlp_flax.data.images.examples import evaluation_example, given_example, training_example
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.models.image import ImageClassifier, token_count
 from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, Option, Range
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Ranked, Shapes, Sums, Task, model_keys, ranked, weighted
+from gmlp_flax.tasks.base import (
+    EMBEDDED,
+    Baseline,
+    Batch,
+    Outputs,
+    Ranked,
+    Shapes,
+    Sums,
+    Task,
+    Totals,
+    model_keys,
+    ranked,
+    weighted,
+)
 from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
 
 CLASSES_FILE = "classes.json"
 NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
-
-
-def training_example(
-    example: dict, rng: np.random.Generator, *, size: tuple[int, int], channels: int, flip: bool, min_scale: float,
-    augmentation: Augmentation = Augmentation(),
-) -> dict:
-    """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`."""
-    image = views.training_view(
-        example["image"], size, rng, name=example.get("name", ""), channels=channels, flip=flip, min_scale=min_scale
-    )
-    return {"image": augmented(image, rng, augmentation), "label": example["label"]}
-
-
-def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
-    """A record to {"image" uint8 [*size, channels], "label"}: resize and centre crop."""
-    return {"image": views.evaluation_view(_decoded(example, channels), size, eval_crop), "label": example["label"]}
-
-
-def _decoded(example: dict, channels: int) -> np.ndarray:
-    if isinstance(example["image"], np.ndarray):
-        return example["image"]
-    return views.decode(example["image"], example["name"], channels)
 
 
 class ImageClassification(Task):
@@ -95,6 +87,7 @@ class ImageClassification(Task):
         "eval.real_labels": Option("", "ReaL's JSON file of labels for ImageNet's validation images"),
     }
     best = ("top1", "max")
+    percent = dict.fromkeys(("accuracy", "top1", "top5", "real"), 100.0)
     unit = "images"
     takes_files = True
     heads = {CLASSES_FILE: "head/"}
@@ -186,6 +179,7 @@ class ImageClassification(Task):
         sums = {
             "loss": weighted(losses, read), "top1": weighted(hits[:, 0], read), "top5": weighted(hits.any(-1), read),
             "examples": weighted(labels != UNREAD, every),
+            "classes": (jnp.zeros(logits.shape[-1]).at[jnp.maximum(labels, 0)].add(read), read.sum()),
         }
         if "real" in batch:
             real = batch["real"]
@@ -197,7 +191,7 @@ class ImageClassification(Task):
         """ReaL accuracy among them where its labels are given."""
         return "top1", "top5", "loss", *(["real"] if self.config.eval.real_labels else [])
 
-    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         """Top-1, top-5, ReaL accuracy and loss of the images that could be read, and the number that could not.
 
         Raises:
@@ -213,9 +207,15 @@ class ImageClassification(Task):
             )
         if "real" in sums and not sums["real"][1]:
             raise DataError(f"{self.config.eval.real_labels} has no label for any held-out image; give ReaL's file")
-        means = {name: sums[name][0] / sums[name][1] for name in ("top1", "top5", "real", "loss") if name in sums}
+        names = [name for name in ("top1", "top5", "real", "loss") if name in sums]
+        means: dict[str, float] = {name: sums[name][0] / sums[name][1] for name in names}
         unread = {"unread": examples - read} if examples > read else {}
         return means | {"examples": examples} | unread
+
+    def baseline(self, sums: Totals) -> Baseline:
+        """One class for all images: the most frequent one of the held-out data."""
+        counts, read = sums["classes"]
+        return Baseline("the most frequent class", {"top1": float(max(counts)) / read})
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
@@ -257,6 +257,9 @@ class ImageClassification(Task):
     def evaluation_examples(self) -> int:
         return len(self._source("heldout"))
 
+    def training_examples(self) -> int:
+        return len(self._source("train"))
+
     def evaluation_example(self, example: dict) -> dict:
         """A record as evaluation sees it: {"image" uint8 [height, width, channels], "label"}."""
         return self._view(evaluation_example, "eval_crop")(example)
@@ -282,21 +285,14 @@ class ImageClassification(Task):
             function, size=model.image_size, channels=model.channels, **{name: data[name] for name in options}
         )
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
-        """The likeliest classes of image files.
+    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Ranked]]:
+        """The likeliest classes of images: paths of files, or uint8 [height, width, channels].
 
         Raises:
-            RunError: a file is missing.
-            DataError: one does not decode.
+            DataError: a file is missing or does not decode, or an array is no such image.
         """
-        images = []
-        for path in inputs:
-            try:
-                with open(path, "rb") as file:
-                    example = {"image": file.read(), "name": path, "label": 0}
-            except OSError as error:
-                raise RunError(f"cannot read {path}: {error.strerror}") from None
-            images.append(self.evaluation_example(example)["image"])
+        channels = self.config.model.channels
+        images = [self.evaluation_example(given_example(given, channels))["image"] for given in inputs]
         return [[found] for found in self.rank_classes(params, np.stack(images), top)]
 
     def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[Ranked]:

@@ -23,7 +23,19 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, INNER_SHARE, SHARE, Option
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.tasks.base import EMBEDDED, Batch, Outputs, Ranked, Shapes, Sums, model_keys, ranked, weighted
+from gmlp_flax.tasks.base import (
+    EMBEDDED,
+    Baseline,
+    Batch,
+    Outputs,
+    Ranked,
+    Shapes,
+    Sums,
+    Totals,
+    model_keys,
+    ranked,
+    weighted,
+)
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TextTask, given_tokenizer
 
 
@@ -129,8 +141,10 @@ class MaskedLanguageModeling(TextTask):
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         masked = self.fixed_mask(batch, self.config.eval.seed)
-        sums = self._sums(params, masked, masked.weights * batch["weight"][:, None], None)
-        return sums | {"examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
+        weights = masked.weights * batch["weight"][:, None]
+        sums = self._sums(params, masked, weights, None)
+        targets = jnp.zeros(self.config.model.vocab_size).at[masked.targets].add(weights), weights.sum()
+        return sums | {"targets": targets, "examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
         """Masks each sequence with its own key: [batch] and [batch, tokens]."""
@@ -155,7 +169,7 @@ class MaskedLanguageModeling(TextTask):
     def evaluated(self) -> tuple[str, ...]:
         return "perplexity", "accuracy", "loss"
 
-    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         loss, predictions = sums["loss"]
         mean = loss / predictions
         perplexity = math.exp(mean) if mean < 700 else math.inf
@@ -163,6 +177,14 @@ class MaskedLanguageModeling(TextTask):
             "perplexity": perplexity, "accuracy": sums["accuracy"][0] / predictions, "loss": mean,
             "predictions": int(predictions), "examples": int(sums["examples"][1]),
         }
+
+    def baseline(self, sums: Totals) -> Baseline:
+        """The training text's token frequencies without any context, with one added to each count."""
+        counts = self.windows("train").prepared.counts(self.config.model.vocab_size) + 1.0
+        counts[list(self.tokenizer.special_ids)] = 0
+        log_share = np.log(np.maximum(counts, 1e-300) / counts.sum())
+        targets, predictions = sums["targets"]
+        return Baseline("token frequencies alone", {"perplexity": math.exp(-(targets * log_share).sum() / predictions)})
 
     def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
         """The likeliest tokens for each [MASK] of each line.
@@ -225,6 +247,9 @@ class MaskedLanguageModeling(TextTask):
 
     def evaluation_examples(self) -> int:
         return len(self._evaluation_source())
+
+    def training_examples(self) -> int:
+        return len(self.windows("train"))
 
     def _evaluation_source(self) -> pipeline.Spread:
         return pipeline.Spread(self.windows("heldout"), self.config.eval.examples)

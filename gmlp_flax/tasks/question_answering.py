@@ -21,7 +21,7 @@ from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.models.options import ANY_NUMBER, AT_LEAST_1, Option
 from gmlp_flax.models.text import SpanPredictor
-from gmlp_flax.tasks.base import Batch, Outputs, Ranked, Shapes, Sums, model_keys, weighted
+from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Ranked, Shapes, Sums, Totals, model_keys, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 
@@ -46,6 +46,9 @@ class QuestionAnswering(Finetuning):
         ),
     }
     best = ("f1", "max")
+    percent = {"accuracy": 100.0} | {
+        f"{of}{name}": 1.0 for of in ("", "HasAns_", "NoAns_", "best_") for name in ("exact", "f1")
+    }
     added = ("segments/", "spans/")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
@@ -80,7 +83,7 @@ class QuestionAnswering(Finetuning):
         of = ("",) if self.config.squad.version == "v1.1" else ("", "HasAns_", "NoAns_", "best_")
         return *(f"{kind}{name}" for kind in of for name in ("exact", "f1")), "loss", "accuracy"
 
-    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         """F1 and exact match of all questions, in percent, and loss and accuracy of the windows.
 
         In v2.0, also F1 and exact match of the questions with (HasAns_) and without an answer (NoAns_), and what the
@@ -96,6 +99,14 @@ class QuestionAnswering(Finetuning):
             metrics |= squad_metrics.tuned(questions, squad_answers.predictions(questions, answers), odds)
         means = {name: sums[name][0] / sums[name][1] for name in ("loss", "accuracy")}
         return metrics | means | {"windows": int(sums["examples"][1])}
+
+    def baseline(self, sums: Totals) -> Baseline:
+        """v1.1: the whole passage answers every question. v2.0: no question has an answer."""
+        questions, first = self.windows("heldout").questions, self.config.squad.version == "v1.1"
+        name = "the whole passage as the answer" if first else "no answer to any question"
+        answers = {question.id: question.context if first else "" for question in questions}
+        metrics = squad_metrics.evaluate(questions, answers)
+        return Baseline(name, {each: metrics[each] for each in ("exact", "f1")})
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """predictions.json and, of v2.0, null_odds.json, as the official script takes them; nbest_predictions.json."""

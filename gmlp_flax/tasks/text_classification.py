@@ -23,7 +23,7 @@ from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.models.options import Option
 from gmlp_flax.models.text import SequenceClassifier
-from gmlp_flax.tasks.base import Batch, Outputs, Ranked, Shapes, Sums, model_keys, ranked, weighted
+from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Ranked, Shapes, Sums, Totals, model_keys, ranked, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 
@@ -43,6 +43,7 @@ class TextClassification(Finetuning):
         "own.label": Option("label", "of own data, the column of the labels: words or numbers"),
     }
     best = ("accuracy", "max")
+    percent = dict.fromkeys(("accuracy", "accuracy_mm", "f1"), 100.0)
     heads = {LABELS_FILE: "head/"}
     added = ("segments/", "pooler/")
 
@@ -114,19 +115,28 @@ class TextClassification(Finetuning):
         mismatched = ["accuracy_mm"] if len(self.glue.submission) == 2 else []
         return "accuracy", "loss", *mismatched, *self.glue.scores
 
-    def summarize(self, sums: dict[str, tuple[float, float]], outputs: Outputs) -> dict[str, float]:
+    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         """Accuracy (of MNLI matched, and mismatched as `accuracy_mm`), loss, and what else GLUE reports of the task.
 
         Examples without a label are left out; `unlabelled` tells how many there are.
         """
         names = [name for name in ("accuracy", "accuracy_mm", "loss") if sums[name][1]]
-        metrics = {name: sums[name][0] / sums[name][1] for name in names}
+        metrics: dict[str, float] = {name: sums[name][0] / sums[name][1] for name in names}
         examples, labelled = int(sums["examples"][1]), int(sums["loss"][1])
         if labelled:
             counts = [int(sums[name][0]) for name in COUNTS if name in sums]
             metrics |= {name: SCORES[name](labelled, *counts) for name in self.glue.scores}
         unlabelled = {"unlabelled": examples - labelled} if examples > labelled else {}
         return metrics | {"examples": examples} | unlabelled
+
+    def baseline(self, sums: Totals) -> Baseline | None:
+        """One label for all examples: the most frequent one of the held-out data, in each part of it."""
+        heldout, metrics = self._sentences("heldout"), {}
+        for name, part in (("accuracy", 0), ("accuracy_mm", 1)):
+            labels = heldout.labels[(heldout.part == part) & (heldout.labels != sentences.UNLABELLED)]
+            if len(labels):
+                metrics[name] = float(np.bincount(labels).max()) / len(labels)
+        return Baseline("the most frequent label", metrics) if metrics else None
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """What GLUE's server takes: one file per part, one line per example with its id and the predicted label."""

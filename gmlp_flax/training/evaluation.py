@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gmlp_flax.tasks.base import Outputs, Task
+from gmlp_flax.tasks.base import Baseline, Outputs, Task, Totals
 from gmlp_flax.training.partition import Partition, gather
 from gmlp_flax.training.step import make_eval_step
 
@@ -20,6 +20,7 @@ class Evaluator:
     def __init__(self, task: Task, partition: Partition):
         self.task, self.partition = task, partition
         self._step = make_eval_step(task, partition)
+        self._totals: Totals = {}
 
     def __call__(
         self, params: Any, ema: Any = None, alive: Callable[[], None] = lambda: None
@@ -36,6 +37,10 @@ class Evaluator:
             metrics |= {f"ema_{name}": value for name, value in mean_metrics.items()}
         return metrics, outputs
 
+    def baseline(self) -> Baseline | None:
+        """What a trivial model scores on the data of the evaluation before."""
+        return self.task.baseline(self._totals)
+
     def _score(self, params: Any, alive: Callable[[], None]) -> tuple[dict[str, float], Outputs]:
         sums, batch_outputs = None, []
         with self.task.evaluation_batches(*self.partition.host_share()) as batches:
@@ -46,7 +51,10 @@ class Evaluator:
                     sums = self._zero_sums(params, batch)
                 sums, outputs = self._step(params, batch, sums)
                 batch_outputs.append(outputs)
-        totals = {name: (float(total), float(weight)) for name, (total, weight) in jax.device_get(sums).items()}
+        self._totals = totals = {
+            name: (total if np.ndim(total) else float(total), float(weight))
+            for name, (total, weight) in jax.device_get(sums).items()
+        }
         counted, expected = totals["examples"][1], self.task.evaluation_examples()
         if counted != expected:
             raise AssertionError(f"evaluation counted {counted:g} examples of {expected}")

@@ -17,7 +17,9 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.data.waiting import waiting
 from gmlp_flax.errors import RunError
+from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
 from gmlp_flax.training import optimizer, run_folder, step, trackers, warm_start
@@ -63,6 +65,7 @@ class Trainer:
         config, inherited = warm_start.inherit(config, workdir)
         run_folder.make(workdir)
         self.config, self.workdir = config, workdir
+        distributed.say(_about_run(config, workdir))
         self.task = tasks.create(config, workdir, inherited)
         run_folder.check_metric(config, self.task)
         shapes, facts = model_shapes(self.task), self.task.facts()
@@ -74,6 +77,7 @@ class Trainer:
         distributed.require_alike(
             {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | assets
         )
+        distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
         self.profile, self.stop = Profile(config, workdir), stopping.StopRequest()
         self.watchdog = Watchdog(config.log.hang_seconds)
         self.evaluator = Evaluator(self.task, self.partition)
@@ -119,7 +123,9 @@ class Trainer:
         with self.task.train_batches(done, *self.partition.host_share()) as batches:
             while not end:
                 batch = self._next_batch(batches, pending)
-                state, window = self.profile.step(done + 1, train_step, state, batch)
+                compiling = waiting("compiling the training step", self.progress.say)
+                with compiling if done + 1 == first else contextlib.nullcontext():
+                    state, window = self.profile.step(done + 1, train_step, state, batch)
                 done += 1
                 self._read(pending)
                 self.stop.after_step()
@@ -185,9 +191,13 @@ class Trainer:
 
     def _evaluate(self, state: TrainState, done: int) -> None:
         metrics, _ = self.evaluator(state.params, state.ema, self.watchdog.alive)
-        self.metrics.write({"step": done, "eval": metrics})
-        figures = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self.progress.say(f"step {done}  held out: {figures}")
+        last = done == self.config.steps and distributed.is_first()
+        baseline = self.evaluator.baseline() if last else None
+        beside = {"baseline": {"name": baseline.name, "eval": baseline.metrics}} if baseline else {}
+        self.metrics.write({"step": done, "eval": metrics} | beside)
+        self.progress.say(f"step {done}  held out: {self.task.shown(metrics)}")
+        if baseline:
+            self.progress.say(f"to compare: {baseline.name}: {self.task.shown(baseline.metrics)}")
         for tracker in self.trackers:
             tracker.log(done, {f"eval/{name}": value for name, value in metrics.items()})
 
@@ -217,7 +227,9 @@ class Trainer:
             again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
             distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {again}")
             return None
-        result = {"step": done, "eval": self.metrics.evaluations[done], "waiting": self.waiting}
+        result = {"step": done, "eval": self.metrics.evaluations[done]}
+        result |= {"baseline": self.metrics.baseline} if self.metrics.baseline else {}
+        result |= {"waiting": self.waiting}
         if distributed.is_first():
             run_folder.write_json(os.path.join(self.workdir, RESULT_FILE), result)
         return result
@@ -250,3 +262,21 @@ def model_shapes(task: tasks.Task) -> Any:
         return task.shapes()
     except ValueError as error:
         raise RunError(str(error)) from None
+
+
+def _about_run(config: ConfigDict, workdir: str) -> str:
+    """A line on what is known before any data is read."""
+    devices = jax.devices()
+    on = f"{len(devices)} {devices[0].device_kind} device{'s' if len(devices) > 1 else ''}"
+    steps = f"{config.steps:,} steps of {config.batch_size:,} examples"
+    return f"{config.model.block}, {config.task}: {steps} on {on}; writing to {workdir}"
+
+
+def _about_data(task: tasks.Task) -> str:
+    """The sizes of both sides."""
+    length, training = task.units_per_example, task.training_examples()
+    examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
+    heldout = f"{task.evaluation_examples():,}"
+    if training is None:
+        return f"{heldout} {examples} held out"
+    return f"{training:,} {examples} to train on, {heldout} held out"

@@ -14,7 +14,7 @@ METRICS_FILE, RESULT_FILE = "metrics.jsonl", "result.json"
 
 class MetricsFile:
     """metrics.jsonl: one JSON object per line. Training lines have `step` and `loss`, evaluation lines `step` and
-    `eval`.
+    `eval`, the last one also `baseline`: what a trivial model scores there.
 
     A run that resumes from a checkpoint drops the lines written after that checkpoint, and half a line that a kill
     left. So no step is lost or doubled.
@@ -33,6 +33,8 @@ class MetricsFile:
         self.path, self._file = path, None
         kept = [line for line in self.read(path) if line["step"] <= resume_step]
         self.evaluations: dict[int, dict[str, float]] = {line["step"]: line["eval"] for line in kept if "eval" in line}
+        baselines = [line["baseline"] for line in kept if "baseline" in line]
+        self.baseline: dict[str, Any] | None = baselines[-1] if baselines else None
         if read_only:
             return
 
@@ -62,6 +64,7 @@ class MetricsFile:
             self._file.flush()
         if "eval" in line:
             self.evaluations[line["step"]] = line["eval"]
+        self.baseline = line.get("baseline", self.baseline)
 
     def close(self) -> None:
         if self._file is not None:

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from gmlp_flax import tasks
 from gmlp_flax.data.storage.cache import write_atomically
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
-from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.base import Ranked, Task
 from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import Checkpoints
 from gmlp_flax.training.partition import Partition
@@ -52,6 +53,25 @@ class Trained(NamedTuple):
     def weights(self) -> Any:
         """The parameters to predict with: the running mean if there is one."""
         return self.params if self.ema is None else self.ema
+
+    def predict(self, inputs: Sequence[Any], top: int = 5) -> list[list[Ranked]]:
+        """What the model says of inputs: lines of text, or images as paths or uint8 [height, width, channels].
+
+        Args:
+            inputs: a masked language model takes text with one or more [MASK]; a classifier of text a sentence or, with
+                a tab between them, a pair; a model that answers questions a question, a tab and a passage.
+            top: how many candidates.
+
+        Returns:
+            For each input, one list of (name, probability) per prediction in it, the best first: text with two [MASK]
+            has two lists.
+
+        Raises:
+            RunError, DataError: an input cannot be read, or does not suit this model.
+        """
+        if isinstance(inputs, str):
+            raise RunError(f"predict takes a list of inputs: give [{inputs[:40]!r}]")
+        return self.task.predict(self.weights, inputs, top)
 
 
 def make(workdir: str) -> None:

@@ -8,7 +8,6 @@ import re
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.commands import quickstart
 from tests import preloaded
 
 
@@ -35,13 +34,3 @@ def test_configs_differ_in_the_freeze_alone():
     for kind in ("text", "image"):
         whole, frozen = (config.from_file(f"configs/quickstart_{kind}.py", arg) for arg in ("", "frozen"))
         assert set(config.differences(whole, frozen)) == {"optimizer.freeze"}
-
-
-def test_most_frequent_class():
-    class Task:
-        def evaluation_batches(self, *_):
-            import numpy as np
-
-            return [{"label": np.array([1, 1, 2, 2]), "weight": np.array([1.0, 1.0, 1.0, 0.0])}]
-
-    assert quickstart.most_frequent(Task()) == pytest.approx(2 / 3)

@@ -17,7 +17,15 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"resuming {run} at step 12" in done.stderr
     assert json.loads((run / "result.json").read_text())["step"] == 14
-    assert done.stdout.strip().endswith("figures/loss.png")
+    assert done.stderr.splitlines()[:2] == [
+        f"gmlp, masked_lm: 14 steps of 8 examples on 1 cpu device; writing to {run}",
+        "12,182 parameters; 5,849 sequences of 32 tokens to train on, 739 held out",
+    ]
+    figure, *advice = done.stdout.splitlines()
+    assert figure.endswith("figures/loss.png")
+    assert [line.split()[:3] for line in advice] == [
+        ["gmlp", name, f"--workdir={run}"] for name in ("predict", "filters", "evaluate")
+    ]
 
 
 def test_a_finished_run_is_not_trained_again(image_run, tmp_path):

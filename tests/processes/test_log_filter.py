@@ -15,11 +15,14 @@ def shown(monkeypatch):
     """The exceptions that the hook passes on."""
     found = []
     monkeypatch.setattr(sys, "unraisablehook", found.append)
-    handler = logging.get_absl_handler()
-    filters = list(handler.filters)
+    filtered = logging.get_absl_handler(), logging.get_absl_logger()
+    before = [list(each.filters) for each in filtered]
+    for each in filtered:
+        each.filters.clear()
     log_filter.install()
     yield found
-    handler.filters[:] = filters
+    for each, filters in zip(filtered, before, strict=True):
+        each.filters[:] = filters
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,7 @@ def shown(monkeypatch):
 def test_records(name, path, kept):
     record = std_logging.LogRecord(name, std_logging.ERROR, path, 1, "words", (), None)
     assert bool(logging.get_absl_handler().filter(record)) == kept
+    assert bool(logging.get_absl_logger().filter(record)) == kept  # where there is no handler, as in a notebook
 
 
 def unraisable(path: str, error: Exception) -> types.SimpleNamespace:

@@ -15,6 +15,9 @@ from tests.reports.test_runs import write_run
 SST2, MNLI, *_ = SCORE_COLUMNS
 
 
+TRIVIAL = {"name": "the most frequent label", "eval": {"accuracy": 0.509}}
+
+
 def runs(folder, values, task="sst2", metric="accuracy", finished=True, **changes):
     """Runs that end with these values, one a seed."""
     for seed, value in enumerate(values):
@@ -22,7 +25,7 @@ def runs(folder, values, task="sst2", metric="accuracy", finished=True, **change
         made.update_from_flattened_dict({"seed": seed, **changes})
         path = folder / f"{len(list(folder.iterdir())) if folder.exists() else 0}"
         write_run(path, made, finished=finished)
-        lines = [{"step": 1, "eval": {metric: 0.1}}, {"step": 2, "eval": {metric: value}}]
+        lines = [{"step": 1, "eval": {metric: 0.1}}, {"step": 2, "eval": {metric: value}, "baseline": TRIVIAL}]
         (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         yield Run("gmlp_36", str(path), made, lines)
 
@@ -46,7 +49,8 @@ def test_cells_and_notes(tmp_path):
     assert scores.titles == ["SST-2", "paper's SST-2"]
     assert scores.cells("gmlp_36") == [pytest.approx(70), 92.3] and scores.cells("gmlp_72") == [pytest.approx(50), 93.5]
     assert scores.cells("sgu") == [None, None] and scores.cells("absent") == [None, None]
-    spread, ranks = scores.notes()
+    spread, trivial, ranks = scores.notes()
+    assert trivial == "SST-2, to compare: the most frequent label: 50.9."
     assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.001, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
     assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import jax.numpy as jnp
 import numpy as np
@@ -67,7 +68,8 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
         with own.evaluation_batches(host, hosts) as batches:
             for batch in batches:
                 for name, pair in own.evaluate(None, batch)[0].items():
-                    sums[name] = np.add(sums.get(name, (0, 0)), np.array(pair, np.float64))
+                    total, weight = sums.get(name, (0, 0))
+                    sums[name] = total + np.asarray(pair[0], np.float64), weight + float(pair[1])
     metrics = own.summarize(sums, {})
 
     read = [i for i in range(26) if i not in (3, 5)]
@@ -79,7 +81,8 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     assert metrics["real"] == pytest.approx(np.mean([guesses[i] in real[i] for i in labelled]))
     assert (metrics["examples"], metrics["unread"], metrics["top5"]) == (26, 2, 1)
     assert {*own.evaluated, "examples", "unread"} == set(metrics)
-    assert sums["real"][1] == 21 and sums["top1"][1] == 24 and sums["examples"].tolist() == [24, 26]
+    assert sums["real"][1] == 21 and sums["top1"][1] == 24 and sums["examples"] == (24, 26)
+    assert own.baseline(sums).metrics == {"top1": pytest.approx(max(Counter(i % 3 for i in read).values()) / 24)}
     assert 0 < metrics["top1"] < 1 and 0 < metrics["real"] < 1
 
 
@@ -99,9 +102,10 @@ def test_bad_images_of_all_hosts_count(imagenet):
 def test_unread_images_weigh_nothing(image_task, monkeypatch):
     monkeypatch.setattr(image_task, "apply", lambda *_: jnp.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]]))
     batch = {"image": None, "label": jnp.array([0, UNREAD, 1]), "weight": jnp.array([1.0, 1.0, 0.0])}
-    sums = {name: (float(total), float(weight)) for name, (total, weight) in image_task.evaluate(None, batch)[0].items()}
+    sums = {name: (np.asarray(total), float(weight)) for name, (total, weight) in image_task.evaluate(None, batch)[0].items()}
     loss = float(np.log1p(np.exp(-1)))
     assert sums["examples"] == (1, 2) and sums["top1"] == (1, 1) and sums["loss"] == (pytest.approx(loss), 1)
+    assert sums["classes"][0].tolist() == [1, 0] and sums["classes"][1] == 1
 
 
 def test_classes_must_be_those_of_the_training_data_and_of_the_run(imagenet):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
+import math
 from pathlib import Path
 
 import jax
@@ -13,7 +15,7 @@ import pytest
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.embedded import embedded_text
-from gmlp_flax.data.text import corpora, prepare
+from gmlp_flax.data.text import corpora, prepare, prepared
 from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
@@ -255,17 +257,47 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
     spoiled.write_text("\n".join([*lines[:4], "[3]", *lines[4:]]))
     config.data.train = str(whole)
     expected = side(task(config), "train")
-    assert not capsys.readouterr().err
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["training", "tokenising"]
     config.data.update(train=str(spoiled), max_bad_records=1)
     for _ in range(2):
         assert side(task(config), "train") == expected
-        assert capsys.readouterr().err == (
+        assert capsys.readouterr().err.endswith(
             f"train text: 1 bad record(s) skipped, the first: {spoiled}, line 5: found list; expected an object with "
             "a string field 'text'\n"
         )
     config.data.max_bad_records = 0
     with pytest.raises(DataError, match=rf"^config.data.train: {spoiled}, line 5: found .* \(0 bad records skipped before"):
         task(config).windows("train")
+
+
+def test_the_baseline_equals_a_count_by_hand(text_run):
+    """Token frequencies of the training text, on the tokens that evaluation masks."""
+    own = run_folder.load(str(text_run)).task
+    special, vocabulary = set(own.tokenizer.special_ids), own.config.model.vocab_size
+    stream = own.windows("train").prepared
+    counts = collections.Counter(token for token in stream.read(0, stream.tokens).tolist() if token not in special)
+    total = sum(counts.values()) + vocabulary - len(special)
+    windows, nats, predictions = own.windows("heldout"), 0.0, 0
+    tokens = np.stack([windows[index]["tokens"] for index in range(len(windows))])
+    masked = own.fixed_mask({"tokens": tokens, "index": np.arange(len(windows), dtype=np.int32)}, own.config.eval.seed)
+    for target, weight in zip(np.ravel(masked.targets), np.ravel(masked.weights), strict=True):
+        if weight:
+            nats -= math.log((counts[int(target)] + 1) / total)
+            predictions += 1
+    result = json.loads((text_run / "result.json").read_text())
+    assert result["eval"]["predictions"] == predictions
+    assert result["baseline"]["name"] == "token frequencies alone"
+    assert result["baseline"]["eval"] == {"perplexity": pytest.approx(math.exp(nats / predictions), rel=1e-5)}
+    lines = [json.loads(line) for line in (text_run / "metrics.jsonl").read_text().splitlines()]
+    assert ["baseline" in line for line in lines if "eval" in line] == [False, True], "beside the last one alone"
+
+
+def test_frequencies_of_a_long_text_are_those_of_spread_blocks(text_run, monkeypatch):
+    stream = run_folder.load(str(text_run)).task.windows("train").prepared
+    monkeypatch.setattr(prepared, "BLOCK", stream.tokens // 7)
+    monkeypatch.setattr(stream, "read", lambda start, stop: np.arange(start, stop) // prepared.BLOCK)
+    assert np.flatnonzero(stream.counts(9, most=3 * prepared.BLOCK)).tolist() == [0, 3, 7]
+    assert stream.counts(9).sum() == stream.tokens
 
 
 MODELS = {

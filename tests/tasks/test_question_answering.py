@@ -157,9 +157,16 @@ def test_an_oracle(folder):
         "windows": 6,
     }
     assert set(task.evaluated) == {"exact", "f1", "loss", "accuracy"}
+    passages = {question.id: question.context for question in task.windows("heldout").questions}
+    f1 = squad_metrics.evaluate(task.windows("heldout").questions, passages)["f1"]
+    assert task.baseline(SUMS) == ("the whole passage as the answer", {"exact": 0, "f1": f1}) and 0 < f1 < 50
     task = make(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(task))
     assert len(task.evaluated) == 10 and set(task.evaluated) < set(metrics)
+    questions = task.windows("heldout").questions
+    share = 100 * sum(question.impossible for question in questions) / len(questions)
+    assert task.baseline(SUMS) == ("no answer to any question", {"exact": share, "f1": share}) and 0 < share < 100
+    assert task.shown({"exact": 50.0, "accuracy": 0.5, "loss": 0.5}) == "exact 50.0%  accuracy 50.0%  loss 0.5"
     assert metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
     doubtful = task.summarize(SUMS, oracle(task, 100))
     assert doubtful["NoAns_exact"] == 100 and doubtful["HasAns_exact"] == 0 and doubtful["best_exact"] == 100

@@ -194,6 +194,8 @@ def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
     assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
     assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
     assert {*task.evaluated, "examples"} == set(metrics)
+    assert task.baseline({}) == ("the most frequent label", {"accuracy": 4 / 10, "accuracy_mm": 3 / 7})
+    assert task.shown(metrics).startswith(f"accuracy {10 * hits[:10].sum()}.0%  accuracy_mm ")
     files = task.prediction_files(outputs)
     assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
     assert [content.count(b"\n") for content in files.values()] == [11, 8]

@@ -29,6 +29,7 @@ from gmlp_flax.data.text.prepare_progress import ProgressBar, SharedCounts
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.waiting import to_standard_error
 from gmlp_flax.errors import DataError
 
 # The least size of a shard's parts: less is not worth a worker, which takes seconds to start.
@@ -93,6 +94,7 @@ def prepare(
     with locked(folder):
         jobs, plan = _plan(corpus, tokenizer, Path(folder), selection, max_bad_records, shard_bytes)
         if not _is_done(Path(folder), plan):
+            to_standard_error(f"tokenising {corpus.name}{selection.share and f', {selection.side}' or ''}")
             _begin(Path(folder), plan, tokenizer)
             _run(jobs, workers or os.cpu_count() or 1, corpus.name)
             _finish(Path(folder), plan, [json.loads(job.record.read_bytes()) for job in jobs], corpus.name)

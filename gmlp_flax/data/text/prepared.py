@@ -168,6 +168,15 @@ class Prepared:
             start = end
         return np.concatenate(parts)
 
+    def counts(self, vocab_size: int, most: int = 1 << 24) -> np.ndarray:
+        """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`, in spread blocks."""
+        blocks = -(-self.tokens // BLOCK)
+        chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, max(1, most // BLOCK))).astype(int)).tolist()
+        found = np.zeros(vocab_size, np.int64)
+        for block in chosen:
+            found += np.bincount(self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens)), minlength=vocab_size)
+        return found
+
     def lengths(self, shard: int) -> np.ndarray:
         """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
         path = self._files(shard)[1]

@@ -13,6 +13,7 @@ from gmlp_flax.data.text.corpora import Corpus
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
 from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.waiting import waiting
 
 # Characters to train on, at most.
 SAMPLE = 64_000_000
@@ -41,9 +42,10 @@ def cached_tokenizer(
     """`train_tokenizer`, whose result is kept in `cache_folder` as `tokenizer-<key>.model`."""
 
     def write(file: BinaryIO) -> None:
-        trained = train_tokenizer(
-            corpus, vocab_size, selection=selection, sample=sample, max_bad_records=max_bad_records
-        )
+        with waiting(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
+            trained = train_tokenizer(
+                corpus, vocab_size, selection=selection, sample=sample, max_bad_records=max_bad_records
+            )
         file.write(trained.model)
 
     name = cache_key(corpus.digest, vocab_size, selection, sample, TRAINING_THREADS, TRAINING)

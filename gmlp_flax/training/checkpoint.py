@@ -30,6 +30,7 @@ from gmlp_flax.processes import distributed
 from gmlp_flax.training import assets
 from gmlp_flax.training.state import from_dict, path_name, to_dict
 
+SHOWN = 3  # leaves that a message names
 DAMAGED = "damaged"  # the folder for checkpoints that cannot be verified, beside the folder of the good ones
 
 
@@ -210,7 +211,8 @@ class Checkpoints:
             Its step and state, or None if there are no checkpoints.
 
         Raises:
-            RunError: no checkpoint is good, or their shapes differ from the template's.
+            Unfit: their shapes differ from the template's.
+            RunError: no checkpoint is good.
         """
         steps = self.steps()
         for step in reversed(steps):
@@ -270,7 +272,7 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
     """Compares flat dicts of arrays or shapes.
 
     Raises:
-        RunError: lists every wanted path that is missing or has another shape or type.
+        Unfit: a wanted path is missing or has another shape or type; it names the first three.
     """
     problems = []
     for name, leaf in wanted.items():
@@ -280,7 +282,12 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
             old = saved[name]
             problems.append(f"{name} is {old.dtype}{list(old.shape)}, not {leaf.dtype}{list(leaf.shape)}")
     if problems:
-        raise RunError(f"the checkpoint {where} does not fit this config: {'; '.join(problems)}")
+        more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+        raise Unfit(f"the checkpoint {where} does not fit this config: {'; '.join(problems[:SHOWN])}{more}")
+
+
+class Unfit(RunError):
+    """A checkpoint of another model or optimizer."""
 
 
 class Damaged(RunError):

@@ -23,6 +23,7 @@ from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
 from gmlp_flax.training import optimizer, run_folder, step, trackers, warm_start
+from gmlp_flax.training.checkpoint import Unfit
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
 from gmlp_flax.training.partition import Partition
@@ -208,7 +209,7 @@ class Trainer:
         """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
         initial = functools.partial(step.init_state, self.task, self.optimizer, self.config)
         template = step.describe_state(self.task, self.optimizer, self.config, self.partition)
-        if (found := self.checkpoints.restore_newest(template)) is not None:
+        if (found := self._restored(template)) is not None:
             done, state = found
             if done > self.config.steps:
                 beyond = f"beyond config.steps={self.config.steps}: raise config.steps, or give another --workdir"
@@ -220,6 +221,15 @@ class Trainer:
             return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.partition)), 0
         fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
         return fresh(jax.random.key(self.config.seed)), 0
+
+    def _restored(self, template: TrainState) -> tuple[int, TrainState] | None:
+        try:
+            return self.checkpoints.restore_newest(template)
+        except Unfit as error:
+            if changed := run_folder.changes(self.workdir, self.config):
+                advice = "set it back, or give another --workdir"
+                raise RunError(f"{self.workdir} holds another run: {'; '.join(changed)}: {advice}") from error
+            raise
 
     def _finish(self, done: int) -> dict[str, Any] | None:
         if done < self.config.steps:

@@ -123,14 +123,22 @@ def describe(workdir: str, config: ConfigDict, files: Files) -> None:
         ConfigError: the folder's config.json is damaged.
         DataError: the folder cannot be written to.
     """
-    path = os.path.join(workdir, CONFIG_FILE)
-    if os.path.exists(path):
-        before = config_lib.load(path)
-        for name, (old, new) in config_lib.differences(before, config).items():
-            print(f"note: config.{name} was {old!r} and is now {new!r}", file=sys.stderr)
-    _write_text(path, config_lib.to_json(config))
+    for change in changes(workdir, config):
+        print(f"note: {change}", file=sys.stderr)
+    _write_text(os.path.join(workdir, CONFIG_FILE), config_lib.to_json(config))
     write_json(os.path.join(workdir, ENVIRONMENT_FILE), environment())
     write_files(workdir, files, replace=True)
+
+
+def changes(workdir: str, config: ConfigDict) -> list[str]:
+    """The keys in which a config differs from that of the run in a folder, each with both values.
+
+    Raises:
+        ConfigError: the folder's config.json is damaged.
+    """
+    path = os.path.join(workdir, CONFIG_FILE)
+    found = config_lib.differences(config_lib.load(path), config) if os.path.exists(path) else {}
+    return [f"config.{name} was {old!r} and is now {new!r}" for name, (old, new) in found.items()]
 
 
 def environment() -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
 def test_another_width_is_told_though_patches_differ_too(tmp_path):
     old, new = images(tmp_path, 4, block="mixer"), images(tmp_path, 2, block="mixer")
     new.config.model.d_model = 12
-    with pytest.raises(RunError, match=r"token_norm/bias is float32\[2, 8\], not float32\[2, 12\]"):
+    with pytest.raises(RunError, match=r"proj_out/bias is float32\[2, 8\], not float32\[2, 12\].*; and 9 more$"):
         adapt(old, new, random(old.shapes()))
 
 
@@ -258,7 +258,7 @@ def test_fresh_parameters_replace_the_saved_ones(tmp_path):
     np.testing.assert_array_equal(found["head"]["bias"], saved["head"]["bias"])
 
 
-def test_all_mismatches_are_listed(tmp_path):
+def test_the_first_mismatches_are_listed(tmp_path):
     """A stem for other patches never fits. A dense projection has no grid if only one side has a cls token."""
     old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2)
     saved = random(old.shapes())
@@ -267,7 +267,7 @@ def test_all_mismatches_are_listed(tmp_path):
         adapt(old, new, saved)
     message = str(caught.value)
     assert message.startswith("the checkpoint there/3 does not fit this config: ")
-    assert "encoder/norm/scale is missing" in message and "stem/kernel is float32[16, 8], not float32[4, 8]" in message
+    assert message.endswith("; encoder/norm/scale is missing; and 1 more")
     assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in message
 
 

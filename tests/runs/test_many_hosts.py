@@ -34,13 +34,22 @@ def by_one(commands, text, tmp_path_factory):
     return workdir
 
 
+def numbers(line, prefix=""):
+    """The values of a metrics line, those of nested ones by their path."""
+    for name, value in line.items():
+        if isinstance(value, dict):
+            yield from numbers(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def assert_close(found, expected):
     """The same numbers, but for the order in which they were added."""
-    assert [line.keys() for line in found] == [line.keys() for line in expected]
     for one, other in zip(found, expected, strict=True):
-        for name, value in (one | one.get("eval", {})).items():
-            if name != "eval":
-                assert value == pytest.approx((other | other.get("eval", {}))[name], rel=2e-4), (one, other)
+        one, other = dict(numbers(one)), dict(numbers(other))
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert value == pytest.approx(other[name], rel=2e-4), (name, one, other)
 
 
 def assert_same(workdir, expected):

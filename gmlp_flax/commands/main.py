@@ -7,6 +7,8 @@ import importlib
 import os
 import sys
 
+import gmlp_flax
+
 # Subcommand -> its module here, and what it does.
 COMMANDS = {
     "train": ("train", "train a model, or go on with a run that was stopped"),
@@ -35,6 +37,9 @@ def main() -> None:
     if name in ("-h", "--help", "help"):
         print(help_text())
         return
+    if name == "--version":
+        print(f"gmlp_flax {gmlp_flax.__version__}")
+        return
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         advice = f"did you mean {close[0]!r}?" if close else "gmlp --help lists the subcommands"
@@ -54,7 +59,8 @@ def help_text() -> str:
     """The subcommands, one per line."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(["usage: gmlp SUBCOMMAND [--help] ...", "", *lines])
+    more = "gmlp SUBCOMMAND --help shows examples and flags; gmlp train --help_config lists every config key."
+    return "\n".join(["usage: gmlp SUBCOMMAND [--help] ...", "       gmlp --version", "", *lines, "", more])
 
 
 if __name__ == "__main__":

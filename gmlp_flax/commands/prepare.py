@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 
 from gmlp_flax.commands import cli
@@ -58,7 +57,6 @@ def find_tokenizer(options: argparse.Namespace, corpus: Corpus, chosen: selectio
     """The tokenizer of --tokenizer, or one trained on the training side of the documents, now or before."""
     if options.tokenizer:
         return Tokenizer.load(options.tokenizer)
-    print(f"training a tokenizer of {options.vocab_size} pieces, or taking the one in {options.cache}", file=sys.stderr)
     return tokenizer_training.cached_tokenizer(
         corpus, options.vocab_size, options.cache, selection=chosen._replace(side="train"),
         sample=options.tokenizer_sample, max_bad_records=options.max_bad_records,

@@ -104,7 +104,7 @@ class MaskedLM(TextModel):
         """Logits at some positions of each sequence.
 
         Args:
-            tokens, key, seen: as in `hidden`.
+            tokens: as in `hidden`; so are `key` and `seen`.
             positions: int [batch, predictions], where to predict.
 
         Returns:

@@ -138,12 +138,15 @@ class Task(abc.ABC):
         return None
 
     def shown(self, metrics: Mapping[str, float]) -> str:
-        """Metrics in a line, for people: shares in percent."""
+        """Metrics in a line, for people: shares in percent, large counts with all their digits."""
         factors = self.percent | {f"ema_{name}": factor for name, factor in self.percent.items()}
-        return "  ".join(
-            f"{name} {value * factors[name]:.1f}%" if name in factors else f"{name} {value:.4g}"
-            for name, value in metrics.items()
-        )
+
+        def one(name: str, value: float) -> str:
+            if name in factors:
+                return f"{name} {value * factors[name]:.1f}%"
+            return f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}"
+
+        return "  ".join(one(*entry) for entry in metrics.items())
 
     @property
     @abc.abstractmethod

@@ -12,6 +12,7 @@ import sys
 import pytest
 from absl import flags
 
+import gmlp_flax
 from gmlp_flax.commands import cli
 from gmlp_flax.commands import main as main_lib
 from tests import preloaded
@@ -67,7 +68,9 @@ def test_help_lists_the_commands(gmlp):
     for words in ((), ("--help",), ("-h",), ("help",)):
         code, out, _ = gmlp(*words)
         assert code == 0 and out.startswith("usage: gmlp SUBCOMMAND")
-        assert {line.split()[0] for line in out.splitlines()[2:]} == main_lib.COMMANDS.keys()
+        assert set(re.findall(r"^  (\S+)  ", out, re.M)) == main_lib.COMMANDS.keys()
+        assert len(out.splitlines()) <= 24  # one screen
+    assert gmlp("--version") == (0, f"gmlp_flax {gmlp_flax.__version__}\n", "")
 
 
 @pytest.mark.parametrize(("name", "advice"), [

@@ -19,3 +19,9 @@ def test_path_that_does_not_exist_names_its_key(tmp_path):
 def test_spec_takes_all_fields_from_the_config(text_task):
     spec = text_task.spec()
     assert (spec.length, spec.layers, spec.d_model, spec.spatial_init_std) == (16, 2, 8, 0.02)
+
+
+def test_metrics_are_shown_in_percent_and_counts_in_full(text_task):
+    metrics = {"perplexity": 61.68, "accuracy": 0.2683, "ema_accuracy": 0.3, "predictions": 130_945.0, "loss": 1e12}
+    expected = "perplexity 61.68  accuracy 26.8%  ema_accuracy 30.0%  predictions 130,945  loss 1e+12"
+    assert text_task.shown(metrics) == expected

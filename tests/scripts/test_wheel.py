@@ -1,0 +1,118 @@
+"""The wheel in a fresh environment and an empty folder, used as somebody does who has never seen the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / f"constraints-3.{11 if sys.version_info[1] == 11 else 13}.txt"
+SHORT = ("--config.steps=4", "--config.eval.every=4", "--config.log.every=2")
+# What only a checkout has: its scripts, its config files by their path, extras of a folder.
+CHECKOUT = re.compile(r"scripts/|(?<!gmlp_flax/)configs/\w+\.py|\.\[|requirements\.txt|" + re.escape(str(ROOT)))
+pytestmark = pytest.mark.slow
+
+
+class Fresh:
+    """An environment that holds the wheel and what it requires, and an empty folder to work in."""
+
+    def __init__(self, environment: Path, folder: Path):
+        self.bin, self.folder = environment / "bin", folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "XLA_", "JAX_"))}
+        self.variables = kept | {"JAX_PLATFORMS": "cpu", "HOME": str(folder.parent), "VIRTUAL_ENV": str(environment)}
+
+    def run(self, program: str, *words: str, input: str = "") -> subprocess.CompletedProcess:  # noqa: A002
+        """Runs a program of the environment; no message may name what only a checkout has."""
+        done = subprocess.run(
+            [self.bin / program, *words], cwd=self.folder, env=self.variables, input=input, capture_output=True, text=True,
+            timeout=300,
+        )
+        assert not CHECKOUT.search(done.stdout + done.stderr), done.stdout + done.stderr
+        return done
+
+    def gmlp(self, *words: str, **options: str) -> str:
+        """What a command prints that succeeds."""
+        done = self.run("gmlp", *words, **options)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        return done.stdout
+
+    def refused(self, *words: str) -> str:
+        """The one line of a command that is refused."""
+        done = self.run("gmlp", *words)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        return done.stderr.splitlines()[-1]
+
+
+def pip(python: str | Path, *words: object) -> None:
+    """Runs pip; without a package index the tests are skipped."""
+    command = [python, "-m", "pip", *map(str, words), "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "No matching distribution" in done.stderr:
+        pytest.skip("pip finds no package index")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    root = tmp_path_factory.mktemp("fresh")
+    subprocess.run([sys.executable, "-m", "venv", root / "environment"], check=True)
+    python = root / "environment" / "bin" / "python"
+    pip(python, "wheel", "--no-deps", f"--wheel-dir={root}", ROOT)
+    (wheel,) = root.glob("*.whl")
+    pip(python, "install", "--constraint", CONSTRAINTS, wheel)
+    (root / "empty").mkdir()
+    return Fresh(root / "environment", root / "empty")
+
+
+@pytest.fixture(scope="module")
+def text(fresh):
+    """What training prints; the run is in the folder `w`."""
+    done = fresh.run("gmlp", "train", "--config=quickstart_text", "--workdir=w", *SHORT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_training_says_what_it_is_and_where_to_look_next(text):
+    beginning, rest = text.split("compiling the training step")
+    assert "gmlp, masked_lm: 4 steps of 32 examples on 1 cpu device; writing to" in text
+    assert re.search(r"training a tokenizer of 2,000 pieces on embedded.*\n(.*\n)*tokenising embedded", beginning + rest)
+    assert re.search(r"657,868 parameters; 1,\d+ sequences of 64 tokens to train on, \d+ held out", text)
+    assert "to compare: token frequencies alone: perplexity" in text
+    for command in ("gmlp predict --workdir=w < TEXT", "gmlp filters --workdir=w", "gmlp evaluate --workdir=w"):
+        assert command in text
+
+
+def test_the_run_predicts(fresh, text):
+    assert "[MASK] 1: " in fresh.gmlp("predict", "--workdir=w", input="The [MASK] is a function.\n")
+    program = "import gmlp_flax; print(gmlp_flax.load('w').predict(['The [MASK] is a function.'], top=3))"
+    done = fresh.run("python", "-c", program)
+    assert done.returncode == 0 and len(eval(done.stdout)[0][0]) == 3, done.stderr  # noqa: S307 - our own output
+
+
+def test_a_sweep_with_flags(fresh):
+    flags = ("--config=quickstart_image", "--out=s", "--sweep.lr=1e-3,5e-3", "--sweep.seed=0")
+    assert len(re.findall(r"optimizer.learning_rate=.e-3 +1 ", fresh.gmlp("sweep", *flags, *SHORT))) == 2
+    assert "c4_ablation:sgu" in fresh.gmlp("sweep", "--sweep=paper:table3", "--out=t", "--print", "--config.data.train=x")
+
+
+def test_tables_plans_and_sizes(fresh):
+    assert "the report: reports/table5/index.html" in fresh.gmlp("reproduce", "table5")
+    assert (fresh.folder / "reports" / "table5" / "index.html").is_file()
+    assert "gpu:h100x8: 8 chips, estimated" in fresh.gmlp("plan", "--config=imagenet:gmlp_s", "--topology=gpu:h100x8")
+    assert "gmlp_s            19,422,656" in fresh.gmlp("sizes")
+    assert "config.model.toeplitz" in fresh.gmlp("train", "--config=c4_ablation:sgu", "--help_config")
+
+
+def test_mistakes_are_told_in_a_wheels_words(fresh):
+    assert "did you mean 'train'?" in fresh.refused("trian")
+    assert "pip install 'gmlp_flax[plan]'" in fresh.refused("plan", "--config=imagenet:gmlp_s", "--topology=v5e:2x2")
+    assert "did you mean 'quickstart_text'?" in fresh.refused("train", "--config=quickstart_txt", "--workdir=x")
+    (fresh.folder / "own_text.py").write_text("def get_config(arg=''): return None\n")
+    line = fresh.refused("train", "--config=own_text", "--workdir=x")
+    assert line.startswith("error: two places hold a config own_text, own_text.py and ")
+    assert line.endswith("give --config=own_text.py, or --config=gmlp_flax.configs.own_text for the one that comes with gmlp_flax")

@@ -2,33 +2,88 @@
 
 from __future__ import annotations
 
+import configparser
+import functools
 import glob
+import json
 import os
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gmlp_flax import config
 from gmlp_flax.commands.main import COMMANDS
+from tests import preloaded
 
-FILES = ("README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/**/*.md", recursive=True)))
-PAGES = {path: Path(path).read_text().replace("\\\n", " ") for path in FILES}
-# `gmlp NAME ...`, up to the end of the line or of the quotation.
+
+def read(path: str) -> str:
+    """The text of a page: of a notebook, what its cells hold, not what they print."""
+    text = Path(path).read_text()
+    if path.endswith(".ipynb"):
+        text = "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    return text.replace("\\\n", " ")
+
+
+DOCS = sorted(path for kind in ("md", "ipynb") for path in glob.glob(f"docs/**/*.{kind}", recursive=True))
+FILES = ("README.md", "CONTRIBUTING.md", *DOCS)
+PAGES = {path: read(path) for path in FILES}
+SETUP = configparser.ConfigParser()
+SETUP.read("setup.cfg")
+EXTRAS = set(SETUP["options.extras_require"])
+# `gmlp NAME ...` and `scripts/NAME.sh ...`, up to the end of the line or of the quotation.
 CALLS = re.compile(r"(?<![\w./-])gmlp ([a-z][a-z-]*)((?: [^`\n|]*)?)")
+SCRIPT_CALLS = re.compile(r"scripts/(\w+)\.sh((?: [^`\n|#]*)?)")
+INSTALLED = re.compile(r"pip install[^`\n]*?(?:gmlp_flax|\.whl|'\.)\[([\w,]+)\]")
 EVERYWHERE = pytest.mark.parametrize("page", FILES)
 
 
-@pytest.mark.smoke
+@functools.cache
+def flags_of(command: str) -> set[str]:
+    """The flags that `gmlp COMMAND --help` lists, which are those that the command has defined."""
+    done = preloaded.gmlp(command, "--help")
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"^ +(?:-\w, )?--(\w+)", done.stdout, re.M))
+
+
+@functools.cache
+def help_of(script: str) -> str:
+    """The comment at the head of a script, which its --help prints."""
+    return re.match(r"#!.*\n((?:#.*\n)+)", Path(f"scripts/{script}.sh").read_text())[1]
+
+
+def check_flags(page: str, command: str, given: str) -> None:
+    """Fails if a command has not the flags that it is given; a key of the config or of a sweep is no flag of its own."""
+    for flag in re.findall(r"(?<!\S)--(\w+)(?![\w.-])", given):
+        known = flags_of(command)
+        assert {flag, flag.removeprefix("no")} & known, f"{page}: {command} --{flag}; it has {sorted(known)}"
+
+
 @EVERYWHERE
 def test_commands_have_the_flags_that_they_are_given(page):
-    """Looks for each flag in its command's file and in cli.py, which defines shared flags."""
-    common = Path("gmlp_flax/commands/cli.py").read_text()
-    for name, flags in CALLS.findall(PAGES[page]):
+    for name, given in CALLS.findall(PAGES[page]):
         assert name in COMMANDS, f"{page}: gmlp {name}"
-        program = Path(f"gmlp_flax/commands/{COMMANDS[name][0]}.py").read_text() + common
-        for flag in re.findall(r" --(?:no)?(\w+)(?![\w.])", flags.partition(" -- ")[0]):
-            assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|"--{flag}(?:=[A-Z]+)?"', program), f"{page}: {name} --{flag}"
+        check_flags(page, name, given.partition(" -- ")[0].partition(" #")[0])
+
+
+@EVERYWHERE
+def test_scripts_take_what_they_are_given(page):
+    """Words in capitals stand for something else; what follows -- is for training."""
+    for script, given in SCRIPT_CALLS.findall(PAGES[page]):
+        own, _, training = given.partition(" -- ")
+        check_flags(page, "train", training)
+        flags = [word.partition("=")[0] for word in own.split() if word.startswith("--")]
+        assert {flag for flag in flags if flag not in help_of(script)} == set(), f"{page}: {script}{own}"
+        words = {word for word in own.split() if re.fullmatch(r"[a-z]+", word)}
+        assert script != "setup" or words <= EXTRAS, f"{page}: {script}{own}"
+        assert script not in ("launch_tpu", "docs") or all(word in help_of(script) for word in words), f"{page}:{own}"
+
+
+@EVERYWHERE
+def test_extras_exist(page):
+    for extras in INSTALLED.findall(PAGES[page]):
+        assert extras == "EXTRA" or set(extras.split(",")) <= EXTRAS, f"{page}: {extras}"
 
 
 def test_the_readme_names_the_commands_that_users_begin_with():
@@ -58,19 +113,35 @@ def test_links_and_scripts_exist(page):
 
 
 def test_every_page_is_listed():
-    listed = {f"docs/{target}" for target in re.findall(r"\]\(([\w/-]+\.md)\)", PAGES["docs/README.md"])}
-    assert listed | {"docs/README.md", "README.md", "CONTRIBUTING.md"} == set(FILES)
+    listed = {f"docs/{target}" for target in re.findall(r"\]\(([\w/-]+\.(?:md|ipynb))\)", PAGES["docs/README.md"])}
+    assert listed | {"docs/README.md"} == set(DOCS)
 
 
-def test_sizes_are_what_the_command_prints(printed_sizes):
-    for line in printed_sizes.splitlines():
-        assert line[:55].rstrip() in PAGES["docs/sizes.md"]
+def test_every_page_is_in_the_navigation_of_the_site():
+    def pages(entry):
+        for part in entry if isinstance(entry, list) else entry.values():
+            yield from [part] if isinstance(part, str) else pages(part)
+
+    found = list(pages(yaml.safe_load(Path("mkdocs.yml").read_text())["nav"]))
+    assert sorted(f"docs/{path}" for path in found) == sorted(DOCS)
 
 
-def test_the_modules_example_runs():
+def examples(page: str) -> list[str]:
+    """The Python of a page, with a run and a size that tests have."""
+    return [text.replace("layers=12", "layers=1") for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.S)]
+
+
+def test_the_examples_of_the_readme_run(text_run):
     import jax.numpy as jnp
 
-    example = re.search(r"```python\n(.*?)```", PAGES["README.md"], re.S)[1].replace("layers=12", "layers=1")
+    loading, modules = examples("README.md")
     names = {"x": jnp.ones((2, 100, 512))}
-    exec(example, names)  # noqa: S102 - our own README
-    assert names["y"].shape == (2, 100, 512)
+    exec(re.sub(r'"runs/[\w-]+"', repr(str(text_run)), loading) + modules, names)  # noqa: S102 - our own README
+    assert names["model"].config.task == "masked_lm" and names["y"].shape == (2, 100, 512)
+
+
+@pytest.mark.parametrize("example", examples("docs/api.md"))
+def test_the_examples_of_the_api_run(example):
+    names = {}
+    exec(example, names)  # noqa: S102 - our own page
+    assert "y" not in names or names["y"].shape == (2, 50, 128)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Builds the documentation site, or serves it on this machine, in the environment that scripts/setup.sh makes.
+#
+# Usage: scripts/docs.sh build [MKDOCS ARGUMENT ...]     makes site/; any warning is an error
+#        scripts/docs.sh serve [MKDOCS ARGUMENT ...]     at http://127.0.0.1:8000, built anew whenever a page changes
+# Both write docs/keys.md and docs/sizes.md from the code first. PYTHON and VENV are explained in setup.sh.
+set -euo pipefail
+unset CDPATH
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+
+case ${1:-} in
+  -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  build) arguments=(build --strict "${@:2}") ;;
+  serve) arguments=(serve --dev-addr=127.0.0.1:8000 "${@:2}") ;;
+  *) printf "docs: the command is '%s'; expected build or serve\n" "${1:-}" >&2; exit 2 ;;
+esac
+
+"$root/scripts/setup.sh" docs
+
+cd -- "$root"
+python=${VENV:-.venv}/bin/python
+JAX_PLATFORMS=cpu "$python" docs/generate.py
+# The theme warns of MkDocs 2, which its requirements exclude.
+NO_MKDOCS_2_WARNING=1 exec "$python" -m mkdocs "${arguments[@]}"

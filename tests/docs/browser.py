@@ -1,0 +1,101 @@
+"""Chromium without a window, driven by chromedriver's HTTP interface (W3C WebDriver): no Python package, no network."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the standard's key for the id of an element
+
+
+def _call(method: str, url: str, body: dict | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+    except urllib.error.HTTPError as error:
+        with error:
+            raise RuntimeError(json.load(error)["value"]["message"].partition("\n")[0]) from None
+
+
+def wait_for(condition, seconds: float = 30.0) -> Any:
+    """The first true value of a function that is called again and again."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "the page did not get so far"
+        time.sleep(0.1)
+    return value
+
+
+class Browser:
+    """A session at a driver's address."""
+
+    def __init__(self, driver: str, profile: str):
+        options = {"binary": BROWSER, "args": [*FLAGS, f"--user-data-dir={profile}"]}
+        asked = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        session = _call("POST", f"{driver}/session", {"capabilities": {"alwaysMatch": asked}})
+        self.address = f"{driver}/session/{session['sessionId']}"
+
+    def open(self, url: str) -> None:
+        """Goes to a page, and waits until it is loaded."""
+        _call("POST", f"{self.address}/url", {"url": url})
+
+    def run(self, script: str) -> Any:
+        """What the body of a JavaScript function returns."""
+        return _call("POST", f"{self.address}/execute/sync", {"script": script, "args": []})
+
+    def type(self, css: str, text: str) -> None:
+        """Types into the element that a selector finds."""
+        element = _call("POST", f"{self.address}/element", {"using": "css selector", "value": css})
+        _call("POST", f"{self.address}/element/{element[ELEMENT]}/value", {"text": text})
+
+    def console(self) -> list[str]:
+        """Errors and warnings since the last call."""
+        lines = _call("POST", f"{self.address}/se/log", {"type": "browser"})
+        return [line["message"] for line in lines if line["level"] in ("SEVERE", "WARNING")]
+
+    def devtools(self, command: str, **parameters: Any) -> Any:
+        """Calls Chrome's own protocol."""
+        return _call("POST", f"{self.address}/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Gives pages this size, also below the smallest that a window has."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.devtools("Emulation.setDeviceMetricsOverride", **size)
+
+    def close(self) -> None:
+        """Ends the browser."""
+        _call("DELETE", self.address)
+
+
+@contextlib.contextmanager
+def browser(profile: str) -> Iterator[Browser]:
+    """A browser with an empty profile in a new folder."""
+    assert DRIVER
+    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert driver.stdout
+    try:
+        line = next(line for line in driver.stdout if "started successfully on port" in line)
+        opened = Browser(f"http://127.0.0.1:{line.rstrip().rstrip('.').rpartition(' ')[2]}", profile)
+        try:
+            yield opened
+        finally:
+            opened.close()
+    finally:
+        driver.terminate()
+        driver.wait(30)
+        driver.stdout.close()

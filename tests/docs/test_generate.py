@@ -1,0 +1,32 @@
+"""Pages that are made from the code are what docs/generate.py makes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from docs import generate
+from gmlp_flax import schema, tasks
+from gmlp_flax.models import blocks
+
+ADVICE = "run: python docs/generate.py"
+
+
+def test_keys():
+    assert Path("docs/keys.md").read_text() == generate.keys_page(), ADVICE
+
+
+def test_sizes(printed_sizes):
+    assert Path("docs/sizes.md").read_text() == generate.sizes_page(printed_sizes), ADVICE
+
+
+def test_every_key_has_a_row():
+    listed = set(re.findall(r"^\| `([\w.]+)` \|", generate.keys_page(), re.M))
+    for task in tasks.TASKS:
+        for block in blocks.BLOCKS:
+            assert listed >= set(schema.keys(task, block))
+
+
+def test_a_bar_does_not_end_a_cell():
+    row = generate.table({"a.b": generate.Option("x|y", "one | two", ("x|y", "z"))}).splitlines()[-1]
+    assert row == r"| `a.b` | `'x\|y'` | `x\|y`, `z` | one \| two |"

@@ -1,0 +1,106 @@
+"""The documentation site: built strictly, and looked at in a browser that has no network."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.docs.browser import BROWSER, DRIVER, browser, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed (extra: docs)"),
+]
+SEEN = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH")
+MAIN = ("", "first-run/", "first-run-notebook/", "keys/", "api/", "sizes/", "results/", "results/table3/")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={folder}"],
+        capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder, and says nothing."""
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Where the site is served."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A browser."""
+    with browser(str(tmp_path_factory.mktemp("profile"))) as opened:
+        yield opened
+
+
+def pages(site) -> list[str]:
+    """The addresses of all pages."""
+    return sorted(str(path.parent.relative_to(site)) + "/" for path in site.rglob("index.html"))
+
+
+def test_pages_and_notebooks_are_all_there(site):
+    built = pages(site)
+    assert {f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "api", "results")} <= set(built)
+    assert len(built) == sum(path.endswith((".md", ".ipynb")) for _, _, files in os.walk("docs") for path in files)
+
+
+@SEEN
+def test_search_finds_the_page(page, address):
+    page.resize(1400)
+    page.open(address)
+    page.run("document.querySelector('.md-search__input').focus()")
+    page.type(".md-search__input", "Toeplitz")
+    found = wait_for(lambda: page.run("return [...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"))
+    assert any(link.startswith(f"{address}toeplitz/") for link in found), found
+    page.run("[...document.querySelectorAll('.md-search-result__link')].find(a => a.href.includes('/toeplitz/')).click()")
+    wait_for(lambda: page.run("return document.title").startswith("Which Toeplitz algorithm"))
+
+
+@SEEN
+@pytest.mark.parametrize("name", MAIN)
+def test_no_errors_and_no_other_host(page, address, name):
+    page.console()
+    page.open(address + name)
+    used = page.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert [url for url in used if not url.startswith((address, "data:", "blob:"))] == []
+    assert page.console() == []
+
+
+@SEEN
+@pytest.mark.parametrize("width", [400, 1400])
+def test_no_page_is_wider_than_the_window(page, site, address, width):
+    page.resize(width)
+    wide = []
+    for name in pages(site):
+        page.open(address + name)
+        needed, given = page.run("const root = document.documentElement; return [root.scrollWidth, root.clientWidth]")
+        if needed > given:
+            wide.append((name, needed))
+    assert wide == []

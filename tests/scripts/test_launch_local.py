@@ -14,7 +14,8 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/launch_local.sh"
 
-# Does what stands in does.json for its process: "waits" until SIGTERM, "ignores" SIGTERM, or an exit code.
+# Does what stands in does.json for its process: "waits" until SIGTERM, "ignores" SIGTERM, or an exit code. It fails only
+# once process 0 is there, which would otherwise be ended before it has started.
 STANDIN = """#!{python}
 import json, os, signal, sys, time
 process = sys.argv[-1].partition("=")[2]
@@ -34,6 +35,8 @@ print("a line", process, flush=True)
 print("an error", file=sys.stderr, flush=True)
 if isinstance(does, str):
     time.sleep(60)
+while does and not os.path.exists("{folder}/call-0"):
+    time.sleep(0.01)
 sys.exit(does)
 """
 

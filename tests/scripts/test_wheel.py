@@ -64,7 +64,7 @@ def fresh(tmp_path_factory):
     python = root / "environment" / "bin" / "python"
     pip(python, "wheel", "--no-deps", f"--wheel-dir={root}", ROOT)
     (wheel,) = root.glob("*.whl")
-    pip(python, "install", "--constraint", CONSTRAINTS, wheel)
+    pip(python, "install", "--no-compile", "--constraint", CONSTRAINTS, wheel)
     (root / "empty").mkdir()
     return Fresh(root / "environment", root / "empty")
 

@@ -25,6 +25,7 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.options import Option, options_of
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.schema import BLOCK, TASK
+from gmlp_flax.training import optimizer
 
 PACKAGED = "gmlp_flax.configs"
 
@@ -178,7 +179,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
             "(config.optimizer.accumulate)"
         )
     profiled_steps(config)
-    for name in ("optimizer.freeze", "mesh.rules"):
+    for name in ("optimizer.freeze", "optimizer.rates", "mesh.rules"):
         if strange := [value for value in config[name] if not isinstance(value, str)]:
             raise ConfigError(f"config.{name} has {strange[0]!r}: expected strings, as in --config.{name}=\"('...',)\"")
     for pattern in config.optimizer.freeze:
@@ -186,6 +187,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"config.optimizer.freeze: {pattern!r} is no regular expression ({error})") from None
+    optimizer.parse_rates(config.optimizer.rates)
     task = tasks.find(config.task)
     task.check(config)
     try:

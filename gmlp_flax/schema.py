@@ -62,6 +62,9 @@ COMMON = {
     "optimizer.accumulate": Option(1, "microbatches per step", AT_LEAST_1),
     "optimizer.ema": Option(0.0, "decay of a running mean of the parameters, also evaluated; 0: none", DECAY),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
+    "optimizer.rates": Option(
+        (), "REGEX=FACTOR: factors on the rate of parameters by their paths; FIRST..LAST: growing with depth"
+    ),
     "mesh.data": Option(
         -1, "groups of devices that each hold a copy of the state; -1, on one of the three axes: the rest"
     ),

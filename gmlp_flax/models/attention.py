@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -141,7 +142,7 @@ class RelativeBias(nnx.Module):
         entries = spec.relative_buckets or 2 * spec.length - 1
         init, fit = nnx.initializers.normal(0.02), None if spec.relative_buckets else Offsets()
         bias = init(rngs.params(), (spec.heads, entries), spec.param_dtype)
-        self.bias = parameter(bias, decayed=False, fit=fit)
+        self.bias = parameter(bias, decayed=False, fit=fit, reach=math.log(max(spec.length - 1, 1)))
         self.spec = spec
 
     def __call__(self, tokens: int) -> jax.Array:

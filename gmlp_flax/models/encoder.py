@@ -10,6 +10,8 @@ from gmlp_flax.models import layout, products
 from gmlp_flax.models.layers import dropout, split_keys
 from gmlp_flax.models.spec import BlockSpec
 
+STACKED = "encoder/blocks/"  # beginning of the paths of parameters whose leading axis is the layer
+
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(products.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,

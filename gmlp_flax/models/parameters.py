@@ -22,18 +22,22 @@ class Facts(NamedTuple):
             before those, such as the layers', stay whole.
         decayed: whether weight decay applies: not to norms, biases, cls tokens and learned positions.
         fit: how it is made to serve another number of tokens; None if that does not concern it.
+        reach: how far its entries may have to travel in training: ln(n - 1) for a bias on the logits of a softmax over
+            n tokens, with which half of the mass lies on one token; 0 if nothing is known.
     """
 
     sharding: tuple[str | None, ...] = ()
     decayed: bool = True
     fit: Fit | None = None
+    reach: float = 0.0
 
 
 def parameter(
-    value: jax.Array, *, sharding: tuple[str | None, ...] = (), decayed: bool = True, fit: Fit | None = None
+    value: jax.Array, *, sharding: tuple[str | None, ...] = (), decayed: bool = True, fit: Fit | None = None,
+    reach: float = 0.0,
 ) -> nnx.Param:
     """A parameter with its `Facts`."""
-    return nnx.Param(value, facts=Facts(sharding, decayed, fit))
+    return nnx.Param(value, facts=Facts(sharding, decayed, fit, reach))
 
 
 def count(shapes: Any) -> int:

@@ -27,16 +27,18 @@ class TextModel(nnx.Module):
     `scale_embeddings` multiplies what enters the encoder by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Blocks
     whose first branch mixes tokens at once, Transformer and Mixer, otherwise drown a token's own embedding, of standard
     deviation 0.02, in what they add of its neighbours. A fresh gMLP block mixes nothing and does better without.
+    `embedding_norm` puts BERT's layer norm after the embeddings in place of that factor.
     """
 
     def __init__(
         self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
-        segments: bool = False,
+        embedding_norm: bool = False, segments: bool = False,
     ):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
         self.positions = LearnedPositions(spec, rngs, Positions()) if spec.positions == "absolute" else None
         self.segments = LearnedSegments(spec) if segments else None
+        self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
         self.encoder = Encoder(spec, rngs)
         self.scale = spec.d_model**0.5 if scale_embeddings else 1
         self.spec = spec
@@ -68,7 +70,8 @@ class TextModel(nnx.Module):
             if segments is None:
                 raise ValueError("this model has segments: give `segments`, int [batch, tokens]")
             x = self.segments(x, segments)
-        return self.encoder(self.scale * x, key, seen)
+        x = self.scale * x if self.embedding_norm is None else self.embedding_norm(x)
+        return self.encoder(x, key, seen)
 
 
 class MaskedLM(TextModel):
@@ -80,9 +83,9 @@ class MaskedLM(TextModel):
 
     def __init__(
         self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False,
-        scale_embeddings: bool = False,
+        scale_embeddings: bool = False, embedding_norm: bool = False,
     ):
-        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings)
+        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, embedding_norm=embedding_norm)
         self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
         self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
         self.bias = parameter(jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False)
@@ -124,9 +127,10 @@ class SequenceClassifier(TextModel):
 
     def __init__(
         self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls",
-        pooler: bool = False, scale_embeddings: bool = False,
+        pooler: bool = False, scale_embeddings: bool = False, embedding_norm: bool = False,
     ):
-        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, segments=True)
+        embedding = dict(scale_embeddings=scale_embeddings, embedding_norm=embedding_norm)
+        super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
         self.pool = pool
         self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=_BERT)
@@ -147,8 +151,12 @@ class SequenceClassifier(TextModel):
 class SpanPredictor(TextModel):
     """Where an answer starts and where it ends: two scores for each token (BERT, for SQuAD)."""
 
-    def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False):
-        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, segments=True)
+    def __init__(
+        self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
+        embedding_norm: bool = False,
+    ):
+        embedding = dict(scale_embeddings=scale_embeddings, embedding_norm=embedding_norm)
+        super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
         self.spans = Linear(spec, spec.d_model, 2, rngs, init=_BERT)
 
     def __call__(

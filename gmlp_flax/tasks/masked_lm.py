@@ -126,10 +126,7 @@ class MaskedLanguageModeling(TextTask):
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
-        return MaskedLM(
-            self.spec(), model.vocab_size, rngs, transform=model.transform,
-            scale_embeddings=model.scale_embeddings,
-        )
+        return MaskedLM(self.spec(), model.vocab_size, rngs, transform=model.transform, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         if self.config.masking.static:

@@ -52,8 +52,7 @@ class QuestionAnswering(Finetuning):
     added = ("segments/", "spans/")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
-        model = self.config.model
-        return SpanPredictor(self.spec(), model.vocab_size, rngs, scale_embeddings=model.scale_embeddings)
+        return SpanPredictor(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def example_shapes(self) -> Shapes:
         return super().example_shapes() | {"start": ((), jnp.int32), "end": ((), jnp.int32)}

@@ -51,7 +51,7 @@ class TextClassification(Finetuning):
         model = self.config.model
         return SequenceClassifier(
             self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
-            pooler=model.pooler, scale_embeddings=model.scale_embeddings,
+            pooler=model.pooler, **self.embedding(),
         )
 
     def example_shapes(self) -> Shapes:

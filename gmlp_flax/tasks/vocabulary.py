@@ -27,6 +27,9 @@ TEXT_OPTIONS = {
     "model.scale_embeddings": Option(
         False, "embeddings times sqrt(d_model), for blocks that mix tokens from the start", architecture=True
     ),
+    "model.embedding_norm": Option(
+        False, "BERT's layer norm after the embeddings, in place of that factor", architecture=True
+    ),
     "model.mask_padding": Option(False, "attention ignores [PAD]; spatial projections never do (paper)"),
     "data.tokenizer": Option("", "a SentencePiece model or a WordPiece vocabulary; empty: trained on the text"),
 }
@@ -54,6 +57,11 @@ class TextTask(Task):
     @abc.abstractmethod
     def tokenizer(self) -> Any:
         """The run's tokenizer."""
+
+    def embedding(self) -> dict[str, bool]:
+        """What a `TextModel` is told of its embeddings."""
+        model = self.config.model
+        return {"scale_embeddings": model.scale_embeddings, "embedding_norm": model.embedding_norm}
 
     @classmethod
     def without_data(cls, config: ConfigDict) -> Self:

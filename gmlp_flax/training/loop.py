@@ -79,6 +79,8 @@ class Trainer:
             {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | assets
         )
         distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
+        for line in optimizer.out_of_reach(config, shapes, facts):
+            distributed.say(line)
         self.profile, self.stop = Profile(config, workdir), stopping.StopRequest()
         self.watchdog = Watchdog(config.log.hang_seconds)
         self.evaluator = Evaluator(self.task, self.partition)

@@ -1,4 +1,5 @@
-"""Optimizers of optax, with clipping, weight decay of the parameters for which the model states it, and frozen ones.
+"""Optimizers of optax, with clipping, weight decay of the parameters for which the model states it, rates of their own
+for some parameters, and frozen ones.
 
 The paper uses AdamW.
 """
@@ -6,15 +7,18 @@ The paper uses AdamW.
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.models.encoder import STACKED
 from gmlp_flax.models.parameters import Facts
 from gmlp_flax.training import schedule
 from gmlp_flax.training.state import path_name
@@ -29,6 +33,104 @@ OPTIMIZERS: dict[str, Callable[[optax.Schedule, Any, Callable], optax.GradientTr
         optax.add_decayed_weights(of.weight_decay, mask), optax.sgd(rate, momentum=of.b1)
     ),
 }
+# Optimizers that move a parameter by about the learning rate per step at most, whatever its gradient.
+BOUNDED = ("adamw", "nadamw", "lion")
+
+
+class Rate(NamedTuple):
+    """A factor on the learning rate of the parameters whose path matches `pattern`.
+
+    `last` differs from `first` if the factor grows with depth: layer l of L has first^(1 - t) last^t, t = l / (L - 1).
+    """
+
+    pattern: str
+    first: float
+    last: float
+
+
+def parse_rates(lines: Iterable[str]) -> tuple[Rate, ...]:
+    """Reads config.optimizer.rates, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for stacked layers.
+
+    Raises:
+        ConfigError: a line has another form.
+    """
+    rates = []
+    for line in lines:
+        pattern, _, given = line.rpartition("=")
+        first, dots, last = given.partition("..")
+        try:
+            re.compile(pattern)
+            factors = [float(first), float(last if dots else first)]
+        except re.error as error:
+            raise ConfigError(f"config.optimizer.rates: {pattern!r} is no regular expression ({error})") from None
+        except ValueError:
+            factors = [math.nan]
+        if not pattern or not all(0 < factor < math.inf for factor in factors):
+            raise ConfigError(
+                f"config.optimizer.rates: {line!r} is not PATTERN=FACTOR or PATTERN=FIRST..LAST with factors above 0, "
+                "such as 'relative/bias=8'; config.optimizer.freeze keeps parameters as they are"
+            )
+        rates.append(Rate(pattern, *factors))
+    return tuple(rates)
+
+
+def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
+    """The factors on the learning rate, each that of the first line of config.optimizer.rates that matches the path.
+
+    Args:
+        params: the parameters or their shapes.
+        lines: config.optimizer.rates.
+
+    Returns:
+        For the path of each parameter a number, or an array that spreads over its axes: [layers, 1, ...] if the factor
+        grows with depth.
+
+    Raises:
+        RunError: a line matches no parameter, or asks depth of one that has no layers.
+    """
+    rates = parse_rates(lines)
+    found, used = {}, set()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = path_name(path)
+        rate = next((rate for rate in rates if re.search(rate.pattern, name)), Rate("", 1.0, 1.0))
+        used.add(rate)
+        found[name] = rate.first
+        if rate.first == rate.last:
+            continue
+        if not name.startswith(STACKED):
+            raise RunError(f"config.optimizer.rates: {rate.pattern!r} matches {name}, which has no layers: give one factor")
+        by_layer = np.geomspace(rate.first, rate.last, leaf.shape[0], dtype=np.float32)
+        found[name] = by_layer.reshape(-1, *[1] * (len(leaf.shape) - 1))
+    if unused := [rate.pattern for rate in rates if rate not in used]:
+        raise RunError(f"config.optimizer.rates: {unused[0]!r} matches no parameter that is left, e.g. {next(iter(found))}")
+    return found
+
+
+def scaled(by: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Multiplies updates by the factors of their paths."""
+    return optax.stateless(
+        lambda updates, _: jax.tree_util.tree_map_with_path(lambda path, update: update * by[path_name(path)], updates)
+    )
+
+
+def out_of_reach(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> list[str]:
+    """A line for each parameter that the schedule cannot move as far as the model says it may have to go.
+
+    Under Adam a parameter travels at most about the sum of its rates. A bias on the logits of a softmax over n tokens
+    needs a gap of ln(n - 1) for half of the mass to lie on one token.
+    """
+    if config.optimizer.name not in BOUNDED:
+        return []
+    travel = float(np.sum(schedule.learning_rate(config)(np.arange(config.steps))))
+    lines = []
+    for name, factor in factors(params, config.optimizer.rates).items():
+        far, reach = travel * float(np.min(factor)), facts.get(name, Facts()).reach
+        if far < reach:
+            lines.append(
+                f"note: in {config.steps:,} steps {name} can travel about {far:.2g}, and may need {reach:.2g}: "
+                f"consider --config.optimizer.rates=\"('{name}={math.ceil(reach / travel)}',)\""
+            )
+    return lines
 
 
 def decayed(params: Any, facts: Mapping[str, Facts]) -> Any:
@@ -56,7 +158,7 @@ def make(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> optax.G
 
     Args:
         config: the config of the run.
-        params: the parameters or their shapes. Only their paths are used.
+        params: the parameters or their shapes. Only their paths and numbers of layers are used.
         facts: what the model says of its parameters (`Task.facts`).
     """
     options = config.optimizer
@@ -64,6 +166,7 @@ def make(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> optax.G
         # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
         OPTIMIZERS[options.name](schedule.learning_rate(config), options, functools.partial(decayed, facts=facts)),
+        scaled(factors(params, options.rates)) if options.rates else optax.identity(),
     )
     if not options.freeze:
         return transformation

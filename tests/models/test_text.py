@@ -34,8 +34,8 @@ TOKENS = np.array([[1, 4, 4, 0, 10], [7, 2, 9, 3, 5]])
 POSITIONS = np.array([[3, 0], [4, 4]])
 
 
-def model(vocab=VOCAB, transform=False, scale_embeddings=False, **fields):
-    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform, scale_embeddings)
+def model(vocab=VOCAB, transform=False, scale_embeddings=False, embedding_norm=False, **fields):
+    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform, scale_embeddings, embedding_norm)
 
 
 def abstract(**fields):
@@ -45,7 +45,8 @@ def abstract(**fields):
 
 def all_logits(p, tokens, scale=1):
     """Logits of one sequence at every position, by numpy."""
-    hidden = reference.encoder(p["encoder"], scale * p["embedding"][tokens])
+    x = scale * p["embedding"][tokens]
+    hidden = reference.encoder(p["encoder"], layer_norm(p["embedding_norm"], x) if "embedding_norm" in p else x)
     if "transform" in p:
         hidden = layer_norm(p["transform_norm"], gelu(linear(p["transform"], hidden)))
     return np.stack([p["embedding"] @ state + p["bias"] for state in hidden])
@@ -76,6 +77,16 @@ def test_scaled_embeddings_enter_the_encoder_and_plain_ones_score():
     params = params_of(module)
     scale = np.sqrt(params["embedding"].shape[1])
     expected = [all_logits(params, row, scale)[at] for row, at in zip(TOKENS, POSITIONS, strict=True)]
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, POSITIONS), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale_embeddings", [False, True])
+@in_float64
+def test_a_norm_on_the_embeddings_takes_the_place_of_the_factor(scale_embeddings):
+    module = randomized(lambda: model(scale_embeddings=scale_embeddings, embedding_norm=True))
+    params = params_of(module)
+    assert {name: leaf.shape for name, leaf in params["embedding_norm"].items()} == {"scale": (6,), "bias": (6,)}
+    expected = [all_logits(params, row)[at] for row, at in zip(TOKENS, POSITIONS, strict=True)]
     np.testing.assert_allclose(quick_jit(module)(TOKENS, POSITIONS), expected, atol=1e-10)
 
 

@@ -36,6 +36,15 @@ def test_the_vocabulary_is_inherited_or_given(name, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_embeddings_are_treated_as_in_pretraining(name, tokenizer, tmp_path):
+    """The two options are part of what a model is, so `inherit_model` takes them over."""
+    task = tasks.create(config(name, embedding_norm=True), str(tmp_path), {"tokenizer.model": tokenizer.model})
+    assert "embedding_norm" in task.shapes()
+    declared = gmlp_config.keys(task.config)
+    assert declared["model.embedding_norm"].architecture and declared["model.scale_embeddings"].architecture
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_without_a_vocabulary_there_is_one_line(name, tmp_path):
     with pytest.raises(DataError, match="^there is no vocabulary: give --config.init_from=RUN, .*--config.data.tokenizer=FILE$"):
         tasks.create(config(name), str(tmp_path))

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import optimizer
 from gmlp_flax.training.state import path_name
@@ -97,6 +98,79 @@ def test_pattern_that_matches_nothing(config, text_task):
     config.optimizer.freeze = ("/spatial/", "/spatail/")
     with pytest.raises(RunError, match=r"^config.optimizer.freeze: '/spatail/' matches no parameter, e.g. \S+$"):
         optimizer.make(config, text_task.shapes(), text_task.facts())
+
+
+def updates_of(config, task, gradients):
+    transformation = optimizer.make(config, task.shapes(), task.facts())
+    params = task.init(jax.random.key(0))
+    return flat(jax.jit(transformation.update)(gradients(params), transformation.init(params), params)[0])
+
+
+def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path):
+    """The first line that matches counts; over stacked layers a factor grows by the same share from layer to layer."""
+    config = tiny.text_config(tmp_path, layers=3)
+    config.optimizer.freeze = ("encoder/norm",)  # frozen parameters beside them
+    task = tasks.create(config, str(tmp_path))
+    ones = lambda params: jax.tree.map(jnp.ones_like, params)  # noqa: E731
+    plain = updates_of(config, task, ones)
+    config.optimizer.rates = ("spatial/bias=8", "^encoder/blocks/=0.25..1", "bias=2")
+    scaled = updates_of(config, task, ones)
+    for name, update in plain.items():
+        factor = {"encoder/blocks/gate/spatial/bias": 8, "bias": 2}.get(name, 1)
+        if name.startswith("encoder/blocks/") and factor == 1:
+            factor = np.array([0.25, 0.5, 1]).reshape(-1, *[1] * (update.ndim - 1))
+        np.testing.assert_allclose(scaled[name], update * factor, rtol=1e-6, err_msg=name)
+    assert not scaled["encoder/norm/scale"].any() and plain["encoder/blocks/gate/spatial/bias"].any()
+
+
+def test_under_adam_a_rate_equals_a_factor_in_the_forward_pass(config):
+    """A parameter b with rate k is k times a parameter with rate 1, if epsilon and decay are out of the way."""
+    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, eps=1e-30, weight_decay=0.0)
+
+    def train(factor, rates):
+        config.optimizer.rates = rates
+        params = {"bias": jnp.zeros(3)}
+        transformation = optimizer.make(config, params, {})
+        state = transformation.init(params)
+        for target in (1.0, -2.0, 0.5, 3.0):
+            gradient = jax.grad(lambda p, target=target: ((factor * p["bias"] - jnp.array([target, 2.0, 0.1])) ** 2).sum())(params)
+            updates, state = transformation.update(gradient, state, params)
+            params = optax.apply_updates(params, updates)
+        return factor * params["bias"]
+
+    np.testing.assert_allclose(train(8, ()), train(1, ("bias=8",)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        (("spatail=8",), "'spatail' matches no parameter that is left, e.g. bias"),
+        (("bias=2", "spatial/bias=8"), "'spatial/bias' matches no parameter that is left"),
+        (("^bias=0.1..1",), "'^bias' matches bias, which has no layers: give one factor"),
+    ],
+)
+def test_rates_that_do_not_fit_the_model(config, text_task, lines, message):
+    config.optimizer.rates = lines
+    with pytest.raises(RunError, match=re.escape(f"config.optimizer.rates: {message}")):
+        optimizer.make(config, text_task.shapes(), text_task.facts())
+
+
+def test_a_bias_that_cannot_travel_far_enough_is_named(tmp_path):
+    """128 tokens need ln 127 = 4.84; 900 steps at 8e-3 with 100 of warmup and linear decay travel 3.6."""
+    config = tiny.text_config(tmp_path, block="transformer", positions="relative", heads=2, length=128)
+    config.steps = 900
+    config.optimizer.update(learning_rate=8e-3, schedule="linear", warmup=100)
+    task = tasks.create(config, str(tmp_path))
+    found = optimizer.out_of_reach(config, task.shapes(), task.facts())
+    name = "encoder/blocks/attention/relative/bias"
+    assert found == [
+        f"note: in 900 steps {name} can travel about 3.6, and may need 4.8: consider --config.optimizer.rates=\"('{name}=2',)\""
+    ]
+    for change in ({"rates": ("relative/bias=2",)}, {"learning_rate": 0.05}, {"name": "sgd"}):
+        with config.unlocked():
+            changed = config.copy_and_resolve_references()
+        changed.optimizer.update(change)
+        assert optimizer.out_of_reach(changed, task.shapes(), task.facts()) == []
 
 
 @pytest.mark.parametrize("name", optimizer.OPTIMIZERS)

@@ -1,1 +1,1 @@
-"""Measurements of speed and memory, and the comparison with timm."""
+"""Measurements of speed and memory, and the comparisons with timm and transformers."""

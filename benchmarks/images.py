@@ -44,23 +44,23 @@ PLAIN = {
 Call = Callable[[bytes, np.random.Generator], np.ndarray]
 
 
-def bench_images(repeats: int, path: str | None = None) -> list[Row]:
+def bench_images(repeats: int, images: str | None = None) -> list[Row]:
     """Our stages beside plain Pillow's, by CPU time, and two worker processes beside one.
 
     Args:
         repeats: measurements of each figure; at most 3 for the worker processes.
-        path: a tar file or a folder of JPEG files, however nested; without it, the images are made up.
+        images: a tar file or a folder of JPEG files, however nested; without it, they are made up.
 
     Raises:
-        DataError: there is no JPEG file at `path`.
+        DataError: there is no JPEG file there.
     """
-    files = jpegs(path) if path else made_up(MOST)
+    files = jpegs(images) if images else made_up(MOST)
     calls = {
         f"{who}: {stage}": functools.partial(_each, files, call)
         for stage, pair in STAGES.items() for who, call in zip(("Pillow", "ours"), pair, strict=True)
     }
     seconds = measure(calls, repeats, clock=time.process_time)  # on one core: no call has threads of its own
-    kind = "photographs" if path else "made-up images"
+    kind = "photographs" if images else "made-up images"
     rows = [row(f"{len(files)} {kind}: size of a file", [sum(map(len, files)) / len(files) / 1e3], "KB")]
     for name, values in seconds.items():
         rows.append(row(name, [len(files) / value for value in values], "images/s/core"))

@@ -166,7 +166,7 @@ PROGRAMS = (
 )
 
 
-def bench_memory(_repeats: int) -> list[Row]:
+def bench_memory() -> list[Row]:
     """gMLP-S, and gMLP-B with the paper's whole recipe, on TPU v5e; Table 5's models on 8 chips of v5p; bfloat16."""
     rows = []
     for file, name, batch, topology, limit, needed in PROGRAMS:
@@ -182,7 +182,7 @@ def bench_memory(_repeats: int) -> list[Row]:
     return rows
 
 
-def bench_compile(_repeats: int) -> list[Row]:
+def bench_compile() -> list[Row]:
     """gMLP-xlarge from config to executable."""
     options = recipes.language_model("gmlp_xlarge")
     options.model.vocab_size = published.VOCAB_SIZE
@@ -197,7 +197,7 @@ def bench_compile(_repeats: int) -> list[Row]:
     ]
 
 
-def bench_loop(_repeats: int) -> list[Row]:
+def bench_loop() -> list[Row]:
     """150 steps of the quickstart's text run."""
     options = config.from_file("quickstart_text.py")
     options.steps = 150

@@ -6,7 +6,7 @@ from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.interop import parity
 
 
-def bench_parity(_repeats: int) -> list[Row]:
+def bench_parity() -> list[Row]:
     """The largest relative errors of logits and pixel gradients, in float32; the tests hold them to the same limits.
 
     Raises:

@@ -3,7 +3,8 @@
     gmlp train --config=c4_bert:amlp_base --workdir=runs/amlp_base
 
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row of Table 5: bert_base, bert_large, gmlp_base, gmlp_large,
-gmlp_xlarge, amlp_base, amlp_large.
+gmlp_xlarge, amlp_base, amlp_large; or bert_base_rel, bert_large_rel: with relative positions, which make Table 3's best
+Transformer, in place of absolute ones. The paper does not say which positions Table 5's Transformers have.
 SCALE:
     paper  (default) The paper states data, length, batch and steps. Recalled, not read: AdamW's epsilon and betas,
            decay 0.01, 10,000 warmup steps, linear decay, no clipping, no dropout; the peak rate of 1e-4 comes from one
@@ -13,26 +14,31 @@ SCALE:
            is looked for where tensorflow_datasets keeps it.
     small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep roughly the paper's
            ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a vocabulary of 2,000). The rates are those
-           of bert_rel, sgu and amlp_36 there, unsearched here.
+           of bert, bert_rel, sgu and amlp_36 there, unsearched here.
     gpu    the same rows as c4_ablation.py's. Never run here.
 """
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
+from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED, VOCAB_SIZE
 
-MODELS = tuple(name for name, model in PUBLISHED.items() if model.source == "Table 5")
+MODELS = tuple(name for name, model in PUBLISHED.items() if model.source in MAIN_SETTING)
 
+BERT_BASE, BERT_LARGE = dict(layers=2, d_ffn=512, heads=4), dict(layers=4, d_model=160, d_ffn=640, heads=4)
 SMALL = {
-    "bert_base": dict(layers=2, d_ffn=512, heads=4),
-    "bert_large": dict(layers=4, d_model=160, d_ffn=640, heads=4),
+    "bert_base": BERT_BASE,
+    "bert_base_rel": BERT_BASE,
+    "bert_large": BERT_LARGE,
+    "bert_large_rel": BERT_LARGE,
     "gmlp_base": dict(layers=5, d_ffn=512),
     "gmlp_large": dict(layers=9, d_model=192, d_ffn=512),
     "gmlp_xlarge": dict(layers=14, d_model=256, d_ffn=640),
     "amlp_base": dict(layers=3, d_ffn=480, d_attn=64),
     "amlp_large": dict(layers=5, d_model=192, d_ffn=512, d_attn=96),
 }
-SMALL_RATES = {"bert": 4e-3, "gmlp": 8e-3, "amlp": 4e-3}
+SMALL_RATES = {
+    "bert_base": 4e-3, "bert_large": 4e-3, "bert_base_rel": 8e-3, "bert_large_rel": 8e-3, "gmlp": 8e-3, "amlp": 4e-3,
+}
 
 
 def get_config(arg: str = "amlp_base"):
@@ -50,6 +56,6 @@ def get_config(arg: str = "amlp_base"):
         config.eval.every = config.checkpoint.every = 10_000
         return config
     config.model.dtype = "float32"
-    rate = SMALL_RATES[name.partition("_")[0]]
+    rate = SMALL_RATES.get(name) or SMALL_RATES[name.partition("_")[0]]
     recipes.small_language(config, scale, rate, tokens=256, shape=SMALL[name])
     return config

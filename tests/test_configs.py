@@ -39,8 +39,8 @@ def test_the_papers_models(path, name):
 
 
 def test_the_tables_are_complete():
-    """8 rows of Table 3, 8 of Table 4, 4 of appendix B, four aMLPs; 7 of Table 5."""
-    assert len(ABLATION) == 24 and len(BERT) == 7
+    """8 rows of Table 3, 8 of Table 4, 4 of appendix B, four aMLPs; 7 of Table 5 and 2 with relative positions."""
+    assert len(ABLATION) == 24 and len(BERT) == 9
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -79,6 +79,10 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
     for name in BERT:
         ratio = ours[name] / ours["bert_base"], papers[name] / papers["bert_base"]
         assert 2 / 3 < ratio[0] / ratio[1] < 3 / 2, (name, ratio)
+    for name in ("bert_base", "bert_large"):
+        absolute, relative = of[name], of[f"{name}_rel"]
+        rate = {"optimizer.learning_rate"} if scale == "small" else set()
+        assert config_lib.differences(absolute, relative).keys() == {"model.positions"} | rate
     small = of["gmlp_base"]
     tokens = small.batch_size * small.model.length
     assert (small.model.length, tokens) == (256, 2048 if scale == "small" else 32_768)

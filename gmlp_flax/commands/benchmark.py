@@ -22,6 +22,11 @@ Without a PART, all of them:
     loop      share of a short run's time that the device may wait for data, reports and checkpoints
     parity    nine models beside timm's with the same random weights (extra `parity`): the largest relative errors of
               logits and gradients, in float32
+    transformers  the small Transformers of c4_ablation beside those of the package transformers (extra `parity`), which
+              torch trains on the same batches, masks and rates: held-out perplexity over training. --models chooses
+              among bert, bert_rel (as in c4_ablation), bert_full, bert_rel_full (with BERT's norm on the embedding and
+              its transform layer), hf_bert, hf_mpnet (which differ from ours as the command prints), hf_prenorm and
+              hf_prenorm_rel (the same as bert_full and bert_rel_full)
 
 Each figure is a median with its range over the repeats; compared candidates run alternately.
 """
@@ -29,7 +34,9 @@ Each figure is a median with its range over the repeats; compared candidates run
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from absl import logging
@@ -41,13 +48,24 @@ from gmlp_flax.errors import RunError
 PARTS = {
     "step": "models", "device": "device", "toeplitz": "models", "long": "models", "text": "text", "images": "images",
     "finetune": "models", "memory": "models", "compile": "models", "loop": "models", "parity": "parity",
+    "transformers": "transformers_beside",
 }
 
 
-def measured(part: str, repeats: int, images: str | None) -> list[dict[str, Any]]:
-    """Runs a part; the rows of its table."""
+def measured(part: str, flags: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs a part; the rows of its table. Its function takes the flags that it has parameters for."""
     bench = getattr(importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}"), f"bench_{part}")
-    return bench(repeats, images) if part == "images" else bench(repeats)
+    return bench(**{name: flags[name] for name in inspect.signature(bench).parameters})
+
+
+def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Reads values between commas, for argparse."""
+
+    def read(text: str) -> list[Any]:
+        return [kind(word) for word in text.split(",")]
+
+    read.__name__ = f"list of {kind.__name__}"
+    return read
 
 
 def main() -> None:
@@ -57,18 +75,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="measurements of each figure (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="also write the rows there")
     parser.add_argument("--images", metavar="TAR_OR_FOLDER", help="JPEG files for the part `images`")
+    more = parser.add_argument_group("for the part transformers; several values with commas between them")
+    more.add_argument("--steps", type=int, default=12, help="of each run (%(default)s; c4_ablation has 900)")
+    more.add_argument("--seeds", type=listed(int), default=[0], help="a run for each (0)")
+    more.add_argument("--rate", type=listed(float), default=[4e-3], help="peak learning rates, a run for each (4e-3)")
+    more.add_argument("--models", type=listed(str), default=[], help="which (all but bert and bert_rel)")
+    more.add_argument("--data", default="embedded", help="a text corpus, as config.data.train takes it (%(default)s)")
+    more.add_argument("--bias_rate", type=float, help="factor on the rate of relative biases (as in c4_ablation)")
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
-    if args.repeats < 1:
-        parser.error(f"--repeats={args.repeats}: expected at least 1")
+    for flag in ("repeats", "steps"):
+        if vars(args)[flag] < 1:
+            parser.error(f"--{flag}={vars(args)[flag]}: expected at least 1")
     from gmlp_flax.training import run_folder  # imports JAX
 
     logging.set_verbosity(logging.ERROR)
     rows = []
     for part in args.parts or PARTS:
         try:
-            found = measured(part, args.repeats, args.images)
+            found = measured(part, vars(args))
         except RunError as error:
             if args.parts:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, NamedTuple
 
 import jax
@@ -26,25 +27,37 @@ class Errors(NamedTuple):
     gradient: float
 
 
-def import_timm() -> Any:
-    """Imports timm, also without a torchvision that fits the installed torch.
+def import_beside_torch(package: str) -> Any:
+    """Imports timm or transformers, also without a torchvision that fits the installed torch.
 
     Raises:
-        RunError: timm or torch is not installed.
+        RunError: the package or torch is not installed.
     """
     try:
-        import torch
-        from torch import library
-
-        # Without a fitting torchvision, timm asks for two of its operators at import, and never runs them.
-        if not hasattr(torch.ops.torchvision, "nms"):
-            arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            library.define("torchvision::nms", arguments)
-            library.define("torchvision::qnms", arguments)
-        import timm
+        _make_up_for_torchvision()
+        return importlib.import_module(package)
     except ImportError as error:
-        raise RunError(f"timm is not installed ({error}): {install('parity')}") from None
-    return timm
+        raise RunError(f"{package} is not installed ({error}): {install('parity')}") from None
+
+
+def _make_up_for_torchvision() -> None:
+    """Declares two operators of a torchvision that does not fit the installed torch: packages that import it ask for
+    them and never run them."""
+    from torch import library
+
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return  # there is none
+    except RuntimeError:
+        arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        library.define("torchvision::nms", arguments)
+        library.define("torchvision::qnms", arguments)
+
+
+def import_timm() -> Any:
+    """timm; see `import_beside_torch`."""
+    return import_beside_torch("timm")
 
 
 def randomise(model: Any, seed: int) -> None:

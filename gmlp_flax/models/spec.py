@@ -34,7 +34,10 @@ class BlockSpec:
     activation: str = option("gelu", "the exact GELU, or its tanh form", ("gelu", "gelu_tanh"), architecture=True)
     norm_eps: float = option(1e-6, "epsilon of the layer norms", AT_LEAST_0, architecture=True)
     survival: float = option(1.0, "probability that stochastic depth keeps a residual branch of a sample", PROBABILITY)
-    survival_schedule: str = option("constant", "the same for all layers, or linear in depth", ("constant", "linear"))
+    survival_schedule: str = option(
+        "constant", "the same for all layers, or linear in depth: from 1 at the first to survival at the last (DeiT)",
+        ("constant", "linear"),
+    )
     dropout: float = option(0.0, "rate of dropout on embeddings and residual branches", RATE)
     dtype: str = option("float32", "type of activations and matrix products", ("float32", "bfloat16", "float64"))
     remat: str = option(
@@ -73,7 +76,6 @@ class BlockSpec:
         return self.survival < 1 or self.dropout > 0
 
     def survival_by_layer(self) -> jax.Array:
-        """Survival probability of each layer, float32 [layers]."""
-        if self.survival_schedule == "constant":
-            return jnp.full((self.layers,), self.survival, jnp.float32)
-        return 1 - (1 - self.survival) * jnp.arange(1, self.layers + 1, dtype=jnp.float32) / self.layers
+        """Survival probability of each layer, float32 [layers]: 1 for a single layer with the linear schedule."""
+        first = self.survival if self.survival_schedule == "constant" else 1.0
+        return jnp.linspace(first, self.survival, self.layers, dtype=jnp.float32)

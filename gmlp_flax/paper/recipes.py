@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
-from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED
 
 IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
 
@@ -120,8 +120,8 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
 def published(row: str, scale: str) -> str:
     """The config, FILE:ARGUMENT, of a published model at scale "cpu", "gpu" or "paper".
 
-    Language models take the full setting if Table 5 lists them, and the ablation's setting otherwise. Image models take
-    ImageNet or, at a smaller scale, CIFAR-10, for which each family has one size.
+    Language models take the main setting if their source is in `MAIN_SETTING`, and the ablation's setting otherwise.
+    Image models take ImageNet or, at a smaller scale, CIFAR-10, for which each family has one size.
 
     Args:
         row: a name in `PUBLISHED`, or for the ablation also a name that `longer` returns.
@@ -134,7 +134,7 @@ def published(row: str, scale: str) -> str:
     if model.pool:
         file, row = ("imagenet", row) if scale == "paper" else ("cifar10", row.partition("_")[0])
     else:
-        file = "c4_bert" if model.source == "Table 5" else "c4_ablation"
+        file = "c4_bert" if model.source in MAIN_SETTING else "c4_ablation"
     return f"{file}:{row}{_scale(scale)}"
 
 

@@ -62,8 +62,8 @@ class ImageClassification(Task):
         "data.mean": Option((0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1"),
         "data.std": Option((0.5, 0.5, 0.5), "divides each channel afterwards"),
         "augment.auto": Option(
-            "none", "AutoAugment's ImageNet policy (the paper's), RandAugment (DeiT's), or neither",
-            ("none", "autoaugment", "randaugment"),
+            "none", "AutoAugment's ImageNet policy (the paper's), its policy v0 (EfficientNet's code), RandAugment "
+            "(DeiT's), or none of them", ("none", "autoaugment", "autoaugment_v0", "randaugment"),
         ),
         "augment.randaugment_layers": Option(
             2, "operations drawn per image; each is applied to half of the images", AT_LEAST_1

@@ -16,6 +16,13 @@ from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.state import TrainState
 
 
+def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
+    """The random keys of a training step, from config.seed and its number, from 0: one per example of the batch,
+    [batch], and one for mixing examples."""
+    example_key, batch_key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), step))
+    return jax.random.split(example_key, config.batch_size), batch_key
+
+
 def init_state(task: Task, optimizer: optax.GradientTransformation, config: ConfigDict, params: Any) -> TrainState:
     """The state before the first step. Traceable, so that it can be made in place on any mesh."""
     zero = jnp.zeros((), jnp.float32)
@@ -85,9 +92,8 @@ def make_train_step(
         """One update; its random numbers depend on config.seed and the step only."""
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         chex.assert_tree_shape_prefix(batch, (config.batch_size,))
-        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        example_key, batch_key = jax.random.split(key)
-        batch = task.mix(batch | {"key": jax.random.split(example_key, config.batch_size)}, batch_key)
+        example_keys, batch_key = draw_keys(config, state.step)
+        batch = task.mix(batch | {"key": example_keys}, batch_key)
         grads, sums = gradients(task, state.params, batch, config.optimizer.accumulate, partition)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)

@@ -7,6 +7,7 @@ import pytest
 from gmlp_flax.models.blocks.gmlp import GMLPBlock, GMLPSpec
 from gmlp_flax.models.options import options_of
 from tests.models.reference import small_spec
+from tests.timm_modules import timm_module
 
 
 @pytest.mark.parametrize("field", ["gate", "activation", "dtype"])
@@ -91,10 +92,27 @@ def test_types(dtype, precise):
 
 def test_survival_by_layer():
     constant = small_spec(layers=4, survival=0.8).survival_by_layer()
-    linear = small_spec(layers=4, survival=0.8, survival_schedule="linear").survival_by_layer()
+    linear = small_spec(layers=5, survival=0.8, survival_schedule="linear").survival_by_layer()
     np.testing.assert_allclose(constant, [0.8, 0.8, 0.8, 0.8], rtol=1e-6)
-    np.testing.assert_allclose(linear, [0.95, 0.9, 0.85, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(linear, [1.0, 0.95, 0.9, 0.85, 0.8], rtol=1e-6)
     assert constant.dtype == linear.dtype == jnp.float32
+    assert linear[0] == 1
+
+
+def test_a_single_layer_with_the_linear_schedule_always_survives():
+    """As timm's, whose rates start at 0; with the constant schedule it survives with the given probability."""
+    linear, constant = (
+        small_spec(layers=1, survival=0.8, survival_schedule=schedule).survival_by_layer()
+        for schedule in ("linear", "constant")
+    )
+    assert linear.tolist() == [1.0] and constant.tolist() == [pytest.approx(0.8)]
+
+
+def test_the_linear_schedule_is_timms():
+    rates = timm_module("layers.drop").calculate_drop_path_rates
+    for layers in (1, 2, 12, 24):
+        ours = small_spec(layers=layers, survival=0.9, survival_schedule="linear").survival_by_layer()
+        np.testing.assert_allclose(ours, 1 - np.array(rates(0.1, layers)), rtol=1e-6)
 
 
 def test_a_spec_is_frozen_and_hashable():

@@ -17,6 +17,7 @@ from gmlp_flax.paper.published import PUBLISHED
         (recipes.longer("gmlp_36", 4), "paper", "c4_ablation:gmlp_36,data=4"),
         (recipes.longer("gmlp_36", 4), "gpu", "c4_ablation:gmlp_36,data=4,scale=gpu"),
         ("gmlp_base", "gpu", "c4_bert:gmlp_base,scale=gpu"),
+        ("bert_base_rel", "cpu", "c4_bert:bert_base_rel,scale=small"),
         ("gmlp_s", "paper", "imagenet:gmlp_s"),
         ("gmlp_s", "cpu", "cifar10:gmlp,scale=small"),
     ],

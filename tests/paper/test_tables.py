@@ -86,6 +86,20 @@ def test_a_table_has_the_rows_that_the_paper_lists(name, others):
     assert len(set(TABLES[name].rows)) == len(TABLES[name].rows)
 
 
+def test_table_6_has_the_models_of_table_5_and_relative_positions_beside_them():
+    """The latter are no rows of the paper's, and no sweep trains them unasked."""
+    relative = {"bert_base_rel", "bert_large_rel"}
+    assert set(TABLES["table6"].rows) == set(TABLES["table5"].rows) | relative
+    assert all(set(rows) == set(TABLES["table5"].rows) for rows in TABLES["table6"].trained.values())
+
+
+def test_rows_that_are_quoted():
+    """In Tables 2 and 6, and in the figure that draws Table 2."""
+    quoted = {name: len(table.quoted) for name, table in TABLES.items() if table.quoted}
+    assert quoted == {"table2": 7, "figure2": 7, "table6": 2}
+    assert [row.name for row in TABLES["table6"].quoted] == ["BERT-base (Devlin et al.)", "BERT-large (Devlin et al.)"]
+
+
 def test_the_deepest_models_are_trained_at_the_papers_scale_alone():
     trained = TABLES["table4"].trained
     assert set(trained["paper"]) - set(trained["cpu"]) == {"gmlp_144", "transformer_48"}

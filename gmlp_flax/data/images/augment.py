@@ -20,7 +20,7 @@ class Augmentation(NamedTuple):
     """Options of `augmented`; the defaults do nothing.
 
     Attributes:
-        auto: none, autoaugment or randaugment.
+        auto: none, a key of `auto_augment.POLICIES`, or randaugment.
         randaugment_layers, randaugment_magnitude, randaugment_std: see `auto_augment.rand_augment`.
         color_jitter: see `color_jitter`; used only if `auto` is none.
         erasing: probability of `erased`.
@@ -50,8 +50,8 @@ def augmented(pixels: np.ndarray, rng: np.random.Generator, options: Augmentatio
         uint8, of the same shape; the same array if nothing was applied.
     """
     fill = tuple(min(255, round(255 * value)) for value in options.mean[: pixels.shape[2]])
-    if options.auto == "autoaugment":
-        pixels = auto_augment.auto_augment(pixels, rng, fill)
+    if options.auto in auto_augment.POLICIES:
+        pixels = auto_augment.auto_augment(pixels, rng, fill, auto_augment.POLICIES[options.auto])
     elif options.auto == "randaugment":
         pixels = auto_augment.rand_augment(
             pixels, rng, fill, layers=options.randaugment_layers, magnitude=options.randaugment_magnitude,

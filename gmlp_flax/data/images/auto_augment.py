@@ -1,4 +1,4 @@
-"""AutoAugment's ImageNet policy and RandAugment on arrays, by OpenCV: Pillow's pixels, except for geometric operations.
+"""AutoAugment's ImageNet policies and RandAugment on arrays, by OpenCV: Pillow's pixels, but for geometric operations.
 
 Magnitudes run from 0 to 10. Their meaning, and the probabilities of signs and layers, are timm's: the recipes of DeiT
 and of the published gMLP-S use them. Images are RGB or grey.
@@ -20,6 +20,7 @@ MAX_MAGNITUDE = 10
 LAYER_PROBABILITY = 0.5
 
 Fill = tuple[int, ...]
+Policy = tuple[tuple[tuple[str, float, int], ...], ...]
 
 _LEVELS = np.arange(256)
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
@@ -73,7 +74,7 @@ def _by_table(table: Callable[[float], np.ndarray]) -> Callable:
 
 
 def _posterize(pixels: np.ndarray, bits: int, _: Fill) -> np.ndarray:
-    """Keeps the highest bits; none, which Pillow refuses, at RandAugment's magnitude 10: the image becomes black."""
+    """Keeps the highest bits; with none, which Pillow refuses, the image becomes black."""
     return pixels & np.uint8(256 - 2 ** (8 - bits))
 
 
@@ -170,8 +171,10 @@ OPERATIONS = {
     "ShearY": Operation(_affine(lambda a, _: (1, 0, 0, a, 1, 0)), lambda m: m * 0.3, signed=True),
     "TranslateX": Operation(_affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0)), lambda m: m * 0.45, signed=True),
     "TranslateY": Operation(_affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1])), lambda m: m * 0.45, signed=True),
-    # Bits to keep: in AutoAugment 4 to 8, more for a greater magnitude; in RandAugment 4 to 0, fewer.
+    # Bits to keep: in AutoAugment 4 to 8, more for a greater magnitude, in its policy v0 0 to 4; in RandAugment 4 to 0,
+    # fewer.
     "Posterize": Operation(_posterize, lambda m: int(m * 4) + 4),
+    "PosterizeV0": Operation(_posterize, lambda m: int(m * 4)),
     "PosterizeIncreasing": Operation(_posterize, lambda m: 4 - int(m * 4)),
     # The threshold: levels from there on are inverted.
     "Solarize": Operation(_solarize, lambda m: int(m * 256)),
@@ -219,6 +222,39 @@ IMAGENET_POLICY = (
     (("Equalize", 0.8, 8), ("Equalize", 0.6, 3)),
 )
 
+# The policy `v0` of the code that EfficientNet was published with; no paper prints it. Rows and operations are timm's.
+# PosterizeV0 at magnitude 2 keeps no bits, so the image becomes black; Solarize at magnitude 10 changes nothing.
+V0_POLICY = (
+    (("Equalize", 0.8, 1), ("ShearY", 0.8, 4)),
+    (("Color", 0.4, 9), ("Equalize", 0.6, 3)),
+    (("Color", 0.4, 1), ("Rotate", 0.6, 8)),
+    (("Solarize", 0.8, 3), ("Equalize", 0.4, 7)),
+    (("Solarize", 0.4, 2), ("Solarize", 0.6, 2)),
+    (("Color", 0.2, 0), ("Equalize", 0.8, 8)),
+    (("Equalize", 0.4, 8), ("SolarizeAdd", 0.8, 3)),
+    (("ShearX", 0.2, 9), ("Rotate", 0.6, 8)),
+    (("Color", 0.6, 1), ("Equalize", 1.0, 2)),
+    (("Invert", 0.4, 9), ("Rotate", 0.6, 0)),
+    (("Equalize", 1.0, 9), ("ShearY", 0.6, 3)),
+    (("Color", 0.4, 7), ("Equalize", 0.6, 0)),
+    (("PosterizeV0", 0.4, 6), ("AutoContrast", 0.4, 7)),
+    (("Solarize", 0.6, 8), ("Color", 0.6, 9)),
+    (("Solarize", 0.2, 4), ("Rotate", 0.8, 9)),
+    (("Rotate", 1.0, 7), ("TranslateY", 0.8, 9)),
+    (("ShearX", 0.0, 0), ("Solarize", 0.8, 4)),
+    (("ShearY", 0.8, 0), ("Color", 0.6, 4)),
+    (("Color", 1.0, 0), ("Rotate", 0.6, 2)),
+    (("Equalize", 0.8, 4), ("Equalize", 0.0, 8)),
+    (("Equalize", 1.0, 4), ("AutoContrast", 0.6, 2)),
+    (("ShearY", 0.4, 7), ("SolarizeAdd", 0.6, 7)),
+    (("PosterizeV0", 0.8, 2), ("Solarize", 0.6, 10)),
+    (("Solarize", 0.6, 8), ("Equalize", 0.6, 1)),
+    (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
+)
+
+# Value of config.augment.auto -> its policy.
+POLICIES = {"autoaugment": IMAGENET_POLICY, "autoaugment_v0": V0_POLICY}
+
 # RandAugment's operations, in the variants whose severity increases with the magnitude (timm's `inc1`).
 RANDAUGMENT = (
     "AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd",
@@ -250,9 +286,9 @@ def apply(name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Genera
     return operation.apply(pixels, argument, fill).reshape(pixels.shape)
 
 
-def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np.ndarray:
-    """AutoAugment: draws one of the policy's 25 pairs; each operation is applied with its probability (see `apply`)."""
-    for name, probability, magnitude in IMAGENET_POLICY[rng.integers(len(IMAGENET_POLICY))]:
+def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill, policy: Policy) -> np.ndarray:
+    """AutoAugment: draws one of a policy's pairs; each operation is applied with its probability (see `apply`)."""
+    for name, probability, magnitude in policy[rng.integers(len(policy))]:
         if rng.random() < probability:
             pixels = apply(name, pixels, magnitude, rng, fill)
     return pixels

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageEnhance, ImageOps
 
 from gmlp_flax.data.images import auto_augment
-from gmlp_flax.data.images.auto_augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT
+from gmlp_flax.data.images.auto_augment import IMAGENET_POLICY, OPERATIONS, POLICIES, RANDAUGMENT, V0_POLICY
 from tests.timm_modules import timm_module
 
 FILL = (124, 116, 104)
@@ -103,6 +103,7 @@ REFERENCE = {
     "Equalize": channelwise(equalized),
     "Invert": lambda pixels, _: 255 - pixels,
     "Posterize": lambda pixels, m: pixels & (256 - 2 ** (8 - (4 + int(0.4 * m)))),
+    "PosterizeV0": lambda pixels, m: pixels & (256 - 2 ** (8 - int(0.4 * m))),
     "PosterizeIncreasing": lambda pixels, m: pixels & (256 - 2 ** (8 - (4 - int(0.4 * m)))),
     "Solarize": lambda pixels, m: np.where(pixels < int(25.6 * m), pixels, 255 - pixels),
     "SolarizeIncreasing": lambda pixels, m: np.where(pixels < 256 - int(25.6 * m), pixels, 255 - pixels),
@@ -217,7 +218,10 @@ def test_rotation():
 
 
 def timm_name(name):
-    others = {"Posterize": "PosterizeOriginal", "TranslateX": "TranslateXRel", "TranslateY": "TranslateYRel"}
+    others = {
+        "Posterize": "PosterizeOriginal", "PosterizeV0": "Posterize", "TranslateX": "TranslateXRel",
+        "TranslateY": "TranslateYRel",
+    }
     return others.get(name, name)
 
 
@@ -244,6 +248,9 @@ def assert_as_timm(timm, monkeypatch, images):
             theirs = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
             image = images[place % len(images)]
             found = auto_augment.apply(name, np.asarray(image), magnitude, Coin(negative), FILL)
+            if name == "PosterizeV0" and magnitude < 2.5:  # keeps no bits, which Pillow refuses
+                assert not found.any()
+                continue
             differences = np.abs(found.astype(int) - np.asarray(theirs(image), int))
             if name.startswith(("Rotate", "Shear", "Translate")):
                 assert np.mean(differences <= 1) > 0.9 and differences.mean() < 2, f"{name} {magnitude}"
@@ -273,10 +280,38 @@ def test_policy():
     assert len(RANDAUGMENT) == len(set(RANDAUGMENT)) == 15 and set(RANDAUGMENT) <= OPERATIONS.keys()
 
 
-def test_tables_are_timms(timm):
-    policy = timm.auto_augment_policy("original", timm._HPARAMS_DEFAULT)
-    theirs = [[(op.name, op.prob, op.magnitude) for op in pair] for pair in policy]
-    assert [[(timm_name(name), *rest) for name, *rest in pair] for pair in IMAGENET_POLICY] == theirs
+def test_policy_v0():
+    """Three rows by hand, and how often each operation occurs; the magnitudes are those of levels 0 to 10."""
+    assert len(V0_POLICY) == 25 and all(len(pair) == 2 for pair in V0_POLICY)
+    assert V0_POLICY[0] == (("Equalize", 0.8, 1), ("ShearY", 0.8, 4))
+    assert V0_POLICY[15] == (("Rotate", 1.0, 7), ("TranslateY", 0.8, 9))
+    assert V0_POLICY[22] == (("PosterizeV0", 0.8, 2), ("Solarize", 0.6, 10))
+    flat = [entry for pair in V0_POLICY for entry in pair]
+    assert collections.Counter(name for name, *_ in flat) == {
+        "Equalize": 12, "Color": 9, "Solarize": 8, "Rotate": 7, "ShearY": 4, "ShearX": 2, "SolarizeAdd": 2,
+        "PosterizeV0": 2, "AutoContrast": 2, "Invert": 1, "TranslateY": 1,
+    }
+    assert {name for name, *_ in flat} <= OPERATIONS.keys()
+
+
+def test_the_posterize_of_v0_keeps_few_bits_or_none():
+    """Magnitude 6 keeps 2 bits of 8, 2 none; the paper's policy keeps 6 and 4."""
+    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
+    levels = [
+        len(np.unique(auto_augment.apply(name, pixels, magnitude, Coin(False), (0,))))
+        for name in ("PosterizeV0", "Posterize") for magnitude in (6, 2)
+    ]
+    assert levels == [4, 1, 64, 16]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("original", "autoaugment"), ("v0", "autoaugment_v0")])
+def test_policies_are_timms(timm, theirs, ours):
+    policy = timm.auto_augment_policy(theirs, timm._HPARAMS_DEFAULT)
+    rows = [[(op.name, op.prob, op.magnitude) for op in pair] for pair in policy]
+    assert [[(timm_name(name), *rest) for name, *rest in pair] for pair in POLICIES[ours]] == rows
+
+
+def test_operations_of_randaugment_are_timms(timm):
     rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
     assert [timm_name(name) for name in RANDAUGMENT] == [op.name for op in rand.ops]
     assert rand.num_layers == 2
@@ -296,12 +331,13 @@ def applied(monkeypatch):
     return seen
 
 
-def test_frequencies_of_auto_augment(applied):
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_frequencies_of_auto_augment(applied, policy):
     draws, rng = 20_000, np.random.default_rng(0)
     for _ in range(draws):
-        auto_augment.auto_augment(None, rng, FILL)
+        auto_augment.auto_augment(None, rng, FILL, policy)
     expected = collections.Counter()
-    for pair in IMAGENET_POLICY:
+    for pair in policy:
         for name, probability, magnitude in pair:
             expected[name, magnitude] += probability / 25 * draws
     found = collections.Counter(applied)
@@ -324,15 +360,17 @@ def test_frequencies_and_severities_of_rand_augment(applied):
     assert (severities < 8.5).mean() == pytest.approx(0.1587, abs=0.01)
 
 
-@given(st.integers(0, 2**32), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9))
+@given(
+    st.integers(0, 2**32), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9), st.sampled_from([*POLICIES])
+)
 @settings(deadline=None, max_examples=60)
-def test_images_of_any_size_and_seed(seed, channels, height, width):
+def test_images_of_any_size_and_seed(seed, channels, height, width, policy):
     pixels = np.random.default_rng(1).integers(0, 256, (height, width, channels), dtype=np.uint8)
     before = pixels.copy()
 
     def result():
         rng = np.random.default_rng(seed)
-        changed = auto_augment.auto_augment(pixels, rng, FILL[:channels])
+        changed = auto_augment.auto_augment(pixels, rng, FILL[:channels], POLICIES[policy])
         return auto_augment.rand_augment(changed, rng, FILL[:channels], layers=3, magnitude=9, std=2.0)
 
     assert result().shape == pixels.shape and result().dtype == np.uint8

@@ -1,0 +1,195 @@
+"""Both sides of the comparison of Transformers read the same masked sequences and take the same steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from gmlp_flax import tasks
+from gmlp_flax.benchmarks import transformers_beside as beside
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.interop import parity
+from tests import preloaded
+from tests.training import tiny
+
+STEPS = 6
+COPIED = [name for name, candidate in beside.CANDIDATES.items() if candidate.copied]
+OWN = ["hf_bert", "hf_mpnet"]
+
+
+@pytest.fixture
+def transformers():
+    pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
+    pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
+    return parity.import_beside_torch("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("corpus")
+
+
+def tiny_settings(name, folder, bias_rate=None, **optimizer):
+    """A run of six steps, an evaluation after each."""
+    options = beside.settings(name, STEPS, 3, 1e-2, tiny.write_corpus(folder / "corpus.jsonl"), bias_rate)
+    options.data.update(cache=str(folder / "cache"), heldout_share=0.2)
+    options.model.update(layers=2, length=16, d_model=16, d_ffn=32, heads=2, vocab_size=320)
+    options.masking.max_predictions, options.batch_size, options.eval.batch_size = 4, 8, 4
+    options.optimizer.update(optimizer)
+    return options
+
+
+def trained(name, folder, **more):
+    return beside.trained(name, tiny_settings(name, folder, **more), lambda line: None)
+
+
+def test_settings_are_those_of_the_ablation():
+    """2 layers, 128 wide, MLP 512, 4 heads, n = 128, no dropout; AdamW 1e-6, decay 0.01, clip 1, linear, 100 of 900."""
+    for name, candidate in beside.CANDIDATES.items():
+        options = beside.settings(name, 900, 7, 2e-3, "books.jsonl")
+        model, adamw = options.model, options.optimizer
+        sizes = (model.layers, model.d_model, model.d_ffn, model.heads, model.length, model.vocab_size, model.dropout)
+        assert sizes == (2, 128, 512, 4, 128, 2000, 0)
+        assert (adamw.eps, adamw.weight_decay, adamw.clip, adamw.schedule) == (1e-6, 0.01, 1.0, "linear")
+        assert (adamw.learning_rate, adamw.warmup, options.seed, options.data.train) == (2e-3, 100, 7, "books.jsonl")
+        assert (options.steps, options.eval.every, options.eval.examples, options.batch_size) == (900, 150, 2048, 16)
+        assert model.positions == {"bert": "absolute", "bert_rel": "relative"}[candidate.row]
+        if candidate.bert:
+            assert model.embedding_norm and model.transform
+    short = beside.settings("hf_bert", 12, 0, 2e-3, "embedded")
+    assert (short.eval.every, short.eval.examples, short.optimizer.warmup) == (2, 192, 1)
+    long = beside.settings("hf_bert", 9000, 0, 2e-3, "embedded")
+    assert (long.eval.every, long.eval.examples, long.optimizer.warmup) == (1500, 2048, 100)
+
+
+def test_every_model_in_torch_is_held_against_one_of_ours():
+    for name, candidate in beside.CANDIDATES.items():
+        assert (candidate.make is None) == (candidate.ours == "") == (not name.startswith("hf_"))
+        if candidate.ours:
+            ours = beside.CANDIDATES[candidate.ours]
+            assert (ours.row, ours.bert, ours.make) == (candidate.row, True, None)
+    assert set(beside.DEFAULT) == set(beside.CANDIDATES) - {"bert", "bert_rel"}
+
+
+def test_torch_reads_the_batches_and_masks_of_our_training_step(transformers, folder, monkeypatch):
+    """To the bit: what our compiled step makes of each batch, seen from inside it, and what torch's model is given."""
+    options = tiny_settings("bert_full", folder)
+    task, inside = tasks.create(options, ""), []
+    plain = task.mask
+
+    def seen_mask(keys, tokens):
+        masked = plain(keys, tokens)
+        jax.debug.callback(lambda *arrays: inside.append([np.array(array) for array in arrays]), *masked, ordered=False)
+        return masked
+
+    monkeypatch.setattr(task, "mask", seen_mask)
+    advance, _ = beside.our_run("bert_full", task, lambda line: None)
+    theirs = tasks.create(tiny_settings("hf_bert", folder), "")
+    make, outside = beside.CANDIDATES["hf_bert"].make, []
+
+    def recorded(config, params):
+        made = make(config, params)
+        return made._replace(encode=lambda tokens: outside.append(tokens.numpy()) or made.encode(tokens))
+
+    spied = dataclasses.replace(beside.CANDIDATES["hf_bert"], make=recorded)
+    monkeypatch.setitem(beside.CANDIDATES, "hf_bert", spied)
+    advance_theirs, _ = beside.torch_run("hf_bert", theirs, lambda line: None)
+    mask = beside.masks(theirs)
+    with task.train_batches(0, 0, 1) as batches, theirs.train_batches(0, 0, 1) as their_batches:
+        for place, batch, their_batch in zip(range(3), batches, their_batches, strict=False):
+            np.testing.assert_array_equal(batch["tokens"], their_batch["tokens"])
+            advance(place, batch)
+            jax.effects_barrier()
+            advance_theirs(place, their_batch)
+            np.testing.assert_array_equal(inside[-1][0], outside[-1])
+            assert (outside[-1] != their_batch["tokens"]).any()
+            for ours, other in zip(inside[-1], mask(their_batch["tokens"], place), strict=True):
+                np.testing.assert_array_equal(ours, other)
+    assert len(inside) == len(outside) == 3 and (outside[0] != outside[1]).any()
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_copy_of_ours_takes_our_steps(transformers, folder, name):
+    """Losses, gradients, clipping, decay and AdamW of torch: six steps and the perplexity after each."""
+    ours, theirs = (trained(each, folder) for each in (beside.CANDIDATES[name].ours, name))
+    assert len(ours.losses) == STEPS and list(ours.perplexities) == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(theirs.losses, ours.losses, rtol=2e-5)
+    np.testing.assert_allclose(list(theirs.perplexities.values()), list(ours.perplexities.values()), rtol=1e-4)
+    assert theirs.losses[-1] < theirs.losses[0]
+
+
+def test_a_factor_on_the_rate_of_biases_is_the_same_on_both_sides(transformers, folder):
+    """Large enough to be seen in six steps, and not the run without it."""
+    ours, theirs = (trained(name, folder, bias_rate=50.0) for name in ("bert_rel_full", "hf_prenorm_rel"))
+    np.testing.assert_allclose(theirs.losses, ours.losses, rtol=2e-5)
+    plain = trained("bert_rel_full", folder)
+    assert abs(ours.losses[-1] / plain.losses[-1] - 1) > 1e-4 and ours.losses[0] == plain.losses[0]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_losses_of_the_others_fall(transformers, folder, name):
+    """From about that of a uniform guess, as BERT's initial values are small."""
+    curve = trained(name, folder)
+    assert curve.losses[0] == pytest.approx(math.log(320), rel=0.03)
+    assert curve.losses[-1] < 0.97 * curve.losses[0]
+    assert curve.perplexities[STEPS] < 0.8 * curve.perplexities[1]
+
+
+def test_other_factors_on_rates_are_refused(folder):
+    options = tiny_settings("bert_rel_full", folder, rates=("embedding=2", f"{beside.BIAS}=8"))
+    with pytest.raises(RunError, match="the models in torch know a factor on encoder/.*/bias alone; give --bias_rate"):
+        beside.bias_factor(tasks.create(options, ""))
+    for given, factor in ((8.0, 8.0), (None, 1.0)):
+        assert beside.bias_factor(tasks.create(tiny_settings("bert_rel_full", folder, given), "")) == factor
+    assert beside.bias_factor(tasks.create(tiny_settings("bert_full", folder, 8.0), "")) == 1
+
+
+def test_rows():
+    """Medians over seeds at each evaluation; ratios and differences of the pairs that were trained, seed by seed."""
+    curves = {
+        "bert_full": [beside.Curve([6.0, 5.0], {1: 400.0, 2: 200.0}), beside.Curve([6.2, 5.0], {1: 500.0, 2: 100.0})],
+        "hf_bert": [beside.Curve([7.0, 5.0], {1: 300.0, 2: 300.0}), beside.Curve([7.0, 5.0], {1: 300.0, 2: 110.0})],
+        "hf_prenorm": [beside.Curve([6.3, 5.0], {1: 4.0, 2: 200.0}), beside.Curve([6.2, 5.0], {1: 5.0, 2: 100.0})],
+        "hf_mpnet": [beside.Curve([6.0, 5.0], {1: 3.0, 2: 3.0}), beside.Curve([6.0, 5.0], {1: 3.0, 2: 3.0})],
+    }
+    rows = {row["name"]: (row["median"], row["min"], row["max"]) for row in beside.rows_of(curves, 1e-3)}
+    assert len(rows) == 4 * 2 + 2 + 1
+    assert rows["bert_full, rate 0.001: perplexity after 1 steps"] == (450, 400, 500)
+    assert rows["hf_bert / bert_full, rate 0.001: perplexity at the end"] == pytest.approx((1.3, 1.1, 1.5))
+    apart = rows["hf_prenorm and bert_full, rate 0.001: first 10 losses, apart"]
+    assert apart == pytest.approx((0.025, 0, 0.05))
+
+
+def test_a_wrong_model_is_named_before_anything_is_loaded():
+    with pytest.raises(ConfigError, match="there is no model 'bart': expected some of bert, bert_rel, bert_full"):
+        beside.bench_transformers(1, [0], [1e-3], ["bert", "bart"], "embedded", None)
+
+
+@pytest.mark.parametrize(("flag", "message"), [
+    ("--steps=0", "--steps=0: expected at least 1"),
+    ("--seeds=0,x", "argument --seeds: invalid list of int value: '0,x'"),
+])
+def test_wrong_flags(flag, message):
+    done = preloaded.gmlp("benchmark", "transformers", flag)
+    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_command(transformers, tmp_path):
+    """On the embedded text, two steps, both sides; the log names the differences."""
+    done = preloaded.gmlp(
+        "benchmark", "transformers", "--steps=2", "--models=bert_full,hf_prenorm", "--rate=1e-3,2e-3",
+        f"--json={tmp_path}/rows.json", PYTHONWARNINGS="error",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "hf_prenorm: RobertaPreLayerNormForMaskedLM: ours in every layer" in done.stderr
+    rows = {row["name"]: row["median"] for row in json.loads((tmp_path / "rows.json").read_text())}
+    assert len(rows) == 2 * (2 * 2 + 2)
+    for rate in ("0.001", "0.002"):
+        assert rows[f"hf_prenorm / bert_full, rate {rate}: perplexity at the end"] == pytest.approx(1, abs=1e-4)
+        assert rows[f"hf_prenorm and bert_full, rate {rate}: first 10 losses, apart"] < 1e-5

@@ -1,9 +1,10 @@
 """What tiny attention looks at in a sentence or a pair of sentences (the paper's Figure 10).
 
 RUN/figures/attention.png shows how much each token (a row) looks at each token (a column): the largest weight that
-the two have in any layer of the first half of the network, as in the paper, or of all layers. attention_layers.png
-shows these layers one by one. Of a Transformer's heads, the largest weight counts. A finetuned model reads sequences
-that are filled up with [PAD]; the figures leave the padding out, so rows may add up to less than 1.
+the two have in any layer of the first half of the network, as in the paper, or of all layers. Bars beside it show how
+much each token is looked at. attention_layers.png shows these layers one by one. Both are there as SVG and PDF too. Of
+a Transformer's heads, the largest weight counts. A finetuned model reads sequences that are filled up with [PAD]; the
+figures leave the padding out, so rows may add up to less than 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from gmlp_flax.analysis.drawing import save, subplots
+from gmlp_flax.analysis import drawing
 from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.attention import hide_padding
@@ -28,7 +29,7 @@ from gmlp_flax.training import run_folder
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INCHES_PER_TOKEN, LABELS, LARGEST = 0.17, 1.5, 24.0  # inches of a figure's side: one token, the labels, at most
+INCHES_PER_TOKEN, BESIDE, LARGEST = 0.12, 2.2, 24.0  # of a map's side; of labels and bars beside it; of a side at most
 FIRST_HALF, ALL = "first_half", "all"  # layers
 COLUMNS = 6  # of the figure of all layers
 
@@ -145,8 +146,8 @@ def draw(
     sentences = encode(trained, first, second)
     count, found = len(sentences.labels), maps(trained, sentences)
     shown = (found if layers == ALL else first_half(found))[:, :count, :count]
-    figures = {"attention.png": draw_largest(shown, sentences), "attention_layers.png": draw_layers(shown)}
-    return [save(figure, workdir, name) for name, figure in figures.items()]
+    figures = {"attention": draw_largest(shown, sentences), "attention_layers": draw_layers(shown)}
+    return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
 
 def first_half(found: np.ndarray) -> np.ndarray:
@@ -154,31 +155,42 @@ def first_half(found: np.ndarray) -> np.ndarray:
     return found[: max(1, len(found) // 2)]
 
 
+@drawing.style()
 def draw_largest(shown: np.ndarray, sentences: EncodedText) -> Figure:
-    """The elementwise maximum over layers of maps [layers, tokens, tokens], with the tokens beside it."""
+    """The elementwise maximum over layers of maps [layers, tokens, tokens], with the tokens beside it, and bars of the
+    weight that each token receives, a mean over the tokens that look and over layers."""
     layers, count, _ = shown.shape
-    side = min(LARGEST, LABELS + INCHES_PER_TOKEN * count)
-    figure, (axis,) = subplots(1, 1, side + LABELS, side)
-    size = min(8.0, 60 * (side - LABELS) / count)  # points
-    image = axis.imshow(shown.max(0), cmap="Blues", vmin=0)
+    side = min(LARGEST, max(2.4, INCHES_PER_TOKEN * count))
+    figure, (axis,) = drawing.subplots(1, 1, max(drawing.PAGE, side + BESIDE), side + 1.2)
+    size = min(7.0, 60 * side / count)  # points
+    image = axis.imshow(shown.max(0), cmap=drawing.WEIGHTS, vmin=0)
+    axis.grid(False)
     axis.xaxis.tick_top()
     axis.set_xticks(range(count), sentences.labels, rotation=90, fontsize=size, parse_math=False)
     axis.set_yticks(range(count), sentences.labels, fontsize=size, parse_math=False)
     for boundary in np.flatnonzero(np.diff(sentences.segments[:count])) + 0.5:
-        axis.axhline(boundary, color="grey", linewidth=0.7)
-        axis.axvline(boundary, color="grey", linewidth=0.7)
+        axis.axhline(boundary, color=drawing.GREY, linewidth=0.7)
+        axis.axvline(boundary, color=drawing.GREY, linewidth=0.7)
+    bars = axis.inset_axes((1.03, 0, 0.3, 1), sharey=axis)
+    bars.barh(range(count), shown.mean((0, 1)), color=drawing.FAMILIES["aMLP"], height=0.75)
+    bars.tick_params(labelleft=False, left=False)
+    bars.set_xlabel("mean weight that\nthe row's token receives")
     where = "layer 1" if layers == 1 else f"layers 1 to {layers}"
-    figure.colorbar(image, shrink=0.6, label=f"largest weight in {where}")
+    figure.colorbar(image, cax=axis.inset_axes((1.4, 0.1, 0.03, 0.8)), label=f"largest weight in {where}")
+    axis.set_xlabel("each row's token looks at the columns' tokens")
     return figure
 
 
+@drawing.style()
 def draw_layers(shown: np.ndarray) -> Figure:
-    """Maps [layers, tokens, tokens] one by one; each has its own colour scale, up to its largest weight."""
+    """Maps [layers, tokens, tokens] one by one, on one colour scale; titles tell each one's largest weight."""
     columns = min(COLUMNS, len(shown))
-    figure, axes = subplots(math.ceil(len(shown) / columns), columns, 2.2, 2.4)
-    for layer, axis in enumerate(axes):
+    rows = math.ceil(len(shown) / columns)
+    width = drawing.COLUMN if columns <= 2 else drawing.PAGE
+    figure, axes = drawing.subplots(rows, columns, width, 0.3 + rows * (0.25 + 0.85 * width / columns))
+    for layer, axis in enumerate(axes[: len(shown)]):
+        axis.set_title(f"layer {layer + 1}, to {shown[layer].max():.2g}")
+    for axis in axes[len(shown) :]:
         axis.set_axis_off()
-        if layer < len(shown):
-            axis.imshow(shown[layer], cmap="Blues", vmin=0)
-            axis.set_title(f"layer {layer + 1}, to {shown[layer].max():.2g}", fontsize=8)
+    drawing.scaled_images(figure, list(zip(axes, shown, strict=False)), drawing.WEIGHTS, "weight", axes)
     return figure

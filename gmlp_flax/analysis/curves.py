@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 
-from gmlp_flax.analysis.drawing import save, subplots
+from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.training.metrics_file import METRICS_FILE, MetricsFile
 
 
 def draw(workdir: str) -> str:
-    """Draws the losses in metrics.jsonl.
+    """Draws the losses in metrics.jsonl as RUN/figures/loss.png, .svg and .pdf; returns the path of the first."""
+    return drawing.save(charts.draw(chart(workdir)), workdir, "loss")
 
-    Returns:
-        The path of the figure, RUN/figures/loss.png.
-    """
+
+def chart(workdir: str) -> charts.Chart:
+    """The losses in metrics.jsonl."""
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
-    figure, axes = subplots(1, 1, 6.0, 3.5)
-    axis = axes[0]
-    training = [line for line in lines if "loss" in line]
-    axis.plot([line["step"] for line in training], [line["loss"] for line in training], label="training")
-    heldout = [line for line in lines if "eval" in line]
-    axis.plot([line["step"] for line in heldout], [line["eval"]["loss"] for line in heldout], "o-", label="held out")
-    axis.set(xlabel="step", ylabel="loss (nats)", title=os.path.basename(os.path.abspath(workdir)))
-    axis.legend()
-    return save(figure, workdir, "loss.png")
+    training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "eval" in line]
+    looks = {"training": drawing.Look(drawing.GREY, "."), "held out": drawing.Look(drawing.FAMILIES["gMLP"])}
+    series = [
+        charts.Series(name, looks[name], [step for step, _ in points], [loss for _, loss in points])
+        for name, points in (("training", training), ("held out", heldout)) if points
+    ]
+    name = os.path.basename(os.path.abspath(workdir))
+    title = f"{name}: held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else name
+    return charts.Chart([charts.Panel(title, charts.Scale("step"), charts.Scale("loss (nats)"), series)])

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from gmlp_flax.analysis.drawing import save, subplots
+from gmlp_flax.analysis import drawing
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.training import run_folder
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TOKENS_SHOWN = 6  # columns of the image figure
+TEXT_COLUMNS = 6  # of the text figure
 
 
 def matrices(trained: run_folder.Trained) -> np.ndarray:
@@ -40,7 +41,7 @@ def matrices(trained: run_folder.Trained) -> np.ndarray:
 
 
 def draw(trained: run_folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
-    """Draws the filters of a run.
+    """Draws the filters of a run as RUN/figures/filters.png, .svg and .pdf.
 
     Args:
         trained: the run.
@@ -48,30 +49,38 @@ def draw(trained: run_folder.Trained, workdir: str, tokens: Sequence[int] = ()) 
         tokens: the patches of an image model whose rows are shown; by default TOKENS_SHOWN of them.
 
     Returns:
-        The path of the figure, RUN/figures/filters.png.
+        The path of the first.
 
     Raises:
         RunError: the run's blocks have no filters, or there is no such patch.
     """
     images = trained.task.takes_files
     figure = draw_images(*between_patches(trained), tokens) if images else draw_text(matrices(trained))
-    return save(figure, workdir, "filters.png")
+    return drawing.save(figure, workdir, "filters")
 
 
+@drawing.style()
 def draw_text(weights: np.ndarray) -> Figure:
-    """The middle token's row of each layer's W, [layers, n, n], as in the paper's Figure 4."""
+    """The middle token's row of each layer's W, [layers, n, n], as in the paper's Figure 4; one scale for all."""
     layers, n, _ = weights.shape
-    columns = min(6, layers)
-    figure, axes = subplots(math.ceil(layers / columns), columns, 2.2, 1.7)
+    columns, middle = min(TEXT_COLUMNS, layers), n // 2
+    rows = math.ceil(layers / columns)
+    figure, axes = drawing.subplots(rows, columns, drawing.PAGE, 0.7 + 0.85 * rows, sharex=True, sharey=True)
+    colour = drawing.FAMILIES["gMLP"]
     for layer, axis in enumerate(axes):
         if layer >= layers:
             axis.set_axis_off()
             continue
-        axis.plot(np.arange(n), weights[layer, n // 2], linewidth=1)
-        axis.axvline(n // 2, color="grey", linewidth=0.5, linestyle=":")
-        axis.set_title(f"layer {layer + 1}", fontsize=8)
-        axis.tick_params(labelsize=6)
-    figure.supxlabel("token", fontsize=8)
+        row = weights[layer, middle]
+        axis.axvline(middle, color="black", linewidth=0.6, dashes=(2, 2))
+        axis.plot(np.arange(n), row, color=colour, linewidth=0.9)
+        axis.plot([middle], [row[middle]], "o", color="black", markersize=2.5)
+        axis.set_title(f"layer {layer + 1}")
+        axis.set_xticks([0, middle, n - 1], ["0", str(middle), str(n - 1)])
+        axis.tick_params(labelbottom=layer + columns >= layers)
+    figure.suptitle(f"What each layer mixes into token {middle} (dashed), on one scale", fontsize=7.5)
+    figure.supxlabel("token that is read", fontsize=7)
+    figure.supylabel("weight", fontsize=7)
     return figure
 
 
@@ -82,25 +91,33 @@ def between_patches(trained: run_folder.Trained) -> tuple[np.ndarray, tuple[int,
     return matrices(trained)[:, -rows * columns :, -rows * columns :], (rows, columns)
 
 
+@drawing.style()
 def draw_images(weights: np.ndarray, grid: tuple[int, int], tokens: Sequence[int] = ()) -> Figure:
     """Rows of each layer's W, [layers, patches, patches], as images on the grid (rows, columns), as in the paper's
-    Figure 3. `tokens` as in `draw`.
+    Figure 3; one scale for all, and the patch that each row mixes into in a frame. `tokens` as in `draw`.
 
     Raises:
         RunError: there is no such patch.
     """
+    from matplotlib.patches import Rectangle
+
     patches = math.prod(grid)
     if absent := [token for token in tokens if not 0 <= token < patches]:
         raise RunError(f"--tokens: there is no patch {absent[0]}; expected 0 to {patches - 1}")
     shown = tokens or np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
-    figure, axes = subplots(len(weights), len(shown), 1.0, 1.0)
+    height = 0.5 + 0.38 * len(weights) * grid[0] / grid[1]
+    figure, axes = drawing.subplots(len(weights), len(shown), drawing.COLUMN, max(1.4, height))
+    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, hspace=0.04, wspace=0.08)
+    images = []
     for place, axis in enumerate(axes):
-        layer, token = divmod(place, len(shown))
-        limit = np.abs(weights[layer]).max()
-        axis.imshow(weights[layer, shown[token]].reshape(grid), cmap="RdBu", vmin=-limit, vmax=limit)
-        axis.set(xticks=[], yticks=[])
-        if token == 0:
-            axis.set_ylabel(f"layer {layer + 1}", fontsize=7)
+        layer, column = divmod(place, len(shown))
+        images.append((axis, weights[layer, shown[column]].reshape(grid)))
+        row, left = divmod(int(shown[column]), grid[1])
+        axis.add_patch(Rectangle((left - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8))
+        if column == 0:
+            axis.set_ylabel(f"layer {layer + 1}", rotation=0, ha="right", va="center", fontsize=6)
         if layer == 0:
-            axis.set_title(f"token {shown[token]}", fontsize=7)
+            axis.set_title(f"{'' if column else 'patch '}{shown[column]}", fontsize=6, loc="center", pad=2)
+    drawing.scaled_images(figure, images, drawing.SIGNED, "weight", axes)
+    figure.suptitle("What is mixed into the framed patch, on one scale", fontsize=7.5)
     return figure

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gmlp_flax.analysis.drawing import points_with_tips, save, subplots
+from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.filters import matrices
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import run_folder
@@ -58,38 +58,47 @@ def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> 
         workdir: the run's folder.
 
     Returns:
-        The paths of the figures, RUN/figures/spatial_matrices.png and toeplitz_share.png.
+        The paths of the figures, RUN/figures/spatial_matrices.png and toeplitz_share.png; .svg and .pdf lie beside.
     """
     figures = {
-        "spatial_matrices.png": draw_matrices(weights), "toeplitz_share.png": draw_shares(found, weights.shape[-1]),
+        "spatial_matrices": draw_matrices(weights),
+        "toeplitz_share": charts.draw(shares_chart(found, weights.shape[-1])),
     }
-    return [save(figure, workdir, name) for name, figure in figures.items()]
+    return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
 
+@drawing.style()
 def draw_matrices(weights: np.ndarray) -> Figure:
-    """The matrices of all layers, [layers, n, n], as in the paper's Figure 9."""
+    """The matrices of all layers, [layers, n, n], as in the paper's Figure 9; one scale for all."""
     layers, columns = len(weights), min(6, len(weights))
-    figure, axes = subplots(math.ceil(layers / columns), columns, 2.0, 2.2)
-    for layer, axis in enumerate(axes):
+    rows = math.ceil(layers / columns)
+    width = drawing.COLUMN if columns <= 2 else drawing.PAGE
+    figure, axes = drawing.subplots(rows, columns, width, 0.5 + rows * (0.2 + 0.85 * width / columns))
+    for layer, axis in enumerate(axes[:layers]):
+        axis.set_title(f"layer {layer + 1}")
+    for axis in axes[layers:]:
         axis.set_axis_off()
-        if layer < layers:
-            limit = np.abs(weights[layer]).max()
-            axis.imshow(weights[layer], cmap="RdBu", vmin=-limit, vmax=limit)
-            axis.set_title(f"layer {layer + 1}", fontsize=8)
+    drawing.scaled_images(figure, list(zip(axes, weights, strict=False)), drawing.SIGNED, "weight", axes)
+    figure.suptitle("From each token (columns) to each token (rows)", fontsize=7.5)
     return figure
 
 
-def draw_shares(found: Mapping[int, np.ndarray], n: int) -> Figure:
-    """The shares over the steps, beside the share of noise on n tokens."""
-    figure, (axis,) = subplots(1, 1, 6.0, 3.5)
-    for layer, of_layer in enumerate(np.stack(list(found.values())).T, start=1):
-        tips = [f"layer {layer}, step {step}: {share:.3f}" for step, share in zip(found, of_layer, strict=True)]
-        points_with_tips(axis, list(found), of_layer, tips, color=f"C{layer - 1}", markersize=4)
-        axis.plot(list(found), of_layer, color=f"C{layer - 1}", label=f"layer {layer}")
-    axis.axhline(noise_share(n), color="grey", linestyle=":", label="noise")
-    axis.set(xlabel="step", ylabel="share of W's energy in its diagonals' means", ylim=(0, 1.05))
-    axis.legend(fontsize=7)
-    return figure
+def shares_chart(found: Mapping[int, np.ndarray], n: int) -> charts.Chart:
+    """The shares over the steps, or over the layers if there is one step; beside the share of noise on n tokens."""
+    by_step = np.stack(list(found.values()))
+    steps, layers = list(found), len(by_step[0])
+    newest = by_step[-1]
+    title = f"After {steps[-1]:,} steps the diagonals hold {newest.min():.2f} to {newest.max():.2f} of W's energy"
+    if len(steps) == 1:
+        look = drawing.Look(drawing.FAMILIES["gMLP"])
+        series = [charts.Series(f"step {steps[0]}", look, list(range(1, layers + 1)), newest.tolist())]
+    else:
+        series = [
+            charts.Series(f"layer {layer}", look._replace(dashes=()), steps, of_layer.tolist())
+            for layer, (look, of_layer) in enumerate(zip(drawing.looks(["gMLP"] * layers), by_step.T, strict=True), 1)
+        ]
+    over, share = charts.Scale("step" if len(steps) > 1 else "layer"), charts.Scale("share of W's energy (1: Toeplitz)")
+    return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(n))])])
 
 
 def noise_share(n: int) -> float:

@@ -5,15 +5,22 @@
     gmlp reproduce table4 --data=books.jsonl.xz --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
     gmlp reproduce table4 --from=runs/table4        # whatever is there, also half-finished
     gmlp reproduce figure4 --from=runs/table3       # from the first run of the gMLP there
+    gmlp reproduce --all --from=runs/reproduce      # one site of all that is there
     gmlp reproduce NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS] [--runs=DIR]
-        [--out=reports] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
+        [--out=reports] [--tokens=N] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
+    gmlp reproduce --all --from=RUNS [--scale=cpu|gpu|paper] [--out=reports]
 
 NAME is a table or figure of gmlp_flax/paper/tables.py:
 {names}
 figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnli.
 
-The report goes to OUT/NAME: table.md, table.csv, figures as PNG and SVG, and index.html, which opens from disk without
-a network. It says what was scaled down, and whether each ordering of the paper holds for every pair of seeds.
+The report goes to OUT/NAME: table.md and table.csv; figures as PNG, SVG and PDF as wide as a paper's column or page;
+the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from disk without
+a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering of the paper
+holds for every pair of seeds, and how its ranks correlate with the paper's over tokens. --tokens=N compares the runs
+after N tokens, as far as they have come by then. --all makes every report that RUNS has runs for, with an index: those
+of NAME are looked for in RUNS/NAME-SCALE, in RUNS/NAME, in RUNS and in its folders.
+
 Runs are trained by `gmlp sweep --sweep=paper:NAME,scale=SCALE` in --runs
 (runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains nothing and reads a
 folder of runs, or the runs that a glob pattern in quotes names. --scale=paper first prints what its runs would take on
@@ -29,6 +36,7 @@ median counts.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import os
 import re
@@ -46,7 +54,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
 from gmlp_flax.planning import plan
-from gmlp_flax.reports import catalogue
+from gmlp_flax.reports import catalogue, site
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
 from gmlp_flax.sweeps import runner
@@ -68,7 +76,8 @@ def names() -> str:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = cli.ArgumentParser("reproduce", (__doc__ or "").replace("{names}", names()))
-    parser.add_argument("name", metavar="NAME", choices=list(TABLES))
+    parser.add_argument("name", metavar="NAME", nargs="?", choices=list(TABLES))
+    parser.add_argument("--all", action="store_true", help="every report that --from has runs for, as one site")
     parser.add_argument("--scale", choices=list(SEEDS), default="cpu")
     parser.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
@@ -78,13 +87,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
+    parser.add_argument("--tokens", help="compare the runs after this many tokens")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
     words = sys.argv[1:]
     own = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:own])
     args.flags = words[own + 1 :]
+    if args.all:
+        check_all(args)
+        return args
+    if not args.name:
+        cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
     table = TABLES[args.name]
+    args.tokens = checked_tokens(args.tokens, table)
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
     args.finetune = dict(each.partition("=")[::2] for each in args.finetune)
@@ -94,6 +110,33 @@ def arguments() -> argparse.Namespace:
         cli.fail(f"--jobs={args.jobs}: expected a positive number")
     args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     return args
+
+
+def check_all(args: argparse.Namespace) -> None:
+    """Ends with one line if --all is given with what it cannot have, or without what it needs."""
+    others = {
+        "NAME": args.name, "--data": args.data, "--finetune": args.finetune, "--tokens": args.tokens,
+        "--runs": args.runs, "flags after --": args.flags,
+    }
+    if given := [name for name, value in others.items() if value]:
+        cli.fail(f"--all and {given[0]} exclude each other: --all reports what --from has")
+    if not args.pattern:
+        cli.fail("--all needs --from=RUNS, a folder of runs: it trains nothing")
+
+
+def checked_tokens(given: str | None, table: PaperTable) -> int | None:
+    """--tokens as a number; ends with one line if it is none, or if the table does not compare runs over tokens."""
+    if given is None:
+        return None
+    try:
+        tokens = int(float(given.replace(",", "")))
+    except (ValueError, OverflowError):
+        tokens = 0
+    if tokens < 1:
+        cli.fail(f"--tokens={given}: expected a number of tokens, as in --tokens=1e6")
+    if len(table.trained.get("cpu", ())) < 2:
+        cli.fail(f"--tokens={given}: {table.title} does not compare runs over tokens")
+    return tokens
 
 
 def check_path(flag: str, data: str | None) -> None:
@@ -183,17 +226,41 @@ def report_on(args: argparse.Namespace) -> tuple[Report, int]:
     if args.finetune:
         codes.append(finetune(runs, args))
     tuned = run_finder.find_finetuned(pattern, rows)
-    return catalogue.of_runs(args.name, runs, args.scale, tuned), max(codes)
+    counted = run_finder.at_budget(runs, args.tokens) if args.tokens else runs
+    made = catalogue.of_runs(args.name, counted, args.scale, tuned)
+    if args.tokens:
+        left = ", ".join(f"{run.row} seed {run.config.seed}" for run in runs if not _is_in(run, counted))
+        note = f"Compared after {args.tokens:,} tokens{f'; not so far, and left out: {left}' if left else ''}."
+        made = dataclasses.replace(made, notes=[note, *made.notes])
+    return made, max(codes)
+
+
+def _is_in(run: run_finder.Run, others: Sequence[run_finder.Run]) -> bool:
+    return any(run.path == other.path for other in others)
+
+
+def report_on_all(args: argparse.Namespace) -> None:
+    """Writes the site, and prints what is in it and what is not."""
+    made = site.write(args.pattern, args.scale, args.out)
+    print(f"made: {', '.join(made.made)}")
+    if made.absent:
+        print(f"without runs: {', '.join(made.absent)}")
+    print(f"\nthe index: {made.path}")
+    if made.refused:
+        raise RunError("not made: " + "; ".join(f"{name}: {why}" for name, why in made.refused.items()))
 
 
 def main() -> None:
     """Trains, collects the runs, writes the report."""
     logging.set_verbosity(logging.ERROR)  # Orbax warns that a finished run is opened for reading alone.
     args = arguments()
+    if args.all:
+        report_on_all(args)
+        return
     made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)
     path = made.write(os.path.join(args.out, args.name))
     print(f"{made.title}\n\n{made.table.markdown()}")
-    print("\n".join(made.notes))
+    print("\n".join(made.sentences()))
     print(f"\nthe report: {path}")
     if code:
         raise RunError("some runs failed: the table is made of the others")

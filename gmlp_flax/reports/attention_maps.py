@@ -9,8 +9,9 @@ import numpy as np
 from gmlp_flax.analysis import attention
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import PaperTable
-from gmlp_flax.reports.report import Report, Table
-from gmlp_flax.reports.runs import Run, setting_notes, task_of
+from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.runs import Run, setting, task_of, unfinished
+from gmlp_flax.reports.table import Table
 from gmlp_flax.training import run_folder
 
 # A pair as in MNLI: the second sentence contradicts the first.
@@ -37,7 +38,7 @@ def attention_in_a_pair(
     lines = [(layer, *map(float, shares)) for layer, shares in enumerate(across(maps, segments), start=1)]
     even = float(across(np.full((1, count, count), 1 / count), segments)[0, 0])
     notes = (
-        *setting_notes(table, runs[:1], scale),
+        *unfinished(runs[:1]),
         f"Finetuned: {found[0].path}. The pair: {' / '.join(PAIR)}",
         "Across: the share of its weight that a token gives to the other sentence, a mean over tokens. Within and "
         f"across add up to less than 1 if weight lies on padding. Equal weights on the {count} tokens would give "
@@ -48,7 +49,10 @@ def attention_in_a_pair(
         "attention": attention.draw_largest(attention.first_half(maps), sentences),
         "layers": attention.draw_layers(maps),
     }
-    return Report(table.title, notes, Table(("layer", "across", "within", "largest weight across"), lines), figures)
+    columns = ("layer", "across", "within", "largest weight across")
+    return Report(
+        table.title, Table(columns, lines), setting=setting(table, runs, scale), notes=notes, figures=figures
+    )
 
 
 def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 from scipy import stats
 
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 
 HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the seeds' spread"
+DRAWS = 2000  # of the bootstrap
+
+
+class Claim(NamedTuple):
+    """A claim of the paper, the verdict of our runs, and what more there is to say."""
+
+    text: str
+    verdict: str
+    detail: str = ""
+
+    def sentence(self) -> str:
+        """All three."""
+        return f"{self.text} {self.verdict}{f'; {self.detail}' if self.detail else ''}."
+
+
+class RankPoint(NamedTuple):
+    """Spearman's rank correlation with the paper's column at a number of tokens, and its 95 % interval over seeds; None
+    if every row has one seed."""
+
+    tokens: float
+    correlation: float
+    low: float | None
+    high: float | None
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """How many claims have each verdict."""
+    counts = [sum(claim.verdict == verdict for claim in claims) for verdict in (HOLDS, REVERSED, OPEN)]
+    holds, reverses, opens = counts
+    return (
+        f"The paper's {len(claims)} orderings: {holds} hold for every pair of seeds, {reverses} are reversed for every "
+        f"pair, {opens} are inside the seeds' spread."
+    )
 
 
 def verdict(better: Sequence[float], worse: Sequence[float]) -> str:
@@ -19,6 +54,30 @@ def verdict(better: Sequence[float], worse: Sequence[float]) -> str:
     if max(better) < min(worse):
         return HOLDS
     return REVERSED if min(better) > max(worse) else OPEN
+
+
+def orderings(
+    papers: Mapping[str, float], last: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[Curve]]
+) -> tuple[list[Claim], list[Claim]]:
+    """Each ordering of the paper's column, lower first: of neighbours in it, and of the other pairs.
+
+    Args:
+        papers: row -> the paper's number.
+        last: row -> the last value of each run.
+        curves: row -> the curve of each run.
+    """
+    ranked = sorted(papers, key=lambda row: papers[row])
+    values = sorted(set(papers.values()))
+    neighbours, others = [], []
+    for better, worse in itertools.combinations(ranked, 2):
+        if papers[better] == papers[worse]:
+            continue
+        since = emerges(curves[better], curves[worse])
+        detail = "" if since is None else f"the means have this order from {since:,} tokens on"
+        claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), detail)
+        near = values.index(papers[worse]) - values.index(papers[better]) == 1
+        (neighbours if near else others).append(claim)
+    return neighbours, others
 
 
 def spearman(ours: Sequence[float], papers: Sequence[float]) -> float:
@@ -34,13 +93,50 @@ def emerges(better: Sequence[Curve], worse: Sequence[Curve]) -> float | None:
 
     A mean is taken over the runs of a row, at token counts at which every run of both rows was evaluated.
     """
-    groups = [[dict(curve) for curve in curves] for curves in (better, worse)]
-    tables = [*groups[0], *groups[1]]
     since = None
-    for tokens in sorted(set(tables[0]).intersection(*tables[1:])) if tables else ():
-        means = [statistics.mean(table[tokens] for table in group) for group in groups]
+    for tokens in shared_tokens([*better, *worse]):
+        means = [statistics.mean(dict(curve)[tokens] for curve in group) for group in (better, worse)]
         if means[0] >= means[1]:
             since = None
         elif since is None:
             since = tokens
     return since
+
+
+def shared_tokens(curves: Sequence[Curve]) -> list[float]:
+    """The token counts at which every curve has a value, in order."""
+    counts = [{tokens for tokens, _ in curve} for curve in curves]
+    return sorted(set.intersection(*counts)) if counts else []
+
+
+def rank_curve(
+    curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float], draws: int = DRAWS
+) -> list[RankPoint]:
+    """The rank correlation of the rows' means with the paper's column, at each token count that all runs share.
+
+    The interval is a bootstrap's: each row's seeds are drawn again with replacement, the same seeds at every token
+    count, and the middle 95 % of the draws count. The draws are the same in every call.
+
+    Args:
+        curves: row -> the curve of each run, at least one.
+        papers: row -> the paper's number, at least two that differ.
+        draws: of the bootstrap.
+    """
+    tokens = shared_tokens([curve for row in papers for curve in curves[row]])
+    values = [np.array([[dict(curve)[count] for count in tokens] for curve in curves[row]]) for row in papers]
+    random = np.random.default_rng(0)
+    drawn = np.stack([each[random.integers(len(each), size=(draws, len(each)))].mean(1) for each in values], axis=-1)
+    found = _spearman(np.stack([each.mean(0) for each in values], axis=-1), list(papers.values()))
+    if max(map(len, values)) == 1:
+        return [RankPoint(count, float(rank), None, None) for count, rank in zip(tokens, found, strict=True)]
+    # A draw in which all rows are equal has no order: 0.
+    low, high = np.percentile(np.nan_to_num(_spearman(drawn, list(papers.values()))), (2.5, 97.5), axis=0)
+    return [RankPoint(count, *map(float, point)) for count, *point in zip(tokens, found, low, high, strict=True)]
+
+
+def _spearman(ours: np.ndarray, papers: Sequence[float]) -> np.ndarray:
+    """`spearman` of the last axis of [..., rows]."""
+    ranks = stats.rankdata(ours, axis=-1), stats.rankdata(papers)
+    centred = [each - each.mean(-1, keepdims=True) for each in ranks]
+    norms = np.sqrt(np.square(centred[0]).sum(-1) * np.square(centred[1]).sum(-1))
+    return (centred[0] * centred[1]).sum(-1) / np.where(norms, norms, np.nan)

@@ -6,20 +6,24 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gmlp_flax.paper.published import SCORE_COLUMNS, ScoreColumn, printed_score
+from gmlp_flax.paper.published import SCORE_COLUMNS, Quoted, ScoreColumn, printed_score
 from gmlp_flax.reports import claims
 from gmlp_flax.reports.runs import Run, task_of
+from gmlp_flax.reports.table import Cell, Spread, printed
 
 
 class Score(NamedTuple):
-    """A row's score in one column, in percent: the median over `runs` runs with one peak rate and batch size."""
+    """A row's score in one column, in percent: the median over runs with one peak rate and batch size."""
 
-    median: float
-    lowest: float
-    highest: float
-    runs: int
+    spread: Spread
     rate: float
     batch: int
+
+    def words(self) -> str:
+        """The range of its runs, and what was chosen."""
+        values = self.spread.values
+        chosen = f"{len(values)} runs, rate {self.rate:g}, batch {self.batch}"
+        return f"{min(values):.1f} to {max(values):.1f} ({chosen})"
 
 
 def score(runs: Sequence[Run], column: ScoreColumn) -> Score | None:
@@ -31,10 +35,9 @@ def score(runs: Sequence[Run], column: ScoreColumn) -> Score | None:
             choice = run.config.optimizer.learning_rate, run.config.batch_size
             by_choice.setdefault(choice, []).append(column.percent * curve[-1][1])
     scores = (
-        Score(statistics.median(values), min(values), max(values), len(values), *choice)
-        for choice, values in by_choice.items()
+        Score(Spread(statistics.median(values), tuple(values)), *choice) for choice, values in by_choice.items()
     )
-    return max(scores, key=lambda each: each.median, default=None)
+    return max(scores, key=lambda each: each.spread.centre, default=None)
 
 
 class Scores:
@@ -61,32 +64,34 @@ class Scores:
         """Two columns of a table per score: ours and the paper's."""
         return [title for column in self.columns for title in (column.title, f"paper's {column.title}")]
 
-    def cells(self, row: str) -> list[float | None]:
+    def cells(self, row: str) -> list[Cell]:
         """A row's cells in the columns of `titles`."""
         ours = self.of(row)
-        return [cell for column in self.columns for cell in (ours.get(column.title), printed_score(row, column))]
+        pairs = ((ours.get(column.title), printed(printed_score(row, column))) for column in self.columns)
+        return [cell for pair in pairs for cell in pair]
 
-    def of(self, row: str) -> dict[str, float]:
-        """Title of a column -> a row's median."""
+    def quoted_cells(self, row: Quoted) -> list[Cell]:
+        """The cells of a row that only the paper has."""
+        return [cell for column in self.columns for cell in (None, printed(row.score(column)))]
+
+    def of(self, row: str) -> dict[str, Spread]:
+        """Title of a column -> a row's median over seeds."""
         pairs = zip(self.columns, self.by_row.get(row, ()), strict=False)
-        return {column.title: found.median for column, found in pairs if found}
+        return {column.title: found.spread for column, found in pairs if found}
 
     def notes(self) -> list[str]:
         """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""
         lines = []
         for place, column in enumerate(self.columns):
             found = {row: score for row, scores in self.by_row.items() if (score := scores[place])}
-            spread = (
-                f"{row} {score.lowest:.1f} to {score.highest:.1f} ({score.runs} runs, rate {score.rate:g}, "
-                f"batch {score.batch})" for row, score in found.items()
-            )
+            spread = (f"{row} {score.words()}" for row, score in found.items())
             if found:
                 lines.append(f"{column.title} is the median of runs; lowest to highest: {', '.join(spread)}.")
             if trivial := self.baselines.get(column.title):
                 lines.append(f"{column.title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}.")
             ranked = {row: paper for row in found if (paper := printed_score(row, column)) is not None}
             if len(ranked) > 1:
-                rank = claims.spearman([found[row].median for row in ranked], list(ranked.values()))
+                rank = claims.spearman([found[row].spread.centre for row in ranked], list(ranked.values()))
                 over = f"over {len(ranked)} models"
                 lines.append(f"{column.title}: rank correlation with the paper's column {rank:.2f} {over}.")
         return lines

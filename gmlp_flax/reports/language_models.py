@@ -2,55 +2,151 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gmlp_flax import tasks
-from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.drawing import FAMILIES, Look, plain
 from gmlp_flax.models import parameters
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims, scaling
+from gmlp_flax.reports.families import looks
 from gmlp_flax.reports.finetuned_scores import Scores
-from gmlp_flax.reports.report import Cell, Report, Table, difference, shown
-from gmlp_flax.reports.runs import Run, setting_notes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.runs import Run, setting, unfinished
+from gmlp_flax.reports.table import Cell, Printed, Spread, Table, difference, printed, shown
 
 METRIC = scaling.METRIC
-COLUMNS = ("model", "M parameters", METRIC, "lowest", "highest", "seeds", "paper", "difference", "rate")
+COLUMNS = ("model", "M parameters", METRIC, "seeds", "paper", "difference", "rate")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row that was trained.
+
+    Attributes:
+        name: of the row.
+        runs: those that count: all that came as far as the furthest run that trains as long; if none of the row did,
+            all of the row.
+        behind: the runs that did not come so far.
+        params: millions of parameters.
+    """
+
+    name: str
+    runs: Sequence[Run]
+    behind: Sequence[Run]
+    params: float
+
+    @property
+    def compared(self) -> bool:
+        """Whether its runs came as far as the others'."""
+        return not set(map(id, self.runs)) & set(map(id, self.behind))
+
+    @property
+    def curves(self) -> list[claims.Curve]:
+        """Of the runs that count."""
+        return [run.curve(METRIC) for run in self.runs]
+
+    @property
+    def last(self) -> Spread:
+        """The newest perplexity of the runs that count."""
+        values = tuple(curve[-1][1] for curve in self.curves)
+        return Spread(statistics.mean(values), values)
+
+    @property
+    def paper(self) -> float | None:
+        """The paper's perplexity, if it prints one."""
+        return PUBLISHED[self.name].perplexity if self.name in PUBLISHED else None
+
+    def cells(self) -> tuple[Cell, ...]:
+        """In COLUMNS."""
+        rate = Printed(self.runs[0].config.optimizer.learning_rate)
+        far = (printed(self.paper), difference(self.last.centre, self.paper))
+        return (self.name, self.params, self.last, len(self.runs), *far, rate)
+
+    def footnotes(self) -> list[str]:
+        """Which of its runs are behind the others, and whether they count."""
+        so_far = ", ".join(f"seed {run.config.seed} at {run.curve(METRIC)[-1][0]:,} tokens" for run in self.behind)
+        how = "not counted" if self.compared else "shown, but compared with no other row"
+        return [f"{so_far}: behind the other runs, {how}"] if self.behind else []
 
 
 def perplexities(
     table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]
 ) -> Report:
     """Held-out perplexities, and finetuned scores if there are any. Arguments: see `catalogue.of_runs`."""
-    by_row = {row: [run for run in runs if run.row == row] for row in table.rows}
-    curves = {row: [curve for run in by_row[row] if (curve := run.curve(METRIC))] for row in table.rows}
-    last = {row: [curve[-1][1] for curve in curves[row]] for row in table.rows}
-    params = {row: _parameters(found[0]) for row, found in by_row.items() if found}
-    scores = Scores(table.tasks, tuned)
-    lines = [(*_line(row, by_row[row], last[row], params.get(row)), *scores.cells(row)) for row in table.rows]
-    known = [row for row in table.rows if last[row]]
-    notes = [
-        *setting_notes(table, runs, scale), *_baseline(runs),
-        *_orderings({row: last[row] for row in known}, curves), *scores.notes(),
-    ]
-    figures = {"curves": _draw_curves({row: curves[row] for row in known})}
+    rows = trained_rows(table.rows, runs)
+    scores = Scores(table.tasks, {name: tuned.get(name, ()) for name in rows})
+    compared = {name: row for name, row in rows.items() if row.compared and row.paper is not None}
+    papers = {name: row.paper for name, row in compared.items() if row.paper is not None}
+    curves = {name: row.curves for name, row in compared.items()}
+    near, other = claims.orderings(papers, {name: row.last.values for name, row in compared.items()}, curves)
+    ranks = claims.rank_curve(curves, papers) if len(papers) > 1 else []
+    charts = {"curves": curves_chart(rows, table.rows), "correlation": correlation_chart(ranks, papers)}
+    notes = [*unfinished(runs), *_absent(table.rows, rows), *_baseline(runs), *_rank_note(ranks, papers)]
+    notes += scores.notes()
     if table.series:
-        points = {row: scaling.Point(row, params[row], statistics.mean(last[row]), scores.of(row)) for row in known}
-        by_depth, by_data = (
-            {name: [points[row] for row in rows if row in points] for name, rows in lines_of.items()}
-            for lines_of in (table.series, table.longer)
-        )
-        figures["scaling"], laws = scaling.draw_scaling({name: found for name, found in by_depth.items() if found})
-        notes += [*laws, *scaling.papers_laws(table.series)]
-        if transfer := scaling.draw_transfer(by_depth | by_data):
-            figures["transfer"] = transfer
-    return Report(table.title, notes, Table((*COLUMNS, *scores.titles), lines), figures)
+        more, laws = _scaling(table, rows, scores)
+        charts |= more
+        notes += laws
+    missing = [f"Not drawn: {WHY[name]}." for name, chart in charts.items() if chart is None]
+    return Report(
+        table.title, _table(table, rows, scores), near, other, setting(table, runs, scale), [*notes, *missing],
+        {name: chart for name, chart in charts.items() if chart},
+    )
+
+
+def _scaling(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> tuple[dict[str, Chart | None], list[str]]:
+    """Charts over parameters and over perplexity, None for one that lacks points; and a note per power law."""
+    compared = {name: row for name, row in rows.items() if row.compared}
+    points = {name: scaling.Point(name, row.params, row.last, scores.of(name)) for name, row in compared.items()}
+    by_depth, by_data = (
+        {name: [points[row] for row in names if row in points] for name, names in lines.items()}
+        for lines in (table.series, table.longer)
+    )
+    over_parameters, laws = scaling.scaling(by_depth)
+    charts = {"scaling": over_parameters, "transfer": scaling.transfer(by_depth | by_data)}
+    return charts, [*laws, *scaling.papers_laws(table.series)]
+
+
+def _table(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> Table:
+    """A line per row that was trained, then the paper's own."""
+    lines: list[Sequence[Cell]] = [(*row.cells(), *scores.cells(name)) for name, row in rows.items()]
+    empty = [None] * (len(COLUMNS) - 2)
+    lines += [(each.name, printed(each.params_m), *empty, *scores.quoted_cells(each)) for each in table.quoted]
+    notes = {name: row.footnotes() for name, row in rows.items()} | {
+        each.name: ["the paper's row, not trained here", *([each.note] if each.note else [])] for each in table.quoted
+    }
+    footnotes = {name: found for name, found in notes.items() if found}
+    return Table((*COLUMNS, *scores.titles), lines, footnotes).full()
+
+
+# Why a chart is left out: what it needs.
+WHY = {
+    "curves": f"{METRIC} over tokens, which needs two evaluations of a run",
+    "correlation": "rank correlation over tokens, which needs three models that the paper lists, evaluated twice",
+    "scaling": f"{METRIC} over parameters, which needs two models of a family",
+    "transfer": "finetuned scores over perplexity, which need two finetuned models of a family",
+}
+
+
+def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
+    """The rows that have an evaluated run, in the order of `names`."""
+    evaluated = [run for run in runs if run.curve(METRIC)]
+    furthest: dict[int, int] = {}
+    for run in evaluated:
+        furthest[run.config.steps] = max(furthest.get(run.config.steps, 0), run.curve(METRIC)[-1][0])
+    rows = {}
+    for name in names:
+        own = [run for run in evaluated if run.row == name]
+        behind = [run for run in own if run.curve(METRIC)[-1][0] < furthest[run.config.steps]]
+        if own:
+            counted = own if len(behind) == len(own) else [run for run in own if run not in behind]
+            rows[name] = Row(name, counted, behind, _parameters(own[0]))
+    return rows
 
 
 def _parameters(run: Run) -> float:
@@ -58,21 +154,14 @@ def _parameters(run: Run) -> float:
     return parameters.count(tasks.find(run.config.task).without_data(run.config).shapes()) / 1e6
 
 
-def _line(row: str, runs: Sequence[Run], last: Sequence[float], params: float | None) -> tuple[Cell, ...]:
-    """A row's cells in COLUMNS."""
-    paper = _papers(row)
-    if not last:
-        return (row, params, None, None, None, 0, paper, None, None)
-    mean = statistics.mean(last)
-    return (
-        row, params, mean, min(last), max(last), len(last), paper, difference(mean, paper),
-        runs[0].config.optimizer.learning_rate,
-    )
-
-
-def _papers(row: str) -> float | None:
-    """The paper's perplexity, if it prints one."""
-    return PUBLISHED[row].perplexity if row in PUBLISHED else None
+def _absent(names: Sequence[str], rows: Mapping[str, Row]) -> list[str]:
+    """Which rows have no run, with the paper's numbers."""
+    listed = []
+    for name in names:
+        if name not in rows:
+            paper = PUBLISHED[name].perplexity if name in PUBLISHED else None
+            listed.append(name if paper is None else f"{name} (paper: {paper})")
+    return [f"Without a run, and so not in the table and the figures: {', '.join(listed)}."] if listed else []
 
 
 def _baseline(runs: Sequence[Run]) -> list[str]:
@@ -81,33 +170,56 @@ def _baseline(runs: Sequence[Run]) -> list[str]:
     return [f"To compare: {name}: {METRIC} {shown(value)}." for name, value in found]
 
 
-def _orderings(last: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[claims.Curve]]) -> list[str]:
-    """Whether each ordering of the paper holds, and the rank correlation with its column."""
-    paper = {row: value for row in last if (value := _papers(row)) is not None}
-    notes = []
-    for better, worse in itertools.combinations(sorted(paper, key=lambda row: paper[row]), 2):
-        if paper[better] == paper[worse]:
-            continue
-        verdict = claims.verdict(last[better], last[worse])
-        since = claims.emerges(curves[better], curves[worse])
-        when = "" if since is None else f"; the means have this order from {since:,} tokens on"
-        notes.append(f"{better} < {worse} {verdict}{when}.")
-    if len(paper) > 1:
-        rank = claims.spearman([statistics.mean(last[row]) for row in paper], list(paper.values()))
-        notes.append(f"Spearman's rank correlation with the paper's column: {rank:.2f} over {len(paper)} models.")
-    return notes
+def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> list[str]:
+    if not ranks:
+        return []
+    last = ranks[-1]
+    interval = "" if last.low is None else f" (95 % interval over seeds {last.low:.2f} to {last.high:.2f})"
+    what = f"{last.correlation:.2f}{interval} over {len(papers)} models, after {last.tokens:,} tokens"
+    return [f"Spearman's rank correlation with the paper's column: {what}."]
 
 
-def _draw_curves(curves: Mapping[str, Sequence[claims.Curve]]) -> Figure:
-    """Held-out perplexity over tokens: one line per run, one colour per row."""
-    figure, (axis,) = drawing.subplots(1, 1, 8.0, 5.0)
-    for number, (row, runs) in enumerate(curves.items()):
-        for place, curve in enumerate(runs):
-            x, y = zip(*curve, strict=True)
-            colour = f"C{number % 10}"
-            axis.plot(x, y, color=colour, linewidth=1, label=None if place else row)
-            tips = [f"{row}: {shown(value)} after {tokens:,} tokens" for tokens, value in curve]
-            drawing.points_with_tips(axis, x, y, tips, color=colour, markersize=4)
-    axis.set(xlabel="tokens", ylabel=f"held-out {METRIC}", yscale="log")
-    axis.legend(fontsize=8)
-    return figure
+def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
+    """Held-out perplexity over tokens: the mean of a row's seeds, and a band from the lowest to the highest. None if no
+    row has two points."""
+    seen = looks(names)
+    series = []
+    for name, row in rows.items():
+        tokens = claims.shared_tokens(row.curves)
+        values = [[dict(curve)[count] for curve in row.curves] for count in tokens]
+        several = len(row.runs) > 1
+        series.append(Series(
+            name, seen[name], tokens, [statistics.mean(each) for each in values],
+            [min(each) for each in values] if several else (), [max(each) for each in values] if several else (),
+        ))
+    if not any(len(each.x) > 1 for each in series):
+        return None
+    best = min((row for row in rows.values() if row.compared), key=lambda row: row.last.centre, default=None)
+    several = any(len(row.runs) > 1 for row in rows.values())
+    bands = "Lines are means over seeds, bands go from the lowest to the highest seed."
+    caption = [bands if several else "One seed each."]
+    title = f"Held-out {METRIC} over tokens"
+    if best:
+        end = f"{shown(best.last.centre)} after {plain(best.curves[0][-1][0])} tokens"
+        title = f"{best.name} ends lowest: {METRIC} {end}" if len(rows) > 1 else f"{best.name}: {METRIC} {end}"
+    if any(row.behind for row in rows.values()):
+        caption.append("Runs that are behind the others of their row are not drawn.")
+    return Chart([Panel(title, Scale("tokens"), Scale(f"held-out {METRIC}", log=True), series)], " ".join(caption))
+
+
+def correlation_chart(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> Chart | None:
+    """The rank correlation with the paper over tokens; None without three models or two points."""
+    if len(papers) < 3 or len(ranks) < 2:
+        return None
+    wide = ranks[0].low is not None
+    series = Series(
+        "Spearman's rho", Look(FAMILIES["gMLP"]), [each.tokens for each in ranks], [each.correlation for each in ranks],
+        [each.low for each in ranks if each.low is not None], [each.high for each in ranks if each.high is not None],
+    )
+    title = f"The order of {len(papers)} models agrees with the paper's to rho = {ranks[-1].correlation:.2f} at the end"
+    caption = (
+        "The band is the middle 95 % of a bootstrap over seeds; few seeds make it too narrow." if wide
+        else "There is one seed per model, so no interval."
+    )
+    panel = Panel(title, Scale("tokens"), Scale("rank correlation with the paper"), [series], [("none", 0.0)])
+    return Chart([panel], caption)

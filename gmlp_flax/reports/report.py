@@ -1,135 +1,93 @@
-"""A report of a table or figure of the paper, and its files: Markdown, CSV, and a web page that needs no network."""
+"""A report of a table or figure of the paper, and its files: Markdown, CSV, figures, and a web page."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import html
-import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis import charts, drawing
+from gmlp_flax.analysis.charts import Chart
+from gmlp_flax.reports.claims import Claim, tally
+from gmlp_flax.reports.runs import Setting
+from gmlp_flax.reports.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | float | int | None
-
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222; }
-.wide { overflow-x: auto; margin: 1em 0; }
-table { border-collapse: collapse; }
-th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-th { cursor: pointer; user-select: none; white-space: nowrap; }
-th[aria-sort=ascending]::after { content: " \\2191"; }
-th[aria-sort=descending]::after { content: " \\2193"; }
-figure { margin: 1.5em 0; } figure svg { max-width: 100%; height: auto; }
-"""
-
-# Numbers sort as numbers and empty cells stay last; a second click reverses the order.
-SCRIPT = """
-for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head, column) => head.addEventListener("click", () => {
-    const down = head.getAttribute("aria-sort") === "ascending";
-    heads.forEach(each => each.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = row => row.cells[column].dataset.key;
-    const compare = (a, b) => isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
-    const rows = [...table.tBodies[0].rows];
-    rows.sort((a, b) => (key(a) === "") - (key(b) === "") || (down ? -1 : 1) * compare(key(a), key(b)));
-    table.tBodies[0].append(...rows);
-  }));
-}
-"""
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Columns and rows of cells; None is an empty cell."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-    def markdown(self) -> str:
-        """With rounded numbers."""
-        cells = [self.columns, ["---"] * len(self.columns), *(map(shown, row) for row in self.rows)]
-        return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
-
-    def csv(self) -> str:
-        """With all digits."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
-        return text.getvalue()
-
-    def html(self) -> str:
-        """With rounded numbers; columns sort by all digits."""
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
-        body = "\n".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in self.rows)
-        return f"<table class=sortable><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A table, notes on it, and figures by name."""
+    """What a table or figure of the paper becomes.
+
+    Attributes:
+        title: the heading.
+        table: its numbers.
+        claims: of the paper, and whether the runs support them.
+        more_claims: further claims, which a page folds away.
+        setting: what was scaled down; None if nothing was trained.
+        notes: sentences below the table.
+        figures: by name: charts, which a page shows interactively, and figures that are images.
+    """
 
     title: str
-    notes: Sequence[str]
     table: Table
-    figures: Mapping[str, Figure]
+    claims: Sequence[Claim] = ()
+    more_claims: Sequence[Claim] = ()
+    setting: Setting | None = None
+    notes: Sequence[str] = ()
+    figures: Mapping[str, Chart | Figure] = dataclasses.field(default_factory=dict)
 
-    def write(self, folder: str) -> str:
-        """Writes table.md, table.csv, a PNG and an SVG of each figure, and index.html.
+    @property
+    def every_claim(self) -> list[Claim]:
+        """Shown and folded."""
+        return [*self.claims, *self.more_claims]
+
+    @property
+    def interactive(self) -> bool:
+        """Whether it has charts."""
+        return any(isinstance(figure, Chart) for figure in self.figures.values())
+
+    def sentences(self) -> list[str]:
+        """All that is said beside the table."""
+        said = [tally(self.every_claim)] if self.every_claim else []
+        said += [claim.sentence() for claim in self.every_claim]
+        said += [self.setting.sentence()] if self.setting else []
+        captions = (
+            sentence for chart in self.figures.values() if isinstance(chart, Chart)
+            for sentence in (chart.caption, chart.missing()) if sentence
+        )
+        return [*said, *self.notes, *dict.fromkeys(captions)]
+
+    def write(self, folder: str, library: str = "") -> str:
+        """Writes table.md, table.csv, index.html, each figure as PNG, SVG and PDF, and each chart's numbers as CSV.
+
+        Args:
+            folder: of the files.
+            library: the path, from the folder, of the charts' JavaScript; by default it is written into the folder,
+                if there are charts.
 
         Returns:
             The path of index.html.
         """
+        from gmlp_flax.reports import page
+
         os.makedirs(folder, exist_ok=True)
-        drawn = {name: drawing.svg(figure) for name, figure in self.figures.items()}
-        text = "".join(f"{note}\n\n" for note in self.notes)
-        files = {
+        text = "".join(f"- {sentence}\n" for sentence in self.sentences())
+        files: dict[str, str | bytes] = {
             "table.md": f"# {self.title}\n\n{self.table.markdown()}\n{text}".rstrip() + "\n",
             "table.csv": self.table.csv(),
-            **{f"{name}.svg": svg for name, svg in drawn.items()},
-            "index.html": page(self.title, self.notes, self.table, list(drawn.values())),
+            "index.html": page.of_report(self, library or page.LIBRARY),
         }
-        for name, figure in self.figures.items():
-            figure.savefig(os.path.join(folder, f"{name}.png"), dpi=120)
+        for name, shown in self.figures.items():
+            figure = charts.draw(shown) if isinstance(shown, Chart) else shown
+            files |= {f"{name}.{kind}": drawing.content(figure, kind) for kind in drawing.FORMATS}
+            if isinstance(shown, Chart):
+                files[f"{name}.csv"] = shown.csv()
         for name, content in files.items():
-            with open(os.path.join(folder, name), "w") as file:
-                file.write(content)
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+        if self.interactive and not library:
+            page.write_library(folder)
         return os.path.join(folder, "index.html")
-
-
-def page(title: str, notes: Sequence[str], table: Table, figures: Sequence[str]) -> str:
-    """The text of index.html: the table, which sorts by a click on a column, then `figures` (SVG), then the notes."""
-    listed = "\n".join(f"<li>{html.escape(note)}</li>" for note in notes)
-    drawn = "\n".join(f"<figure>{figure[figure.index('<svg') :]}</figure>" for figure in figures)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
-        f'<link rel="icon" href="data:,">\n<style>{STYLE}</style></head>\n<body><h1>{html.escape(title)}</h1>\n'
-        f'<div class="wide">{table.html()}</div>\n{drawn}\n<ul>\n{listed}\n</ul>\n'
-        f"<script>{SCRIPT}</script></body></html>\n"
-    )
-
-
-def shown(cell: Cell) -> str:
-    """A cell for reading: five digits of a number, all digits of a whole number."""
-    if cell is None:
-        return ""
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.5g}" if isinstance(cell, float) else cell
-
-
-def difference(ours: float, papers: float | None) -> float | None:
-    """Ours - the paper's; None if the paper prints no number."""
-    return None if papers is None else ours - papers
-
-
-def _html_cell(cell: Cell) -> str:
-    key = "" if cell is None else html.escape(str(cell))
-    return f'<td data-key="{key}">{html.escape(shown(cell))}</td>'

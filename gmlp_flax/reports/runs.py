@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -14,7 +15,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import schema, tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import TABLES, PaperTable
-from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
+from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
 from gmlp_flax.training import run_folder
 from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
 
@@ -30,6 +31,8 @@ SCALED = (
     "steps", "batch_size", "model.layers", "model.d_model", "model.d_ffn", "model.vocab_size", "model.image_size",
     "data.train",
 )
+# What messages call keys without which perplexities of one column do not compare.
+COLUMN_KEYS = {"token budgets": (STEPS, "batch_size"), "tokenizers": ("data.tokenizer",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +56,51 @@ class Run:
         """Whether the run came to its last step and wrote its result."""
         return os.path.exists(os.path.join(self.path, RESULT_FILE))
 
+    @functools.cached_property
+    def per_step(self) -> int:
+        """Tokens, or whatever the task counts, per step."""
+        options = self.config
+        return options.batch_size * tasks.find(options.task).without_data(options).units_per_example
+
+    @property
+    def last_step(self) -> int:
+        """How far the run has come."""
+        return max((line["step"] for line in self.lines), default=0)
+
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """The held-out metric over training: (tokens or whatever the task counts, value)."""
-        options = self.config
-        per_step = options.batch_size * tasks.find(options.task).without_data(options).units_per_example
         lines = (line for line in self.lines if metric in line.get("eval", ()))
-        return [(line["step"] * per_step, line["eval"][metric]) for line in lines]
+        return [(line["step"] * self.per_step, line["eval"][metric]) for line in lines]
 
     def baseline(self, metric: str) -> tuple[str, float] | None:
         """What a trivial model scores on the same held-out data: its name and its value; None if that is not known."""
         found = [line["baseline"] for line in self.lines if metric in line.get("baseline", {}).get("eval", ())]
         return (found[-1]["name"], found[-1]["eval"][metric]) if found else None
+
+
+class Setting(NamedTuple):
+    """How a report's runs differ from the paper's.
+
+    Attributes:
+        scale: cpu, gpu or paper.
+        row: whose config is compared.
+        scaled: (key, its value here, its value in the paper) of what was scaled down.
+    """
+
+    scale: str
+    row: str
+    scaled: Sequence[tuple[str, str, str]] = ()
+
+    def sentence(self) -> str:
+        """The same in words."""
+        if not self.scaled:
+            return f"Scale {self.scale}: the paper's setting."
+        changes = "; ".join(f"{key} {here} (paper: {paper})" for key, here, paper in self.scaled)
+        return f"Scale {self.scale}. Scaled down for {self.row}: {changes}."
+
+
+class NoRuns(RunError):
+    """There is no run of any row."""
 
 
 def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
@@ -74,17 +111,36 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
         rows: each row's config.
 
     Raises:
-        RunError: two rows are the same; there is no run; two runs have the same row and seed; or configs differ in more
-            than a table compares.
+        NoRuns: there is no run.
+        RunError: two rows are the same; two runs have the same row and seed; their tokenizers differ, or their configs
+            in more than a table compares.
     """
     runs: dict[tuple, Run] = {}
     for run in _runs(pattern, rows, ("task", *_architecture(rows), "model.length")):
         _refuse_twin(runs, (run.row, run.config.seed), run, f"the row {run.row}")
     found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
     if not found:
-        raise RunError(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
+        raise NoRuns(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
     _check_alike(found, _steps_key(rows))
+    _check_tokenizers(found)
     return found
+
+
+def at_budget(runs: Sequence[Run], tokens: int) -> list[Run]:
+    """The runs that have come as far as this number of tokens, without what came after it.
+
+    Raises:
+        RunError: there is none.
+    """
+    reached = [run for run in runs if run.last_step * run.per_step >= tokens]
+    if not reached:
+        longest = max(runs, key=lambda run: run.last_step * run.per_step)
+        far = f"the longest, {longest.path}, has {longest.last_step * longest.per_step:,} tokens"
+        raise RunError(f"no run has come as far as {tokens:,} tokens; {far}: give fewer")
+    return [
+        dataclasses.replace(run, lines=[line for line in run.lines if line["step"] * run.per_step <= tokens])
+        for run in reached
+    ]
 
 
 def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
@@ -135,29 +191,21 @@ def task_of(config: ConfigDict) -> str:
     return config.glue.task if config.task == "text_classification" else f"squad_{config.squad.version}"
 
 
-def setting_notes(table: PaperTable, runs: Sequence[Run], scale: str) -> list[str]:
-    """Two notes: what was scaled down from the paper's config of the first run, and which runs are not finished."""
+def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> Setting:
+    """What was scaled down from the paper's config of the first run."""
     run = runs[0]
     paper = table.config(run.row, "paper")
-    scaled = [
-        f"{key} {run.config.get(key)} (paper: {paper.get(key)})"
-        for key in SCALED if run.config.get(key) != paper.get(key)
-    ]
-    setting = f"Scale {scale}: the paper's setting."
-    if scaled:
-        setting = f"Scale {scale}. Scaled down for {run.row}: {'; '.join(scaled)}."
-    notes = [setting]
-    unfinished = ", ".join(
-        f"{each.row} seed {each.config.seed} (step {_last_step(each)} of {each.config.steps})"
+    changed = [key for key in SCALED if run.config.get(key) != paper.get(key)]
+    return Setting(scale, run.row, [(key, str(run.config.get(key)), str(paper.get(key))) for key in changed])
+
+
+def unfinished(runs: Sequence[Run]) -> list[str]:
+    """A note on the runs that are not finished, if there are any."""
+    named = ", ".join(
+        f"{each.row} seed {each.config.seed} (step {each.last_step} of {each.config.steps})"
         for each in runs if not each.finished
     )
-    if unfinished:
-        notes.append(f"Not finished: {unfinished}.")
-    return notes
-
-
-def _last_step(run: Run) -> int:
-    return max((line["step"] for line in run.lines), default=0)
+    return [f"Not finished: {named}."] if named else []
 
 
 def _runs(
@@ -222,10 +270,25 @@ def _check_alike(runs: Sequence[Run], steps: Sequence[str]) -> None:
         _compare(first_of_row.setdefault(run.row, run), run, [RATE])
 
 
+def _check_tokenizers(runs: Sequence[Run]) -> None:
+    """Refuses runs of different tokenizers: perplexities per token of one do not compare with those of another."""
+    known: tuple[str, bytes] | None = None
+    for run in runs:
+        path = os.path.join(run.path, TOKENIZER_FILE)
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                content = file.read()
+            known = known or (path, content)
+            if content != known[1]:
+                both = f"{known[0]} and {path}"
+                raise RunError(f"runs of different tokenizers: {both} differ: give runs of one tokenizer")
+
+
 def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:
     for key in keys:
         if one.config.get(key) != other.config.get(key):
+            what = next((what for what, names in COLUMN_KEYS.items() if key in names), "configs")
             raise RunError(
-                f"runs of different configs: {key} is {one.config.get(key)!r} in {one.path} and "
+                f"runs of different {what}: {key} is {one.config.get(key)!r} in {one.path} and "
                 f"{other.config.get(key)!r} in {other.path}: give runs that differ only in model, seed and a row's rate"
             )

@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from scipy import stats
 
-from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.drawing import DASHES, looks
 from gmlp_flax.paper import published
-from gmlp_flax.reports.report import shown
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from gmlp_flax.reports.families import family
+from gmlp_flax.reports.table import Spread
 
 METRIC = "perplexity"
-WIDTH, HEIGHT = 6.0, 4.5  # inches of a panel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,61 +50,53 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
 
 
 class Point(NamedTuple):
-    """A model of a series.
+    """A model of a line.
 
     Attributes:
         row: its name.
         params: millions of parameters.
-        perplexity: held-out, the mean of its runs.
-        scores: title of a column -> percent; empty if the model was not finetuned.
+        perplexity: held out, over its runs.
+        scores: title of a column -> percent, over finetuned runs; empty if the model was not finetuned.
     """
 
     row: str
     params: float
-    perplexity: float
-    scores: Mapping[str, float]
+    perplexity: Spread
+    scores: Mapping[str, Spread]
 
 
-Series = Mapping[str, Sequence[Point]]
+Lines = Mapping[str, Sequence[Point]]
 
 
-def draw_scaling(series: Series) -> tuple[Figure, list[str]]:
+def scaling(lines: Lines) -> tuple[Chart | None, list[str]]:
     """Figures 5 and 8. The first panel has perplexity over parameters, both logarithmic, with a power law through each
-    series; each further panel has one column of scores over parameters.
+    line; each further panel has one column of scores over parameters.
 
     Returns:
-        The figure, and one note per power law.
+        The chart, None if no line has two models; and one note per power law.
     """
-    titles, notes = _titles(series), []
-    figure, (first, *others) = drawing.subplots(1, 1 + len(titles), WIDTH, HEIGHT)
-    for number, (name, points) in enumerate(series.items()):
-        x, y = [point.params for point in points], [point.perplexity for point in points]
-        tips = [f"{row}: {shown(value)} with {shown(params)} M parameters" for row, params, value, _ in points]
-        drawing.points_with_tips(first, x, y, tips, color=f"C{number}")
-        fitted = y
-        if len(points) > 1:
-            law = power_law(x, y)
-            fitted = [law(each) for each in x]
-            notes.append(f"{name}: {_law(law)}.")
-        first.plot(x, fitted, color=f"C{number}", linewidth=1, label=name)
-    first.set(xlabel="M parameters", ylabel=f"held-out {METRIC}", xscale="log", yscale="log")
-    first.legend(fontsize=8)
-    for axis, title in zip(others, titles, strict=True):
-        _draw_scores(axis, series, title, lambda point: point.params)
-        axis.set(xlabel="M parameters", xscale="log")
-    return figure, notes
+    laws = {
+        name: power_law([point.params for point in points], [point.perplexity.centre for point in points])
+        for name, points in lines.items() if len(points) > 1
+    }
+    if not laws:
+        return None, []
+    exponents = ", ".join(f"{law.exponent:.2f} ({name})" for name, law in laws.items())
+    params = Scale("M parameters", log=True)
+    series = _series(lines, lambda point: point.params, lambda point: point.perplexity, laws)
+    title = f"Perplexity goes as parameters to the power {exponents}"
+    panels = [Panel(title, params, Scale(f"held-out {METRIC}", log=True), series)]
+    panels += [_scores(lines, title, params, lambda point: point.params) for title in _titles(lines)]
+    caption = "Points are means over seeds (scores: medians), bars go from lowest to highest; dashed: power laws."
+    return Chart(panels, caption), [f"{name}: {_law(law)}." for name, law in laws.items()]
 
 
-def draw_transfer(series: Series) -> Figure | None:
-    """Figure 7: finetuned scores over negative perplexity, one panel per column; None if nothing was finetuned."""
-    titles = _titles(series)
-    if not titles:
-        return None
-    figure, axes = drawing.subplots(1, len(titles), WIDTH, HEIGHT)
-    for axis, title in zip(axes, titles, strict=True):
-        _draw_scores(axis, series, title, lambda point: -point.perplexity)
-        axis.set(xlabel=f"negative held-out {METRIC}")
-    return figure
+def transfer(lines: Lines) -> Chart | None:
+    """Figure 7: finetuned scores over perplexity, which falls to the right, one panel per column; None if no two models
+    of a line were finetuned."""
+    perplexity = Scale(f"held-out {METRIC} (better to the right)", log=True, backwards=True)
+    panels = [_scores(lines, title, perplexity, lambda point: point.perplexity.centre) for title in _titles(lines)]
+    return Chart(panels, "Points are medians over seeds, bars go from the lowest to the highest.") if panels else None
 
 
 def papers_laws(series: Mapping[str, Sequence[str]]) -> list[str]:
@@ -122,20 +111,41 @@ def papers_laws(series: Mapping[str, Sequence[str]]) -> list[str]:
     return notes
 
 
-def _titles(series: Series) -> list[str]:
-    return list(dict.fromkeys(title for points in series.values() for point in points for title in point.scores))
+def _titles(lines: Lines) -> list[str]:
+    """The columns in which some line has two models."""
+    columns = dict.fromkeys(title for points in lines.values() for point in points for title in point.scores)
+    return [
+        title for title in columns
+        if any(sum(title in point.scores for point in points) > 1 for points in lines.values())
+    ]
 
 
-def _draw_scores(axis: Axes, series: Series, title: str, x_of: Callable[[Point], float]) -> None:
-    """A column of scores, one line per series; `x_of` gives a point's place on the x axis."""
-    for number, (name, points) in enumerate(series.items()):
-        scored = sorted((point for point in points if title in point.scores), key=x_of)
-        x, y = [x_of(point) for point in scored], [point.scores[title] for point in scored]
-        axis.plot(x, y, color=f"C{number}", linewidth=1, label=name)
-        tips = [f"{point.row}: {shown(value)} %" for point, value in zip(scored, y, strict=True)]
-        drawing.points_with_tips(axis, x, y, tips, color=f"C{number}")
-    axis.set(ylabel=f"{title} (%)")
-    axis.legend(fontsize=8)
+def _scores(lines: Lines, title: str, x: Scale, x_of: Callable[[Point], float]) -> Panel:
+    """A panel of one column of scores."""
+    scored = {name: [point for point in points if title in point.scores] for name, points in lines.items()}
+    series = _series(scored, x_of, lambda point: point.scores[title], {})
+    best = max((point for points in scored.values() for point in points), key=lambda point: point.scores[title].centre)
+    heading = f"{title}: {best.row} is best, {best.scores[title].centre:.1f} %"
+    return Panel(heading, x, Scale(f"{title} (%)"), series)
+
+
+def _series(
+    lines: Lines, x_of: Callable[[Point], float], y_of: Callable[[Point], Spread], laws: Mapping[str, PowerLaw]
+) -> list[Series]:
+    """One series per line that has points; `laws` are drawn dashed, and then nothing joins the points."""
+    found = []
+    families = [family(points[0].row) if points else "" for points in lines.values()]
+    for (name, points), look in zip(lines.items(), looks(families), strict=True):
+        points = sorted(points, key=x_of)
+        if points:
+            x, y = [x_of(point) for point in points], [y_of(point) for point in points]
+            found.append(Series(
+                name, look._replace(dashes=DASHES[0]), x, [each.centre for each in y],
+                low=[min(each.values) for each in y], high=[max(each.values) for each in y],
+                labels=[point.row.split("_", 1)[-1] for point in points], joined=name not in laws, band=False,
+                fit=[laws[name](each) for each in x] if name in laws else (),
+            ))
+    return found
 
 
 def _law(law: PowerLaw) -> str:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gmlp_flax.analysis import filters, shift_invariance
+from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.paper.tables import PaperTable
-from gmlp_flax.reports.report import Report, Table
-from gmlp_flax.reports.runs import Run, setting_notes
+from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.runs import Run, setting, unfinished
+from gmlp_flax.reports.table import Table
 from gmlp_flax.training import run_folder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def image_filters(
@@ -26,13 +32,12 @@ def image_filters(
     lines = [(layer, *map(float, row)) for layer, row in enumerate(locality(weights, grid), start=1)]
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
     notes = (
-        *setting_notes(table, runs[:1], scale),
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
         f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}.",
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)")
-    return Report(table.title, notes, Table(columns, lines), {"filters": filters.draw_images(weights, grid)})
+    return _report(table, runs, scale, Table(columns, lines), notes, {"filters": filters.draw_images(weights, grid)})
 
 
 def text_filters(
@@ -47,13 +52,12 @@ def text_filters(
     weights = filters.matrices(run_folder.load(runs[0].path))
     lines = [(layer, *map(float, row)) for layer, row in enumerate(spread(weights), start=1)]
     notes = (
-        *setting_notes(table, runs[:1], scale),
         "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, on itself, on tokens "
         "after it. The paper sees layers that look forward, backward and both ways. Distance: the root of the mean "
         "squared distance to the token, weighted by energy.",
     )
     columns = ("layer", "before", "itself", "after", "distance (tokens)")
-    return Report(table.title, notes, Table(columns, lines), {"filters": filters.draw_text(weights)})
+    return _report(table, runs, scale, Table(columns, lines), notes, {"filters": filters.draw_text(weights)})
 
 
 def shift_invariance_report(
@@ -70,15 +74,23 @@ def shift_invariance_report(
     columns = ("step", *(f"layer {layer + 1}" for layer in range(layers)))
     lines = [(step, *map(float, share)) for step, share in found.items()]
     notes = (
-        *setting_notes(table, runs[:1], scale),
         "Share of each W's energy (squared sum) in the means of its diagonals: 1 for a Toeplitz matrix, "
         f"{shift_invariance.noise_share(n):.3f} for noise.",
     )
     figures = {
         "matrices": shift_invariance.draw_matrices(weights),
-        "toeplitz_share": shift_invariance.draw_shares(found, n),
+        "toeplitz_share": shift_invariance.shares_chart(found, n),
     }
-    return Report(table.title, notes, Table(columns, lines), figures)
+    return _report(table, runs, scale, Table(columns, lines), notes, figures)
+
+
+def _report(
+    table: PaperTable, runs: Sequence[Run], scale: str, made: Table, notes: Sequence[str],
+    figures: Mapping[str, Chart | Figure],
+) -> Report:
+    """A report of the first run."""
+    told = (*unfinished(runs[:1]), *notes, f"The run: {runs[0].path}")
+    return Report(table.title, made, setting=setting(table, runs, scale), notes=told, figures=figures)
 
 
 def spread(weights: np.ndarray) -> np.ndarray:

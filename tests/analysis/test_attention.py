@@ -147,24 +147,27 @@ def test_labels(piece, label):
 def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, monkeypatch):
     trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
     drawn = {}
-    monkeypatch.setattr(attention, "save", lambda figure, workdir, name: drawn.update({name: figure}) or name)
+    monkeypatch.setattr(attention.drawing, "save", lambda figure, workdir, name: drawn.update({name: figure}) or name)
     sentences = attention.encode(trained, *PAIR)
     count = len(sentences.labels)
     found = attention.maps(trained, sentences)[:, :count, :count]
 
-    assert attention.draw(trained, "run", *PAIR) == ["attention.png", "attention_layers.png"]
-    axis = drawn["attention.png"].axes[0]
+    assert attention.draw(trained, "run", *PAIR) == ["attention", "attention_layers"]
+    axis = drawn["attention"].axes[0]
     np.testing.assert_array_equal(axis.images[0].get_array(), found[0])  # The first half of three layers is one.
     assert [tick.get_text() for tick in axis.get_xticklabels()] == sentences.labels
     assert [tick.get_text() for tick in axis.get_yticklabels()] == sentences.labels
     (boundary,) = np.flatnonzero(np.diff(sentences.segments[:count]))
     assert [line.get_ydata()[0] for line in axis.lines[:1]] == [boundary + 0.5]
-    assert len(drawn["attention_layers.png"].axes) == 1
+    assert [len(bars.patches) for bars in axis.child_axes] == [count, 0]  # beside it bars, and a bar of colours
+    assert [bar.get_width() for bar in axis.child_axes[0].patches] == pytest.approx(found[:1].mean((0, 1)).tolist())
+    assert len(drawn["attention_layers"].axes) == 2
 
     attention.draw(trained, "run", *PAIR, layers="all")
-    np.testing.assert_array_equal(drawn["attention.png"].axes[0].images[0].get_array(), found.max(0))
-    layers = drawn["attention_layers.png"].axes
-    assert [axis.get_title().partition(",")[0] for axis in layers] == ["layer 1", "layer 2", "layer 3"]
+    np.testing.assert_array_equal(drawn["attention"].axes[0].images[0].get_array(), found.max(0))
+    *layers, colours = drawn["attention_layers"].axes
+    assert colours.get_ylabel() == "weight" and len({axis.images[0].get_clim() for axis in layers}) == 1
+    assert [axis.get_title(loc="left").partition(",")[0] for axis in layers] == ["layer 1", "layer 2", "layer 3"]
     for axis, weights in zip(layers, found, strict=True):
         np.testing.assert_array_equal(axis.images[0].get_array(), weights)
 

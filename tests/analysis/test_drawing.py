@@ -1,39 +1,111 @@
-"""Figures: in order, the same file each time, with points that tell their values."""
+"""The style of figures: colours that differ for every reader, plain numbers, labels that do not overlap, files."""
 
-import xml.etree.ElementTree as ElementTree
+from __future__ import annotations
 
-from hypothesis import given, settings
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.analysis import drawing
 
-TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_categories=["C"]), max_size=20)
+# Machado, Oliveira and Fernandes (2009), severity 1: what readers see who lack one kind of cone, of linear RGB.
+VISION = {
+    "usual": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def linear(colour):
+    channels = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb):
+    """CIE L*a*b* of linear RGB, where distances are about as people see them; 2.3 is just noticed."""
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ np.clip(rgb, 0, 1) / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_families_can_be_told_apart_by_every_reader(vision):
+    seen = {name: lab(np.array(VISION[vision]) @ linear(colour))
+            for name, colour in (drawing.FAMILIES | {"none": drawing.GREY}).items()}
+    for one, other in itertools.combinations(seen, 2):
+        assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
+
+
+def test_series_of_a_family_have_its_colour_in_shades_and_markers_of_their_own():
+    found = drawing.looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
+    assert len(set(found)) == 5
+    assert found[1].colour == drawing.FAMILIES["Mixer"] and found[4].colour == drawing.GREY
+    lightness = [lab(linear(found[place].colour))[0] for place in (0, 2, 3)]
+    assert lightness == sorted(lightness, reverse=True)
+    assert len({found[place].marker for place in (0, 2, 3)}) == 3
+    assert lab(linear(found[0].text))[0] < lightness[0]
 
 
 def test_subplots_are_in_row_major_order():
-    figure, axes = drawing.subplots(2, 3, 1.5, 1.0)
+    figure, axes = drawing.subplots(2, 3, 4.5, 2.0)
     assert tuple(figure.get_size_inches()) == (4.5, 2.0)
     places = [axis.get_subplotspec().get_geometry() for axis in axes]
     assert places == [(2, 3, place, place) for place in range(6)]
 
 
-def test_a_figure_is_saved_in_the_runs_folder(tmp_path):
-    figure, _ = drawing.subplots(1, 1, 1, 1)
-    path = drawing.save(figure, str(tmp_path), "x.png")
-    assert path == str(tmp_path / "figures" / "x.png")
-    assert (tmp_path / "figures" / "x.png").read_bytes().startswith(b"\x89PNG")
+def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
+    for run in "ab":
+        figure, (axis,) = drawing.subplots(1, 1, 3.25, 1)
+        axis.plot([1, 2])
+        assert drawing.save(figure, str(tmp_path / run), "x") == f"{tmp_path}/{run}/figures/x.png"
+    files = {path.name: path.read_bytes() for path in (tmp_path / "a" / "figures").iterdir()}
+    assert {name: (tmp_path / "b" / "figures" / name).read_bytes() for name in files} == files
+    assert set(files) == {"x.png", "x.svg", "x.pdf"}
+    assert files["x.pdf"].startswith(b"%PDF") and b"<svg" in files["x.svg"]
+    assert files["x.png"][16:20] == (650).to_bytes(4, "big")  # 3.25 inches at 200 dots
 
 
-def points(tips: list[str]) -> str:
-    figure, (axis,) = drawing.subplots(1, 1, 2, 2)
-    drawing.points_with_tips(axis, range(len(tips)), range(len(tips)), tips, color="black")
-    return drawing.svg(figure)
+@pytest.mark.parametrize(("value", "text"), [
+    (50, "50"), (200, "200"), (2000, "2000"), (0.002, "0.002"), (0, "0"), (500_000, "500 k"), (1_843_200, "1.84 M"),
+    (2.5e9, "2.5 B"), (-0.25, "-0.25"),
+])
+def test_plain_numbers(value, text):
+    assert drawing.plain(value) == text
 
 
-@settings(deadline=None, max_examples=20)
-@given(st.lists(TEXTS, min_size=1, max_size=4))
-def test_each_point_tells_its_tip_whatever_is_in_it(tips):
-    svg = points(tips)
-    titles = [title.text or "" for title in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == tips
-    assert points(tips) == svg
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (40, 600, [50, 100, 200, 500]), (55.5, 62.5, [56, 58, 60, 62]), (1, 2e6, [1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
+    (9, 1200, [10, 20, 50, 100, 200, 500, 1000]),
+])
+def test_ticks_of_logarithmic_axes(low, high, ticks):
+    assert drawing.plain_ticks(low, high) == pytest.approx(ticks)
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1.01, 1e6))
+def test_there_are_always_some_ticks(low, factor):
+    ticks = drawing.plain_ticks(low, low * factor)
+    assert 2 <= len(ticks) <= 8 and all(low * 0.999 <= tick <= low * factor * 1.001 for tick in ticks)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_labels_are_apart_in_order_and_inside(places):
+    moved = drawing.spaced(places, 0.1, 0.0, 1.0)
+    ordered = [moved[index] for index in sorted(range(len(places)), key=lambda index: places[index])]
+    assert all(later - earlier > 0.0999 for earlier, later in itertools.pairwise(ordered))
+    assert -1e-9 <= min(moved) and max(moved) <= 1 + 1e-9
+
+
+def test_labels_with_room_stay():
+    assert drawing.spaced([0.1, 0.9, 0.5], 0.1, 0, 1) == [0.1, 0.9, 0.5]
+
+
+def test_images_of_one_figure_have_one_scale():
+    figure, axes = drawing.subplots(1, 2)
+    drawing.scaled_images(figure, [(axes[0], np.eye(2)), (axes[1], -3 * np.eye(2))], drawing.SIGNED, "weight", axes)
+    assert {axis.images[0].get_clim() for axis in axes} == {(-3, 3)}
+    assert figure.axes[-1].get_ylabel() == "weight"

@@ -33,8 +33,11 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
     weights = np.arange(7 * 5 * 5, dtype=np.float32).reshape(7, 5, 5)
     figure = filters.draw_text(weights)
     shown = [axis for axis in figure.axes if axis.axison]
-    assert [axis.get_title() for axis in shown] == [f"layer {number}" for number in range(1, 8)]
-    np.testing.assert_array_equal(shown[3].lines[0].get_ydata(), weights[3, 2])
+    assert [axis.get_title(loc="left") for axis in shown] == [f"layer {number}" for number in range(1, 8)]
+    target, row, mark = shown[3].lines
+    np.testing.assert_array_equal(row.get_ydata(), weights[3, 2])
+    assert set(target.get_xdata()) == {2} and mark.get_xydata().tolist() == [[2, weights[3, 2, 2]]]
+    assert len({axis.get_ylim() for axis in shown}) == 1
 
 
 @pytest.mark.parametrize("kind", ["text_run", "image_run"])
@@ -43,6 +46,7 @@ def test_command_writes_an_image(kind, request):
     done = preloaded.gmlp("filters", f"--workdir={workdir}")
     assert done.returncode == 0, done.stderr
     path = workdir / "figures" / "filters.png"
+    assert all(path.with_suffix(kind).exists() for kind in (".svg", ".pdf"))
     assert done.stdout.strip() == str(path)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -56,6 +60,11 @@ def test_rows_of_chosen_patches_are_laid_out_as_the_image(image_run):
     for layer in range(len(weights)):
         drawn = figure.axes[layer].images[0].get_array()
         np.testing.assert_array_equal(drawn, weights[layer, 1].reshape(rows, columns))
+        [frame] = figure.axes[layer].patches
+        assert frame.get_xy() == (1 - 0.5, -0.5)  # patch 1: the first row, the second column
+        assert figure.axes[layer].get_ylabel() == f"layer {layer + 1}"
+    assert len({axis.images[0].get_clim() for axis in figure.axes[: len(weights)]}) == 1
+    assert figure.axes[-1].get_ylabel() == "weight"  # the colour bar
     with pytest.raises(RunError, match=rf"no patch {rows * columns}; expected 0 to {rows * columns - 1}"):
         filters.draw_images(weights, (rows, columns), [rows * columns])
 

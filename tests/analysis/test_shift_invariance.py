@@ -56,3 +56,15 @@ def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
     for path in paths:
         with open(path, "rb") as file:
             assert file.read(4) == b"\x89PNG"
+
+
+def test_shares_over_steps_or_over_layers():
+    """A single checkpoint has no curve over steps."""
+    share = np.array([0.5, 0.75])
+    [several] = shift_invariance.shares_chart({1: share, 2: share / 2}, 5).panels
+    assert [(each.name, each.x, each.y) for each in several.series] == [
+        ("layer 1", [1, 2], [0.5, 0.25]), ("layer 2", [1, 2], [0.75, 0.375]),
+    ]
+    [one] = shift_invariance.shares_chart({2: share}, 5).panels
+    assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
+    assert one.x.label == "layer" and one.references == [("noise", 9 / 25)]

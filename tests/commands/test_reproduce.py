@@ -6,6 +6,7 @@ import pytest
 
 from tests import preloaded
 from tests.reports.test_language_models import write_runs
+from tests.reports.test_site import train_longer
 
 
 def reproduce(*arguments, **options):
@@ -16,7 +17,7 @@ def test_a_report_of_runs_that_are_there(tmp_path):
     write_runs(tmp_path / "runs")
     done = reproduce("table3", f"--from={tmp_path}/runs/*", f"--out={tmp_path}/reports")
     assert done.returncode == 0, done.stderr
-    assert "| sgu | 0.65864 | 31 | 30 | 32 | 2 | 4.35 | 26.65 | 0.008 |" in done.stdout
+    assert "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.008 |" in done.stdout
     assert "sgu < multiplicative holds" in done.stdout
     assert done.stdout.splitlines()[-1] == f"the report: {tmp_path}/reports/table3/index.html"
     assert (tmp_path / "reports" / "table3" / "index.html").exists()
@@ -25,7 +26,39 @@ def test_a_report_of_runs_that_are_there(tmp_path):
 def test_counts_need_no_runs(tmp_path):
     done = reproduce("table1", f"--out={tmp_path}")
     assert done.returncode == 0, done.stderr
-    assert "| gmlp_b_cls | 73.35 | 73.4 |" in done.stdout
+    assert "| gmlp_b_cls | 73.4 | 73.4 | \u22120.05 |" in done.stdout
+
+
+def test_runs_are_compared_at_a_number_of_tokens(tmp_path):
+    write_runs(tmp_path / "runs")
+    write_runs(tmp_path / "runs", perplexities={"bert": ((40.0, 39.0),)}, finished=False)
+    path = tmp_path / "runs" / "bert-0" / "metrics.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[:1]) + "\n")
+    done = reproduce("table3", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports", "--tokens=1e6")
+    assert done.returncode == 0, done.stderr
+    assert "| sgu | 0.659 | 51.0 ± 1.4 | 2 |" in done.stdout
+    assert "Compared after 1,000,000 tokens; not so far, and left out: bert seed 0." in done.stdout
+
+
+@pytest.mark.slow
+def test_a_site_of_all_reports(tmp_path):
+    write_runs(tmp_path / "runs" / "table3-cpu")
+    done = reproduce("--all", f"--from={tmp_path}/runs", f"--out={tmp_path}/site")
+    assert done.returncode == 0, done.stderr
+    made, absent, _, index = done.stdout.splitlines()
+    assert "table3, " in made and "figure2" in made
+    assert "table6" in absent and index == f"the index: {tmp_path}/site/index.html"
+    assert (tmp_path / "site" / "table3" / "index.html").exists()
+
+
+@pytest.mark.slow
+def test_a_site_without_what_cannot_stand_in_one_report(tmp_path):
+    write_runs(tmp_path / "runs")
+    train_longer(tmp_path / "runs" / "multiplicative-1")
+    done = reproduce("--all", f"--from={tmp_path}/runs", f"--out={tmp_path}/site")
+    assert done.returncode == 2 and done.stdout.startswith("made: table1, table2, table4, ")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: not made: table3: runs of different token budgets: steps is 900")
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -45,6 +78,13 @@ def test_counts_need_no_runs(tmp_path):
     (("table4", "--from=x", "--finetune=sst2=y"), "--finetune=sst2 and --from=x exclude each other"),
     (("table3", "--from=/nowhere"), "/nowhere holds no run of bert, bert_rel"),
     (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0: expected a positive number"),
+    ((), "NAME is missing: expected one of table1, table2"),
+    (("--all",), "--all needs --from=RUNS, a folder of runs: it trains nothing"),
+    (("--all", "--from=/nowhere"), "/nowhere: there is no such folder"),
+    (("--all", "table3", "--from=x"), "--all and NAME exclude each other"),
+    (("--all", "--from=x", "--tokens=3"), "--all and --tokens exclude each other"),
+    (("table3", "--from=x", "--tokens=few"), "--tokens=few: expected a number of tokens, as in --tokens=1e6"),
+    (("figure4", "--from=x", "--tokens=3"), "--tokens=3: Figure 4: spatial filters of a gMLP does not compare runs"),
 ])
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     done = reproduce(f"--out={tmp_path}", *arguments)
@@ -52,3 +92,11 @@ def test_mistakes_are_one_line(tmp_path, arguments, message):
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ") and message in line
     assert not list(tmp_path.iterdir())
+
+
+def test_no_run_came_so_far(tmp_path):
+    write_runs(tmp_path / "runs")
+    done = reproduce("table3", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports", "--tokens=1e9")
+    [line] = done.stderr.splitlines()
+    assert done.returncode == 2 and "no run has come as far as 1,000,000,000 tokens; the longest, " in line
+    assert "has 1,843,200 tokens: give fewer" in line and not (tmp_path / "reports").exists()

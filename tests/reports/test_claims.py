@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from gmlp_flax.reports import claims
@@ -32,3 +33,53 @@ def test_an_ordering_emerges_when_it_stays():
     assert claims.emerges(better, worse) == 3  # at 1 it held and was lost again; at 5 only one run was evaluated
     assert claims.emerges(worse, better) is None
     assert claims.emerges([[]], worse) is None
+
+
+def test_neighbours_in_the_papers_order_come_first():
+    papers = {"c": 3.0, "a": 1.0, "b": 2.0, "same": 2.0}
+    last = {"a": [1.0, 2.0], "b": [3.0], "c": [1.5], "same": [0.0]}
+    curves = {row: [[(5, value)] for value in values] for row, values in last.items()}
+    neighbours, others = claims.orderings(papers, last, curves)
+    assert [claim.text for claim in neighbours] == ["a < b", "a < same", "b < c", "same < c"]
+    assert [claim.text for claim in others] == ["a < c"]
+    assert neighbours[0] == ("a < b", claims.HOLDS, "the means have this order from 5 tokens on")
+    assert [claim.verdict for claim in (neighbours[1], neighbours[2], others[0])] == [
+        claims.REVERSED, claims.REVERSED, claims.OPEN,
+    ]
+
+
+def curve(*values):
+    return list(zip((10, 20, 30), values, strict=False))
+
+
+def test_rank_correlation_over_tokens():
+    """At token counts that all runs share, of the rows' means."""
+    papers = {"a": 1.0, "b": 2.0, "c": 3.0}
+    curves = {"a": [curve(9, 1, 1), curve(9, 3, 1)], "b": [curve(8, 4, 2)], "c": [[*curve(7, 3), (25, 0), (30, 3)]]}
+    found = claims.rank_curve(curves, papers)
+    assert [point.tokens for point in found] == [10, 20, 30]
+    assert [point.correlation for point in found] == pytest.approx([-1, 0.5, 1])
+    for point in found:
+        ours = [np.mean([dict(each)[point.tokens] for each in curves[row]]) for row in papers]
+        assert point.correlation == pytest.approx(claims.spearman(ours, list(papers.values())))
+
+
+def test_the_interval_is_of_the_seeds():
+    """Whose seeds agree in order, has none; else it reaches from one order to the other."""
+    papers = {"a": 1.0, "b": 2.0, "c": 3.0}
+    curves = {"a": [curve(1, 1), curve(1, 5)], "b": [curve(2, 2), curve(2, 2)], "c": [curve(3, 3), curve(3, 3)]}
+    sure, unsure = claims.rank_curve(curves, papers)
+    assert (sure.low, sure.high) == pytest.approx((1, 1))
+    # The mean of a's two draws is 1 (rho 1), 5 (-0.5) or 3 (a tie with c, 0), one quarter, one quarter and one half.
+    assert (unsure.low, unsure.high) == pytest.approx((-0.5, 1))
+    assert claims.rank_curve(curves, papers) == [sure, unsure]
+
+
+def test_one_seed_has_no_interval():
+    [point] = claims.rank_curve({"a": [[(5, 1.0)]], "b": [[(5, 2.0)]]}, {"a": 4.0, "b": 3.0})
+    assert point == (5, pytest.approx(-1), None, None)
+
+
+def test_the_tally_counts_verdicts():
+    found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
+    assert claims.tally(found).startswith("The paper's 3 orderings: 2 hold for every pair of seeds, 0 are reversed")

@@ -8,7 +8,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import catalogue, runs
+from gmlp_flax.reports import catalogue, families, runs
 from gmlp_flax.training import warm_start
 from tests.reports.test_runs import write_run
 
@@ -40,18 +40,85 @@ def test_table_3(tmp_path):
     made = gather("table3", tmp_path)
     rows = {row[0]: dict(zip(made.table.columns[1:], row[1:], strict=True)) for row in made.table.rows}
     sgu = rows["sgu"]
-    assert (sgu["perplexity"], sgu["lowest"], sgu["highest"], sgu["seeds"]) == (31.0, 30.0, 32.0, 2)
+    assert (sgu["perplexity"], sgu["seeds"]) == ((31.0, (30.0, 32.0)), 2)
     assert (sgu["paper"], sgu["difference"]) == (4.35, pytest.approx(31 - 4.35))
     assert sgu["rate"] == TABLES["table3"].config("sgu", "cpu").optimizer.learning_rate
     assert sgu["M parameters"] == pytest.approx(0.6586, abs=1e-4)
-    assert rows["bert"]["seeds"] == 0 and rows["bert"]["perplexity"] is None and rows["bert"]["paper"] == 4.37
-    assert "sgu < multiplicative holds; the means have this order from 1,843,200 tokens on." in made.notes
-    assert "sgu < linear is inside the seeds' spread; the means have this order from 921,600 tokens on." in made.notes
-    assert "linear < mixer is reversed." in made.notes
+    assert list(rows) == ["mixer", "linear", "multiplicative", "sgu"]  # no row of blanks
+    [absent] = [note for note in made.notes if note.startswith("Without a run")]
+    assert "bert (paper: 4.37), bert_rel" in absent and absent.endswith("amlp_36.")
+    assert "sgu < multiplicative holds; the means have this order from 1,843,200 tokens on." in made.sentences()
+    inside = "sgu < linear is inside the seeds' spread; the means have this order from 921,600 tokens on."
+    assert inside in made.sentences() and inside not in [claim.sentence() for claim in made.claims]
+    assert made.claims[-1].sentence() == "linear < mixer is reversed."
     # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 / (4 * 15).
-    assert "Spearman's rank correlation with the paper's column: -0.20 over 4 models." in made.notes
-    assert "steps 900 (paper: 125000)" in made.notes[0] and "model.vocab_size 2000 (paper: 32000)" in made.notes[0]
-    assert not any("bert" in note or "Not finished" in note for note in made.notes)
+    # With linear's better seed alone ahead of sgu's worse one: 2, 4, 3, 1, one draw in 16.
+    [rank] = [note for note in made.notes if note.startswith("Spearman")]
+    assert "-0.20 (95 % interval over seeds -0.80 to -0.20)" in rank
+    assert rank.endswith("over 4 models, after 1,843,200 tokens.")
+    assert {("steps", "900", "125000"), ("model.vocab_size", "2000", "32000")} < set(made.setting.scaled)
+    assert not any("Not finished" in note for note in made.notes)
+
+
+def test_curves_have_their_seeds_ranges(tmp_path):
+    write_runs(tmp_path)
+    made = gather("table3", tmp_path)
+    [panel] = made.figures["curves"].panels
+    series = {each.name: each for each in panel.series}
+    sgu = series["sgu"]
+    assert (sgu.x, sgu.y, sgu.low, sgu.high) == ([921600, 1843200], [51, 31], [50, 30], [52, 32])
+    assert not series["mixer"].low and panel.y.log
+    assert panel.title == "mixer ends lowest: perplexity 20.0 after 1.84 M tokens"
+    assert series["sgu"].look == families.looks(TABLES["table3"].rows)["sgu"]
+
+
+def test_rank_correlation_is_a_figure(tmp_path):
+    write_runs(tmp_path)
+    [panel] = gather("table3", tmp_path).figures["correlation"].panels
+    [rho] = panel.series
+    assert rho.x == [921600, 1843200] and rho.y[1] == pytest.approx(-0.2) and rho.low[1] <= -0.2 <= rho.high[1]
+    assert panel.title == "The order of 4 models agrees with the paper's to rho = -0.20 at the end"
+
+
+def test_runs_that_are_behind_are_not_compared(tmp_path):
+    """A column has one token budget."""
+    perplexities = {"sgu": ((50.0, 30.0), (52.0, 32.0)), "linear": ((60.0, 31.0),), "mixer": ((9.0, 9.0),)}
+    write_runs(tmp_path, perplexities=perplexities)
+    for run in ("sgu-1", "mixer-0"):
+        (tmp_path / run / "result.json").unlink()
+        lines = (tmp_path / run / "metrics.jsonl").read_text().splitlines()[:-1]
+        (tmp_path / run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    made = gather("table3", tmp_path)
+    rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
+    assert rows["sgu"]["perplexity"] == (30, (30,)) and rows["mixer"]["perplexity"] == (9, (9,))
+    assert made.table.footnotes == {
+        "sgu": ["seed 1 at 921,600 tokens: behind the other runs, not counted"],
+        "mixer": ["seed 0 at 921,600 tokens: behind the other runs, shown, but compared with no other row"],
+    }
+    assert [claim.text for claim in made.every_claim] == ["sgu < linear"]
+    assert "sgu ends lowest" in made.figures["curves"].panels[0].title
+
+
+def test_one_run_has_no_figures_of_a_single_dot(tmp_path):
+    write_runs(tmp_path, "table4", {"gmlp_18": ((50.0, 30.0),)})
+    path = tmp_path / "gmlp_18-0" / "metrics.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
+    made = gather("table4", tmp_path)
+    assert not made.figures and len(made.table.rows) == 1
+    missing = [note for note in made.notes if note.startswith("Not drawn: ")]
+    assert [note.partition(",")[0] for note in missing] == [
+        "Not drawn: perplexity over tokens", "Not drawn: rank correlation over tokens",
+        "Not drawn: perplexity over parameters", "Not drawn: finetuned scores over perplexity",
+    ]
+
+
+def test_rows_that_only_the_paper_has(tmp_path):
+    write_runs(tmp_path, "table6", {"gmlp_base": ((50.0, 30.0),)})
+    made = gather("table6", tmp_path)
+    rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
+    devlin = rows["BERT-base (Devlin et al.)"]
+    assert (devlin["paper's SST-2"], devlin["M parameters"], devlin["perplexity"]) == (92.7, 110, None)
+    assert made.table.footnotes["BERT-base (Devlin et al.)"][0] == "the paper's row, not trained here"
 
 
 def test_half_finished_runs_are_named(tmp_path):
@@ -68,7 +135,8 @@ def test_table_4_fits_power_laws(tmp_path):
     assert perplexities.keys() < rows.keys()
     write_runs(tmp_path, "table4", perplexities)
     made = gather("table4", tmp_path)
-    assert set(made.figures) == {"curves", "scaling"}
+    assert set(made.figures) == {"curves", "correlation", "scaling"}
+    assert "Not drawn: finetuned scores over perplexity, which need two finetuned models of a family." in made.notes
     [ours] = [note for note in made.notes if note.startswith("gMLP: perplexity is proportional to parameters ** -")]
     assert "95 % interval" in ours
     [two] = [note for note in made.notes if note.startswith("Transformer: ")]
@@ -99,14 +167,14 @@ def test_figure_7_has_two_axes(tmp_path):
         write_finetuned(tmp_path, row, [accuracy], init_from=tmp_path / f"{row}-0", pretrained="figure7")
     made = gather("figure7", tmp_path)
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
-    assert len(rows) == 11 + 9
+    assert list(rows) == ["gmlp_18", "gmlp_36", "gmlp_36,data=2", "gmlp_36,data=4"]
     for row, (end, accuracy) in ends.items():
-        assert (rows[row]["perplexity"], rows[row]["SST-2"]) == (end, pytest.approx(100 * accuracy))
-    assert rows["gmlp_36,data=4"]["paper"] is None and rows["gmlp_36,data=8"]["seeds"] == 0
-    [axis] = made.figures["transfer"].axes
-    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines}
-    assert lines["gMLP"] == ([-60, -50], pytest.approx([60, 65]))
-    assert lines["gMLP, more data"] == ([-50, -40, -30], pytest.approx([65, 70, 80]))
+        assert (rows[row]["perplexity"].centre, rows[row]["SST-2"].centre) == (end, pytest.approx(100 * accuracy))
+    assert rows["gmlp_36,data=4"]["paper"] is None
+    [panel] = made.figures["transfer"].panels
+    lines = {series.name: (series.x, series.y) for series in panel.series}
+    assert lines["gMLP"] == ([50, 60], pytest.approx([65, 60]))
+    assert lines["gMLP, more data"] == ([30, 40, 50], pytest.approx([80, 70, 65]))
     # More data is none of the models whose perplexity is fitted over parameters.
     assert "two points, no interval" in next(note for note in made.notes if note.startswith("gMLP: "))
 
@@ -122,8 +190,8 @@ def test_finetuned_runs_stand_beside_the_papers(tmp_path):
     (tmp_path / "finetuned" / "sst2-gmlp_18" / "random" / "metrics.jsonl").write_text(line + "\n")
     made = gather("table4", tmp_path)
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
-    assert (rows["gmlp_18"]["SST-2"], rows["gmlp_18"]["paper's SST-2"]) == (pytest.approx(65), 91.2)
-    assert rows["gmlp_36"]["SST-2"] == pytest.approx(80) and rows["gmlp_36"]["MNLI-m"] is None
-    assert rows["transformer_6"]["SST-2"] is None and rows["transformer_6"]["paper's MNLI-m"] == 81.5
+    assert (rows["gmlp_18"]["SST-2"].centre, rows["gmlp_18"]["paper's SST-2"]) == (pytest.approx(65), 91.2)
+    assert rows["gmlp_36"]["SST-2"].centre == pytest.approx(80) and rows["gmlp_36"]["paper's MNLI-m"] == 80.9
+    assert "MNLI-m" not in made.table.columns  # nothing was finetuned on it
     assert "SST-2: rank correlation with the paper's column 1.00 over 2 models." in made.notes
-    assert set(made.figures) == {"curves", "scaling", "transfer"} and len(made.figures["scaling"].axes) == 2
+    assert set(made.figures) == {"curves", "scaling", "transfer"} and len(made.figures["scaling"].panels) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports.runs import find, find_finetuned
+from gmlp_flax.reports.runs import at_budget, find, find_finetuned
 
 GATES = ("split", "additive")
 
@@ -56,8 +56,10 @@ def test_a_pattern_names_runs_or_folders_of_them(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"seed": 1, "steps": 9}, "runs of different configs: steps is 8 in .*a and 9 in .*b: give runs that differ"),
-    ({"seed": 1, "data.heldout_share": 0.2}, "data.heldout_share is 0.05 in .*a and 0.2"),
+    ({"seed": 1, "steps": 9}, "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ"),
+    ({"seed": 1, "batch_size": 8}, "runs of different token budgets: batch_size is 4"),
+    ({"seed": 1, "data.tokenizer": "other"}, "runs of different tokenizers: data.tokenizer is '' in .*a and 'other'"),
+    ({"seed": 1, "data.heldout_share": 0.2}, "runs of different configs: data.heldout_share is 0.05 in .*a and 0.2"),
     ({"seed": 1, "optimizer.learning_rate": 0.5}, "optimizer.learning_rate is 0.001 in .*a and 0.5"),
     ({}, "a and .*b are both the row split with seed 0: leave one out"),
 ])
@@ -66,6 +68,29 @@ def test_what_cannot_stand_in_one_table(tmp_path, changes, message):
     write_run(tmp_path / "b", config(**changes))
     with pytest.raises(RunError, match=message):
         find(str(tmp_path), ROWS)
+
+
+def test_tokenizers_must_be_the_same(tmp_path):
+    """Whatever their configs say: the data that they were trained on may have changed."""
+    for name, content in (("a", b"pieces"), ("b", b"pieces"), ("c", b"others")):
+        write_run(tmp_path / name, config(seed=ord(name)))
+        (tmp_path / name / "tokenizer.model").write_bytes(content)
+    assert len(find(f"{tmp_path}/[ab]", ROWS)) == 2
+    with pytest.raises(RunError, match=r"different tokenizers: .*a/tokenizer.model and .*c/tokenizer.model differ: "):
+        find(str(tmp_path), ROWS)
+
+
+def test_runs_up_to_a_number_of_tokens(tmp_path):
+    write_run(tmp_path / "a", config())
+    write_run(tmp_path / "b", config(seed=1), ((4, 9.0),), finished=False)
+    per_step = 4 * 128
+    found = find(str(tmp_path), ROWS)
+    assert [run.curve("perplexity") for run in at_budget(found, 4 * per_step)] == [[(4 * per_step, 9.0)]] * 2
+    assert [run.path for run in at_budget(found, 7 * per_step)] == [str(tmp_path / "a")]
+    assert at_budget(found, 7 * per_step)[0].curve("perplexity") == [(4 * per_step, 9.0)]
+    far = "no run has come as far as 4,097 tokens; the longest, .*/a, has 4,096 tokens: give fewer"
+    with pytest.raises(RunError, match=far):
+        at_budget(found, 8 * per_step + 1)
 
 
 def test_what_may_differ(tmp_path):
@@ -95,7 +120,7 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
-    ({"seed": 1, "steps": 9}, "runs of different configs: steps is 8 in .*a and 9 in .*b: give runs that differ"),
+    ({"seed": 1, "steps": 9}, "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ"),
     ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
     ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
 ])

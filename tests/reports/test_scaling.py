@@ -9,46 +9,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gmlp_flax.analysis.drawing import FAMILIES
 from gmlp_flax.paper import published
 from gmlp_flax.reports import scaling
 from gmlp_flax.reports.scaling import Point
+from gmlp_flax.reports.table import Spread
 
 SERIES = {
-    "gMLP": [Point("gmlp_18", 50, 6.0, {"SST-2": 90.0}), Point("gmlp_36", 100, 3.0, {"SST-2": 92.0})],
-    "aMLP": [Point("amlp_18", 60, 5.0, {})],
+    "gMLP": [
+        Point("gmlp_18", 50, Spread(6.0, (5.5, 6.5)), {"SST-2": Spread(90.0, (89.0, 91.0))}),
+        Point("gmlp_36", 100, Spread(3.0, (3.0,)), {"SST-2": Spread(92.0, (92.0,))}),
+    ],
+    "aMLP": [Point("amlp_18", 60, Spread(5.0, (5.0,)), {})],
 }
 
 
-def points(axis):
-    """The points of an axis that tell their values, by what they tell."""
-    marks = (line for line in axis.lines if (line.get_gid() or "").startswith("tip:"))
-    return {line.get_gid()[4:]: (line.get_xdata()[0], line.get_ydata()[0]) for line in marks}
-
-
 def test_a_panel_of_perplexities_and_one_of_each_score():
-    figure, notes = scaling.draw_scaling(SERIES)
-    perplexities, accuracies = figure.axes
-    assert points(perplexities) == {
-        "gmlp_18: 6 with 50 M parameters": (50, 6), "gmlp_36: 3 with 100 M parameters": (100, 3),
-        "amlp_18: 5 with 60 M parameters": (60, 5),
-    }
-    assert points(accuracies) == {"gmlp_18: 90 %": (50, 90), "gmlp_36: 92 %": (100, 92)}
-    assert accuracies.get_xscale() == "log" and accuracies.get_ylabel() == "SST-2 (%)"
+    chart, notes = scaling.scaling(SERIES)
+    perplexities, accuracies = chart.panels
+    gmlp, amlp = perplexities.series
+    assert (gmlp.name, gmlp.x, gmlp.y, gmlp.labels) == ("gMLP", [50, 100], [6, 3], ["18", "36"])
+    assert (gmlp.low, gmlp.high, gmlp.band, gmlp.joined) == ([5.5, 3], [6.5, 3], False, False)
+    assert gmlp.fit == pytest.approx([6, 3]) and not amlp.fit
+    assert (gmlp.look.colour, amlp.look.colour) == (FAMILIES["gMLP"], FAMILIES["aMLP"])
+    assert perplexities.x.log and perplexities.y.log and perplexities.title.endswith("-1.00 (gMLP)")
+    [scores] = accuracies.series
+    assert (scores.x, scores.y, scores.low, scores.joined) == ([50, 100], [90, 92], [89, 92], True)
+    assert accuracies.y.label == "SST-2 (%)" and accuracies.title == "SST-2: gmlp_36 is best, 92.0 %"
     law = "perplexity is proportional to parameters ** -1.000 (two points, no interval; R squared 1.000)"
     assert notes == [f"gMLP: {law}."]
 
 
-def test_scores_over_negative_perplexity():
-    figure = scaling.draw_transfer(SERIES)
-    (axis,) = figure.axes
-    assert points(axis) == {"gmlp_18: 90 %": (-6, 90), "gmlp_36: 92 %": (-3, 92)}
-    line = next(line for line in axis.lines if not line.get_gid())
-    assert list(line.get_xdata()) == sorted(line.get_xdata())
+def test_scores_over_perplexity_which_falls_to_the_right():
+    [panel] = scaling.transfer(SERIES).panels
+    assert panel.x.backwards and panel.series[0].x == [3, 6] and panel.series[0].y == [92, 90]
 
 
-def test_without_scores_there_is_no_figure_of_them():
-    bare = {"aMLP": SERIES["aMLP"]}
-    assert scaling.draw_transfer(bare) is None and len(scaling.draw_scaling(bare)[0].axes) == 1
+def test_lines_of_one_family_have_one_colour_in_two_shades():
+    small, large = SERIES["gMLP"]
+    more = {"gMLP": [small, large], "gMLP, more data": [small, large._replace(row="gmlp_36,data=2")]}
+    [panel] = scaling.transfer(more).panels
+    assert len({series.look for series in panel.series}) == 2
+
+
+def test_a_single_point_is_no_figure():
+    assert scaling.scaling({"aMLP": SERIES["aMLP"], "gMLP": []}) == (None, [])
+    assert scaling.transfer({"gMLP": SERIES["gMLP"][:1]}) is None
+    assert len(scaling.scaling({"aMLP": [*SERIES["aMLP"], SERIES["gMLP"][1]]})[0].panels) == 1
 
 
 def test_the_papers_own_laws():

@@ -26,17 +26,31 @@ def test_tables_of_counts(name):
         assert cells["M parameters"] == published.param_count(model) / 1e6
         assert row[2] == model.params_m and row[3] == pytest.approx(row[1] - row[2]) and abs(row[3]) < 1.2
         assert row[5] == model.flops_g and row[6] == pytest.approx(row[4] - row[5])
+        assert made.table.footnotes.get(cells["model"], [""]) == [model.note]
+    assert "note" not in made.table.columns
 
 
 def test_classifiers():
     made = catalogue.of_sizes("figure2")
-    assert {row[0]: row[1] for row in made.table.rows} == TOP1
+    table = TABLES["figure2"]
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
+    assert {name: cells["top-1 (%)"] for name, cells in rows.items() if name in table.rows} == TOP1
     deit = rows["deit_s"]
-    assert deit["paper's M parameters"] == 22 and deit["M parameters"] == pytest.approx(22.05, abs=0.01)
-    assert deit["paper's GFLOPs"] == 2 * 4.6 and deit["GFLOPs"] == pytest.approx(9.2, abs=0.01)
-    [axis] = made.figures["accuracies"].axes
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.lines if len(line.get_xdata()) > 1}
-    assert [top1 for _, top1 in drawn["gmlp"]] == [72.3, 79.6, 81.6] and set(drawn) == {"deit", "resmlp", "gmlp"}
-    alone = [line for line in axis.lines if line.get_label() in ("vit", "mixer")]
-    assert [len(line.get_xdata()) for line in alone] == [1, 1]  # the other of each has more than 100 M
+    assert deit["the paper's"] == 22 and deit["M parameters"] == pytest.approx(22.05, abs=0.01)
+    assert deit["the paper's GFLOPs"] == 2 * 4.6 and deit["GFLOPs"] == pytest.approx(9.2, abs=0.01)
+    resnet = rows["ResNet-152"]
+    assert (resnet["top-1 (%)"], resnet["the paper's"], resnet["the paper's GFLOPs"]) == (78.3, 60, 22.6)
+    assert resnet["M parameters"] is None
+
+
+def test_every_classifier_is_drawn_and_named():
+    """Also those above 100 M parameters, where the paper's axis ends."""
+    made = catalogue.of_sizes("figure2")
+    [panel] = made.figures["accuracies"].panels
+    series = {each.name: each for each in panel.series}
+    assert sum(len(each.x) for each in series.values()) == len(made.table.rows)
+    assert list(series["gMLP"].y) == [72.3, 79.6, 81.6] and list(series["gMLP"].labels) == ["ti", "s", "b"]
+    assert max(series["ViT"].x) > 300 and max(series["Mixer"].x) > 200 and panel.x.log
+    assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"] and list(series["Mixer (our setup)"].y) == [77.3]
+    assert series["Mixer"].look.marker != series["Mixer (our setup)"].look.marker
+    assert len({each.look for each in panel.series}) == len(panel.series)

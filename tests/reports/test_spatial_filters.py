@@ -62,6 +62,7 @@ def test_filters(runs):
     for row in report.table.rows:
         assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
     assert set(report.figures) == {"filters"} and len(report.figures["filters"].axes) == 2
+    assert report.notes[-1] == f"The run: {runs / 'toeplitz'}"
 
 
 def test_filters_of_images(image_run):
@@ -69,20 +70,20 @@ def test_filters_of_images(image_run):
     assert [row[0] for row in report.table.rows] == [1, 2]
     for row in report.table.rows:
         assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
-    assert "steps 12 (paper: 93835)" in report.notes[0]
-    assert "model.image_size (8, 8) (paper: (224, 224))" in report.notes[0]
-    assert len(report.figures["filters"].axes) == 2 * 6
+    assert ("steps", "12", "93835") in report.setting.scaled
+    assert ("model.image_size", "(8, 8)", "(224, 224)") in report.setting.scaled
+    assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a bar of colours
 
 
 def test_matrices_without_the_constraint(runs, tmp_path):
     report = made("figure9", runs / "dense")
     assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == ("step", "layer 1", "layer 2")
     assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])  # six steps leave noise as it was
-    assert "0.121 for noise" in report.notes[-1]  # 31 / 256
-    page = report.write(str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.svg", "table.csv"}
-    with open(page) as file:
-        assert f"<title>layer 1, step 3: {report.table.rows[0][1]:.3f}</title>" in file.read()
+    assert "0.121 for noise" in report.notes[-2]  # 31 / 256
+    report.write(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.pdf", "table.csv"}
+    [panel] = report.figures["toeplitz_share"].panels
+    assert panel.series[0].y == [row[1] for row in report.table.rows]
 
 
 def test_a_run_without_checkpoints(tmp_path):

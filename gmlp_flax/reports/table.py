@@ -1,0 +1,149 @@
+"""Tables of a report: cells, how they are read, and Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+MINUS = "\u2212"
+
+
+class Printed(float):
+    """A number that a paper prints or a config sets: it is shown as it is."""
+
+
+class Difference(float):
+    """Ours - the paper's: it is shown with its sign."""
+
+
+class Spread(NamedTuple):
+    """A number over seeds: its mean or median, and the value of each seed."""
+
+    centre: float
+    values: tuple[float, ...]
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation between seeds; None for one seed."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+Cell = str | float | int | Spread | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Columns and rows of cells; None is an empty cell.
+
+    Attributes:
+        columns: names.
+        rows: cells in the order of the columns; the first names the row.
+        footnotes: name of a row -> notes on it.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    footnotes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+
+    def full(self) -> Table:
+        """Without the columns that are empty in every row."""
+        kept = [place for place in range(len(self.columns)) if any(row[place] is not None for row in self.rows)]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return Table([self.columns[place] for place in kept], rows, self.footnotes)
+
+    def numbered(self) -> tuple[dict[str, list[int]], list[str]]:
+        """Name of a row -> the numbers of its footnotes, from 1; and the footnotes in order, each once."""
+        listed = list(dict.fromkeys(note for row in self.rows for note in self.footnotes.get(str(row[0]), ())))
+        names = [str(row[0]) for row in self.rows]
+        return {name: [listed.index(note) + 1 for note in self.footnotes.get(name, ())] for name in names}, listed
+
+    def markdown(self) -> str:
+        """With three digits; footnotes stand below."""
+        numbers, listed = self.numbered()
+        named = [[_marked(str(row[0]), numbers[str(row[0])]), *map(shown, row[1:])] for row in self.rows]
+        cells = [self.columns, ["---"] * len(self.columns), *named]
+        lines = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
+        return lines + "".join(f"\n[{number}] {note}\n" for number, note in enumerate(listed, start=1))
+
+    def csv(self) -> str:
+        """With all digits. A number over seeds takes five columns; footnotes are a column of their own."""
+        spread = [any(isinstance(row[place], Spread) for row in self.rows) for place in range(len(self.columns))]
+        columns: list[str] = []
+        for name, wide in zip(self.columns, spread, strict=True):
+            more = ("deviation", "lowest", "highest", "seeds") if wide else ()
+            columns += [name, *(f"{name} {each}" for each in more)]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*columns, *(["note"] if self.footnotes else [])])
+        for row in self.rows:
+            cells = [value for cell, wide in zip(row, spread, strict=True) for value in _values(cell, wide)]
+            note = ["; ".join(self.footnotes.get(str(row[0]), ()))] if self.footnotes else []
+            writer.writerow(["" if value is None else value for value in (*cells, *note)])
+        return text.getvalue()
+
+
+def shown(cell: Cell) -> str:
+    """A cell for reading: three digits of a number, all digits of a whole number."""
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    if isinstance(cell, Spread):
+        return _shown_spread(cell)
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if not math.isfinite(cell):
+        return "not finite"
+    if isinstance(cell, Printed):
+        return f"{cell:,.10g}"
+    if isinstance(cell, Difference):
+        text = f"{cell:+,.{min(2, decimals(cell))}f}"
+        return "0" if not text.strip("+-0.") else text.replace("-", MINUS)
+    if 0 < abs(cell) < 1e-4:
+        return f"{cell:.2e}".replace("-", MINUS)
+    return f"{cell:,.{decimals(cell)}f}".replace("-", MINUS)
+
+
+def decimals(value: float, digits: int = 3) -> int:
+    """How many decimals show this many digits of a number."""
+    rounded = abs(float(f"{value:.{digits - 1}e}"))
+    return max(0, digits - 1 - math.floor(math.log10(rounded))) if rounded else digits - 1
+
+
+def sort_key(cell: Cell) -> str:
+    """What a page sorts a cell by: all its digits; empty for an empty cell."""
+    value = cell.centre if isinstance(cell, Spread) else cell
+    return "" if value is None else str(float(value)) if isinstance(value, float) else str(value)
+
+
+def difference(ours: float, papers: float | None) -> Difference | None:
+    """Ours - the paper's; None if the paper prints no number."""
+    return None if papers is None else Difference(ours - papers)
+
+
+def printed(value: float | None) -> Printed | None:
+    """A paper's number; None if it prints none."""
+    return None if value is None else Printed(value)
+
+
+def _shown_spread(cell: Spread) -> str:
+    centre, deviation = shown(float(cell.centre)), cell.deviation
+    if deviation is None or not math.isfinite(deviation):
+        return centre
+    places = decimals(cell.centre)
+    if round(deviation, places) == 0:
+        places = min(decimals(deviation, 1), 6)
+    return f"{centre} ± {deviation:,.{places}f}"
+
+
+def _marked(name: str, numbers: Sequence[int]) -> str:
+    return f"{name} {''.join(f'[{number}]' for number in numbers)}".rstrip()
+
+
+def _values(cell: Cell, wide: bool) -> list[str | float | int | None]:
+    if isinstance(cell, Spread):
+        return [cell.centre, cell.deviation, min(cell.values), max(cell.values), len(cell.values)]
+    return [cell, *([None] * 4 if wide else [])]

@@ -1,0 +1,102 @@
+"""Charts: what they hold, and what matplotlib draws of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+
+import pytest
+
+from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series, draw
+from gmlp_flax.analysis.drawing import looks
+
+GMLP, MIXER, AMLP = looks(["gMLP", "Mixer", "aMLP"])
+
+
+def chart(**options):
+    """Two series with ranges, and a reference."""
+    series = [
+        Series("gmlp", GMLP, [1e5, 1e6], [400.0, 60.0], [390.0, 50.0], [410.0, 70.0]),
+        Series("mixer", MIXER, [1e5, 1e6], [500.0, 61.0]),
+    ]
+    x, y = Scale("tokens", log=True), Scale("perplexity", log=True)
+    return Chart([Panel("gmlp ends lowest", x, y, series, [("none", 300.0)])], **options)
+
+
+def words(axis):
+    """Texts on an axis, without empty ones."""
+    return [text for text in axis.texts if text.get_text()]
+
+
+def test_names_stand_at_the_ends_of_lines_without_overlap():
+    figure = draw(chart())
+    [axis] = figure.axes
+    labels = {text.get_text(): text for text in words(axis)}
+    assert set(labels) == {"gmlp", "mixer", "none"} and axis.get_legend() is None
+    boxes = [text.get_window_extent().extents for text in labels.values()]
+    for one, other in itertools.combinations(boxes, 2):
+        assert one[1] >= other[3] - 1 or other[1] >= one[3] - 1
+    assert all(0 <= box[0] and box[2] <= figure.bbox.width for box in boxes)
+    assert labels["mixer"].get_position()[1] > labels["gmlp"].get_position()[1]
+
+
+def test_axes_have_plain_numbers_and_a_title():
+    [axis] = draw(chart()).axes
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["50", "100", "200", "500"]
+    assert axis.get_title(loc="left") == "gmlp ends lowest"
+    assert axis.get_xscale() == axis.get_yscale() == "log"
+
+
+def test_the_width_is_a_papers_column_or_page():
+    one = chart()
+    assert draw(one).get_size_inches()[0] == 3.25
+    assert draw(Chart([*one.panels] * 3)).get_size_inches()[0] == 6.75
+
+
+def test_ranges_are_bands_or_bars_and_fits_are_dashed():
+    shape = {"labels": ["18", "36"], "joined": False, "band": False, "fit": [3.1, 3.9]}
+    series = Series("a", AMLP, [1, 2], [3, 4], [2, 3], [4, 6], **shape)
+    [axis] = draw(Chart([Panel("", Scale("x"), Scale("y"), [series])])).axes
+    [bars] = axis.collections
+    assert [segment.tolist() for segment in bars.get_segments()] == [[[1, 2], [1, 4]], [[2, 3], [2, 6]]]
+    assert [line.get_ydata().tolist() for line in axis.lines] == [[3.1, 3.9], [3, 4]]
+    assert {"18", "36", "a"} == {text.get_text() for text in words(axis)}
+    [band] = [each for axis in draw(chart()).axes for each in axis.collections]
+    assert band.get_alpha() == pytest.approx(0.16)
+
+
+def test_words_at_points_do_not_cover_each_other():
+    series = Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=["first", "second", "third"], joined=False)
+    [axis] = draw(Chart([Panel("", Scale("x"), Scale("y"), [series])])).axes
+    boxes = [text.get_window_extent() for text in words(axis) if text.get_text() != "a"]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_what_cannot_be_drawn_is_said():
+    series = [Series("a", GMLP, [1, 2, 3], [1.0, math.inf, 0.0]), Series("b", MIXER, [1], [math.nan])]
+    shown = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])
+    assert shown.missing() == (
+        "Not drawn: 2 of a's 3 points, not finite and positive. Not drawn: 1 of b's 1 points, not finite and positive."
+    )
+    figure = draw(shown)
+    assert figure.get_supxlabel().replace("\n", " ") == shown.missing()
+    assert [line.get_xdata().tolist() for line in figure.axes[0].lines if len(line.get_xdata())] == [[1], [1]]
+    json.dumps(shown.panels[0].values(), allow_nan=False)
+
+
+def test_backwards():
+    panel = Panel("", Scale("x", log=True, backwards=True), Scale("y"), [Series("a", GMLP, [10, 100], [1, 2])])
+    [axis] = draw(Chart([panel])).axes
+    assert axis.xaxis_inverted() and [text.xy for text in words(axis)] == [(10, 1)]
+
+
+def test_csv_has_all_points():
+    one = chart()
+    rows = list(csv.reader(io.StringIO(one.csv())))
+    assert rows[0] == ["series", "label", "tokens", "perplexity", "lowest", "highest"]
+    assert rows[1] == ["gmlp", "", "100000.0", "400.0", "390.0", "410.0"] and rows[4][-2:] == ["", ""]
+    both = list(csv.reader(io.StringIO(Chart([*one.panels] * 2).csv())))
+    assert both[0][:3] == ["panel", "series", "label"] and len(both) == 9 and both[1][0] == "perplexity"

@@ -268,7 +268,7 @@ def test_require_fit_ignores_what_is_not_wanted():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_state_that_is_not_finite_is_refused(two, value):
     checkpoints, state = two.open(), two.state(9)
-    state.opt_state[-1][0].mu["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
+    state.opt_state[1][0].mu["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
     last = f"the last good checkpoint is {two.root}/checkpoints/5"
     with pytest.raises(RunError, match=f"^the state of step 9 is not finite and was not saved; {last}; lower config.opt"):
         checkpoints.save(9, state, None)

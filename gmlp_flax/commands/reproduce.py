@@ -54,7 +54,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
 from gmlp_flax.planning import plan
-from gmlp_flax.reports import catalogue, site
+from gmlp_flax.reports import catalogue, files, site
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
 from gmlp_flax.sweeps import runner
@@ -258,7 +258,7 @@ def main() -> None:
         report_on_all(args)
         return
     made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)
-    path = made.write(os.path.join(args.out, args.name))
+    path = files.write(made, os.path.join(args.out, args.name))
     print(f"{made.title}\n\n{made.table.markdown()}")
     print("\n".join(made.sentences()))
     print(f"\nthe report: {path}")

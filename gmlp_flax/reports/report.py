@@ -1,13 +1,11 @@
-"""A report of a table or figure of the paper, and its files: Markdown, CSV, figures, and a web page."""
+"""What a table or figure of the paper becomes: a table, claims, notes, charts."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.reports.claims import Claim, tally
 from gmlp_flax.reports.runs import Setting
@@ -59,35 +57,3 @@ class Report:
             for sentence in (chart.caption, chart.missing()) if sentence
         )
         return [*said, *self.notes, *dict.fromkeys(captions)]
-
-    def write(self, folder: str, library: str = "") -> str:
-        """Writes table.md, table.csv, index.html, each figure as PNG, SVG and PDF, and each chart's numbers as CSV.
-
-        Args:
-            folder: of the files.
-            library: the path, from the folder, of the charts' JavaScript; by default it is written into the folder,
-                if there are charts.
-
-        Returns:
-            The path of index.html.
-        """
-        from gmlp_flax.reports import page
-
-        os.makedirs(folder, exist_ok=True)
-        text = "".join(f"- {sentence}\n" for sentence in self.sentences())
-        files: dict[str, str | bytes] = {
-            "table.md": f"# {self.title}\n\n{self.table.markdown()}\n{text}".rstrip() + "\n",
-            "table.csv": self.table.csv(),
-            "index.html": page.of_report(self, library or page.LIBRARY),
-        }
-        for name, shown in self.figures.items():
-            figure = charts.draw(shown) if isinstance(shown, Chart) else shown
-            files |= {f"{name}.{kind}": drawing.content(figure, kind) for kind in drawing.FORMATS}
-            if isinstance(shown, Chart):
-                files[f"{name}.csv"] = shown.csv()
-        for name, content in files.items():
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
-        if self.interactive and not library:
-            page.write_library(folder)
-        return os.path.join(folder, "index.html")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import catalogue, page
+from gmlp_flax.reports import catalogue, files, page
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
 from gmlp_flax.training.run_folder import CONFIG_FILE
@@ -62,7 +62,7 @@ def write(pattern: str, scale: str, out: str) -> Site:
         except RunError as error:
             absent[name] = str(error)
             continue
-        made.write(os.path.join(out, name), library=f"../{page.LIBRARY}")
+        files.write(made, os.path.join(out, name), library=f"../{page.LIBRARY}")
         entries.append(page.Entry(name, made.title, made.every_claim, next(iter(made.figures), "")))
     page.write_library(out)
     path = os.path.join(out, "index.html")

@@ -10,7 +10,7 @@ import pytest
 
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.drawing import looks
-from gmlp_flax.reports import page
+from gmlp_flax.reports import files, page
 from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Setting
@@ -94,7 +94,7 @@ def test_the_index():
 def opened(tmp_path_factory):
     """A browser on the report's page, opened from disk; downloads go to the second folder."""
     folder, downloads = tmp_path_factory.mktemp("report"), tmp_path_factory.mktemp("downloads")
-    path = report().write(str(folder))
+    path = files.write(report(), str(folder))
     with browser(str(tmp_path_factory.mktemp("profile"))) as made:
         made.resize(1400)
         made.devtools("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(downloads))
@@ -245,7 +245,7 @@ def test_the_page_is_as_wide_as_the_window(opened, width):
 
 @SEEN
 def test_without_the_library_a_page_shows_images(tmp_path):
-    path = report().write(str(tmp_path / "report"))
+    path = files.write(report(), str(tmp_path / "report"))
     (tmp_path / "report" / page.LIBRARY).unlink()
     with browser(str(tmp_path / "profile")) as made:
         made.open(f"file://{path}")

@@ -7,7 +7,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports import catalogue
+from gmlp_flax.reports import catalogue, files
 from gmlp_flax.reports.runs import Run
 from gmlp_flax.reports.spatial_filters import locality, spread
 from gmlp_flax.training import loop
@@ -80,7 +80,7 @@ def test_matrices_without_the_constraint(runs, tmp_path):
     assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == ("step", "layer 1", "layer 2")
     assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])  # six steps leave noise as it was
     assert "0.121 for noise" in report.notes[-2]  # 31 / 256
-    report.write(str(tmp_path))
+    files.write(report, str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.pdf", "table.csv"}
     [panel] = report.figures["toeplitz_share"].panels
     assert panel.series[0].y == [row[1] for row in report.table.rows]

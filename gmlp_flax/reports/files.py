@@ -1,0 +1,42 @@
+"""The files of a report: Markdown, CSV, figures, and a web page."""
+
+from __future__ import annotations
+
+import os
+
+from gmlp_flax.analysis import charts, drawing
+from gmlp_flax.analysis.charts import Chart
+from gmlp_flax.reports import page
+from gmlp_flax.reports.report import Report
+
+
+def write(report: Report, folder: str, library: str = "") -> str:
+    """Writes table.md, table.csv, index.html, each figure as PNG, SVG and PDF, and each chart's numbers as CSV.
+
+    Args:
+        report: what is written.
+        folder: of the files.
+        library: the path, from the folder, of the charts' JavaScript; by default it is written into the folder, if
+            there are charts.
+
+    Returns:
+        The path of index.html.
+    """
+    os.makedirs(folder, exist_ok=True)
+    text = "".join(f"- {sentence}\n" for sentence in report.sentences())
+    files: dict[str, str | bytes] = {
+        "table.md": f"# {report.title}\n\n{report.table.markdown()}\n{text}".rstrip() + "\n",
+        "table.csv": report.table.csv(),
+        "index.html": page.of_report(report, library or page.LIBRARY),
+    }
+    for name, shown in report.figures.items():
+        figure = charts.draw(shown) if isinstance(shown, Chart) else shown
+        files |= {f"{name}.{kind}": drawing.content(figure, kind) for kind in drawing.FORMATS}
+        if isinstance(shown, Chart):
+            files[f"{name}.csv"] = shown.csv()
+    for name, content in files.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    if report.interactive and not library:
+        page.write_library(folder)
+    return os.path.join(folder, "index.html")

@@ -54,7 +54,8 @@ class SharedBadRecords:
         # Threads that exceed the limit at the same time have all counted their records, but none of these was skipped.
         check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
         if first:
-            print(f"skipped a bad record: {message}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"skipped a bad record: {message}\n")  # one write: threads report at the same time
+            sys.stderr.flush()
 
     def __getstate__(self) -> dict:
         return {key: value for key, value in self.__dict__.items() if key != "_remove"}

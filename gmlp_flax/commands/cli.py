@@ -230,5 +230,6 @@ def _is_cut_off() -> bool:
 def explained(main: Callable, *args: object) -> None:
     """Calls a main function under `explaining`."""
     platforms.choose()
+    platforms.keep_freed_memory()
     with explaining():
         main(*args)

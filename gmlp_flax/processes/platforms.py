@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import importlib.util
 import os
@@ -10,6 +11,10 @@ import sys
 # Patterns of device files.
 TPUS = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 ACCELERATORS = (*TPUS, "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, and both under Windows
+
+# Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD), never ask for an array's
+# memory by itself (M_MMAP_THRESHOLD), and ask for 256 MB at a time, since threads' heaps are trimmed to that (M_TOP_PAD).
+_KEEP = {-1: 2**31 - 1, -3: 2**31 - 1, -2: 256 << 20}
 
 
 def choose() -> None:
@@ -22,6 +27,18 @@ def choose() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"  # for child processes, and for this one if it imports JAX later
     if "jax" in sys.modules:
         sys.modules["jax"].config.update("jax_platforms", "cpu")
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep the memory that the arrays of a CPU's step free, instead of giving it back to the system.
+
+    Each step frees its arrays and asks for as many again, and the system fills each page of new memory with zeros.
+    Nothing happens on a machine with an accelerator, or without glibc.
+    """
+    if exists(ACCELERATORS) or not hasattr(library := ctypes.CDLL(None), "mallopt"):
+        return
+    for option, value in _KEEP.items():
+        library.mallopt(option, value)
 
 
 def exists(devices: tuple[str, ...]) -> bool:

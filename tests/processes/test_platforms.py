@@ -33,3 +33,28 @@ def test_jax_takes_the_cpu_in_silence(imports):
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert (done.stdout, done.stderr) == ("cpu\n", "")
+
+
+@pytest.mark.skipif(platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator")
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
+def test_freed_arrays_are_not_faulted_in_again():
+    """Twenty arrays of 40 MB, one after another: anew they touch 10,000 pages each."""
+    program = """
+import resource, sys, threading
+from gmlp_flax.processes import platforms
+if sys.argv[1] == "kept":
+    platforms.keep_freed_memory()
+def work():
+    for _ in range(20):
+        b"x" * 40_000_000
+thread = threading.Thread(target=work)  # as XLA's threads, whose heaps are not the first one
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+thread.start(); thread.join()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    faults = {
+        how: int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True, env=environment).stdout)
+        for how in ("freed", "kept")
+    }
+    assert faults["kept"] < faults["freed"] / 5, faults

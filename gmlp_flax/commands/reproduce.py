@@ -27,10 +27,10 @@ folder of runs, or the runs that a glob pattern in quotes names. --scale=paper f
 --topology; it needs C4.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
-in RUNS/finetuned/TASK-MODEL: with five seeds at paper scale, as the paper does, three at gpu and two at cpu. DATA is
-what config.data.train takes; at paper scale it may be left out. --finetune_flag=--config.KEY=VALUE changes these runs,
---finetune_seeds=0,1,2 their seeds. Where RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best
-median counts.
+in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what config.data.train takes; at paper scale it
+may be left out. --finetune_random finetunes from random parameters as well, to see what pretraining gives.
+--finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1,2 their seeds. Where RUNS/finetuned/TASK-MODEL
+has runs of several rates or batches, the best median counts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from gmlp_flax.reports.report import Report
 from gmlp_flax.sweeps import runner
 from gmlp_flax.tasks.base import EMBEDDED
 
-SEEDS = {scale: ",".join(map(str, seeds)) for scale, seeds in FINETUNING_SEEDS.items()}
+SEEDS = ",".join(map(str, FINETUNING_SEEDS))
 
 
 def names() -> str:
@@ -78,12 +78,12 @@ def arguments() -> argparse.Namespace:
     parser = cli.ArgumentParser("reproduce", (__doc__ or "").replace("{names}", names()))
     parser.add_argument("name", metavar="NAME", nargs="?", choices=list(TABLES))
     parser.add_argument("--all", action="store_true", help="every report that --from has runs for, as one site")
-    parser.add_argument("--scale", choices=list(SEEDS), default="cpu")
+    parser.add_argument("--scale", choices=list(recipes.SCALES), default="cpu")
     parser.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
     parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
-    usual = "; ".join(f"{seeds} at {scale}" for scale, seeds in SEEDS.items())
-    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {usual}")
+    parser.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", default=SEEDS, help=f"default: {SEEDS}")
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
@@ -190,15 +190,16 @@ def train(args: argparse.Namespace) -> int:
 
 def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
     """Finetunes the first finished run of each row on every task; the worst exit code of the sweeps."""
-    seeds = args.finetune_seeds or SEEDS[args.scale]
+    starts = ("", "-random") if args.finetune_random else ("",)
     first = {run.row: run for run in reversed(runs) if run.finished}
     codes = [0]
-    for (task, data), row in itertools.product(args.finetune.items(), sorted(first)):
+    for (task, data), row, start in itertools.product(args.finetune.items(), sorted(first), starts):
         data = data or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
         codes.append(run_sweep(
-            f"--config={recipes.finetuning(task, args.scale)}", f"--seeds={seeds}",
-            f"--out={os.path.join(args.runs, run_finder.FINETUNED, f'{task}-{row}')}", f"--jobs={args.jobs}",
-            f"--config.init_from={first[row].path}", *([f"--config.data.train={data}"] if data else []),
+            f"--config={recipes.finetuning(task, args.scale)}", f"--seeds={args.finetune_seeds}",
+            f"--out={os.path.join(args.runs, run_finder.FINETUNED, f'{task}-{row}{start}')}", f"--jobs={args.jobs}",
+            f"--config.init_from={first[row].path}", f"--config.init_parameters={not start}",
+            *([f"--config.data.train={data}"] if data else []),
             *args.finetune_flag,
         ))
         stop_unless_reportable(codes[-1])

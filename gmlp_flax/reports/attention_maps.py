@@ -27,7 +27,8 @@ def attention_in_a_pair(
         RunError: there is no finetuned run.
     """
     (row,), (task,) = table.rows, table.tasks
-    found = [run for run in tuned.get(row, ()) if run.finished and task_of(run.config) == task]
+    pretrained = (run for run in tuned.get(row, ()) if run.finished and run.config.init_parameters)
+    found = [run for run in pretrained if task_of(run.config) == task]
     if not found:
         raise RunError(f"{row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA")
     trained = run_folder.load(found[0].path)

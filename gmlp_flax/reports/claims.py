@@ -44,8 +44,8 @@ def tally(claims: Sequence[Claim]) -> str:
     counts = [sum(claim.verdict == verdict for claim in claims) for verdict in (HOLDS, REVERSED, OPEN)]
     holds, reverses, opens = counts
     return (
-        f"The paper's {len(claims)} orderings: {holds} hold for every pair of seeds, {reverses} are reversed for every "
-        f"pair, {opens} are inside the seeds' spread."
+        f"{len(claims)} claims: {holds} hold for every pair of seeds, {reverses} are reversed for every pair, {opens} "
+        "are inside the seeds' spread."
     )
 
 

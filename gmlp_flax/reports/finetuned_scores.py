@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gmlp_flax.paper.published import SCORE_COLUMNS, Quoted, ScoreColumn, printed_score
+from gmlp_flax.paper.tables import Transfer
 from gmlp_flax.reports import claims
 from gmlp_flax.reports.runs import Run, task_of
 from gmlp_flax.reports.table import Cell, Spread, printed
@@ -26,12 +27,16 @@ class Score(NamedTuple):
         return f"{min(values):.1f} to {max(values):.1f} ({chosen})"
 
 
-def score(runs: Sequence[Run], column: ScoreColumn) -> Score | None:
-    """A row's score: the best median over finished runs with the same rate and batch size; None without such runs."""
+def score(runs: Sequence[Run], column: ScoreColumn, pretrained: bool = True) -> Score | None:
+    """A row's score: the best median over finished runs with the same rate and batch size; None without such runs.
+
+    Counts the runs that started from pretrained parameters, or those that started from random ones.
+    """
     by_choice: dict[tuple[float, int], list[float]] = {}
     for run in runs:
         curve = run.curve(column.metric)
-        if run.finished and curve and task_of(run.config) == column.task:
+        counts = run.finished and bool(run.config.init_parameters) == pretrained
+        if counts and curve and task_of(run.config) == column.task:
             choice = run.config.optimizer.learning_rate, run.config.batch_size
             by_choice.setdefault(choice, []).append(column.percent * curve[-1][1])
     scores = (
@@ -40,11 +45,19 @@ def score(runs: Sequence[Run], column: ScoreColumn) -> Score | None:
     return max(scores, key=lambda each: each.spread.centre, default=None)
 
 
+def _higher(text: str, better: Spread, worse: Spread) -> claims.Claim:
+    """The claim that the first scores are higher than the second."""
+    verdict = claims.verdict([-value for value in better.values], [-value for value in worse.values])
+    return claims.Claim(text, verdict, f"medians {better.centre:.1f} and {worse.centre:.1f}")
+
+
 class Scores:
     """The scores of some rows in the columns of some tasks, for a report."""
 
-    def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]]):
-        """Takes tasks of `recipes.FINETUNED`, and each row's finetuned runs.
+    def __init__(
+        self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]], transfers: Sequence[Transfer] = ()
+    ):
+        """Takes tasks of `recipes.FINETUNED`, each row's finetuned runs, and what the paper says of their order.
 
         A column is left out if neither these runs nor the paper have a score in it.
         """
@@ -58,6 +71,8 @@ class Scores:
             if task_of(run.config) == column.task and (trivial := run.baseline(column.metric))
         }
         self.by_row = {row: [score(each, column) for column in self.columns] for row, each in runs.items()}
+        self.random = {row: [score(each, column, False) for column in self.columns] for row, each in runs.items()}
+        self.transfers = transfers
 
     @property
     def titles(self) -> list[str]:
@@ -79,6 +94,26 @@ class Scores:
         pairs = zip(self.columns, self.by_row.get(row, ()), strict=False)
         return {column.title: found.spread for column, found in pairs if found}
 
+    def claims(self) -> list[claims.Claim]:
+        """Whether pretraining helps each row, and whether the paper's orderings of finetuned models hold: in both for
+        every pair of runs, for none, or for some."""
+        return [
+            claim for place, column in enumerate(self.columns)
+            for claim in (*self._gains(place, column), *self._orderings(column))
+        ]
+
+    def _gains(self, place: int, column: ScoreColumn) -> Iterator[claims.Claim]:
+        for row, scores in self.by_row.items():
+            pretrained, random = scores[place], self.random[row][place]
+            if pretrained and random:
+                yield _higher(f"{column.title}: pretraining helps {row}", pretrained.spread, random.spread)
+
+    def _orderings(self, column: ScoreColumn) -> Iterator[claims.Claim]:
+        for better, worse, tasks in self.transfers:
+            found = [self.of(row).get(column.title) for row in (better, worse)]
+            if column.task in tasks and found[0] and found[1]:
+                yield _higher(f"{column.title}: {better} > {worse}", found[0], found[1])
+
     def notes(self) -> list[str]:
         """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""
         lines = []
@@ -87,6 +122,10 @@ class Scores:
             spread = (f"{row} {score.words()}" for row, score in found.items())
             if found:
                 lines.append(f"{column.title} is the median of runs; lowest to highest: {', '.join(spread)}.")
+            random = {row: score for row, scores in self.random.items() if (score := scores[place])}
+            if random:
+                beside = (f"{row} {score.words()}" for row, score in random.items())
+                lines.append(f"{column.title} from random parameters: {', '.join(beside)}.")
             if trivial := self.baselines.get(column.title):
                 lines.append(f"{column.title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}.")
             ranked = {row: paper for row in found if (paper := printed_score(row, column)) is not None}

@@ -79,7 +79,7 @@ def perplexities(
 ) -> Report:
     """Held-out perplexities, and finetuned scores if there are any. Arguments: see `catalogue.of_runs`."""
     rows = trained_rows(table.rows, runs)
-    scores = Scores(table.tasks, {name: tuned.get(name, ()) for name in rows})
+    scores = Scores(table.tasks, {name: tuned.get(name, ()) for name in rows}, table.transfers)
     compared = {name: row for name, row in rows.items() if row.compared and row.paper is not None}
     papers = {name: row.paper for name, row in compared.items() if row.paper is not None}
     curves = {name: row.curves for name, row in compared.items()}
@@ -94,8 +94,8 @@ def perplexities(
         notes += laws
     missing = [f"Not drawn: {WHY[name]}." for name, chart in charts.items() if chart is None]
     return Report(
-        table.title, _table(table, rows, scores), near, other, setting(table, runs, scale), [*notes, *missing],
-        {name: chart for name, chart in charts.items() if chart},
+        table.title, _table(table, rows, scores), [*near, *scores.claims()], other, setting(table, runs, scale),
+        [*notes, *missing], {name: chart for name, chart in charts.items() if chart},
     )
 
 

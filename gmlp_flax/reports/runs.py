@@ -146,7 +146,7 @@ def at_budget(runs: Sequence[Run], tokens: int) -> list[Run]:
 def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
     """The finetuned runs of each row. They keep all of the row's model except its length.
 
-    Runs that started from random parameters (config.init_parameters) are left out.
+    Runs that started from random parameters (config.init_parameters) are among them.
 
     Args:
         pattern: of the table's runs; the finetuned runs are in PATTERN/finetuned/ANY/, where `gmlp reproduce` puts
@@ -165,11 +165,12 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
     model = [key for key in _architecture(rows) if key not in not_taken_over]
     for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, model, _pretrained):
         config = run.config
-        if config.init_from and config.init_parameters:
+        if config.init_from:
             task = task_of(config), config.batch_size
-            key = run.row, *task, config[RATE], config.init_from, config.seed
+            key = run.row, *task, config[RATE], config.init_from, config.init_parameters, config.seed
             _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
-            _compare(alike.setdefault(task, run), run, [*_compared([run], (RATE, "init_from")), *READING])
+            free = RATE, "init_from", "init_parameters"
+            _compare(alike.setdefault(task, run), run, [*_compared([run], free), *READING])
             found[run.row].append(run)
     return found
 

@@ -82,4 +82,4 @@ def test_one_seed_has_no_interval():
 
 def test_the_tally_counts_verdicts():
     found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
-    assert claims.tally(found).startswith("The paper's 3 orderings: 2 hold for every pair of seeds, 0 are reversed")
+    assert claims.tally(found).startswith("3 claims: 2 hold for every pair of seeds, 0 are reversed")

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.paper.published import SCORE_COLUMNS
-from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import finetuned_scores
+from gmlp_flax.paper.published import SCORE_COLUMNS, printed_score
+from gmlp_flax.paper.tables import TABLES, Transfer
+from gmlp_flax.reports import claims, finetuned_scores
 from gmlp_flax.reports.runs import Run
 from tests.reports.test_runs import write_run
 
@@ -56,6 +56,39 @@ def test_cells_and_notes(tmp_path):
     assert trivial == "SST-2, to compare: the most frequent label: 50.9."
     assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.001, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
     assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models."
+
+
+def test_gains_and_orderings_are_claims(tmp_path):
+    """Each is about every pair of runs: of both starts, and of two rows."""
+    random = runs(tmp_path / "c", (0.55, 0.65), init_parameters=False)
+    by_row = {
+        "gmlp_36": [*runs(tmp_path / "a", (0.6, 0.7, 0.8)), *random],
+        "transformer_12": [
+            *runs(tmp_path / "b", (0.5, 0.59)), *runs(tmp_path / "d", (0.4,), init_parameters=False),
+        ],
+    }
+    transfers = [
+        Transfer("gmlp_36", "transformer_12", ("sst2",)), Transfer("transformer_12", "gmlp_36", ("mnli",)),
+        Transfer("amlp_36", "gmlp_36", ("sst2",)),
+    ]
+    scores = finetuned_scores.Scores(("sst2",), by_row, transfers)
+    assert scores.claims() == [
+        ("SST-2: pretraining helps gmlp_36", claims.OPEN, "medians 70.0 and 60.0"),
+        ("SST-2: pretraining helps transformer_12", claims.HOLDS, "medians 54.5 and 40.0"),
+        ("SST-2: gmlp_36 > transformer_12", claims.HOLDS, "medians 70.0 and 54.5"),
+    ]
+    assert "SST-2 from random parameters: gmlp_36 55.0 to 65.0 (2 runs" in " ".join(scores.notes())
+    assert scores.of("gmlp_36")["SST-2"].values == pytest.approx((60, 70, 80))
+
+
+def test_the_papers_claims_on_finetuning_are_its_numbers():
+    """What the tables claim agrees with the scores that they print; of aMLP at other depths there are none."""
+    claimed = [*TABLES["table4"].transfers, *TABLES["figure8"].transfers, *TABLES["table6"].transfers]
+    for better, worse, tasks in claimed:
+        column = next(each for each in SCORE_COLUMNS if each.task == tasks[0])
+        if not better.startswith("amlp_") or better == "amlp_base":
+            assert printed_score(better, column) > printed_score(worse, column), (better, worse, tasks)
+    assert len(claimed) == 8 + 11 + 3
 
 
 def test_mnli_has_two_columns(tmp_path):

@@ -29,8 +29,8 @@ folder of runs, or the runs that a glob pattern in quotes names. --scale=paper f
 --finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
 in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what config.data.train takes; at paper scale it
 may be left out. --finetune_random finetunes from random parameters as well, to see what pretraining gives.
---finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1,2 their seeds. Where RUNS/finetuned/TASK-MODEL
-has runs of several rates or batches, the best median counts.
+--finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1,2 their seeds. Where
+RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median counts.
 """
 
 from __future__ import annotations

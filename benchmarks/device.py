@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
 import jax
@@ -128,7 +129,11 @@ def _apart(function: Callable, *args: Any) -> Any:
     """Calls a function in a process of its own, which then gives its memory back."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(function, *args).result()
+        try:
+            return pool.submit(function, *args).result()
+        except BrokenProcessPool:
+            what = f"the process that ran {function.__name__} has died"
+            raise RunError(f"{what}: what it wrote stands above") from None
 
 
 def fastest(make: Callable[[int], Callable[[], Any]], batches: tuple[int, ...]) -> tuple[int, float]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
+import signal
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
+from gmlp_flax.errors import RunError
 from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
@@ -49,19 +53,37 @@ def ratios(top: list[float], bottom: list[float]) -> list[float]:
 
 
 class Worker:
-    """Calls in a process of their own: in the same process torch's waiting threads cost JAX a third of its speed."""
+    """Calls in a process of their own: in the same process torch's waiting threads cost JAX a third of its speed.
+
+    Raises:
+        RunError: also from the calls: the process has died, whose last words stand on standard error.
+    """
 
     def __init__(self, make: Callable[[], dict[str, Callable]]):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
         self._process.start()
-        theirs.close()  # else `recv` waits for ever if the process dies
-        self.calls = {name: functools.partial(self._call, name) for name in self._pipe.recv()}
+        theirs.close()
+        self._what = getattr(make, "func", make).__name__
+        self.calls = {name: functools.partial(self._call, name) for name in self._receive()}
 
     def _call(self, name: str) -> None:
-        self._pipe.send(name)
-        self._pipe.recv()
+        with contextlib.suppress(BrokenPipeError):  # told below
+            self._pipe.send(name)
+        self._receive()
+
+    def _receive(self) -> Any:
+        # Children of a process that has died may hold the other ends of all its pipes.
+        while self._process.is_alive() and not self._pipe.poll(0.5):
+            pass
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            if self._pipe.poll():
+                return self._pipe.recv()
+        self._process.join()
+        code = self._process.exitcode or 0
+        ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        raise RunError(f"the process that measures {self._what} has died ({ended}): what it wrote stands above")
 
     def __enter__(self) -> Worker:
         return self

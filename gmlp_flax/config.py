@@ -7,6 +7,7 @@ A config file is Python with `get_config(arg="")` that returns `config.default(t
 from __future__ import annotations
 
 import difflib
+import filecmp
 import importlib.resources
 import itertools
 import json
@@ -20,12 +21,13 @@ from typing import Any
 import ml_collections
 
 from gmlp_flax import schema, tasks
-from gmlp_flax.errors import ConfigError
+from gmlp_flax.data.storage import json_files
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.options import Option, options_of
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.schema import BLOCK, TASK
-from gmlp_flax.training import optimizer
+from gmlp_flax.training import optimizer, profile
 
 PACKAGED = "gmlp_flax.configs"
 
@@ -156,19 +158,14 @@ def validate(config: ml_collections.ConfigDict) -> None:
         ConfigError: a key is missing or unknown, or a value makes no sense; it names the first one.
     """
     for name in (TASK, BLOCK):
-        try:
-            config[name]
-        except (KeyError, TypeError):
-            raise ConfigError(f"the config has no {name}: begin with gmlp_flax.config.default()") from None
+        if not isinstance(kind := _value(config, name, "begin with gmlp_flax.config.default()"), str):
+            raise ConfigError(f"config.{name} is {_shown(kind)}: expected a name")
     known = keys(config)
     begin = f"begin with gmlp_flax.config.default(task={config.task!r}, block={config.model.block!r})"
     for name, option in known.items():
-        try:
-            value = config[name]
-        except (KeyError, TypeError):
-            raise ConfigError(f"the config has no {name}: {begin}") from None
+        value = _value(config, name, begin)
         if problem := option.problem(value):
-            raise ConfigError(f"config.{name} is {value!r}: {problem}")
+            raise ConfigError(f"config.{name} is {_shown(value)}: {problem}")
     for group, value in config.items():
         names = [f"{group}.{name}" for name in value] if isinstance(value, ml_collections.ConfigDict) else [group]
         if strange := [name for name in names if name not in known]:
@@ -178,10 +175,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
             f"config.batch_size is {config.batch_size}: it must divide into {config.optimizer.accumulate} microbatches "
             "(config.optimizer.accumulate)"
         )
-    profiled_steps(config)
-    for name in ("optimizer.freeze", "optimizer.rates", "mesh.rules"):
-        if strange := [value for value in config[name] if not isinstance(value, str)]:
-            raise ConfigError(f"config.{name} has {strange[0]!r}: expected strings, as in --config.{name}=\"('...',)\"")
+    profile.steps(config)
     for pattern in config.optimizer.freeze:
         try:
             re.compile(pattern)
@@ -196,20 +190,16 @@ def validate(config: ml_collections.ConfigDict) -> None:
         raise error if isinstance(error, ConfigError) else ConfigError(f"config.{error}") from None
 
 
-def profiled_steps(config: ml_collections.ConfigDict) -> range:
-    """The steps that `config.profile.steps` asks a trace of.
+def _value(config: ml_collections.ConfigDict, name: str, advice: str) -> Any:
+    try:
+        return config[name]
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(f"the config has no {name}: {advice}") from None
 
-    Raises:
-        ConfigError: it is not FIRST:LAST, or there are no such steps.
-    """
-    text = config.profile.steps
-    if not text:
-        return range(0)
-    match = re.fullmatch(r"(\d+):(\d+)", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]) <= config.steps:
-        expected = f"FIRST:LAST, both from 1 to config.steps={config.steps}"
-        raise ConfigError(f"config.profile.steps is {text!r}: expected {expected}")
-    return range(int(match[1]), int(match[2]) + 1)
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
@@ -229,7 +219,7 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
         for name, value in (entry.items() if isinstance(entry, dict) else [("", entry)])
     }
     kinds = {name: given[name] for name in (TASK, BLOCK) if name in given}
-    if strange := [f"{name} {value!r}" for name, value in kinds.items() if not isinstance(value, str)]:
+    if strange := [f"{name} {_shown(value)}" for name, value in kinds.items() if not isinstance(value, str)]:
         raise ConfigError(f"{where}: {strange[0]} is no name: expected a string")
     config = default(**{name.rpartition(".")[2]: kind for name, kind in kinds.items()})
     known = keys(config)
@@ -239,7 +229,7 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
         try:
             group, _, last = name.rpartition(".")
             setattr(config[group] if group else config, last, value)
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise explain(error, where) from None
     return config
 
@@ -248,17 +238,22 @@ def load(path: str) -> ml_collections.ConfigDict:
     """Reads a run's config.json.
 
     Raises:
-        ConfigError: the file is missing, is not JSON, or holds an unknown key.
+        ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that makes no sense.
     """
+    config = _from_json(path)
     try:
-        with open(path) as file:
-            values = json.load(file)
-    except OSError as error:
-        raise ConfigError(f"cannot read the config {path}: {error.strerror}") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is not JSON (line {error.lineno}: {error.msg})") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} holds a {type(values).__name__}, not the config of a run")
+        validate(config)
+    except (ConfigError, RunError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return config
+
+
+def _from_json(path: str) -> ml_collections.ConfigDict:
+    """The values may still make no sense."""
+    try:
+        values = json_files.read(path, dict)
+    except DataError as error:
+        raise ConfigError(f"cannot read the config {error}") from None
     return from_dict(values, path)
 
 
@@ -285,7 +280,11 @@ def locate(name: str, kind: str = "config") -> str:
     if not found:
         names = {path.stem for folder in folders[-2:] for path in folder.glob("[a-z]*.py")}
         raise ConfigError(f"there is no {kind} file {name}{_among(bare, sorted(names))}")
-    if other := [path for path in found if path.read_bytes() != found[0].read_bytes()]:
+    try:
+        other = [path for path in found[1:] if not filecmp.cmp(path, found[0], shallow=False)]
+    except OSError as error:
+        raise ConfigError(f"cannot read the {kind} {error.filename}: {error.strerror}") from None
+    if other:
         raise ConfigError(
             f"two places hold a {kind} {bare}, {found[0]} and {other[0]}: give --{kind}={found[0]}, or "
             f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
@@ -299,9 +298,9 @@ def open_config(given: str) -> ml_collections.ConfigDict:
     Raises:
         ConfigError: there is no such file, or it gives no config.
     """
+    if given.endswith(".json"):
+        return _from_json(given)  # other flags may mend a value
     path, colon, argument = given.partition(":")
-    if path.endswith(".json"):
-        return load(given)
     path = locate(path)
     try:
         config = runpy.run_path(path)["get_config"](*[argument] if colon else [])

@@ -1,4 +1,7 @@
-"""The three mistakes that a user can mend. Each message is one line: what was given, what was expected, what to do."""
+"""The three mistakes that a user can mend. Each message is one line: what was given, what was expected, what to do.
+
+And the error of storage, which may pass.
+"""
 
 
 class ConfigError(ValueError):
@@ -11,6 +14,10 @@ class DataError(ValueError):
 
 class RunError(RuntimeError):
     """A run cannot start, go on or be read."""
+
+
+class StorageError(RunError):
+    """Files cannot be read or written just now. A restart may help, so commands end with exit code 1."""
 
 
 def install(extra: str) -> str:

@@ -14,7 +14,11 @@ from gmlp_flax.models.options import (
     AT_LEAST_1,
     DECAY,
     INNER_SHARE,
+    SIZE,
+    SIZE_OR_0,
+    YEAR,
     Option,
+    Range,
     options_of,
 )
 from gmlp_flax.training.optimizer import OPTIMIZERS
@@ -27,7 +31,7 @@ COMMON = {
     "seed": Option(
         0, "with the step, determines every batch, mask, augmentation and dropped branch", AT_LEAST_0
     ),
-    "batch_size": Option(32, "examples per step, over all devices and microbatches", AT_LEAST_1),
+    "batch_size": Option(32, "examples per step, over all devices and microbatches", SIZE),
     "init_from": Option("", "run folder or checkpoint whose parameters start this run; empty: fresh ones"),
     "init_parameters": Option(
         True, "False: finetuning takes only the model and vocabulary of init_from, as a baseline"
@@ -46,7 +50,7 @@ COMMON = {
         0, "unreadable records that are skipped (images: per host); one more stops the run", AT_LEAST_0
     ),
     "data.cache": Option("", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"),
-    "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", AT_LEAST_0),
+    "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", Range("from 0 to 1,024", 0, 1024)),
     "optimizer.name": Option("adamw", "the optimizer; the paper's is AdamW", tuple(OPTIMIZERS)),
     "optimizer.learning_rate": Option(1e-3, "peak of the schedule", AT_LEAST_0),
     "optimizer.schedule": Option("cosine", "after the warmup", ("cosine", "linear", "constant")),
@@ -59,7 +63,7 @@ COMMON = {
         0.05, "decoupled; not for norms, biases, cls tokens and learned positions", AT_LEAST_0
     ),
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
-    "optimizer.accumulate": Option(1, "microbatches per step", AT_LEAST_1),
+    "optimizer.accumulate": Option(1, "microbatches per step", SIZE),
     "optimizer.ema": Option(0.0, "decay of a running mean of the parameters, also evaluated; 0: none", DECAY),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
     "optimizer.rates": Option(
@@ -75,13 +79,13 @@ COMMON = {
         (), "REGEX=AXIS,...: how parameters with such paths are cut, before the model's own; -: not cut"
     ),
     "eval.every": Option(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
-    "eval.batch_size": Option(0, "examples per batch; 0: as in training", AT_LEAST_0),
+    "eval.batch_size": Option(0, "examples per batch; 0: as in training", SIZE_OR_0),
     "log.every": Option(20, "steps that one line of metrics.jsonl averages", AT_LEAST_1),
     "log.tensorboard": Option(False, "also write TensorBoard files (extra: tensorboard)"),
     "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
     "log.hang_seconds": Option(
         1800.0, "a run ends after so many seconds without a finished step, evaluation or checkpoint; 0: never",
-        AT_LEAST_0,
+        YEAR,
     ),
     "profile.steps": Option("", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"),
     "checkpoint.every": Option(500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1),
@@ -89,6 +93,20 @@ COMMON = {
     "checkpoint.keep_best": Option(1, "best checkpoints to keep as well", AT_LEAST_0),
     "checkpoint.metric": Option("", "evaluation metric that says which is best; empty: the task's own"),
 }
+
+# Keys, and groups of keys, that may change on a run that has taken steps: how long it goes on, how it is watched and saved,
+# on what it runs, and rates. All others say what the run is.
+MAY_CHANGE = (
+    "steps", "log.", "profile.", "checkpoint.", "mesh.", "eval.every", "eval.batch_size", "data.cache", "data.workers",
+    "data.max_bad_records", "model.remat", "model.toeplitz", "optimizer.accumulate", "optimizer.learning_rate",
+    "optimizer.schedule", "optimizer.warmup", "optimizer.b1", "optimizer.b2", "optimizer.eps", "optimizer.weight_decay",
+    "optimizer.clip", "optimizer.rates",
+)
+
+
+def may_change(name: str) -> bool:
+    """Whether a key may have another value in the middle of a run."""
+    return any(name == each or each.endswith(".") and name.startswith(each) for each in MAY_CHANGE)
 
 
 def of_block(block: str) -> dict[str, Option]:

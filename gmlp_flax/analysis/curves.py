@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 from gmlp_flax.analysis import charts, drawing
-from gmlp_flax.training.metrics_file import METRICS_FILE, MetricsFile
+from gmlp_flax.training import storage
+from gmlp_flax.training.layout import METRICS_FILE
+from gmlp_flax.training.metrics_file import MetricsFile
 
 
 def draw(workdir: str) -> str:
@@ -17,12 +19,12 @@ def chart(workdir: str) -> charts.Chart:
     """The losses in metrics.jsonl."""
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
     training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-    heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "eval" in line]
+    heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())]
     looks = {"training": drawing.Look(drawing.GREY, "."), "held out": drawing.Look(drawing.FAMILIES["gMLP"])}
     series = [
         charts.Series(name, looks[name], [step for step, _ in points], [loss for _, loss in points])
         for name, points in (("training", training), ("held out", heldout)) if points
     ]
-    name = os.path.basename(os.path.abspath(workdir))
+    name = os.path.basename(storage.absolute(workdir))
     title = f"{name}: held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else name
     return charts.Chart([charts.Panel(title, charts.Scale("step"), charts.Scale("loss (nats)"), series)])

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.training.run_folder import FIGURES
+from gmlp_flax.training import storage
+from gmlp_flax.training.layout import FIGURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,10 +89,8 @@ def subplots(
 def save(figure: Figure, workdir: str, name: str) -> str:
     """Writes RUN/figures/NAME.png, .svg and .pdf; returns the path of the first."""
     folder = os.path.join(workdir, FIGURES)
-    os.makedirs(folder, exist_ok=True)
     for each in FORMATS:
-        with open(os.path.join(folder, f"{name}.{each}"), "wb") as file:
-            file.write(content(figure, each))
+        storage.write(os.path.join(folder, f"{name}.{each}"), content(figure, each))
     return os.path.join(folder, f"{name}.{FORMATS[0]}")
 
 

@@ -9,7 +9,6 @@ checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoi
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ import numpy as np
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.filters import matrices
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import run_folder, storage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +41,7 @@ def shares(workdir: str) -> tuple[dict[int, np.ndarray], np.ndarray]:
     newest = run_folder.load(workdir)
     if newest.task.takes_files:
         raise RunError(f"{workdir} is a run on images, whose tokens lie in a grid: give a run on text")
-    checkpoints = run_folder.open_checkpoints(newest.config, os.path.abspath(workdir), read_only=True)
+    checkpoints = run_folder.open_checkpoints(newest.config, storage.absolute(workdir), read_only=True)
     found = {step: matrices(run_folder.load(workdir, str(step))) for step in checkpoints.steps() if step < newest.step}
     checkpoints.close()
     found[newest.step] = matrices(newest)

@@ -6,8 +6,6 @@ import argparse
 import contextlib
 import os
 import re
-import select
-import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from typing import NoReturn
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.processes import log_filter, platforms
 
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
@@ -73,9 +71,9 @@ def required(name: str, usage: str) -> str:
 
 
 def fail(message: object) -> NoReturn:
-    """Ends the program with one line on standard error and exit code 2."""
+    """Ends the program with one line on standard error and exit code 2, or 1 if it is an error that may pass."""
     print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
-    raise SystemExit(2)
+    raise SystemExit(1 if isinstance(message, StorageError) else 2)
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -131,8 +129,15 @@ def parse_flags_on_run(argv: list[str]) -> list[str]:
     """As `parse_flags_with_config`, with the config of the run in --workdir unless --config is given."""
     workdir = argument(argv, "workdir")
     path = os.path.join(workdir, "config.json")
-    own = [f"--config={path}"] if workdir and os.path.isfile(path) and not argument(argv, "config") else []
+    own = [f"--config={path}"] if workdir and _is_there(path) and not argument(argv, "config") else []
     return parse_flags_with_config([*argv[:1], *own, *argv[1:]])
+
+
+def _is_there(path: str) -> bool:
+    from gmlp_flax.data.storage import files
+
+    with explaining():
+        return files.exists(path)
 
 
 def _parsed(argv: list[str], where: str) -> list[str]:
@@ -186,9 +191,10 @@ def run(
 
 
 def help_text(main: Callable, more: tuple[tuple[str, str], ...] = ()) -> str:
-    """The docstring of a subcommand's file, its flags, the flags of this file that it uses, and `more`."""
+    """The docstring of a subcommand's file, its flags, the flags of this folder's files that it uses, and `more`."""
     module, defined = sys.modules[main.__module__], flags.FLAGS.flags_by_module_dict()
-    listed = [flag for owner in (module.__name__, __name__) for flag in defined.get(owner, ())]
+    owners = dict.fromkeys((module.__name__, *(name for name in defined if name.startswith(f"{__package__}."))))
+    listed = [flag for owner in owners for flag in defined.get(owner, ())]
     lines = [(_with_default(flag), flag.help) for flag in listed]
     shown = [f"  {words}\n{textwrap.indent(textwrap.fill(meaning, 96), ' ' * 6)}" for words, meaning in (*lines, *more)]
     return "\n".join([str(module.__doc__), "flags:", *shown])
@@ -203,28 +209,26 @@ def _with_default(flag: flags.Flag) -> str:
 
 @contextlib.contextmanager
 def explaining() -> Iterator[None]:
-    """The user's mistakes end the program with one line; it also ends, silently, if nobody reads its output."""
+    """The user's mistakes, and a lack of memory, end the program with one line."""
     try:
         yield
-        print(end="", flush=True)  # Fails here, not at exit; standard output may be closed.
     except USER_ERRORS as error:
         fail(error)
-    except BrokenPipeError:
-        if not _is_cut_off():
-            raise
-        # As when `head` has read enough. The rest goes nowhere, and the exit code is SIGPIPE's.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = (str(error).splitlines() or ["Python's own"])[0]
+        fail(f"out of memory ({reason}): make the batch or the model smaller, or use more devices")
 
 
-def _is_cut_off() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
-    output = select.poll()
-    output.register(sys.stdout.fileno(), 0)
-    return bool(output.poll(0))
+def _is_out_of_memory(error: Exception) -> bool:
+    """Of this machine or, as JAX tells it, of a device."""
+    return isinstance(error, MemoryError) or (
+        type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+    )
 
 
 def explained(main: Callable, *args: object) -> None:

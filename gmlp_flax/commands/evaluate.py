@@ -37,7 +37,7 @@ def main(_argv: list[str]) -> None:
 
 def _evaluate(workdir: str) -> None:
     from gmlp_flax.processes import distributed
-    from gmlp_flax.training import evaluation, run_folder
+    from gmlp_flax.training import evaluation, run_folder, storage
 
     trained = run_folder.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
     trained.partition.check_batch(trained.task.evaluation_batch_size(), 1, "config.eval.batch_size")
@@ -47,16 +47,16 @@ def _evaluate(workdir: str) -> None:
         return
     if flags.FLAGS.predictions:
         _write(trained.task.prediction_files(outputs), flags.FLAGS.predictions)
-    checkpoint = os.path.join(os.path.abspath(workdir), run_folder.CHECKPOINTS, str(trained.step))
+    checkpoint = os.path.join(storage.absolute(workdir), run_folder.CHECKPOINTS, str(trained.step))
     print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 
 
 def _write(files: dict[str, bytes], target: str) -> None:
-    from gmlp_flax.training import run_folder
+    from gmlp_flax.training import record
 
     if not files:
         cli.fail("--predictions is for runs of text_classification and question_answering: this one has none to write")
-    run_folder.write_files(target, files, replace=True)
+    record.write_files(target, files, replace=True)
     print(f"wrote {', '.join(files)} to {target}", file=sys.stderr)
 
 

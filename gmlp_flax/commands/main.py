@@ -8,12 +8,14 @@ import os
 import sys
 
 import gmlp_flax
+from gmlp_flax.processes import streams
 
 # Subcommand -> its module here, and what it does.
 COMMANDS = {
     "train": ("train", "train a model, or go on with a run that was stopped"),
     "evaluate": ("evaluate", "score a checkpoint on held-out data"),
     "predict": ("predict", "use a trained model on text or images"),
+    "launch": ("launch", "start a run on a slice of TPUs, a cluster or a cloud"),
     "sweep": ("sweep", "train a config at many points, with several seeds"),
     "reproduce": ("reproduce", "make a table or a figure of the paper again"),
     "plan": ("plan", "memory, time and cost of a run on hardware that is not here"),
@@ -33,6 +35,11 @@ COMMANDS = {
 
 def main() -> None:
     """Runs the subcommand that the command line names."""
+    with streams.guarded():
+        _main()
+
+
+def _main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help", "help"):
         print(help_text())
@@ -52,7 +59,8 @@ def start(name: str, arguments: list[str]) -> None:
     """Runs a subcommand; its config may name a class of a package in the current folder."""
     sys.path.append(os.getcwd())  # last, so it hides nothing
     sys.argv = [f"gmlp {name}", *arguments]
-    importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}").run()
+    with streams.guarded():
+        importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}").run()
 
 
 def help_text() -> str:

@@ -12,11 +12,14 @@ them, a pair, and a model that answers questions reads a question and a passage.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from absl import flags
 
 from gmlp_flax.commands import cli
+from gmlp_flax.data.storage import records
+from gmlp_flax.errors import DataError
 
 if TYPE_CHECKING:
     from gmlp_flax.tasks.base import Ranked
@@ -37,11 +40,21 @@ def main(argv: list[str]) -> None:
         return
     if paths:
         cli.fail(f"{workdir} holds a model of text: give it some on standard input, not {paths[0]}")
-    for line in filter(str.strip, sys.stdin):
-        print(line.strip())
-        (found,) = task.predict(trained.weights, [line.strip()], top)
+    for line in filter(None, map(str.strip, given_lines())):
+        print(line)
+        (found,) = task.predict(trained.weights, [line], top)
         for number, ranked in enumerate(found, 1):
             print(f"  {task.prediction_label(number)}{show(ranked)}")
+
+
+def given_lines() -> Iterator[str]:
+    """The lines of standard input; raises DataError if one is not UTF-8."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            records.refuse_utf16(line)
+            yield records.decoded(line)
+        except records.NotUTF8 as error:
+            raise DataError(f"standard input, line {number}: {error}") from None
 
 
 def show(ranked: Ranked) -> str:

@@ -4,8 +4,8 @@
     gmlp prepare CORPUS --out=DIR --tokenizer=FILE
 
 CORPUS is a file or folder of text, JSON lines or parquet (also compressed, also gs://), a folder prepared by TFDS, or
-tfds:NAME. If it is killed, the same command goes on where it was, and the result is the same, byte for byte. Give the
-folder to training as --config.data.train=DIR.
+tfds:NAME. DIR may be gs://BUCKET/FOLDER. If it is killed, the same command goes on where it was, and the result is the
+same, byte for byte. Give the folder to training as --config.data.train=DIR.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 
 from gmlp_flax.commands import cli
 from gmlp_flax.data.storage import cache
+from gmlp_flax.data.storage.buckets import is_remote
 from gmlp_flax.data.text import corpora, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.corpora import Corpus
 from gmlp_flax.data.text.tokenizer import Tokenizer
@@ -45,10 +46,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cache", default=cache.default_folder(), help=kept)
     options = parser.parse_args()
     for name in ("vocab_size", "tokenizer_sample", "workers", "shard_bytes"):
-        if getattr(options, name) < 1:
-            cli.fail(f"--{name}={getattr(options, name)}: expected a positive number")
-    corpus, out = (os.path.realpath(path) for path in (options.corpus, options.out))
-    if os.path.commonpath([corpus, out]) == corpus:
+        if not 1 <= getattr(options, name) < 2**31:
+            cli.fail(f"--{name}={getattr(options, name)}: expected a number from 1 to 2,147,483,647")
+    corpus, out = (path if is_remote(path) else os.path.realpath(path) for path in (options.corpus, options.out))
+    if is_remote(corpus) == is_remote(out) and os.path.commonpath([corpus, out]) == corpus.rstrip("/"):
         cli.fail(f"--out={options.out} lies in the corpus, which would grow by it; give a folder beside it")
     return options
 

@@ -23,7 +23,7 @@ from gmlp_flax.analysis import curves, filters
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loop, run_folder
-from gmlp_flax.training.metrics_file import RESULT_FILE
+from gmlp_flax.training.layout import RESULT_FILE
 
 SENTENCES = (
     "The [MASK] statement is used to define a function.",

@@ -6,7 +6,7 @@
         [--grid=KEY=VALUE,VALUE,... [--grid=...]] [--seeds=0,1,2,3,4] [--choose=best|none] [--jobs=1]
     gmlp sweep --config=FILE:ARGUMENT --out=DIR --sweep.KEY=VALUE,VALUE,... [--sweep.seed=0,1,2] ...
     gmlp sweep --sweep=FILE[:ARGUMENT] --out=DIR [--config.KEY=VALUE ...] ...
-    any of them with --print, --status, or --index=I [--of=N]
+    any of them with --print, --status, --on=ENGINE, or --index=I [--of=N]
 
 The points are all combinations of the values given with --grid, one flag for each key. Keys that change together share
 a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of `gmlp train` in
@@ -25,6 +25,9 @@ one run, the one with the number I, counted from 0; with --of=N the runs I, I+N,
 share a sweep (SLURM: --index=$SLURM_ARRAY_TASK_ID); the command without --index then prints the table and writes
 sweep.json.
 
+--on=ENGINE starts a job for each run that is not finished on a cluster or a cloud, as `gmlp launch` does and with its
+flags; all points are trained with all seeds, and --status shows how far they are.
+
 A run that is finished in DIR is not run again and an interrupted run goes on, so the same command ends what a killed
 one began. If a run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as
 well. Otherwise the others go on, and the failed runs are listed at the end; the exit code is then 1.
@@ -42,13 +45,15 @@ from collections.abc import Iterable
 from absl import flags
 from ml_collections import config_flags
 
-from gmlp_flax.commands import cli
+from gmlp_flax.commands import cli, launch
+from gmlp_flax.data.storage import files
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.sweeps import definition, points, status, summary
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 from gmlp_flax.sweeps.runner import Metrics, TrainingPool, results
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import record, storage
+from gmlp_flax.training.layout import RESULT_FILE
 
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
@@ -95,8 +100,11 @@ def planned() -> Sweep:
         raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
     seeds = _seeds(bare, overrides)
     choosing = values.choose == "best" and len(bare) > 1
-    if choosing and (values.print or values.index is not None):
-        raise ConfigError("--print and --index cannot choose the best point: give --choose=none, for all seeds of all")
+    if values.on and values.index is not None:
+        raise ConfigError("--on starts all runs, and --index one: give one of them")
+    if choosing and (values.print or values.on or values.index is not None):
+        every = "give --choose=none, for all seeds of all"
+        raise ConfigError(f"--print, --on and --index cannot choose the best point: {every}")
     every = tuple(point | seed for point in bare for seed in seeds)
     source = values.sweep or cli.argument(sys.argv, "config")
     sweep = definition.define(source, every, overrides, values.out, choosing)
@@ -164,7 +172,7 @@ class Runner:
         print(f"{name}: {metric} {value:.5g}", file=sys.stderr, flush=True)
 
     def _note_failure(self, name: str, error: RunError) -> None:
-        log = os.path.join(os.path.abspath(self._sweep.out), f"{name}.log")
+        log = os.path.join(storage.absolute(self._sweep.out), f"{name}.log")
         self.failed[name] = str(error) if log in str(error) else f"{error} (its output is in {log})"
         print(f"{name}: failed, the others go on", file=sys.stderr, flush=True)
 
@@ -189,7 +197,7 @@ def train(sweep: Sweep) -> None:
     table = summary.rows(sweep, runner.found)
     print(summary.text(sweep, table, chosen))
     if values.index is None:
-        run_folder.write_json(os.path.join(sweep.out, "sweep.json"), {
+        record.write_json(os.path.join(sweep.out, "sweep.json"), {
             "config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode,
             "chosen": chosen, "points": table, **({"failed": list(runner.failed)} if runner.failed else {}),
         })
@@ -199,10 +207,22 @@ def train(sweep: Sweep) -> None:
         raise SystemExit(1)
 
 
-def command(sweep: Sweep, trial: Trial) -> str:
-    """The command that trains a trial by hand, for a shell."""
-    workdir = f"--workdir={os.path.join(sweep.out, trial.name)}"
-    return shlex.join(["python", "-m", "gmlp_flax.train", trial.flags[0], workdir, *trial.flags[1:]])
+def command(sweep: Sweep, trial: Trial) -> list[str]:
+    """Training's words for a trial."""
+    return [trial.flags[0], f"--workdir={files.join(sweep.out, trial.name)}", *trial.flags[1:]]
+
+
+def launch_unfinished(sweep: Sweep) -> None:
+    """Starts a job for each run without a result, on the engine that --on names; or says that there is none."""
+    folders = {trial.name: files.join(sweep.out, trial.name) for trial in sweep.trials}
+    runs = [
+        launch.Run(trial.config, folders[trial.name], command(sweep, trial), f"-{number}")
+        for number, trial in enumerate(sweep.trials) if not files.exists(files.join(folders[trial.name], RESULT_FILE))
+    ]
+    if runs:
+        launch.start(runs, sweep.out)
+    else:
+        print(status.table(sweep))
 
 
 def main(_argv: list[str]) -> None:
@@ -211,7 +231,10 @@ def main(_argv: list[str]) -> None:
     if flags.FLAGS.status:
         print(status.table(sweep))
     elif flags.FLAGS.print:
-        print("\n".join(command(sweep, trial) for trial in sweep.trials))
+        for trial in sweep.trials:
+            print(shlex.join(["python", "-m", "gmlp_flax.train", *command(sweep, trial)]))
+    elif flags.FLAGS.on:
+        launch_unfinished(sweep)
     else:
         train(sweep)
 
@@ -229,4 +252,5 @@ def run() -> None:
     flags.DEFINE_integer("of", None, "The number of tasks that share the runs; with --index.", lower_bound=1)
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
+    launch.define_flags()
     cli.run(main, parser=parse_flags)

@@ -3,13 +3,15 @@
     gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
     gmlp train --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
 
-The same command again goes on where the run was interrupted. --help_config prints every config key.
+The same command again goes on where the run was interrupted. --help_config prints every config key. A run that has
+got somewhere begins anew only with --restart, which moves what is in the run folder to its folder before-1 and deletes
+nothing: give it once, not in a script that starts the command again.
 
 On several hosts the same command runs on each. A TPU slice, SLURM and Open MPI are detected; elsewhere
 --coordinator=HOST:PORT --processes=N --process=I tell each process of the others.
 
-Exit code 0: finished, or stopped by a signal and saved. 2: a mistake in the flags, the config or the data, told in one
-line. Any other: a restart may help, for example after a lost host or a step that hangs.
+Exit code 0: finished, or stopped by a signal and saved (with --stopped_code: that code). 2: a mistake in the flags, the
+config or the data, told in one line. Any other: a restart may help, for example after a lost host or a step that hangs.
 """
 
 from __future__ import annotations
@@ -33,9 +35,12 @@ def main(_argv: list[str]) -> None:
         from gmlp_flax.processes import distributed
         from gmlp_flax.training import loop
 
-        if loop.train(flags.FLAGS.config, workdir) is not None and distributed.is_first():
+        finished = loop.train(flags.FLAGS.config, workdir, flags.FLAGS.restart) is not None
+        if finished and distributed.is_first():
             print(curves.draw(workdir))
             print(*what_next(flags.FLAGS.config, workdir), sep="\n")
+    if not finished:  # only now: an error in the block above would end one process of several at once
+        raise SystemExit(flags.FLAGS.stopped_code)
 
 
 def what_next(config: ConfigDict, workdir: str) -> list[str]:
@@ -61,5 +66,10 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string("workdir", None, "The run folder: config, metrics, result, checkpoints, figures.")
+    flags.DEFINE_bool("restart", False, "Begin anew: what is in the run folder is put aside in its folder before-1.")
+    flags.DEFINE_integer(
+        "stopped_code", 0, "The exit code after a signal; a launcher that starts failed runs again needs a special one.",
+        lower_bound=0, upper_bound=125,
+    )
     cli.define_multihost_flags()
     cli.run(main, parser=cli.parse_flags_with_config)

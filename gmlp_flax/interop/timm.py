@@ -12,10 +12,11 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import parity, timm_names, weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import record, run_folder, storage
 from gmlp_flax.training.assets import Files
 
 HUB = "hf-hub:"
@@ -54,7 +55,7 @@ def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, wher
         DataError: a file cannot be written.
     """
     entries = run_folder.CONFIG_FILE, run_folder.CHECKPOINTS
-    taken = [entry for entry in entries if os.path.exists(os.path.join(out, entry))]
+    taken = [entry for entry in entries if storage.exists(os.path.join(out, entry))]
     if taken:
         raise RunError(f"--out={out} holds a run already ({taken[0]}): give another folder")
     head = state.get("head.bias")
@@ -63,13 +64,13 @@ def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, wher
     rows = timm_names.MODELS[name].rows
     params = timm_names.from_timm(state, rows, like, timm_names.patch_shape(config), where)
     files = class_files(count)
-    run_folder.make(out)
-    run_folder.write_files(out, files, replace=True)
-    checkpoints = run_folder.open_checkpoints(config, os.path.abspath(out), files)
+    own = record.begin(out)
+    record.write_files(out, files, replace=True)
+    checkpoints = run_folder.open_checkpoints(config, storage.absolute(out), files, run=own)
     checkpoints.save(0, {"params": jax.device_put(params)}, None)
     checkpoints.wait()
     checkpoints.close()
-    run_folder.write_files(out, {run_folder.CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
+    record.write_files(out, {run_folder.CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
 
 
 def matching(config: ConfigDict) -> str:
@@ -147,9 +148,11 @@ def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
         RunError: the model cannot be downloaded, or we do not have it.
     """
     path, described = weight_files.download(repository)
-    name = known(described.get("architecture", repository))
-    config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
-    config.data.update({ours: _as_tuple(hub[theirs]) for ours, theirs in PREPROCESSING.items() if theirs in hub})
+    with damaged.explained(f"{HUB}{repository}: its config.json describes no model of timm", "give another", RunError):
+        name = known(described.get("architecture", repository))
+        config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
+        config.data.update({ours: _as_tuple(hub[theirs]) for ours, theirs in PREPROCESSING.items() if theirs in hub})
+        config_lib.validate(config)
     return path, config, name
 
 

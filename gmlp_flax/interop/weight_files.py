@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from typing import Any
 
 import numpy as np
 
+from gmlp_flax.data.storage import damaged, json_files
 from gmlp_flax.data.storage.cache import write_atomically
 from gmlp_flax.errors import RunError, install
 
@@ -35,10 +35,8 @@ def read(path: str) -> dict[str, np.ndarray]:
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     safetensors = _safetensors()
-    try:
+    with damaged.explained(f"{path} is no safetensors file, or is damaged", "download it again", RunError):
         return safetensors.numpy.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise RunError(f"{path} is no safetensors file, or is damaged ({error}): download it again") from None
 
 
 def _read_torch(path: str) -> dict[str, np.ndarray]:
@@ -46,16 +44,14 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise RunError(f"{path} needs torch to be read: pip install torch, or give the .safetensors file") from None
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise RunError(
-            f"{path} is damaged or holds more than tensors, and pickled code is never run here: give the .safetensors "
-            "file, or save the state dict alone"
-        ) from None
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0] or "it ends early"
-        raise RunError(f"{path} cannot be read by torch ({reason}): download it again") from None
+    with damaged.explained(f"{path} cannot be read by torch", "download it again", RunError):
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            raise RunError(
+                f"{path} is damaged or holds more than tensors, and pickled code is never run here: give the "
+                ".safetensors file, or save the state dict alone"
+            ) from None
     for key in INNER:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -102,8 +98,7 @@ def download(repository: str) -> tuple[str, dict[str, Any]]:
             f"hf-hub:{repository} cannot be downloaded ({reason}): check the name and the network, or download "
             "model.safetensors elsewhere and give it as --checkpoint"
         ) from None
-    with open(described) as file:
-        return path, json.load(file)
+    return path, json_files.read(described, dict)
 
 
 def _safetensors():

@@ -15,7 +15,7 @@ from gmlp_flax.models import toeplitz
 from gmlp_flax.models.fitting import Offsets
 from gmlp_flax.models.layers import Linear, dropout
 from gmlp_flax.models.layout import FSDP
-from gmlp_flax.models.options import AT_LEAST_1, RATE, Range, option
+from gmlp_flax.models.options import RATE, SIZE, Range, option
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.products import NAME
 from gmlp_flax.models.spatial import SpatialSpec
@@ -29,7 +29,7 @@ _DROPOUT = "rate of dropout on the weights of attention"
 class AttentionSpec(BlockSpec):
     """Options of multi-head attention."""
 
-    heads: int = option(4, "attention heads", AT_LEAST_1, architecture=True)
+    heads: int = option(4, "attention heads", SIZE, architecture=True)
     positions: str = option(
         "none", "none; a learned table (absolute); a bias on the logits per offset (relative); only that bias",
         ("none", "absolute", "relative", "relative_only"), architecture=True,
@@ -62,7 +62,7 @@ class TinyAttentionSpec(SpatialSpec):
 
     d_attn: int = option(
         0, "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP",
-        Range("0 (no attention) or the size of its head", 0), architecture=True,
+        Range("0 (no attention) or the size of its head", 0, SIZE.most), architecture=True,
     )
     attention_dropout: float = option(0.0, _DROPOUT, RATE)
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.layout import TENSOR
-from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, option
+from gmlp_flax.models.options import AT_LEAST_0, SIZE, option
 from gmlp_flax.models.spatial import SpatialProjection, SpatialSpec
 
 
@@ -18,7 +18,7 @@ from gmlp_flax.models.spatial import SpatialProjection, SpatialSpec
 class GateSpec(SpatialSpec):
     """Options of the gate."""
 
-    d_ffn: int = option(768, "width after the first projection, both halves counted", AT_LEAST_1, architecture=True)
+    d_ffn: int = option(768, "width after the first projection, both halves counted", SIZE, architecture=True)
     gate: str = option(
         "split", "Table 3's gate; split is the Spatial Gating Unit", ("linear", "additive", "multiplicative", "split"),
         architecture=True,

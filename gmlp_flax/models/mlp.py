@@ -11,7 +11,7 @@ from flax import nnx
 from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.layers import Linear, activation
 from gmlp_flax.models.layout import FSDP, TENSOR
-from gmlp_flax.models.options import AT_LEAST_1, option
+from gmlp_flax.models.options import SIZE, option
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.products import over_tokens
 from gmlp_flax.models.spec import BlockSpec
@@ -21,14 +21,14 @@ from gmlp_flax.models.spec import BlockSpec
 class ChannelMLPSpec(BlockSpec):
     """Options of the MLP across channels."""
 
-    d_ffn: int = option(768, "width inside the MLP over channels", AT_LEAST_1, architecture=True)
+    d_ffn: int = option(768, "width inside the MLP over channels", SIZE, architecture=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenMLPSpec(BlockSpec):
     """Options of the MLP across tokens."""
 
-    d_spatial: int = option(64, "width inside the MLP over tokens", AT_LEAST_1, architecture=True)
+    d_spatial: int = option(64, "width inside the MLP over tokens", SIZE, architecture=True)
 
 
 class ChannelMLP(nnx.Module):

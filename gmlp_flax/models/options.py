@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,8 +21,13 @@ class Range(NamedTuple):
 
 
 _ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
+_MOST = 2**31 - 1  # a larger seed or index does not fit the arrays of a program
 AT_LEAST_0 = Range("at least 0", 0)
 AT_LEAST_1 = Range("at least 1", 1)
+SIZE = Range("from 1 to 1,048,576", 1, 2**20)  # of an axis of an array
+SIZE_OR_0 = Range("from 0 to 1,048,576", 0, 2**20)
+VOCABULARY = Range("from 1 to 16,777,216", 1, 2**24)
+YEAR = Range("from 0 to 31,536,000, the seconds of a year", 0, 365 * 24 * 3600)
 ABOVE_0 = Range("above 0", _ABOVE_0)
 ANY_NUMBER = Range("a number")
 SHARE = Range("a share from 0 to 1", 0, 1)
@@ -33,6 +39,18 @@ RATE = Range("a rate from 0 to below 1", 0, _BELOW_1)
 PROBABILITY = Range("a probability above 0 and at most 1", _ABOVE_0, 1)
 
 
+# The types that an option takes, by the type of its default, and what messages call it.
+_TAKEN: dict[type, tuple[type, ...]] = {float: (float, int)}
+_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text", tuple: "a tuple"}
+
+
+def _can_be_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
     """One option.
@@ -40,7 +58,8 @@ class Option:
     Attributes:
         default: its value if nothing sets it; its type is the option's type.
         comment: what it means, in one line.
-        values: the values that make sense: a range of numbers, or all of them one by one; None for any.
+        values: the values that make sense: a range of numbers, or all of them one by one; None for any. Of a tuple, the
+            range is that of its entries.
         architecture: whether it is part of what a model is: finetuning takes it over from the pretrained model, and
             runs that differ in it are different models. Other options say how a model is initialised or run.
     """
@@ -52,12 +71,30 @@ class Option:
 
     def problem(self, value: Any) -> str:
         """What was expected, if a value makes no sense; else an empty string."""
-        if isinstance(self.values, Range):
-            good = isinstance(value, int | float) and self.values.least <= value <= self.values.most  # no NaN
-            return "" if good else f"expected {self.values.words}"
-        if self.values and value not in self.values:
-            return f"expected one of {', '.join(map(str, self.values))}"
+        if isinstance(self.default, tuple) and isinstance(value, tuple):
+            return self._problem_in(value)
+        kind, values = type(self.default), self.values
+        if self.default is not None and type(value) not in _TAKEN.get(kind, (kind,)):
+            return f"expected {_NAMES.get(kind, kind.__name__)}"
+        if isinstance(values, Range) and not values.least <= value <= values.most:  # nor NaN
+            return f"expected {values.words}"
+        if type(values) is tuple and value not in values:
+            return f"expected one of {', '.join(map(str, values))}"
+        if kind is int and abs(value) > _MOST:
+            return f"expected at most {_MOST:,}"
+        if kind is float and not math.isfinite(value):
+            return "expected a finite number"
+        if kind is str and not _can_be_path(value):
+            return "expected text without a zero byte or a lone surrogate"
         return ""
+
+    def _problem_in(self, values: tuple) -> str:
+        """The same for a tuple: an empty default stands for any number of strings."""
+        entry = Option(self.default[0] if self.default else "", "", self.values)
+        if self.default and len(values) != len(self.default):
+            return f"expected {len(self.default)} values, as in {self.default}"
+        found = next((f"{value!r}: {problem}" for value in values if (problem := entry.problem(value))), "")
+        return found and f"in it is {found}"
 
     @property
     def meaning(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, PROBABILITY, RATE, option, options_of
+from gmlp_flax.models.options import AT_LEAST_0, PROBABILITY, RATE, SIZE, option, options_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class BlockSpec:
 
     block: type[Any]
     length: int
-    layers: int = option(6, "number of blocks (the paper's L)", AT_LEAST_1, architecture=True)
-    d_model: int = option(128, "width of the residual stream", AT_LEAST_1, architecture=True)
+    layers: int = option(6, "number of blocks (the paper's L)", SIZE, architecture=True)
+    d_model: int = option(128, "width of the residual stream", SIZE, architecture=True)
     positions: str = option("none", "a learned table of positions, or none", ("none", "absolute"), architecture=True)
     activation: str = option("gelu", "the exact GELU, or its tanh form", ("gelu", "gelu_tanh"), architecture=True)
     norm_eps: float = option(1e-6, "epsilon of the layer norms", AT_LEAST_0, architecture=True)
@@ -48,8 +48,8 @@ class BlockSpec:
         for name, declared in options_of(type(self)).items():
             if problem := declared.problem(getattr(self, name)):
                 raise ValueError(f"model.{name} is {getattr(self, name)!r}: {problem}")
-        if self.length < 1:
-            raise ValueError(f"model.length is {self.length}: expected at least 1")
+        if not SIZE.least <= self.length <= SIZE.most:
+            raise ValueError(f"model.length is {self.length}: expected {SIZE.words}")
         self.check()
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.reports import page
 from gmlp_flax.reports.report import Report
+from gmlp_flax.training import storage
 
 
 def write(report: Report, folder: str, library: str = "") -> str:
@@ -22,7 +23,6 @@ def write(report: Report, folder: str, library: str = "") -> str:
     Returns:
         The path of index.html.
     """
-    os.makedirs(folder, exist_ok=True)
     text = "".join(f"- {sentence}\n" for sentence in report.sentences())
     files: dict[str, str | bytes] = {
         "table.md": f"# {report.title}\n\n{report.table.markdown()}\n{text}".rstrip() + "\n",
@@ -35,8 +35,7 @@ def write(report: Report, folder: str, library: str = "") -> str:
         if isinstance(shown, Chart):
             files[f"{name}.csv"] = shown.csv()
     for name, content in files.items():
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        storage.write(os.path.join(folder, name), content.encode() if isinstance(content, str) else content)
     if report.interactive and not library:
         page.write_library(folder)
     return os.path.join(folder, "index.html")

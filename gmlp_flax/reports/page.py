@@ -16,6 +16,7 @@ from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
+from gmlp_flax.training import storage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +39,7 @@ class Entry(NamedTuple):
 def write_library(folder: str) -> None:
     """Writes the charts' JavaScript, as the Python package of the same name brings it (4.8 MB)."""
     found = importlib.resources.files("plotly") / "package_data" / LIBRARY
-    with open(os.path.join(folder, LIBRARY), "wb") as file:
-        file.write(found.read_bytes())
+    storage.write(os.path.join(folder, LIBRARY), found.read_bytes())
 
 
 def of_report(report: Report, library: str) -> str:

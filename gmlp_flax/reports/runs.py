@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,11 +12,13 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import schema, tasks
+from gmlp_flax.data.storage import files
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import TABLES, PaperTable
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
-from gmlp_flax.training import run_folder
-from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+from gmlp_flax.training import run_folder, storage
+from gmlp_flax.training.layout import METRICS_FILE, RESULT_FILE
+from gmlp_flax.training.metrics_file import MetricsFile
 
 STEPS = "steps"  # also tells rows apart, if the rows of a table differ in it
 RATE = "optimizer.learning_rate"  # chosen for each row
@@ -54,7 +55,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its last step and wrote its result."""
-        return os.path.exists(os.path.join(self.path, RESULT_FILE))
+        return storage.exists(os.path.join(self.path, RESULT_FILE))
 
     @functools.cached_property
     def per_step(self) -> int:
@@ -236,13 +237,13 @@ def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
     """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
     path = os.path.join(run_folder.source_folder(config.init_from)[0], run_folder.CONFIG_FILE)
-    return config_lib.load(path) if config.init_from and os.path.exists(path) else {STEPS: None}
+    return config_lib.load(path) if config.init_from and storage.exists(path) else {STEPS: None}
 
 
 def _run_folders(pattern: str) -> Iterator[str]:
-    for path in sorted(glob.glob(os.path.expanduser(pattern))):
-        inside = sorted(entry.path for entry in os.scandir(path)) if os.path.isdir(path) else []
-        yield from (each for each in (path, *inside) if os.path.isfile(os.path.join(each, run_folder.CONFIG_FILE)))
+    for path in storage.matching(pattern):
+        inside = (os.path.join(path, name) for name in storage.names(path))
+        yield from (each for each in (path, *inside) if storage.exists(os.path.join(each, run_folder.CONFIG_FILE)))
 
 
 def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
@@ -276,9 +277,8 @@ def _check_tokenizers(runs: Sequence[Run]) -> None:
     known: tuple[str, bytes] | None = None
     for run in runs:
         path = os.path.join(run.path, TOKENIZER_FILE)
-        if os.path.exists(path):
-            with open(path, "rb") as file:
-                content = file.read()
+        if storage.exists(path):
+            content = files.read_small(path)
             known = known or (path, content)
             if content != known[1]:
                 both = f"{known[0]} and {path}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 from typing import NamedTuple
 
@@ -12,7 +11,8 @@ from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import catalogue, files, page
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.training.run_folder import CONFIG_FILE
+from gmlp_flax.training import storage
+from gmlp_flax.training.layout import CONFIG_FILE
 
 TITLE = "The paper's tables and figures, made again"
 
@@ -45,7 +45,7 @@ def write(pattern: str, scale: str, out: str) -> Site:
     Raises:
         RunError: there is no such folder.
     """
-    if not glob.glob(os.path.expanduser(pattern)):
+    if not storage.matching(pattern):
         raise RunError(f"{pattern}: there is no such folder")
     entries, absent, refused = [], {}, {}
     for name, table in TABLES.items():
@@ -66,8 +66,7 @@ def write(pattern: str, scale: str, out: str) -> Site:
         entries.append(page.Entry(name, made.title, made.every_claim, next(iter(made.figures), "")))
     page.write_library(out)
     path = os.path.join(out, "index.html")
-    with open(path, "w") as file:
-        file.write(page.of_site(TITLE, entries, refused | absent))
+    storage.write(path, page.of_site(TITLE, entries, refused | absent).encode())
     return Site(path, [entry.folder for entry in entries], absent, refused)
 
 
@@ -82,8 +81,8 @@ def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run
         with contextlib.suppress(run_finder.NoRuns):
             return place, run_finder.find(place, rows)
     found, refused = [], []
-    folders = sorted(glob.glob(os.path.join(os.path.expanduser(pattern), "*", "")))
-    of_many = [folder for folder in folders if not os.path.exists(os.path.join(folder, CONFIG_FILE))]  # no run itself
+    folders = storage.matching(os.path.join(pattern, "*", ""))
+    of_many = [folder for folder in folders if not storage.exists(os.path.join(folder, CONFIG_FILE))]  # no run itself
     for place in (pattern, *of_many):
         try:
             found.append((place, run_finder.find(place, rows)))

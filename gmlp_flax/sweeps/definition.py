@@ -15,6 +15,7 @@ from gmlp_flax import tasks
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.points import CONFIG, Point, Points
+from gmlp_flax.training import storage
 
 LONGEST_NAME = 200  # file systems allow 255, and the log's name is longer
 
@@ -127,7 +128,7 @@ def _checked(source: str, points: Points, overrides: Point, out: str) -> tuple[T
         if len(trial.name) > LONGEST_NAME:
             raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
         path = os.path.join(out, trial.name, "config.json")
-        if os.path.exists(path) and (changed := _difference(config_lib.load(path), config)):
+        if storage.exists(path) and (changed := _difference(config_lib.load(path), config)):
             raise RunError(f"{os.path.dirname(path)} is a run of another config ({changed}): give another --out")
         trials.append(trial)
     return tuple(trials)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
-import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, TextIO, TypeVar
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training.metrics_file import RESULT_FILE
+from gmlp_flax.training import storage
+from gmlp_flax.training.metrics_file import read_result
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -34,7 +36,7 @@ class TrainingPool:
     """
 
     def __init__(self, out: str, jobs: int):
-        self._out, self._threads = os.path.abspath(out), concurrent.futures.ThreadPoolExecutor(jobs)
+        self._out, self._threads = storage.absolute(out), concurrent.futures.ThreadPoolExecutor(jobs)
         # XLA makes as many threads as it believes to have cores.
         self._environment = os.environ | {"PJRT_NPROC": str(max(1, _cores() // jobs))}
         self._processes: set[subprocess.Popen] = set()
@@ -49,21 +51,18 @@ class TrainingPool:
         return self._threads.submit(self._train, os.path.join(self._out, name), flags)
 
     def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:
-        result = os.path.join(workdir, RESULT_FILE)
-        if not os.path.exists(result):
+        if (result := read_result(workdir)) is None:
             if self._run([sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags], f"{workdir}.log"):
                 raise RunError(f"the run {workdir} failed: its output is in {workdir}.log")
-            if not os.path.exists(result):
+            if (result := read_result(workdir)) is None:
                 raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
-        with open(result) as file:
-            return json.load(file)["eval"]
+        return result["eval"]
 
     def _run(self, command: list[str], log_path: str) -> int:
         """Runs a command, its output in a log; returns its exit code."""
         if self._stopped:
             return 0  # before the log is there, which says that a run was begun
-        os.makedirs(self._out, exist_ok=True)
-        with open(log_path, "a") as log:
+        with self._log(log_path) as log:
             print(shlex.join(command), file=log, flush=True)
             with self._lock:
                 if self._stopped:
@@ -75,6 +74,21 @@ class TrainingPool:
             code = process.wait()
             self._processes.discard(process)
             return code
+
+    @contextlib.contextmanager
+    def _log(self, path: str) -> Iterator[TextIO]:
+        """A file to be added to; one in a bucket is written there when the block ends."""
+        if not storage.is_remote(path):
+            os.makedirs(self._out, exist_ok=True)
+            with open(path, "a") as log:
+                yield log
+            return
+        with tempfile.TemporaryFile("w+", errors="replace") as log:
+            try:
+                yield log
+            finally:
+                log.seek(0)
+                storage.write(path, (storage.read(path) or b"") + log.read().encode())
 
     def __enter__(self) -> TrainingPool:
         self._handler = signal.signal(signal.SIGTERM, signal.default_int_handler)

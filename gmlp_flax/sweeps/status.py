@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import collections
 import datetime
-import json
 import os
 import re
-import time
 from typing import Any
 
 from gmlp_flax import tasks
 from gmlp_flax.sweeps.definition import Sweep, Trial
-from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+from gmlp_flax.training import storage
+from gmlp_flax.training.layout import METRICS_FILE
+from gmlp_flax.training.metrics_file import MetricsFile, read_result
 
 STATES = ("done", "failed", "part way", "not begun")
 HEADER = ("", "state", "step", "steps", "metric", "time left", "written")
@@ -46,22 +46,19 @@ def table(sweep: Sweep) -> str:
 
 
 def _row(sweep: Sweep, trial: Trial) -> list[str]:
-    folder, now = _folder(sweep, trial), time.time()
-    metrics, result = (os.path.join(folder, name) for name in (METRICS_FILE, RESULT_FILE))
+    folder = _folder(sweep, trial)
+    metrics, result = os.path.join(folder, METRICS_FILE), read_result(folder)
     lines = MetricsFile.read(metrics)
     step = lines[-1]["step"] if lines else 0
     evaluation = next((line["eval"] for line in reversed(lines) if "eval" in line), {})
     left = written = ""
-    if os.path.exists(result):
-        state = "done"
-        with open(result) as file:
-            ended = json.load(file)
-        step, evaluation = ended.get("step", step), ended["eval"]
+    if result is not None:
+        state, step, evaluation = "done", result.get("step", step), result["eval"]
     elif _failed(f"{folder}.log"):
         state = "failed"
     elif _begun(folder):
         state, left = "part way", _time_left(trial, lines)
-        written = f"{_clock(now - os.path.getmtime(metrics))} ago" if lines else ""
+        written = f"{_clock(storage.log_age(metrics) or 0)} ago" if lines else ""
     else:
         state = "not begun"
     value = evaluation.get(sweep.metric)
@@ -74,15 +71,13 @@ def _folder(sweep: Sweep, trial: Trial) -> str:
 
 
 def _begun(folder: str) -> bool:
-    return os.path.isdir(folder) or os.path.exists(f"{folder}.log")
+    return storage.exists(folder) or storage.exists(f"{folder}.log")
 
 
 def _failed(log: str) -> bool:
     """Whether the last command in a log ended with an error. A process that was killed leaves no message."""
-    if not os.path.exists(log):
-        return False
-    with open(log, errors="replace") as file:
-        last = re.split(r" -m gmlp_flax\.train '?--workdir=", file.read())[-1]  # the shell's quotes, if it needs some
+    words = (storage.read(log) or b"").decode(errors="replace")
+    last = re.split(r" -m gmlp_flax\.train '?--workdir=", words)[-1]  # the shell's quotes, if it needs some
     return "\nerror: " in last or "\nTraceback (most" in last
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -15,6 +14,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.pipeline import Batches
+from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.options import Option, options_of
@@ -269,9 +269,20 @@ def require_path(path: str, key: str) -> str:
     """
     if not path:
         raise DataError(f"config.{key} is not set; give --config.{key}=PATH, a file or a folder")
-    if not os.path.exists(path):
+    if not files.exists(path):
         raise DataError(f"config.{key} is {path!r}, which does not exist; give a file or a folder")
     return path
+
+
+def names_in(values: Any, where: str) -> tuple[str, ...]:
+    """The names of classes in a file of a run folder.
+
+    Raises:
+        DataError: they are no list of strings, or it is empty.
+    """
+    if not isinstance(values, list) or not values or not all(isinstance(name, str) for name in values):
+        raise DataError(f"{where} is damaged: expected a list of names; take the file from the run's checkpoint again")
+    return tuple(values)
 
 
 def ranked(scores: jax.Array, names: Sequence[str], top: int) -> Ranked:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +21,10 @@ from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.examples import evaluation_example, given_example, training_example
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
+from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.models.image import ImageClassifier, token_count
-from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, Option, Range
+from gmlp_flax.models.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
 from gmlp_flax.tasks.base import (
     EMBEDDED,
     Baseline,
@@ -36,6 +36,7 @@ from gmlp_flax.tasks.base import (
     Task,
     Totals,
     model_keys,
+    names_in,
     ranked,
     weighted,
 )
@@ -43,14 +44,15 @@ from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partner
 
 CLASSES_FILE = "classes.json"
 NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
+SIDE = Range("from 1 to 65,536", 1, 2**16)  # pixels
 
 
 class ImageClassification(Task):
     """Predicts the class of an image; batches carry uint8 images, which the step normalises on the device."""
 
     options = {
-        "model.image_size": Option((224, 224), "height and width of images"),
-        "model.patch_size": Option((16, 16), "height and width of a patch"),
+        "model.image_size": Option((224, 224), "height and width of images", SIDE),
+        "model.patch_size": Option((16, 16), "height and width of a patch", SIDE),
         "model.channels": Option(3, "3 for RGB, 1 for grey", (1, 3)),
         "model.pool": Option("mean", "the head reads the mean of the tokens, or a cls token (ViT)", ("mean", "cls")),
         "model.pre_logits": Option(False, "a tanh layer between pooling and the head, as the first ViTs have"),
@@ -60,13 +62,13 @@ class ImageClassification(Task):
         ),
         "data.flip": Option(True, "mirror half of the training images"),
         "data.mean": Option((0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1"),
-        "data.std": Option((0.5, 0.5, 0.5), "divides each channel afterwards"),
+        "data.std": Option((0.5, 0.5, 0.5), "divides each channel afterwards", Range("at least 1e-6", 1e-6)),
         "augment.auto": Option(
             "none", "AutoAugment's ImageNet policy (the paper's), its policy v0 (EfficientNet's code), RandAugment "
             "(DeiT's), or none of them", ("none", "autoaugment", "autoaugment_v0", "randaugment"),
         ),
         "augment.randaugment_layers": Option(
-            2, "operations drawn per image; each is applied to half of the images", AT_LEAST_1
+            2, "operations drawn per image; each is applied to half of the images", Range("from 1 to 100", 1, 100)
         ),
         "augment.randaugment_magnitude": Option(9.0, "mean severity, 0 to 10", Range("0 to 10", 0, 10)),
         "augment.randaugment_std": Option(0.5, "standard deviation of the severity", AT_LEAST_0),
@@ -81,7 +83,7 @@ class ImageClassification(Task):
             "batch", "one draw of mixup or CutMix for a whole batch, as DeiT, or one per pair", ("batch", "pair")
         ),
         "augment.repeats": Option(
-            1, "times that an epoch holds each image, augmented anew (DeiT: 3)", AT_LEAST_1
+            1, "times that an epoch holds each image, augmented anew (DeiT: 3)", SIZE
         ),
         "optimizer.label_smoothing": Option(0.0, "share of the target spread over all classes", SHARE_BELOW_1),
         "eval.real_labels": Option("", "ReaL's JSON file of labels for ImageNet's validation images"),
@@ -103,14 +105,6 @@ class ImageClassification(Task):
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
-        for name, kinds, least in (
-            ("model.image_size", int, 1), ("model.patch_size", int, 1),
-            ("data.mean", (int, float), -math.inf), ("data.std", (int, float), 1e-6),
-        ):
-            value, usual = tuple(config[name]), cls.options[name].default
-            if len(value) != len(usual) or not all(isinstance(x, kinds) and x >= least for x in value):
-                expected = f"{len(usual)} numbers, as in --config.{name}={','.join(map(str, usual))}"
-                raise ConfigError(f"config.{name} is {value}: expected {expected}")
         if (config.augment.mixup or config.augment.cutmix) and config.batch_size // config.optimizer.accumulate % 2:
             raise ConfigError(
                 f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
@@ -220,10 +214,9 @@ class ImageClassification(Task):
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels: the run folder's, else the training data's."""
-        if not os.path.exists(self._classes_file):
+        if not files.exists(self._classes_file):
             return tuple(self._source("train").classes)
-        with open(self._classes_file) as file:
-            return tuple(json.load(file))
+        return names_in(json_files.read(self._classes_file), self._classes_file)
 
     @property
     def _classes_file(self) -> str:
@@ -233,10 +226,12 @@ class ImageClassification(Task):
     def names(self) -> tuple[str, ...]:
         """What to show people for each class: the run folder's own words if it has them, else the class itself."""
         own = os.path.join(self.folder, NAMES_FILE)
-        if not os.path.exists(own):
+        if not files.exists(own):
             return self.classes
-        with open(own) as file:
-            return tuple(json.load(file))
+        names = names_in(json_files.read(own), own)
+        if len(names) != len(self.classes):
+            raise DataError(f"{own} has {len(names)} names for {len(self.classes)} classes: remove it, or mend it")
+        return names
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         readable = ReadableExamples(self._source("train"), self._training_view(), self._bad)
@@ -314,7 +309,7 @@ class ImageClassification(Task):
             DataError: there are none, or they have other classes.
         """
         source = self._open(side)
-        if os.path.exists(self._classes_file):
+        if files.exists(self._classes_file):
             sources.require_classes(source, self.classes, self._classes_file)
         elif side == "heldout":
             sources.require_classes(source, self.classes, self._source("train").path)

@@ -21,7 +21,7 @@ from gmlp_flax.data.storage import cache
 from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.models.options import AT_LEAST_0, AT_LEAST_1, INNER_SHARE, SHARE, Option
+from gmlp_flax.models.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
 from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.tasks.base import (
     EMBEDDED,
@@ -99,7 +99,7 @@ class MaskedLanguageModeling(TextTask):
             "concatenated", "windows over all documents in a row, or over each one alone", ("concatenated", "documents")
         ),
         "masking.rate": Option(0.15, "share of a sequence's tokens to predict", INNER_SHARE),
-        "masking.max_predictions": Option(20, "at most this many per sequence (BERT: 20 at length 128)", AT_LEAST_1),
+        "masking.max_predictions": Option(20, "at most this many per sequence (BERT: 20 at length 128)", SIZE),
         "masking.mask_share": Option(0.8, "share of the predicted tokens that [MASK] replaces", SHARE),
         "masking.random_share": Option(0.1, "share that a random token replaces; the rest stays", SHARE),
         "masking.static": Option(False, "mask each sequence once, instead of anew each time that it is seen"),

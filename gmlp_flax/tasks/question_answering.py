@@ -19,7 +19,7 @@ from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.squad_windows import Windows
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.models.options import ANY_NUMBER, AT_LEAST_1, Option
+from gmlp_flax.models.options import ANY_NUMBER, SIZE, Option, Range
 from gmlp_flax.models.text import SpanPredictor
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Ranked, Shapes, Sums, Totals, model_keys, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
@@ -35,11 +35,12 @@ class QuestionAnswering(Finetuning):
 
     options = TEXT_OPTIONS | {
         "squad.version": Option("v1.1", "SQuAD v1.1, or v2.0 with questions that have no answer", ("v1.1", "v2.0")),
-        "squad.stride": Option(128, "tokens from one window of a passage to the next", AT_LEAST_1),
-        "squad.max_query": Option(64, "a question's tokens at most; the rest is cut off", AT_LEAST_1),
-        "squad.max_answer": Option(30, "tokens of an answer at most", AT_LEAST_1),
+        "squad.stride": Option(128, "tokens from one window of a passage to the next", SIZE),
+        "squad.max_query": Option(64, "a question's tokens at most; the rest is cut off", SIZE),
+        "squad.max_answer": Option(30, "tokens of an answer at most", SIZE),
         "squad.n_best": Option(
-            20, "starts and ends that are combined per window, and answers kept per question", AT_LEAST_1
+            20, "starts and ends that are combined per window, and answers kept per question",
+            Range("from 1 to 1,000", 1, 1000),
         ),
         "squad.null_threshold": Option(
             0.0, "v2.0: no answer if its score exceeds the best answer's by more than this", ANY_NUMBER

@@ -19,11 +19,24 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask, own_task
+from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.models.options import Option
 from gmlp_flax.models.text import SequenceClassifier
-from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Ranked, Shapes, Sums, Totals, model_keys, ranked, weighted
+from gmlp_flax.tasks.base import (
+    Baseline,
+    Batch,
+    Outputs,
+    Ranked,
+    Shapes,
+    Sums,
+    Totals,
+    model_keys,
+    names_in,
+    ranked,
+    weighted,
+)
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 
@@ -64,12 +77,11 @@ class TextClassification(Finetuning):
             return GLUE_TASKS[self.config.glue.task]
         own, saved = self.config.own, os.path.join(self.folder, LABELS_FILE)
         task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
-        if not os.path.exists(saved):
+        if not files.exists(saved):
             path = self._path("train")
             with self._blaming("train"):
                 return task._replace(labels=sentences.label_names(path, task))
-        with open(saved) as file:
-            return task._replace(labels=tuple(json.load(file)["labels"]))
+        return task._replace(labels=names_in(json_files.read(saved, dict).get("labels"), saved))
 
     @classmethod
     def without_data(cls, config: ConfigDict) -> Self:

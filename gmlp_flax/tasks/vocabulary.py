@@ -12,17 +12,18 @@ from typing import Any, NamedTuple, Self
 import jax
 from ml_collections import ConfigDict
 
+from gmlp_flax.data.storage import files
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
-from gmlp_flax.models.options import AT_LEAST_1, Option
+from gmlp_flax.models.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Task, require_path
 
 TOKENIZER_FILE = "tokenizer.model"
 
 TEXT_OPTIONS = {
-    "model.length": Option(128, "tokens per sequence (the paper's n)", AT_LEAST_1),
+    "model.length": Option(128, "tokens per sequence (the paper's n)", SIZE),
     "model.vocab_size": Option(
-        2000, "rows of the embedding table, and the size of a tokenizer trained here", AT_LEAST_1, architecture=True
+        2000, "rows of the embedding table, and the size of a tokenizer trained here", VOCABULARY, architecture=True
     ),
     "model.scale_embeddings": Option(
         False, "embeddings times sqrt(d_model), for blocks that mix tokens from the start", architecture=True
@@ -101,7 +102,7 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
         DataError: two that are there differ, or one is damaged.
     """
     places = {"this run's": os.path.join(task.folder, TOKENIZER_FILE)}
-    if not os.path.exists(places["this run's"]):
+    if not files.exists(places["this run's"]):
         del places["this run's"]
     if task.config.data.tokenizer:
         places["config.data.tokenizer"] = require_path(task.config.data.tokenizer, "data.tokenizer")

@@ -7,12 +7,30 @@ which it was trained, and a run with other files does not restore it.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
 
 import numpy as np
 
 from gmlp_flax.errors import RunError
+from gmlp_flax.training.layout import FILES
 
 Files = dict[str, bytes]
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")  # data in one folder; no code
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Refuses names that a checkpoint from elsewhere could use to write outside the run folder, or over its record.
+
+    Raises:
+        RunError: with the first such name, and `where` it is from.
+    """
+    for name in names:
+        if not NAME.fullmatch(name) or name in FILES:
+            raise RunError(
+                f"{where} has a file named {name!r}: expected the base name of a .model, .json or .txt file that a model "
+                "needs, such as tokenizer.model; do not use what you do not trust"
+            )
 
 
 def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:

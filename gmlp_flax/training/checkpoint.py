@@ -1,63 +1,41 @@
-"""Checkpoints: Orbax writes and reads the files, and a checksum of every leaf verifies them.
+"""Checkpoints: Orbax writes and reads the files, and checksums verify all that they hold.
 
-Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf, computed on the
-devices, and a restored checkpoint is accepted only if its leaves have the same checksums.
+Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf, computed on the devices,
+and a restored checkpoint is accepted only if its leaves have the same checksums. It also says of itself, under a SHA-256,
+which run it is of, its step, the metrics that decide how long it is kept, and what else it holds.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import hashlib
 import json
 import math
 import os
-import shutil
-import traceback
-import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
-from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from gmlp_flax.data.storage import buckets
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
-from gmlp_flax.training import assets
+from gmlp_flax.training import assets, places, reading, storage
+from gmlp_flax.training.checksums import examine
+from gmlp_flax.training.layout import DAMAGED
+from gmlp_flax.training.reading import Damaged
+from gmlp_flax.training.retention import About, Retention
 from gmlp_flax.training.state import from_dict, path_name, to_dict
 
 SHOWN = 3  # leaves that a message names
-DAMAGED = "damaged"  # the folder for checkpoints that cannot be verified, beside the folder of the good ones
-
-
-def checksum(x: jax.Array) -> jax.Array:
-    """A uint32 that differs if any one element differs: the sum of all elements' bits, each hashed with its place.
-
-    A sum modulo 2^32 does not depend on its order, so the checksum does not depend on how the array is sharded.
-    """
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        x = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{min(x.dtype.itemsize, 4) * 8}"))
-    bits = x.astype(jnp.uint32)
-    place = jnp.zeros(bits.shape, jnp.uint32)
-    stride = 1
-    for axis in reversed(range(bits.ndim)):
-        place += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * jnp.uint32(stride % 2**32)
-        stride *= bits.shape[axis]
-    mixed = bits ^ (place * jnp.uint32(0x9E3779B9))
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):  # MurmurHash3's finalizer, a bijection
-        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
-    return (mixed ^ (mixed >> 16)).sum(dtype=jnp.uint32)
-
-
-@jax.jit
-def examine(tree: Any) -> tuple[Any, jax.Array]:
-    """The checksum of each leaf, and whether all floating-point numbers are finite."""
-    finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return jax.tree.map(checksum, tree), jnp.all(jnp.array(finite))
+ABOUT = "about"
+T = TypeVar("T")
 
 
 class Checkpoints:
@@ -65,37 +43,37 @@ class Checkpoints:
 
     Args:
         folder: an absolute path. It is made if it does not exist, unless `read_only`.
+        run: the id of the run; a checkpoint of another one is refused. If empty, that is not checked.
         keep: how many of the newest checkpoints stay.
         keep_best: how many of the best ones stay as well.
         best: a metric, and "min" or "max".
         files: stored in each checkpoint; a checkpoint with other files is not restored.
         read_only: nothing is written, moved or deleted.
+
+    Raises:
+        RunError: the folder cannot be read.
     """
 
-    def __init__(self, folder: str, *, keep: int = 1, keep_best: int = 0, best: tuple[str, str] = ("", "min"),
-                 files: assets.Files | None = None, read_only: bool = False):
-        self.folder, self.files, (metric, mode) = folder, files or {}, best
-
-        def rank(metrics: dict[str, float]) -> float:
-            """More is better; a step without an evaluation comes last."""
-            value = metrics.get(metric, math.nan)
-            return -math.inf if not math.isfinite(value) else -value if mode == "min" else value
-
-        self._rank = rank
+    def __init__(self, folder: str, *, run: str = "", keep: int = 1, keep_best: int = 0,
+                 best: tuple[str, str] = ("", "min"), files: assets.Files | None = None, read_only: bool = False):
+        self.folder, self.run, self.files = folder, run, files or {}
+        assets.check_names(self.files, "the task")
+        self._retention, self._contents = Retention(keep, keep_best, best), {}
         options = ocp.CheckpointManagerOptions(
             create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only,
-            preservation_policy=preservation_policy.AnyPreservationPolicy([
-                preservation_policy.LatestN(keep),
-                preservation_policy.BestN(
-                    get_metric_fn=rank, n=keep_best, keep_checkpoints_without_metrics=False
-                ),
-            ]),
-            best_fn=rank, best_mode="max",
+            preservation_policy=self._retention, atomicity_options=places.atomicity(folder),
         )
+        if storage.is_remote(folder):
+            places.limit_retries()
         if distributed.is_first():
-            _tidy(folder, read_only)
-        distributed.wait_for_all(f"tidied {folder}")
-        self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
+            for name in storage.names(folder):
+                if ".orbax-checkpoint-tmp" in name:
+                    logging.error("%s/%s was never finished and is ignored", folder, name)
+        distributed.wait_for_all(f"looked into {folder}")
+        try:
+            self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
+        except Exception as error:  # noqa: BLE001 - also bare ones of Orbax
+            raise self._failure(f"opening {folder}", error) from error
 
     def steps(self) -> list[int]:
         """Steps of all finished checkpoints, oldest first."""
@@ -119,9 +97,11 @@ class Checkpoints:
                 f"the state of step {step} is not finite and was not saved; {self.last_good()}; lower "
                 "config.optimizer.learning_rate or clip, and start from there"
             )
-        with self._explained(f"saving step {step}"):
-            item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
-            self._manager.save(step, args=ocp.args.PyTreeSave(item), metrics=metrics or {})
+        about = About(self.run, step, metrics, sorted(self.files), _leaves(tree))
+        packed = assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
+        item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files), ABOUT: packed[ABOUT]}
+        self._retention.known[step] = metrics
+        self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
 
     def wait(self) -> None:
         """Returns when the last save is complete.
@@ -129,8 +109,7 @@ class Checkpoints:
         Raises:
             RunError: the save failed.
         """
-        with self._explained("saving"):
-            self._manager.wait_until_finished()
+        self._saving("saving", self._manager.wait_until_finished)
 
     def close(self) -> None:
         """Ends the background threads. Only `wait` tells of a failed save."""
@@ -147,92 +126,145 @@ class Checkpoints:
             Arrays in the structure, shapes and shardings of the template.
 
         Raises:
-            RunError: a path is missing or has another shape or type (all are listed), or one of `files` differs.
-            Damaged: the checkpoint cannot be read, or the checksum of a leaf differs.
+            RunError: the checkpoint is of another run or step; a path is missing or has another shape or type (all are
+                listed); one of `files` differs; or storage does not let it be read.
+            Damaged: its content is wrong.
         """
         wanted = to_dict(template)
-        restored = self._read_verifiable(step, wanted)
+        restored = self._together(step, lambda: self._read_verifiable(step, wanted))
         found, _ = examine(restored["state"])
         pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
-            raise Damaged(f"{self.folder}/{step}: the checksum of {', '.join(wrong[:3])} differs ({len(wrong)} in all)")
+            raise Damaged(f"{self._place(step)}: the checksum of {', '.join(wrong[:3])} differs ({len(wrong)} in all)")
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         return state
 
-    def _read_verifiable(self, step: int, wanted: dict) -> dict:
-        """The wanted parts of the state and their checksums. All processes succeed or all fail: each reads the share of
-        its devices, and if only one failed, the others would wait for it in the next collective."""
-        problem, restored = None, {}
+    def _together(self, step: int, read: Callable[[], T]) -> T:
+        """All processes succeed or all fail alike: each reads the share of its devices, and if only one failed, the
+        others would wait for it in the next collective."""
+        problem, result = None, None
         try:
-            saved, needed = (traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted))
-            require_fit(saved, needed, f"{self.folder}/{step}")
-            if self.files:
-                assets.require_same(self.read_files(step), self.files, f"{self.folder}/{step}")
-            on_all = jax.tree.map(lambda x: NamedSharding(x.sharding.mesh, PartitionSpec()), wanted)
-            scalars = jax.tree.map(lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all)
-            restored = self._read(step, {"state": wanted, "checksums": scalars})
+            result = read()
         except RunError as error:
             problem = error
+        if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
+            raise problem if problem and not isinstance(problem, Damaged) else RunError(
+                f"{self._place(step)} cannot be used by another process: see its message"
+            )
         if not distributed.everywhere(problem is None):
-            raise problem or Damaged(f"{self.folder}/{step} cannot be read by another process")
-        return restored
+            raise problem or Damaged(f"{self._place(step)} is damaged, as another process reads it")
+        return result  # type: ignore[return-value] - there was no problem
+
+    def _read_verifiable(self, step: int, wanted: dict) -> dict:
+        """The wanted parts of the state and their checksums."""
+        about, files = self._content(step)
+        saved, needed = (traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted))
+        if _leaves(saved) != about.leaves:
+            raise Damaged(f"{self._place(step)}: its list of leaves is not the one that was saved")
+        require_fit(saved, needed, self._place(step))
+        assets.require_same(files, self.files, self._place(step))
+        on_all = jax.tree.map(lambda x: NamedSharding(x.sharding.mesh, PartitionSpec()), wanted)
+        scalars = jax.tree.map(lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all)
+        return self._read(step, {"state": wanted, "checksums": scalars})
 
     def read_files(self, step: int) -> assets.Files:
         """The files stored in a checkpoint, by name.
 
         Raises:
+            RunError: the checkpoint is of another run or step, or a file has a name that no run gives.
             Damaged: they cannot be read, or the checksum of one differs.
         """
-        with _reading(f"{self.folder}/{step}"):
-            tree = self._manager.item_metadata(step).tree.get("files") or {}
-        packed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-        files, wrong = assets.unpack(self._read(step, {"files": packed})["files"]) if tree else ({}, [])
-        if wrong:
-            raise Damaged(f"{self.folder}/{step}: the checksum of its {', '.join(wrong)} differs")
-        return files
+        return self._content(step)[1]
+
+    def _content(self, step: int) -> tuple[About, assets.Files]:
+        """What a checkpoint says of itself, and its files; read once."""
+        if step not in self._contents:
+            place = self._place(step)
+            tree = self._tree(step)
+            if ABOUT not in tree:
+                raise RunError(
+                    f"{place} does not say of which run it is: an older version of gmlp_flax wrote it; use that version, "
+                    "or train anew"
+                )
+            names = tree.get("files") or {}
+            assets.check_names(names, place)
+            packed = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), {"files": names, ABOUT: tree[ABOUT]}
+            )
+            found = self._read(step, {each: part for each, part in packed.items() if part})
+            files, wrong = assets.unpack({**found.get("files", {}), ABOUT: found[ABOUT]})
+            if wrong:
+                raise Damaged(f"{place}: the checksum of its {', '.join(wrong)} differs")
+            about = reading.read(place, lambda: About.of(files.pop(ABOUT)))
+            if sorted(files) != about.files:
+                raise Damaged(f"{place}: it has other files than were saved: {', '.join(about.files)}")
+            self._require_own(step, about)
+            self._contents[step] = about, files
+        return self._contents[step]
+
+    def _require_own(self, step: int, about: About) -> None:
+        """Raises RunError if a checkpoint was copied from another run, or renamed."""
+        advice = "move it away"
+        if about.step != step:
+            raise RunError(f"{self._place(step)} is the checkpoint of step {about.step}: rename it back, or {advice}")
+        if self.run and about.run != self.run:
+            raise RunError(f"{self._place(step)} is of another run ({about.run}) than its folder ({self.run}): {advice}")
 
     def _read(self, step: int, item: dict) -> Any:
         """The parts of a checkpoint that are named in `item`, a tree of shapes."""
-        with _reading(f"{self.folder}/{step}"):
-            return self._manager.restore(
-                step,
-                args=ocp.args.PyTreeRestore(
-                    item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
-                ),
-            )
+        arguments = ocp.args.PyTreeRestore(
+            item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+        )
+        return reading.read(self._place(step), lambda: self._manager.restore(step, args=arguments))
+
+    def _tree(self, step: int) -> Any:
+        """The names of all that a checkpoint holds, with shapes and types."""
+        def tree() -> Any:
+            found = self._manager.item_metadata(step).tree
+            if not {"state", "checksums"} <= set(found):
+                raise ValueError("it has no state")
+            return found
+
+        return reading.read(self._place(step), tree)
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
-        """Restores the newest good checkpoint. Damaged ones that are newer are named in the log and put aside.
+        """Restores the newest good checkpoint. Damaged ones are named in the log and put aside.
 
         Returns:
             Its step and state, or None if there are no checkpoints.
 
         Raises:
             Unfit: their shapes differ from the template's.
-            RunError: no checkpoint is good.
+            RunError: no checkpoint is good, one is of another run, or storage does not let one be read.
         """
-        steps = self.steps()
+        steps, found = self.steps(), None
         for step in reversed(steps):
             try:
-                return step, self.restore(step, template)
+                if found is None:
+                    found = step, self.restore(step, template)
+                about, _ = self._together(step, lambda step=step: self._content(step))
+                self._retention.known[step] = about.metrics
             except Damaged as error:
-                if distributed.is_first():
-                    logging.error("%s; it is put aside in %s", error, _put_aside(self.folder, step))
-                distributed.wait_for_all(f"put {self.folder}/{step} aside")
-                self._manager.reload()
-        if steps:
+                self._put_aside(step, error)
+        if steps and found is None:
             tried = ", ".join(map(str, steps))
-            raise RunError(f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder")
-        return None
+            raise RunError(f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder, or --restart")
+        return found
+
+    def _put_aside(self, step: int, error: Damaged) -> None:
+        if distributed.is_first():
+            damaged = os.path.join(os.path.dirname(self.folder), DAMAGED, str(step))
+            logging.error("%s; it is put aside in %s", error, storage.move(self._place(step), damaged))
+        distributed.wait_for_all(f"put {self._place(step)} aside")
+        self._contents.pop(step, None)
+        self._manager.reload()
 
     def shapes(self, step: int) -> dict:
         """The state of a checkpoint, as a nested dict of `jax.ShapeDtypeStruct`."""
-        with _reading(f"{self.folder}/{step}"):
-            tree: Any = self._manager.item_metadata(step).tree["state"]
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._tree(step)["state"])
 
     def pick(self, which: str) -> int:
         """The step that `which` names: "latest", "best" or a number.
@@ -246,26 +278,49 @@ class Checkpoints:
         if which == "latest":
             return steps[-1]
         if which == "best":
-            return max(steps, key=lambda step: (self._rank(self._manager.metrics(step) or {}), step))
+            return max(steps, key=lambda step: (self._worth(step), step))
         if which in (known := [str(step) for step in steps]):
             return int(which)
         raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}")
 
+    def _worth(self, step: int) -> float:
+        """The rank of a checkpoint by its verified metrics; a damaged one is named in the log and comes last."""
+        try:
+            return self._retention.rank(self._content(step)[0].metrics)
+        except Damaged as error:
+            logging.error("%s", error)
+            return -math.inf
+
     def last_good(self) -> str:
         """A phrase, for messages, that names the newest finished checkpoint."""
-        steps = [step for step in self.steps() if os.path.isdir(os.path.join(self.folder, str(step)))]
-        return f"the last good checkpoint is {self.folder}/{steps[-1]}" if steps else "there is no checkpoint yet"
+        steps = [step for step in self.steps() if storage.exists(self._place(step))]
+        return f"the last good checkpoint is {self._place(steps[-1])}" if steps else "there is no checkpoint yet"
 
-    @contextlib.contextmanager
-    def _explained(self, doing: str):
+    def _failure(self, doing: str, error: Exception) -> RunError:
+        """The error to raise for one of Orbax."""
+        if storage.is_remote(self.folder):
+            return buckets.explained(self.folder, error)
+        return storage.failure(doing, next((each for each in reading.chain(error) if storage.number_of(each)), error))
+
+    def _place(self, step: int) -> str:
+        return os.path.join(self.folder, str(step))
+
+    def _saving(self, doing: str, action: Callable[[], object]) -> None:
         """Turns an error of Orbax while saving into one line that names the newest good checkpoint."""
         try:
-            yield
-        except Exception as error:  # noqa: BLE001 - see _reading
-            raise RunError(
-                f"{doing} in {self.folder} failed ({_first_line(error)}); {self.last_good()}; free space and run the "
-                "same command again"
-            ) from error
+            done = action()
+        except Exception as error:  # noqa: BLE001 - Orbax and TensorStore raise bare exceptions
+            kind = self._failure(doing, error)
+            raise type(kind)(f"{self.last_good()}; {kind} ({reading.first_line(error)})") from error
+        if done is False:
+            raise RunError(f"{doing} in {self.folder} failed: there is one of that step already; move it away")
+
+
+def _leaves(tree: dict) -> str:
+    """The SHA-256 of the names, shapes and types of all leaves."""
+    flat: dict[str, Any] = traverse_util.flatten_dict(tree, sep="/")
+    lines = sorted(f"{name} {list(leaf.shape)} {np.dtype(leaf.dtype).name}" for name, leaf in flat.items())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
@@ -288,69 +343,3 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
 
 class Unfit(RunError):
     """A checkpoint of another model or optimizer."""
-
-
-class Damaged(RunError):
-    """A checkpoint that cannot be read, or whose checksums differ."""
-
-
-@contextlib.contextmanager
-def _reading(checkpoint: str):
-    """Turns an error of Orbax while reading into `Damaged`, without warnings about the coroutines it abandons."""
-    problem = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - Orbax and TensorStore raise bare exceptions for damaged files
-            problem = _first_line(error)
-            traceback.clear_frames(error.__traceback__)
-        if problem is not None:
-            gc.collect()
-    if problem is not None:
-        raise Damaged(f"{checkpoint} cannot be read ({problem})")
-
-
-def _tidy(folder: str, read_only: bool) -> None:
-    """Names unfinished checkpoints, and puts aside those with unreadable metrics.
-
-    Orbax reads the metrics of all checkpoints when it opens a folder, and fails if one cannot be read.
-    """
-    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else []):
-        if ".orbax-checkpoint-tmp" in name:
-            logging.error("%s/%s was never finished and is ignored", folder, name)
-    for step in _unreadable_metrics(folder):
-        problem = f"{folder}/{step}/metrics cannot be read"
-        if read_only:
-            raise Damaged(f"{problem}: move {folder}/{step} away, or run the training command again, which does")
-        logging.error("%s; the checkpoint is put aside in %s", problem, _put_aside(folder, step))
-
-
-def _put_aside(folder: str, step: int) -> str:
-    target = os.path.join(os.path.dirname(folder), DAMAGED, str(step))
-    shutil.rmtree(target, ignore_errors=True)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    shutil.move(os.path.join(folder, str(step)), target)
-    return target
-
-
-def _unreadable_metrics(folder: str) -> list[int]:
-    steps = [int(name) for name in os.listdir(folder) if name.isdigit()] if os.path.isdir(folder) else []
-    return [step for step in sorted(steps) if not _is_json(os.path.join(folder, str(step), "metrics", "metrics"))]
-
-
-def _is_json(path: str) -> bool:
-    if not os.path.exists(path):
-        return True
-    try:
-        with open(path, "rb") as file:
-            json.load(file)
-    except ValueError:
-        return False
-    return True
-
-
-def _first_line(error: BaseException) -> str:
-    """A message of TensorStore begins with its action and ends with the cause; then options follow in brackets."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" [")[0]
-    return line if len(line) <= 300 else f"{line[:140]} ... {line[-140:]}"

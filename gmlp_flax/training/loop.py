@@ -7,6 +7,7 @@ import contextlib
 import functools
 import math
 import os
+import re
 import shlex
 import sys
 import time
@@ -22,22 +23,23 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
-from gmlp_flax.training import optimizer, run_folder, step, trackers, warm_start
-from gmlp_flax.training.checkpoint import Unfit
+from gmlp_flax.training import optimizer, record, run_folder, step, storage, trackers, warm_start
 from gmlp_flax.training.evaluation import Evaluator
-from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+from gmlp_flax.training.layout import METRICS_FILE
+from gmlp_flax.training.metrics_file import MetricsFile
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
 from gmlp_flax.training.progress import Progress
 from gmlp_flax.training.state import TrainState
 
 
-def train(config: ConfigDict, workdir: str) -> dict[str, Any] | None:
+def train(config: ConfigDict, workdir: str, restart: bool = False) -> dict[str, Any] | None:
     """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
     Args:
         config: the whole config of the run.
         workdir: the run folder. It is made if it does not exist.
+        restart: puts a run that is in the folder aside, and begins anew.
 
     Returns:
         The content of result.json, or None if a signal stopped the run before its last step.
@@ -45,61 +47,65 @@ def train(config: ConfigDict, workdir: str) -> dict[str, Any] | None:
     Raises:
         ConfigError, DataError, RunError: the run cannot start or go on. The message is one line.
     """
-    trainer = Trainer(config, os.path.abspath(workdir))
-    try:
-        return trainer.train()
-    except Exception as error:
-        distributed.end_if_process_lost(error)  # before closing, which waits for all processes
-        raise
-    finally:
-        trainer.close()
+    config_lib.validate(config)
+    with record.held(storage.absolute(workdir), restart) as run:
+        trainer = Trainer(config, run)
+        try:
+            return trainer.train()
+        except Exception as error:
+            distributed.end_if_process_lost(error)  # before closing, which waits for all processes
+            raise
+        finally:
+            trainer.close()
 
 
 class Trainer:
     """Trains one run in its folder. The constructor makes all checks that need no device time."""
 
-    def __init__(self, config: ConfigDict, workdir: str):
-        config_lib.validate(config)
+    def __init__(self, config: ConfigDict, run: record.Record):
         self.partition = Partition.make(config.mesh)
         self.partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
         self.partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
-        config, inherited = warm_start.inherit(config, workdir)
-        run_folder.make(workdir)
-        self.config, self.workdir = config, workdir
-        distributed.say(_about_run(config, workdir))
-        self.task = tasks.create(config, workdir, inherited)
+        self.run, self.workdir = run, run.workdir
+        config, inherited = warm_start.inherit(config, self.workdir)
+        run.refuse_lies(config)
+        trackers.check(config)
+        self.config = config
+        distributed.say(_about_run(config, self.workdir))
+        self.task = tasks.create(config, self.workdir, inherited)
         run_folder.check_metric(config, self.task)
         shapes, facts = model_shapes(self.task), self.task.facts()
         self.partition = self.partition.for_model(facts)
         self.partition.check_parameters(shapes)
         self.optimizer = optimizer.make(config, shapes, facts)
-        assets = self.task.assets()
+        self.assets = self.task.assets()
         examples = str(self.task.evaluation_examples())
         distributed.require_alike(
-            {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | assets
+            {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | self.assets
         )
         distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
         for line in optimizer.out_of_reach(config, shapes, facts):
             distributed.say(line)
-        self.profile, self.stop = Profile(config, workdir), stopping.StopRequest()
+        self.profile, self.stop = Profile(config, self.workdir), stopping.StopRequest()
         self.watchdog = Watchdog(config.log.hang_seconds)
         self.evaluator = Evaluator(self.task, self.partition)
         self.seconds: dict[str, float] = collections.defaultdict(float)
         self.waiting: dict[str, float] = {}
-        self.checkpoints = run_folder.open_checkpoints(config, workdir, assets)
-        self.trackers = trackers.make(config, workdir) if distributed.is_first() else []  # last: nothing refuses now
+        self.checkpoints = run_folder.open_checkpoints(config, self.workdir, self.assets, run=run.id)
+        self.trackers: list[trackers.Tracker] = []  # begun when a step is taken
+        self.saved = False  # whether there is a checkpoint, which may be in the making
         self.metrics: MetricsFile  # opened by `train`, which knows the step
         self.progress: Progress
         self._closing = contextlib.ExitStack()  # the last one closes first
-        for each in (self.checkpoints, *self.trackers, self.profile, self.watchdog):
+        for each in (self.checkpoints, self.profile, self.watchdog):
             self._closing.callback(each.close)
 
     def train(self) -> dict[str, Any] | None:
         """Trains to the last step, or until a signal asks to stop."""
         state, done = self._resume()
         writes = distributed.is_first()
-        if writes:
-            run_folder.describe(self.workdir, self.config, self.task.assets())
+        for note in self.run.notes(self.config):
+            distributed.say(f"note: {note}" if done < self.config.steps else f"note: {note}, which no step uses")
         self.metrics = MetricsFile(os.path.join(self.workdir, METRICS_FILE), done, read_only=not writes)
         self._closing.callback(self.metrics.close)
         per_step = self.config.batch_size * self.task.units_per_example
@@ -110,6 +116,7 @@ class Trainer:
                 if done == self.config.steps and not distributed.everywhere(done in self.metrics.evaluations):
                     self._evaluate(state, done)
                 self.checkpoints.wait()
+                self.run.note_checkpoint()
         finally:
             self.progress.close()
         return self._finish(done)
@@ -134,7 +141,7 @@ class Trainer:
                 self.stop.after_step()
                 pending = (done, window)
                 if done == first:
-                    self._read(pending)
+                    self._begin(pending)
                     pending = None
                     self.seconds.clear()
                     self.started = time.perf_counter()
@@ -152,6 +159,15 @@ class Trainer:
                 if save:
                     self._timed("checkpoints", lambda: self._save(state, done))
         return state, done
+
+    def _begin(self, pending: tuple[int, Any]) -> None:
+        """Waits for the first step; only now is this a run, or another part of one."""
+        jax.block_until_ready(pending[1])
+        self.run.take_step(self.config, self.assets, self.metrics)
+        self.trackers = trackers.make(self.config, self.workdir, self.run.id, self.metrics.resume_step)
+        for tracker in self.trackers:
+            self._closing.callback(tracker.close)
+        self._read(pending)
 
     def _next_batch(self, batches: Any, pending: tuple[int, Any] | None) -> dict[str, jax.Array]:
         """Starts to copy the next batch to the devices. Its time counts as waiting only if the step before is done."""
@@ -186,6 +202,7 @@ class Trainer:
                 f"{self.checkpoints.last_good()}; lower config.optimizer.learning_rate or clip, and start from there"
             )
         self.read_to = done
+        self.run.check()
         line = {"step": done, **means, f"{self.task.unit}_per_second": round(self.progress.rate(done), 1)}
         self.metrics.write(line)
         self.progress.show(done, means["loss"])
@@ -197,6 +214,7 @@ class Trainer:
         last = done == self.config.steps and distributed.is_first()
         baseline = self.evaluator.baseline() if last else None
         beside = {"baseline": {"name": baseline.name, "eval": baseline.metrics}} if baseline else {}
+        self.run.check()
         self.metrics.write({"step": done, "eval": metrics} | beside)
         self.progress.say(f"step {done}  held out: {self.task.shown(metrics)}")
         if baseline:
@@ -205,14 +223,19 @@ class Trainer:
             tracker.log(done, {f"eval/{name}": value for name, value in metrics.items()})
 
     def _save(self, state: TrainState, done: int) -> None:
+        self.run.check()
+        self.metrics.flush()
         self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
+        if self.saved:  # the one before is finished
+            self.run.note_checkpoint()
+        self.saved = True
 
     def _resume(self) -> tuple[TrainState, int]:
         """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
         initial = functools.partial(step.init_state, self.task, self.optimizer, self.config)
         template = step.describe_state(self.task, self.optimizer, self.config, self.partition)
-        if (found := self._restored(template)) is not None:
-            done, state = found
+        if (found := self.checkpoints.restore_newest(template)) is not None:
+            self.saved, (done, state) = True, found
             if done > self.config.steps:
                 beyond = f"beyond config.steps={self.config.steps}: raise config.steps, or give another --workdir"
                 raise RunError(f"{self.workdir} is at step {done}, {beyond}")
@@ -224,26 +247,20 @@ class Trainer:
         fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
         return fresh(jax.random.key(self.config.seed)), 0
 
-    def _restored(self, template: TrainState) -> tuple[int, TrainState] | None:
-        try:
-            return self.checkpoints.restore_newest(template)
-        except Unfit as error:
-            if changed := run_folder.changes(self.workdir, self.config):
-                advice = "set it back, or give another --workdir"
-                raise RunError(f"{self.workdir} holds another run: {'; '.join(changed)}: {advice}") from error
-            raise
-
     def _finish(self, done: int) -> dict[str, Any] | None:
         if done < self.config.steps:
-            command = shlex.join([sys.executable, "-m", "gmlp_flax.train", *sys.argv[1:]])
+            words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
+            command = shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
             again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
             distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {again}")
             return None
+        known = self.run.result() if distributed.is_first() and not self.waiting else None
+        if known is not None and known.get("step") == done:
+            return known  # no step was taken
         result = {"step": done, "eval": self.metrics.evaluations[done]}
         result |= {"baseline": self.metrics.baseline} if self.metrics.baseline else {}
         result |= {"waiting": self.waiting}
-        if distributed.is_first():
-            run_folder.write_json(os.path.join(self.workdir, RESULT_FILE), result)
+        self.run.write_result(result)
         return result
 
     def _shares(self) -> dict[str, float]:

@@ -1,48 +1,51 @@
-"""metrics.jsonl, the metrics of a run by step, and the names of the files that hold a run's numbers."""
+"""metrics.jsonl, the metrics of a run by step, and result.json, how it ended."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, BinaryIO
+from typing import Any
 
-from gmlp_flax.data.storage.cache import write_atomically
 from gmlp_flax.errors import RunError
-
-METRICS_FILE, RESULT_FILE = "metrics.jsonl", "result.json"
+from gmlp_flax.training import storage
+from gmlp_flax.training.layout import RESULT_FILE
 
 
 class MetricsFile:
     """metrics.jsonl: one JSON object per line. Training lines have `step` and `loss`, evaluation lines `step` and
-    `eval`, the last one also `baseline`: what a trivial model scores there.
+    `eval`, the last one also `baseline`: what a trivial model scores there. Lines with `changed` tell which keys of the
+    config have other values after `step`: {"optimizer.learning_rate": [old, new]}.
 
-    A run that resumes from a checkpoint drops the lines written after that checkpoint, and half a line that a kill
-    left. So no step is lost or doubled.
+    A run that resumes from a checkpoint drops the lines of later steps, and half a line that a kill left. So no step is
+    lost or doubled. The file is not touched before the first line is written.
 
     Args:
         path: of the file.
         resume_step: the step of the checkpoint.
         read_only: another process writes the file.
 
+    Attributes:
+        undone: the keys of the config whose changes were dropped, with the values before them.
+
     Raises:
-        RunError: as `read`.
-        DataError: the file cannot be written.
+        RunError: as `read`, or the file cannot be written.
     """
 
     def __init__(self, path: str, resume_step: int, read_only: bool = False):
-        self.path, self._file = path, None
-        kept = [line for line in self.read(path) if line["step"] <= resume_step]
-        self.evaluations: dict[int, dict[str, float]] = {line["step"]: line["eval"] for line in kept if "eval" in line}
-        baselines = [line["baseline"] for line in kept if "baseline" in line]
+        self.path, self.resume_step, self._read_only = path, resume_step, read_only
+        self._file: storage.Log | None = None
+        self._kept, self.undone = [], {}
+        for line in self.read(path):
+            # A change at this very step was made for steps that are taken again.
+            if line["step"] < resume_step + ("changed" not in line):
+                self._kept.append(line)
+            else:
+                self.undone = {name: old for name, (old, _) in line.get("changed", {}).items()} | self.undone
+        self.evaluations: dict[int, dict[str, float]] = {
+            line["step"]: line["eval"] for line in self._kept if "eval" in line
+        }
+        baselines = [line["baseline"] for line in self._kept if "baseline" in line]
         self.baseline: dict[str, Any] | None = baselines[-1] if baselines else None
-        if read_only:
-            return
-
-        def rewrite(file: BinaryIO) -> None:
-            file.writelines(f"{json.dumps(line)}\n".encode() for line in kept)
-
-        write_atomically(path, rewrite)
-        self._file = open(path, "a")  # noqa: SIM115 - open for the whole run
 
     @staticmethod
     def read(path: str) -> list[dict[str, Any]]:
@@ -51,32 +54,80 @@ class MetricsFile:
         Raises:
             RunError: a line is damaged. The message gives its number, counted from 1.
         """
-        if not os.path.exists(path):
-            return []
-        with open(path, "rb") as file:
-            complete = [line for line in file if line.endswith(b"\n")]  # the last may be cut off
-            return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
+        complete = (storage.read_log(path) or b"").split(b"\n")[:-1]  # the last may be cut off
+        return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
+
+    def begin(self) -> None:
+        """Drops what does not stay from the file."""
+        if not self._read_only and self._file is None:
+            self._file = storage.log(self.path, b"".join(map(_encoded, self._kept)))
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line to the file at once."""
+        """Appends a line to the file: at once, but for a bucket, where `flush` does."""
+        self.begin()
         if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
+            self._file.write(_encoded(line))
         if "eval" in line:
             self.evaluations[line["step"]] = line["eval"]
         self.baseline = line.get("baseline", self.baseline)
+
+    def flush(self) -> None:
+        """Returns when all lines are in storage."""
+        if self._file is not None:
+            self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
+def read_result(workdir: str) -> dict[str, Any] | None:
+    """What a run's result.json says, at least `eval` with numbers; None if there is none.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    path = os.path.join(workdir, RESULT_FILE)
+    content = storage.read(path)
+    if content is None:
+        return None
+    found = _object(content)
+    if found is None or "eval" not in found or not _is_line({"step": 0} | found):
+        raise RunError(f"{path} is damaged: expected an object with the metrics eval; remove it, and train again")
+    return found
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
+
+
 def _parsed(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not isinstance(value.get("step"), int):
+    value = _object(line)
+    if value is None or not _is_line(value):
         what = f"{line[:40]!r} is no JSON object with a step"
         raise RunError(f"{place} is damaged: {what}; remove that line and run again")
     return value
+
+
+def _object(content: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):  # also text in another encoding, and numbers of thousands of digits
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_line(line: dict[str, Any]) -> bool:
+    step, evaluation, changed = line.get("step"), line.get("eval", {}), line.get("changed", {})
+    baseline = line.get("baseline", {"eval": {}})
+    return (
+        type(step) is int and 0 <= step < 1 << 63
+        and _are_numbers({"loss": line.get("loss", 0)})
+        and _are_numbers(evaluation)
+        and isinstance(baseline, dict) and _are_numbers(baseline.get("eval"))
+        and isinstance(changed, dict) and all(isinstance(pair, list) and len(pair) == 2 for pair in changed.values())
+    )
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(type(value) in (int, float) for value in values.values())

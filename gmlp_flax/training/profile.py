@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from gmlp_flax import config as config_lib
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.processes import distributed
+from gmlp_flax.training import storage
 
 FOLDER = "profile"
+
+
+def steps(config: ConfigDict) -> range:
+    """The steps that `config.profile.steps` asks a trace of.
+
+    Raises:
+        ConfigError: it is not FIRST:LAST, or there are no such steps.
+    """
+    text = config.profile.steps
+    if not text:
+        return range(0)
+    match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]) <= config.steps:
+        expected = f"FIRST:LAST, both from 1 to config.steps={config.steps}"
+        raise ConfigError(f"config.profile.steps is {text!r}: expected {expected}")
+    return range(int(match[1]), int(match[2]) + 1)
 
 
 class Profile:
@@ -29,7 +46,7 @@ class Profile:
     def __init__(self, config: ConfigDict, workdir: str):
         if config.profile.steps:
             _check_profiler()
-        self._steps = config_lib.profiled_steps(config) if distributed.is_first() else range(0)
+        self._steps = steps(config) if distributed.is_first() else range(0)
         self._folder, self._tracing = os.path.join(workdir, FOLDER), False
 
     def step(self, number: int, function: Callable, *arguments: Any) -> Any:
@@ -37,7 +54,8 @@ class Profile:
         if number not in self._steps:
             return function(*arguments)
         if not self._tracing:
-            jax.profiler.start_trace(self._folder)
+            self._staged = storage.Staged(self._folder)
+            jax.profiler.start_trace(self._staged.path)
             self._tracing = True
         with jax.profiler.StepTraceAnnotation("train", step_num=number):
             result = function(*arguments)
@@ -51,6 +69,7 @@ class Profile:
         if self._tracing:
             jax.profiler.stop_trace()
             self._tracing = False
+            self._staged.close()
 
 
 def _check_profiler() -> None:

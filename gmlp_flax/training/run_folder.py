@@ -1,33 +1,24 @@
-"""The run folder: its files, and how a run is loaded from it."""
+"""How a run is loaded from its folder."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.resources
-import json
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.data.storage.cache import write_atomically
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Ranked, Task
+from gmlp_flax.training import storage
 from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import Checkpoints
+from gmlp_flax.training.layout import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.training.partition import Partition
-
-CONFIG_FILE, ENVIRONMENT_FILE = "config.json", "environment.json"
-CHECKPOINTS, FIGURES = "checkpoints", "figures"
-PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+from gmlp_flax.training.record import read_identity, write_files
 
 
 class Trained(NamedTuple):
@@ -74,103 +65,6 @@ class Trained(NamedTuple):
         return self.task.predict(self.weights, inputs, top)
 
 
-def make(workdir: str) -> None:
-    """Makes a run folder.
-
-    Raises:
-        RunError: the folder cannot be written to.
-    """
-    try:
-        os.makedirs(os.path.join(workdir, FIGURES), exist_ok=True)
-        probe = os.path.join(workdir, f".writable.{jax.process_index()}")
-        with open(probe, "w"):
-            os.remove(probe)
-    except OSError as error:
-        raise RunError(f"--workdir={workdir} cannot be written to ({error.strerror}): give another folder") from None
-
-
-def write_files(workdir: str, files: Files, replace: bool) -> None:
-    """Writes files to a run folder, each completely or not at all. Without `replace`, existing files stay.
-
-    Raises:
-        DataError: the folder cannot be written to.
-    """
-    for name, content in files.items():
-        path = os.path.join(workdir, name)
-        if replace or not os.path.exists(path):
-            write_atomically(path, lambda file, content=content: file.write(content))
-
-
-def write_json(path: str, value: Any) -> None:
-    """Writes a JSON file completely or not at all.
-
-    Raises:
-        DataError: the folder cannot be written to.
-    """
-    _write_text(path, json.dumps(value, indent=2) + "\n")
-
-
-def _write_text(path: str, text: str) -> None:
-    write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def describe(workdir: str, config: ConfigDict, files: Files) -> None:
-    """Writes a run's config, its environment, and the files that predictions need.
-
-    Keys that have changed since the run began are named on standard error.
-
-    Raises:
-        ConfigError: the folder's config.json is damaged.
-        DataError: the folder cannot be written to.
-    """
-    for change in changes(workdir, config):
-        print(f"note: {change}", file=sys.stderr)
-    _write_text(os.path.join(workdir, CONFIG_FILE), config_lib.to_json(config))
-    write_json(os.path.join(workdir, ENVIRONMENT_FILE), environment())
-    write_files(workdir, files, replace=True)
-
-
-def changes(workdir: str, config: ConfigDict) -> list[str]:
-    """The keys in which a config differs from that of the run in a folder, each with both values.
-
-    Raises:
-        ConfigError: the folder's config.json is damaged.
-    """
-    path = os.path.join(workdir, CONFIG_FILE)
-    found = config_lib.differences(config_lib.load(path), config) if os.path.exists(path) else {}
-    return [f"config.{name} was {old!r} and is now {new!r}" for name, (old, new) in found.items()]
-
-
-def environment() -> dict[str, Any]:
-    """Versions, devices and the commit; None for a package that is not installed and for code outside git."""
-    root = str(importlib.resources.files("gmlp_flax"))
-    devices = jax.devices()
-    tracked = _git(root, "ls-files", "--error-unmatch", "__init__.py")  # not a wheel inside somebody's repository
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "devices": {"kind": devices[0].device_kind, "count": len(devices), "hosts": jax.process_count()},
-        "git_commit": _git(root, "rev-parse", "HEAD") if tracked else None,
-        "git_dirty": bool(tracked and _git(root, "status", "--porcelain")),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(root: str, *command: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", root, *command], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
 def check_metric(config: ConfigDict, task: Task) -> None:
     """Refuses a `config.checkpoint.metric` that the task's evaluation does not give.
 
@@ -183,9 +77,9 @@ def check_metric(config: ConfigDict, task: Task) -> None:
 
 
 def open_checkpoints(
-    config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False
+    config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False, run: str = ""
 ) -> Checkpoints:
-    """The checkpoints of a run, kept by the rules of its config. `files` are as in `Checkpoints`."""
+    """The checkpoints of a run, kept by the rules of its config. `files` and `run` are as in `Checkpoints`."""
     options, task = config.checkpoint, tasks.find(config.task)
     name, mode = task.best
     if options.metric and options.metric != name:
@@ -193,7 +87,7 @@ def open_checkpoints(
         mode = "min" if name.removeprefix("ema_") in task.lower_is_better else "max"
     return Checkpoints(
         os.path.join(workdir, CHECKPOINTS), keep=options.keep, keep_best=options.keep_best, best=(name, mode),
-        files=files, read_only=read_only,
+        files=files, read_only=read_only, run=run,
     )
 
 
@@ -209,13 +103,14 @@ def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) 
         ConfigError, DataError, RunError: this is not a run folder, its files cannot be read or written, or the
             checkpoint does not exist or is damaged.
     """
-    workdir = os.path.abspath(workdir)
-    if not os.path.isfile(os.path.join(workdir, CONFIG_FILE)):
+    workdir = storage.absolute(workdir)
+    if not storage.exists(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
-    if not os.path.isdir(os.path.join(workdir, CHECKPOINTS)):
+    if not storage.exists(os.path.join(workdir, CHECKPOINTS)):
         raise RunError(f"there is no checkpoint in {workdir} yet: wait for the first one, or train it")
-    checkpoints = open_checkpoints(config, workdir, read_only=True)
+    run = read_identity(workdir).get("id", "")
+    checkpoints = open_checkpoints(config, workdir, read_only=True, run=run)
     step = checkpoints.pick(which)
     files = checkpoints.read_files(step)
     if distributed.is_first():
@@ -243,7 +138,7 @@ def partition_here(config: ConfigDict) -> Partition:
 
 def source_folder(path: str) -> tuple[str, str]:
     """The run folder that `config.init_from` names, as RUN or as RUN/checkpoints/STEP; and "best", or the step."""
-    path = os.path.abspath(path)
+    path = storage.absolute(path)
     folder, last = os.path.split(path)
     is_checkpoint = last.isdigit() and os.path.basename(folder) == CHECKPOINTS
     return (os.path.dirname(folder), last) if is_checkpoint else (path, "best")
@@ -263,7 +158,7 @@ def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
         RunError: there is no such checkpoint.
     """
     run, which = source_folder(path)
-    if not os.path.isdir(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
+    if not storage.exists(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
         raise RunError(f"config.init_from is {path}: expected a run folder or RUN/{CHECKPOINTS}/STEP")
     config = config_lib.load(os.path.join(run, CONFIG_FILE))
     checkpoints = open_checkpoints(config, run, read_only=True)

@@ -1,13 +1,25 @@
-"""TensorBoard and Weights & Biases: both optional, both imported only if a config asks for them."""
+"""TensorBoard and Weights & Biases: both optional, both imported only if a config asks for them.
+
+The metrics of a run are in its folder. So nothing that a tracker does ends the run: it is told in one line, and the run goes
+on without the tracker.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from ml_collections import ConfigDict
 
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
+from gmlp_flax.processes import distributed
+from gmlp_flax.training import storage
+
+PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by key of config.log
 
 
 class Tracker(Protocol):
@@ -20,10 +32,20 @@ class Tracker(Protocol):
 
 
 class _TensorBoard:
-    def __init__(self, folder: str):
-        import tensorboardX  # type: ignore[import-not-found]  # an extra
+    """One file of events, with the config as hyperparameters: the points of a sweep are its table HPARAMS."""
 
-        self._writer = tensorboardX.SummaryWriter(os.path.join(folder, "tensorboard"))
+    def __init__(self, config: ConfigDict, folder: str, step: int):
+        import tensorboardX  # type: ignore[import-not-found]  # an extra
+        from tensorboardX.summary import hparams  # type: ignore[import-not-found]
+
+        # Events of steps that are taken again are not shown twice.
+        self._staged = storage.Staged(os.path.join(folder, "tensorboard"))
+        self._writer = tensorboardX.SummaryWriter(self._staged.path, purge_step=step + 1)
+        values = {name: value if isinstance(value, bool | int | float) else str(value)
+                  for name, value in config_lib.flat(config).items()}
+        metric = config.checkpoint.metric or tasks.find(config.task).best[0]
+        for summary in hparams(values, {f"eval/{metric}": 0.0}):
+            self._writer.file_writer.add_summary(summary)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -31,16 +53,22 @@ class _TensorBoard:
 
     def close(self) -> None:
         self._writer.close()
+        self._staged.close()
 
 
 class _Wandb:
-    def __init__(self, folder: str, config: ConfigDict):
+    """A run with the id of the run folder, so that a resumed run continues it, and no other run does."""
+
+    def __init__(self, config: ConfigDict, folder: str, run: str):
         import wandb  # type: ignore[import-not-found]  # an extra
 
-        # The folder's name is the run's id, so that a resumed run continues the old one.
-        name = os.path.basename(folder)
+        offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False)
+        if offline:
+            distributed.say(f"not logged in to W&B: the run is recorded in {folder}/wandb, for `wandb sync`")
+        self._staged = storage.Staged(folder)
         self._run = wandb.init(
-            project=config.log.wandb, name=name, id=name, resume="allow", dir=folder, config=config.to_dict()
+            project=config.log.wandb, name=os.path.basename(folder), id=run, resume="allow", dir=self._staged.path,
+            config=config.to_dict(), mode="offline" if offline else None,
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -48,22 +76,56 @@ class _Wandb:
 
     def close(self) -> None:
         self._run.finish()
+        self._staged.close()
 
 
-def make(config: ConfigDict, folder: str) -> list[Tracker]:
-    """The trackers that config.log asks for.
+class _Guarded:
+    """A tracker whose errors are told once, and end nothing but the tracker."""
+
+    def __init__(self, name: str, start: Callable[[], Tracker]):
+        self._name = name
+        self._tracker: Tracker | None = None
+        self._attempt(lambda: setattr(self, "_tracker", start()))
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        if (tracker := self._tracker) is not None:
+            self._attempt(lambda: tracker.log(step, values))
+
+    def close(self) -> None:
+        if (tracker := self._tracker) is not None:
+            self._attempt(tracker.close)
+
+    def _attempt(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - of somebody else's service
+            self._tracker = None
+            reason = " ".join(str(error).split())[:200]
+            distributed.say(f"{self._name}: {type(error).__name__}: {reason}; the run goes on without it")
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses a config that asks for a tracker whose package is not installed.
 
     Raises:
-        RunError: the package of one of them is not installed.
+        RunError: with the command that installs it.
     """
-    trackers: list[Tracker] = []
-    for wanted, extra, start in (
-        (config.log.tensorboard, "tensorboard", lambda: _TensorBoard(folder)),
-        (config.log.wandb, "wandb", lambda: _Wandb(folder, config)),
-    ):
-        if wanted:
-            try:
-                trackers.append(start())
-            except ImportError:
-                raise RunError(f"config.log.{extra} needs a package that is not installed: {install(extra)}") from None
-    return trackers
+    for extra, package in PACKAGES.items():
+        if config.log[extra] and importlib.util.find_spec(package) is None:
+            raise RunError(f"config.log.{extra} needs a package that is not installed: {install(extra)}")
+
+
+def make(config: ConfigDict, folder: str, run: str, step: int) -> list[Tracker]:
+    """The trackers that config.log asks for; on the first process alone.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        run: its id.
+        step: the last step before those to be logged.
+    """
+    starts: dict[str, Callable[[], Tracker]] = {
+        "tensorboard": lambda: _TensorBoard(config, folder, step), "wandb": lambda: _Wandb(config, folder, run),
+    }
+    wanted = [name for name in starts if config.log[name]] if distributed.is_first() else []
+    return [_Guarded(name, starts[name]) for name in wanted]

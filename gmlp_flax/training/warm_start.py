@@ -17,7 +17,7 @@ from gmlp_flax.models.fitting import Grids
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import run_folder, storage
 from gmlp_flax.training.assets import Files
 from gmlp_flax.training.checkpoint import require_fit
 from gmlp_flax.training.partition import Partition
@@ -41,7 +41,7 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
     if not config.init_from or not task.shared_assets:
         return config, {}
     own_config, files = os.path.join(workdir, run_folder.CONFIG_FILE), {}
-    if os.path.exists(own_config):
+    if storage.exists(own_config):
         old_config = config_lib.load(own_config)
     else:
         source, step, old_config = run_folder.parameter_source(config.init_from)

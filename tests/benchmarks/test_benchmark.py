@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from PIL import Image
 
 from gmlp_flax import config
 from gmlp_flax.benchmarks import device, images, models, timing
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.planning import workload
 from gmlp_flax.training import step
 from tests import preloaded
@@ -154,12 +156,31 @@ def test_finetuning_is_measured_beside_pretraining(monkeypatch):
 
 
 def test_a_worker_that_dies_is_an_error_and_no_wait():
-    with pytest.raises(EOFError):
+    with pytest.raises(RunError, match="the process that measures _dies has died .exit code 3.: what it wrote stands"):
         timing.Worker(_dies)
+
+
+def test_a_worker_that_dies_in_a_call_and_leaves_a_child():
+    """The child holds the worker's end of the pipe open for a minute."""
+    with timing.Worker(_aborts) as worker:
+        begin = time.monotonic()
+        with pytest.raises(RunError, match="the process that measures _aborts has died .signal SIGABRT."):
+            worker.calls["abort"]()
+        assert time.monotonic() - begin < 30
 
 
 def _dies() -> dict:
     raise SystemExit(3)
+
+
+def _aborts() -> dict:
+    def abort() -> None:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.abort()
+
+    return {"abort": abort}
 
 
 @pytest.mark.slow

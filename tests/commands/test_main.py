@@ -60,8 +60,11 @@ def test_help_lists_flags_with_their_defaults(gmlp):
     _, out, _ = gmlp("evaluate", "--help")
     assert "  --checkpoint=latest\n      latest, best, or a step.\n" in out and "  --workdir=...\n" in out
     assert "  --config.KEY=VALUE\n" in out and "--help_config" in out
+
+
+def test_help_lists_the_flags_that_commands_share(gmlp):
     _, out, _ = gmlp("sweep", "-h")
-    assert "  --seeds=0,1,2,3,4\n" in out and "  --status\n" in out
+    assert "  --seeds=0,1,2,3,4\n" in out and "  --status\n" in out and "  --topology=...\n" in out
 
 
 def test_help_lists_the_commands(gmlp):

@@ -89,7 +89,7 @@ def test_mistakes_are_one_line(text_run, image_run, tmp_path):
         ((f"--workdir={text_run}",), "nothing masked", "there is no [MASK] in 'nothing masked'"),
         ((f"--workdir={text_run}", "a.png"), "", "holds a model of text: give it some on standard input, not a.png"),
         ((f"--workdir={image_run}",), "", "give image files"),
-        ((f"--workdir={image_run}", f"{tmp_path}/none.png"), "", "cannot read"),
+        ((f"--workdir={image_run}", f"{tmp_path}/none.png"), "", "none.png: cannot be read"),
         ((f"--workdir={image_run}", f"{tmp_path}/broken.png"), "", "is in no format Pillow knows"),
         ((), "", "--workdir is missing"),
     ]
@@ -139,3 +139,14 @@ def test_answers_are_spans_of_the_passage(tmp_path, version):
     for line in ("no tab", "no passage\t", "\tno question"):
         with pytest.raises(RunError, match="^give a question and a passage with a tab between them, not "):
             trained.task.predict(trained.weights, [line])
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    (b"A [MASK] b.\n\xff [MASK]\n", "error: standard input, line 2: not UTF-8 (byte 0xff); convert it"),
+    ("A [MASK] b.".encode("utf-16-le"), "error: standard input, line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
+])
+def test_text_that_is_not_utf8(text_run, given, words):
+    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={text_run}")
+    process.stdin.buffer.write(given)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and err.splitlines()[-1].startswith(words), err

@@ -73,7 +73,7 @@ def test_accuracy_is_better_the_higher(trainer):
 
 
 def test_report_holds_all_metrics_of_all_runs(trainer):
-    metrics = [{"perplexity": 10.0, "loss": 2.0, "name": "a"}, {"perplexity": 20.0, "loss": 4.0, "name": "b"}]
+    metrics = [{"perplexity": 10.0, "loss": 2.0}, {"perplexity": 20.0, "loss": 4.0}]
     trainer.plan({f"seed={seed}": each for seed, each in enumerate(metrics)})
     assert sweep(trainer, "--seeds=0,1", "--config.model.d_ffn=64", "--config.optimizer.freeze=('a', 'b')")[0] == 0
     assert report(trainer) == {
@@ -166,7 +166,7 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
         (["--grid=batch_siz=3"], "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
         (["--grid=batch_size"], "'batch_size' is no part of a grid: expected batch_size=VALUE,..."),
         (["--grid=batch_size=8,b"], "flag --config.batch_size=b: expected a whole number"),
-        (["--grid=batch_size=8,0"], "config.batch_size is 0: expected at least 1"),
+        (["--grid=batch_size=8,0"], "config.batch_size is 0: expected from 1 to 1,048,576"),
         (["--grid=batch_size=8,08"], "two points are one run, or share the name of its folder: "),
         (["--grid=init_from=a/b,a b"], "two points are one run, or share the name of its folder: init_from=a_b,seed=0"),
         ([f"--grid=init_from={'long' * 60}"], f"init_from={'long' * 60},seed=0 is too long to name a folder"),

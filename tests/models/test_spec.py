@@ -27,7 +27,7 @@ def test_other_names_are_checked(field):
 
 @pytest.mark.parametrize("field", ["layers", "length", "d_model", "d_ffn", "heads", "d_spatial"])
 def test_sizes_are_positive(field):
-    with pytest.raises(ValueError, match=f"model.{field} is 0: expected at least 1"):
+    with pytest.raises(ValueError, match=f"model.{field} is 0: expected from 1 to 1,048,576"):
         small_spec(**{field: 0})
 
 

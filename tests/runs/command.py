@@ -8,7 +8,8 @@ import jax
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.training import run_folder
-from gmlp_flax.training.metrics_file import METRICS_FILE, MetricsFile
+from gmlp_flax.training.layout import METRICS_FILE
+from gmlp_flax.training.metrics_file import MetricsFile
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 

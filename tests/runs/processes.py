@@ -1,4 +1,4 @@
-"""Runs a command in two processes with two devices each, which speak over the loopback."""
+"""Runs a command in several processes, which speak over the loopback."""
 
 import contextlib
 import socket
@@ -12,19 +12,28 @@ LOST = "error: lost a process of this run"
 
 
 @contextlib.contextmanager
-def two_processes(
-    commands: Commands, *arguments: str, second: tuple[str, ...] = (), **options
+def several_processes(
+    commands: Commands, *arguments: str, each: tuple[tuple[str, ...], ...] = ((), ()), devices: int = 2, **options
 ) -> Iterator[list[subprocess.Popen]]:
-    """Starts a command twice, as `Commands.start`, the second time with more arguments; kills what runs at the end."""
-    devices = {"XLA_FLAGS": preloaded.devices(2)}
+    """Starts a command several times, as `Commands.start`; kills what runs at the end.
+
+    Args:
+        commands: starts it.
+        arguments: of all.
+        each: further arguments of each process.
+        devices: of each process.
+        options: as of `Commands.start`.
+    """
     with socket.socket(socket.AF_INET6) as held:
         # Bound, so that no one else is given this port, but open to be shared, as gRPC asks for.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("::", 0))
-        flags = [f"--coordinator=127.0.0.1:{held.getsockname()[1]}", "--processes=2"]
+        flags = [f"--coordinator=127.0.0.1:{held.getsockname()[1]}", f"--processes={len(each)}"]
         processes = [
-            commands.start(*arguments, *more, *flags, f"--process={i}", **devices, **options)
-            for i, more in enumerate(((), second))
+            commands.start(
+                *arguments, *more, *flags, f"--process={i}", XLA_FLAGS=preloaded.devices(devices), **options
+            )
+            for i, more in enumerate(each)
         ]
         try:
             yield processes
@@ -32,6 +41,11 @@ def two_processes(
             for process in processes:
                 process.kill()
                 process.communicate()
+
+
+def two_processes(commands: Commands, *arguments: str, second: tuple[str, ...] = (), **options):
+    """Two processes with two devices each, the second one with more arguments."""
+    return several_processes(commands, *arguments, each=((), second), **options)
 
 
 def await_step(process: subprocess.Popen, step: int) -> None:

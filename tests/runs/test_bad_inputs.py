@@ -79,9 +79,7 @@ def test_workdir_that_cannot_be_written_to(commands, text, tmp_path):
 def test_checkpoint_of_another_shape(commands, text, finished, key, before, now):
     """The key is named, not the leaves of the parameters or of the optimizer's state."""
     result = commands(text, f"--config.{key}={now}", f"--workdir={finished}")
-    assert_one_line_error(
-        result, f"{finished} holds another run: config.{key} was {before!r} and is now {now!r}: set it back, or give"
-    )
+    assert_one_line_error(result, f"config.{key} was {before!r}: use another --workdir, or set it back; {finished} has taken")
     assert result.stderr.count("float32") == 0
 
 

@@ -84,7 +84,18 @@ def test_checkpoints_go_from_two_processes_to_one_and_back(commands, text, by_tw
     assert f"resuming {one} at step 60" in result.stderr and result.returncode == 0, result.stderr
     first, second = run_two(commands, *flags, "--config.mesh.fsdp=4", f"--workdir={two}")
     assert f"resuming {two} at step 60" in first.stderr and not second.stderr
-    assert_close(metrics(one), metrics(two))
+    changes = [line["changed"] for run in (one, two) for line in metrics(run) if "changed" in line]
+    assert changes == [{"steps": [60, 80]}, {"steps": [60, 80], "mesh.fsdp": [1, 4]}]
+    assert_close(*([line for line in metrics(run) if "changed" not in line] for run in (one, two)))
+
+
+def test_second_job_in_a_folder_is_refused_by_all_its_processes(commands, text, tmp_path):
+    with two_processes(commands, text, "--config.steps=100000", f"--workdir={tmp_path / 'run'}") as (first, _):
+        await_step(first, 3)
+        with two_processes(commands, text, "--config.steps=100000", f"--workdir={tmp_path / 'run'}") as processes:
+            results = [outcome(process) for process in processes]
+    assert [result.returncode for result in results] == [2, 2], results
+    assert f"{tmp_path / 'run'} is in use by process " in results[0].stderr.splitlines()[-1]
 
 
 def test_two_processes_begin_with_another_runs_parameters(commands, text, by_one, tmp_path):

@@ -43,6 +43,11 @@ def test_prepared_with_another_vocabulary_than_the_run(commands, text, finished,
     flags = [str(corpus), "--vocab_size=310", f"--cache={tmp_path}", f"--out={tmp_path / 'other'}", "--workers=1"]
     assert_done(commands(*flags, command="prepare"))
     result = commands(text, f"--config.data.train={tmp_path / 'other'}", f"--workdir={finished}")
+    assert_one_line_error(result, f"config.data.train was '{corpus}'", "use another --workdir")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "tokenizer.model").write_bytes((finished / "tokenizer.model").read_bytes())
+    result = commands(text, f"--config.data.train={tmp_path / 'other'}", f"--workdir={folder}")
     assert_one_line_error(
-        result, f"two different tokenizers: this run's, {finished}/tokenizer.model", f"{tmp_path}/other/tokenizer.model"
+        result, f"two different tokenizers: this run's, {folder}/tokenizer.model", f"{tmp_path}/other/tokenizer.model"
     )

@@ -181,7 +181,7 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
         ([f"--config={TEXT}", "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
          "the sweep sets optimizer.learning_rate twice"),
         ([f"--config={TEXT}", "--grid=batch_size=4,8", "--index=0"],
-         "--print and --index cannot choose the best point: give --choose=none, for all seeds of all"),
+         "--print, --on and --index cannot choose the best point: give --choose=none, for all seeds of all"),
         (["--sweep.lr=1"], "--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE"),
     ],
 )

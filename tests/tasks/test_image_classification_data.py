@@ -135,3 +135,23 @@ def test_paths_that_lead_nowhere(tmp_path):
     assert failure(task(tmp_path, train="").evaluation_examples).startswith("config.data.train is not set; give --")
     message = failure(task(tmp_path, train="embedded", heldout="nowhere").evaluation_examples)
     assert message.startswith("config.data.heldout: no images at 'nowhere'")
+
+
+def test_one_class_is_refused(tmp_path):
+    images = image_files.make_folder(tmp_path / "images", {f"cat/{n}.png": image_files.png(n) for n in range(4)})
+    message = failure(lambda: task(tmp_path / "run", train=str(images)).classes)
+    assert f"{str(images)!r} has 4 images of 1 class, 'cat': a classifier needs at least two classes" in message
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("classes.json", b'{"a": 1}', "classes.json is damaged: expected a list of names"),
+    ("classes.json", b"[1, 2]", "classes.json is damaged: expected a list of names"),
+    ("classes.json", b"[]", "classes.json is damaged: expected a list of names"),
+    ("classes.json", "[]".encode("utf-16"), "classes.json: not JSON ("),
+    ("names.json", b'["a"]', "names.json has 1 names for 10 classes: remove it, or mend it"),
+    ("names.json", b"[null]", "names.json is damaged: expected a list of names"),
+])
+def test_damaged_names_of_a_run(tmp_path, name, content, message):
+    made = task(tmp_path / "run", train="embedded")
+    (tmp_path / "run" / name).write_bytes(content)
+    assert message in failure(lambda: made.names)

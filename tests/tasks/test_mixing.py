@@ -206,7 +206,7 @@ def test_an_odd_microbatch_is_refused():
     [
         ("erasing", 1.5, "a share from 0 to 1"), ("switch", -0.1, "a share from 0 to 1"),
         ("randaugment_magnitude", 11.0, "0 to 10"),
-        ("mixup", -1.0, "at least 0"), ("repeats", 0, "at least 1"),
+        ("mixup", -1.0, "at least 0"), ("repeats", 0, "from 1 to 1,048,576"),
         ("auto", "auto", "one of none, autoaugment, autoaugment_v0, randaugment"),
     ],
 )

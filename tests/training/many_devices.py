@@ -9,7 +9,7 @@ import numpy as np
 
 from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import checkpoint, evaluation, optimizer, step
+from gmlp_flax.training import checkpoint, checksums, evaluation, optimizer, step
 from gmlp_flax.training.partition import AXES, Partition
 from gmlp_flax.training.state import path_name
 from tests.training import tiny
@@ -93,7 +93,7 @@ def main(folder: str, out: str) -> None:
         training = Training(root, sizes, "bfloat16")
         arrays |= {f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(*training.train()[:2]).items()}
     partition, x = Partition.make(), jax.random.normal(jax.random.key(0), (16, 3))
-    sums = [jax.jit(checkpoint.checksum)(jax.device_put(x, s)) for s in (partition.over_batch, jax.devices()[0])]
+    sums = [jax.jit(checksums.checksum)(jax.device_put(x, s)) for s in (partition.over_batch, jax.devices()[0])]
     np.savez(out, checksums=np.array(sums), **arrays)
     (root / "programs.json").write_text(json.dumps(programs))
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training.metrics_file import MetricsFile
+from gmlp_flax.training.metrics_file import MetricsFile, read_result
 
 
 @pytest.fixture
@@ -19,7 +19,10 @@ def path(tmp_path):
 @pytest.mark.smoke
 @pytest.mark.parametrize(("step", "kept"), [(0, []), (3, [2]), (4, [2, 4, 4]), (5, [2, 4, 4]), (8, [2, 4, 4, 6, 8, 8])])
 def test_lines_after_the_checkpoint_are_dropped(path, step, kept):
+    before = path.read_bytes()
     file = MetricsFile(str(path), step)
+    assert path.read_bytes() == before  # nothing is dropped before a step is taken
+    file.begin()
     assert [line["step"] for line in MetricsFile.read(str(path))] == kept
     assert sorted(file.evaluations) == [each for each in (4, 8) if each <= step]
     file.write({"step": 9, "loss": 1.0})
@@ -30,7 +33,9 @@ def test_lines_after_the_checkpoint_are_dropped(path, step, kept):
 def test_half_a_line_is_dropped(path):
     with path.open("a") as file:
         file.write('{"step": 8, "lo')
-    MetricsFile(str(path), 100).close()
+    file = MetricsFile(str(path), 100)
+    file.begin()
+    file.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 4, 6, 8, 8]
     assert path.read_text().endswith("\n")
 
@@ -41,7 +46,11 @@ def test_half_a_line_that_looks_whole(path):
     assert [line["step"] for line in MetricsFile.read(str(path))] == [2]
 
 
-@pytest.mark.parametrize("line", ['{"step": 4, "lo', "\0\0\0\0", "\xff", "[4]", '{"loss": 1.0}', '{"step": "4"}'])
+@pytest.mark.parametrize("line", [
+    '{"step": 4, "lo', "\0\0\0\0", "\xff", "[4]", '{"loss": 1.0}', '{"step": "4"}', '{"step": true}', '{"step": -1}',
+    '{"step": 4, "eval": 3}', '{"step": 4, "eval": {"loss": "a"}}', '{"step": 4, "loss": [1]}', "[" * 100_000,
+    '{"step": 4, "changed": {"seed": 3}}', '{"step": 4, "baseline": []}', '{"step": 1' + "0" * 6000 + "}",
+])
 def test_damaged_line_is_named_and_nothing_is_lost(path, line):
     lines = path.read_bytes().splitlines(keepends=True)
     damaged = b"".join([*lines[:2], line.encode("latin-1") + b"\n", *lines[2:]])
@@ -67,3 +76,31 @@ def test_numbers_survive_to_the_last_bit(tmp_path):
     file.write({"step": 1, "loss": value})
     file.close()
     assert MetricsFile.read(str(tmp_path / "new"))[0]["loss"] == value
+
+
+def change(step: int, **values: list) -> dict:
+    return {"step": step, "changed": values}
+
+
+def test_changes_after_the_checkpoint_are_undone(path):
+    """A change at step 4 is about the steps after it. Of two changes of one key the older value counts."""
+    lines = [change(2, a=[1, 2]), {"step": 4, "loss": 2.0}, change(4, a=[2, 3], b=[0, 1]), change(6, a=[3, 4])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert MetricsFile(str(path), 8).undone == {}
+    assert MetricsFile(str(path), 6).undone == {"a": 3}
+    assert MetricsFile(str(path), 4).undone == MetricsFile(str(path), 3).undone == {"a": 2, "b": 0}
+    file = MetricsFile(str(path), 4)
+    file.begin()
+    file.close()
+    assert MetricsFile.read(str(path)) == lines[:2]
+
+
+def test_result_of_others(tmp_path):
+    assert read_result(str(tmp_path)) is None
+    good = {"step": 3, "eval": {"loss": 1.0}, "waiting": {"data": 0.1}}
+    (tmp_path / "result.json").write_text(json.dumps(good))
+    assert read_result(str(tmp_path)) == good
+    for bad in ("", "[]", "{}", '{"step": 3}', '{"step": [], "eval": {}}', '{"step": 3, "eval": null}', '{"step": 3, "eval": {"a": []}}', "[" * 100_000, "\0"):
+        (tmp_path / "result.json").write_text(bad)
+        with pytest.raises(RunError, match=f"^{tmp_path}/result.json is damaged: expected an object with the metrics eval"):
+            read_result(str(tmp_path))

@@ -1,24 +1,8 @@
-import json
-
-import jax
 import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import run_folder
-
-
-def test_folder_is_made_and_left_clean(tmp_path):
-    run_folder.make(str(tmp_path / "a" / "run"))
-    assert [entry.name for entry in (tmp_path / "a" / "run").iterdir()] == ["figures"]
-    run_folder.make(str(tmp_path / "a" / "run"))
-
-
-def test_folder_that_cannot_be_written_to(tmp_path):
-    (tmp_path / "file").touch()
-    for workdir in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(RunError, match=f"^--workdir={workdir} cannot be written to .*: give another folder$"):
-            run_folder.make(str(workdir))
 
 
 def test_load_refuses_what_is_no_run(tmp_path):
@@ -68,21 +52,6 @@ def test_metric_that_says_which_is_best(tmp_path, task, metric, ranks):
     config = gmlp_config.default(task=task)
     config.checkpoint.metric = metric
     checkpoints = run_folder.open_checkpoints(config, str(tmp_path))
-    worse, better = map(checkpoints._rank, ranks)
-    assert checkpoints._rank({}) < worse < better
+    worse, better = map(checkpoints._retention.rank, ranks)
+    assert checkpoints._retention.rank({}) < worse < better
     checkpoints.close()
-
-
-def test_files_are_written_whole(tmp_path):
-    path = tmp_path / "result.json"
-    run_folder.write_json(str(path), {"step": 3})
-    assert json.loads(path.read_text()) == {"step": 3} and [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
-    with pytest.raises(TypeError):
-        run_folder.write_json(str(path), {"step": object()})
-    assert json.loads(path.read_text()) == {"step": 3}
-
-
-def test_environment():
-    found = run_folder.environment()
-    assert set(found["packages"]) == set(run_folder.PACKAGES) and found["packages"]["jax"] == jax.__version__
-    assert found["devices"]["count"] == jax.device_count()

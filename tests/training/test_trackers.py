@@ -1,4 +1,5 @@
-import builtins
+import sys
+import types
 
 import pytest
 
@@ -7,19 +8,90 @@ from gmlp_flax.training import trackers
 
 
 @pytest.mark.parametrize(("extra", "package", "value"), [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")])
-def test_missing_extra_is_one_line(config, tmp_path, monkeypatch, extra, package, value):
-    original = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == package:
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
+    find = trackers.importlib.util.find_spec
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None if name == package else find(name))
     config.log[extra] = value
     with pytest.raises(RunError, match=rf"^config.log.{extra} needs a package that is not installed: pip install 'gmlp_flax\[{extra}\]'$"):
-        trackers.make(config, str(tmp_path))
+        trackers.check(config)
 
 
 def test_no_trackers_unless_asked_for(config, tmp_path):
-    assert trackers.make(config, str(tmp_path)) == []
+    trackers.check(config)
+    assert trackers.make(config, str(tmp_path), "id", 0) == []
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in with what we use of wandb 0.31; `calls` are those of init."""
+    found = types.SimpleNamespace(calls=[], logged_in=False, problem=None, logged=[])
+
+    class Run:
+        def log(self, values, step):
+            if found.problem == "log":
+                raise OSError("the service is gone\nand more")
+            found.logged.append((step, values))
+
+        def finish(self):
+            found.logged.append("finished")
+
+    def init(**options):
+        found.calls.append(options)
+        if found.problem == "init":
+            raise RuntimeError("run id is in use: it was deleted\nand more")
+        return Run()
+
+    module = types.ModuleType("wandb")
+    module.login, module.init = lambda prompt: found.logged_in, init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    return found
+
+
+def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb, capsys):
+    config.log.wandb = "project"
+    for wandb.logged_in, mode in ((False, "offline"), (True, None)):
+        (tracker,) = trackers.make(config, str(tmp_path / "seed=0"), "abc123", 7)
+        options = wandb.calls[-1]
+        assert (options["id"], options["name"], options["mode"], options["resume"]) == ("abc123", "seed=0", mode, "allow")
+        assert ("not logged in to W&B" in capsys.readouterr().err) == (mode == "offline")
+    tracker.log(8, {"train/loss": 1.0})
+    tracker.close()
+    assert wandb.logged == [(8, {"train/loss": 1.0}), "finished"]
+
+
+def test_environment_says_the_mode_of_wandb(config, tmp_path, wandb, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    config.log.wandb = "project"
+    trackers.make(config, str(tmp_path), "abc123", 0)
+    assert wandb.calls[0]["mode"] is None
+
+
+@pytest.mark.parametrize("problem", ["init", "log"])
+def test_what_wandb_refuses_is_told_once(config, tmp_path, wandb, capsys, problem):
+    config.log.wandb, wandb.problem, wandb.logged_in = "project", problem, True
+    (tracker,) = trackers.make(config, str(tmp_path), "abc123", 0)
+    for step in range(3):
+        tracker.log(step, {"train/loss": 1.0})
+    tracker.close()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("wandb: ") and line.endswith("; the run goes on without it") and wandb.logged == []
+
+
+@pytest.mark.parametrize("package", ["tensorboardX"])
+def test_tensorboard_has_one_file_with_the_hyperparameters(config, tmp_path, package):
+    events = pytest.importorskip(f"{package}.proto.event_pb2")
+    config.log.tensorboard = True
+    (tracker,) = trackers.make(config, str(tmp_path), "id", 4)
+    tracker.log(5, {"train/loss": 1.5})
+    tracker.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    data, found, place = path.read_bytes(), [], 0
+    while place < len(data):
+        size = int.from_bytes(data[place:place + 8], "little")
+        found.append(events.Event.FromString(data[place + 12:place + 12 + size]))
+        place += size + 16
+    tags = {value.tag: value for event in found for value in event.summary.value}
+    assert tags["train/loss"].simple_value == 1.5
+    assert b"optimizer.learning_rate" in tags["_hparams_/session_start_info"].metadata.plugin_data.content
+    assert b"eval/perplexity" in tags["_hparams_/experiment"].metadata.plugin_data.content

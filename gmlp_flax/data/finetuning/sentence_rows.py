@@ -1,12 +1,11 @@
 """Rows of labelled sentences, as dicts: from tab-separated files, JSON lines and TFDS folders."""
 
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
-from gmlp_flax.data.storage import files, records, tfds_folders
+from gmlp_flax.data.storage import files, json_files, records, tfds_folders
 from gmlp_flax.data.storage.records import BadRecord, decoded, refuse_utf16
 from gmlp_flax.errors import DataError
 
@@ -69,12 +68,12 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
 def _json_rows(path: str, lines: Lines, task: SentenceTask) -> Rows:
     for number, line in lines:
         try:
-            record = json.loads(_text(line))
+            record = json_files.loaded(_text(line))
             if not isinstance(record, dict):
                 record = BadRecord(f"found {type(record).__name__}; expected an object")
         except BadRecord as error:
             record = error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             record = BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line")
         yield f"{path}, line {number}", record
 

@@ -7,13 +7,12 @@ A path is one of
     a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find).
 """
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN, TRAIN_SPLIT
-from gmlp_flax.data.storage import files, records, tfds_folders
+from gmlp_flax.data.storage import files, json_files, records, tfds_folders
 from gmlp_flax.data.storage.records import BadRecord, BadRecords, decoded
 from gmlp_flax.errors import DataError
 
@@ -159,11 +158,7 @@ def read_json(path: str) -> Any:
         raise DataError(f"{path!r} is a folder; give a JSON file")
     with files.opened(path) as stream:
         data = stream.read()
-    try:
-        return json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        place = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else error
-        raise DataError(f"{path}: not JSON ({place}); copy or download it again") from None
+    return json_files.parse(data, path)
 
 
 def _question(entry: Any, title: str, context: str) -> Question:

@@ -9,6 +9,8 @@ import numpy as np
 
 from gmlp_flax.data.images import views
 from gmlp_flax.data.images.augment import Augmentation, augmented
+from gmlp_flax.data.images.folders import IMAGE_BYTES
+from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError
 
 
@@ -35,11 +37,7 @@ def given_example(given: Any, channels: int) -> dict[str, Any]:
         DataError: the file cannot be read, or the pixels are not uint8 [height, width, channels].
     """
     if isinstance(given, str | os.PathLike):
-        try:
-            with open(given, "rb") as file:
-                return {"image": file.read(), "name": str(given), "label": 0}
-        except OSError as error:
-            raise DataError(f"cannot read {given}: {error.strerror}") from None
+        return {"image": files.read_small(given, IMAGE_BYTES), "name": str(given), "label": 0}
     pixels = np.asarray(given)
     if pixels.dtype != np.uint8 or pixels.shape[2:] != (channels,):
         got = f"{pixels.dtype} {list(pixels.shape)}"

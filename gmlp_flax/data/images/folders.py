@@ -1,24 +1,26 @@
 """Labelled images in one folder per class, on disk or in a tar file, as random-access sources."""
 
-import lzma
 import os
 import tarfile
-import zlib
 from collections.abc import Iterable
 
 import numpy as np
 
-from gmlp_flax.data.storage import files
+from gmlp_flax.data.storage import copies, damaged, files
+from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
+IMAGE_BYTES = 1 << 30  # of an encoded image, at most
+
 _LAYOUT = "expected one folder per class, with images in it"
 
 
 class ImageFolder:
-    """A folder with one folder of images per class.
+    """A folder with one folder of images per class, on this disk or remote: then an image is copied to this disk when it
+    is first read.
 
     The class of an image is the name of the folder that holds it, at any depth; a folder called `images` counts as part
     of the class folder around it (Tiny-ImageNet's layout). Hidden files and files that are not images are ignored.
@@ -32,10 +34,14 @@ class ImageFolder:
 
     def __init__(self, path: str):
         self.path = str(path)
-        if not os.path.isdir(self.path):
-            raise DataError(f"no image folder at {self.path!r}: {_LAYOUT}; check the path")
+        self._remote: dict[str, File] = {}  # by name
         paths, folders = [], []
-        for folder, subfolders, names in os.walk(self.path, followlinks=True):
+        if files.is_remote(self.path):
+            self._remote = {file.name: file for file in files.find_files(self.path)}
+            paths = [*self._remote]
+        elif not os.path.isdir(self.path):
+            raise DataError(f"no image folder at {self.path!r}: {_LAYOUT}; check the path")
+        for folder, subfolders, names in () if self._remote else files.walk(self.path):
             subfolders[:] = [name for name in subfolders if not _is_junk(name)]
             inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
             folders += [f"{inside}/{name}".removeprefix("./") for name in subfolders]
@@ -48,10 +54,13 @@ class ImageFolder:
     def __getitem__(self, index: int) -> dict:
         name = self.names[index]
         try:
-            with open(os.path.join(self.path, name), "rb") as file:
-                data = file.read()
-        except OSError as error:
-            raise BadRecord(f"image {name!r} cannot be read ({error.strerror})") from error
+            if name in self._remote:
+                with copies.Copy(self._remote[name]) as copy:
+                    data = copy.read()
+            else:
+                data = files.read_small(os.path.join(self.path, name), IMAGE_BYTES)
+        except DataError as error:
+            raise BadRecord(str(error)) from error
         return {"image": data, "label": self.labels[index], "name": name}
 
     def __repr__(self) -> str:
@@ -69,25 +78,26 @@ class ImageTar:
 
     def __init__(self, path: str):
         self.path = str(path)
-        if not os.path.isfile(self.path):
+        if not files.is_remote(self.path) and not os.path.isfile(self.path):
             raise DataError(f"no tar file at {self.path!r}; check the path")
-        try:
+        self._copy = copies.of(self.path)
+        with damaged.explained(f"{self.path}: truncated or not a tar file", "copy or download it again"):
             members, folders = self._read_members()
-        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            raise DataError(f"{self.path}: truncated or not a tar file ({error}); copy or download it again") from error
         self.names, self.labels, self.classes = _labelled(self.path, members, folders)
         self._members = [members[name] for name in self.names]
 
     def _read_members(self) -> tuple[dict[str, bytes | tuple[int, int]], list[str]]:
         """Image name -> its bytes or, in an uncompressed tar, (offset, size); and the names of all folders."""
-        members, folders = {}, []
-        compressed = _is_compressed(self.path)
-        with tarfile.open(self.path, "r:*" if compressed else "r:") as tar:
+        members, folders, end = {}, [], os.path.getsize(self._copy.path)
+        compressed = _is_compressed(self._copy.path)
+        with tarfile.open(self._copy.path, "r:*" if compressed else "r:") as tar:
             for member in tar:
                 name = member.name.removeprefix("./").strip("/")
                 if member.isdir() and name not in ("", "."):
                     folders.append(name)
                 elif member.isreg() and _is_image(name):
+                    if not compressed and not 0 <= member.size <= end - member.offset_data:
+                        raise tarfile.ReadError(f"{name!r} reaches beyond the end of the file")
                     file = tar.extractfile(member) if compressed else None
                     members[name] = file.read() if file else (member.offset_data, member.size)
         return members, folders
@@ -99,7 +109,7 @@ class ImageTar:
         member = self._members[index]
         if not isinstance(member, bytes):
             offset, size = member
-            member = files.read_range(self.path, offset, offset + size)
+            member = files.read_range(self._copy.path, offset, offset + size)
         return {"image": member, "label": self.labels[index], "name": self.names[index]}
 
     def __repr__(self) -> str:

@@ -1,6 +1,5 @@
 """ReaL labels of ImageNet's validation set (Beyer et al. 2020, "Are we done with ImageNet?")."""
 
-import json
 import re
 from itertools import chain
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import ImageSource
+from gmlp_flax.data.storage import json_files
 from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
 
@@ -68,14 +68,11 @@ class RealLabels:
 
 def _read(path: str) -> list[list[int]]:
     try:
-        with open(path, encoding="utf-8") as file:
-            lists = json.load(file)
-    except OSError as error:
-        raise DataError(f"config.eval.real_labels={path}: cannot be read ({error.strerror}); check the path") from error
-    except ValueError as error:
-        raise DataError(f"config.eval.real_labels={path}: not JSON ({error}); download it again") from error
-    whole = isinstance(lists, list) and all(isinstance(labels, list) for labels in lists)
-    if not whole or not all(type(label) is int and label >= 0 for label in chain(*lists)) or not any(lists):
+        lists = json_files.read(path, list)
+    except DataError as error:
+        raise DataError(f"config.eval.real_labels={error}") from error
+    whole = all(isinstance(labels, list) for labels in lists)
+    if not whole or not all(type(label) is int and 0 <= label < 2**31 for label in chain(*lists)) or not any(lists):
         raise DataError(f"config.eval.real_labels={path}: expected a list of labels for each image, as in real.json")
     return lists
 

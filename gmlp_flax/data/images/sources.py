@@ -19,6 +19,7 @@ from gmlp_flax.data.images import tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
+from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError
 
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
@@ -84,9 +85,9 @@ class Subset:
 
 def open_images(path: str) -> ImageFolder | ImageTar:
     """Opens a folder or a tar file of class folders; raises DataError if there is neither."""
-    if not os.path.exists(path):
+    if not files.exists(path):
         raise DataError(f"no images at {str(path)!r}: expected a folder or a tar file of class folders; check the path")
-    return ImageFolder(path) if os.path.isdir(path) else ImageTar(path)
+    return ImageFolder(path) if files.is_folder(path) else ImageTar(path)
 
 
 def open_side(
@@ -106,7 +107,8 @@ def open_side(
         cache_folder: see TFDSImages.
 
     Raises:
-        DataError: there is nothing at `path` or no such split, or a split would be both trained on and held out.
+        DataError: there is nothing at `path` or no such split, a split would be both trained on and held out, or all
+            images are of one class.
     """
     folder = tfds.folder_at(path)
     if folder is None:
@@ -123,6 +125,9 @@ def open_side(
             explicit=bool(heldout_split),
         )
         source, share = TFDSImages(folder, chosen.splits[0], cache_folder), chosen.share
+    if len(source.classes) < 2:
+        found = f"{len(source)} images of {len(source.classes)} class, {', '.join(map(repr, source.classes))}"
+        raise DataError(f"{source.path!r} has {found}: a classifier needs at least two classes, each a folder of images")
     return split_images(source, share)[SIDES.index(side)] if share else source
 
 

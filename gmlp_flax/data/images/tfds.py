@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from gmlp_flax.data.splits import missing_split
-from gmlp_flax.data.storage import cache, files, records, tfds_folders
+from gmlp_flax.data.storage import cache, copies, files, records, tfds_folders
 from gmlp_flax.data.storage.records import BadRecord, TFRecordFile
+from gmlp_flax.data.storage.result_cache import ResultCache
 from gmlp_flax.data.storage.tfds_folders import Folder, Shard
 from gmlp_flax.errors import DataError
 
@@ -42,8 +43,8 @@ class TFDSImages:
 
     The features are called `image` and `label`, or they are the only ones of their kind. Items are {"image": encoded
     bytes, "label": int32, "name"}. The name is the image's file name if the records have it, else the record's number
-    and shard. TFRecord files are walked once to index their records, and the index is kept. A remote split must be
-    TFRecord, as ArrayRecord's library reads only local files.
+    and shard. TFRecord files are walked once to index their records, and the index is kept. The shards of a remote
+    folder are copied to this disk as they are read.
 
     Args:
         folder: from `folder_at`.
@@ -132,35 +133,55 @@ def _only(folder: Folder, kind: type, name: str) -> str:
     return name if name in found else found[0]
 
 
-def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> list[Any]:
+def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> Any:
     """Each shard's records, as a sequence with the number of records in the folder's metadata."""
-    from array_record.python.array_record_data_source import ArrayRecordDataSource
-
     if folder.file_format == "tfrecord":
         indexes = _indexes(shards, cache_folder)
-    elif files.is_remote(folder.path):
-        raise DataError(f"{folder.path!r}: ArrayRecord is read only from local disks; copy it, or use tfrecord")
     else:
         indexes = [None] * len(shards)
         _allow_open_files(len(shards))
-
-    def opened(shard: Shard, index: np.ndarray | None) -> Any:
-        """One shard's records; raises DataError if they are damaged or not as many as expected."""
-        path = shard.file.path
-        try:
-            file = ArrayRecordDataSource(path) if index is None else TFRecordFile(path, index)
-            count = len(file)
-        except RuntimeError as error:  # ArrayRecord gives no reason
-            raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
-        if count != shard.records:
-            raise DataError(
-                f"{path}: {count} records where {shard.records} were expected: truncated, or of another "
-                "preparation; copy or prepare it again"
-            )
-        return file
-
+    if files.is_remote(folder.path):
+        return _RemoteShards(shards, indexes)
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(opened, shards, indexes))
+        return list(pool.map(_records, shards, [shard.file.path for shard in shards], indexes))
+
+
+def _records(shard: Shard, local: str, index: np.ndarray | None) -> Any:
+    """One shard's records; raises DataError if they are damaged or not as many as expected."""
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    path = shard.file.path
+    try:
+        file = ArrayRecordDataSource(local) if index is None else TFRecordFile(local, index)
+        count = len(file)
+    except RuntimeError as error:  # ArrayRecord gives no reason
+        raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
+    if count != shard.records:
+        raise DataError(
+            f"{path}: {count} records where {shard.records} were expected: truncated, or of another "
+            "preparation; copy or prepare it again"
+        )
+    return file
+
+
+class _RemoteShards:
+    """The records of remote shards, each copied to this disk when it is first read; pickled without what is open."""
+
+    def __init__(self, shards: list[Shard], indexes: list[Any]):
+        self._shards, self._indexes = shards, indexes
+        # Open copies cannot be deleted: they take a quarter of the cache at most.
+        most = copies.limit() // 4 // max(shard.file.size for shard in shards)
+        self._open = ResultCache(self._opened, max(1, min(len(shards), most)))
+
+    def _opened(self, number: int) -> tuple[Any, copies.Copy]:
+        copy = copies.Copy(self._shards[number].file)
+        return _records(self._shards[number], copy.path, self._indexes[number]), copy
+
+    def __getitem__(self, number: int) -> Any:
+        return self._open(number)[0]
+
+    def __reduce__(self):
+        return _RemoteShards, (self._shards, self._indexes)
 
 
 def _indexes(shards: list[Shard], cache_folder: str) -> list[np.ndarray]:

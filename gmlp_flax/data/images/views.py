@@ -14,9 +14,12 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from gmlp_flax.data.images import jpeg
+from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import DataError
 
 _MODES = {1: "L", 3: "RGB"}
+_SIDE, _PIXELS = 65_535, 89_478_485  # as of JPEG files, and as where Pillow begins to warn
+_COARSE = 64  # an image with more pixels for each pixel of a view, in a direction, is averaged before it is blurred
 
 
 def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
@@ -105,11 +108,10 @@ def training_view(
     if isinstance(image, bytes):
         with _opened(image, name) as file:
             box = random_box(*_upright_shape(file), rng, min_scale)
-            crop = _cropped_file(file, image, channels, box, size)
+            view = _resized(_cropped_file(file, image, channels, box, size), size)
     else:
         top, left, height, width = random_box(image.shape[0], image.shape[1], rng, min_scale)
-        crop = image[top : top + height, left : left + width]
-    view = _resized(crop, size)
+        view = _resized(image[top : top + height, left : left + width], size)
     return cv2.flip(view, 1).reshape(view.shape) if flip and rng.random() < 0.5 else view
 
 
@@ -149,6 +151,9 @@ def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         return image
     # OpenCV's own threads would compete with the pipeline's threads and processes.
     cv2.setNumThreads(1)
+    height, width = (max(1, n // max(1, n // (_COARSE * out))) for n, out in zip(image.shape, size, strict=False))
+    if (height, width) != image.shape[:2]:  # the time that the blur takes grows with the square of a side
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA).reshape(height, width, -1)
     # Half a pixel of the view, less the blur of the image's own pixels.
     down, right = (0.5 * math.sqrt(max((n / out) ** 2 - 1, 0)) for n, out in zip(image.shape, size, strict=False))
     kernel = (2 * math.ceil(right) + 1, 2 * math.ceil(down) + 1)
@@ -159,17 +164,20 @@ def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 @contextlib.contextmanager
 def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
     """Yields the file before its pixels are decoded; errors, also in the block, become a DataError with its name."""
-    try:
-        with Image.open(io.BytesIO(data)) as file:
-            yield file
-    except UnidentifiedImageError as error:
-        raise DataError(f"image {name!r} is in no format Pillow knows; replace or remove it") from error
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise DataError(f"image {name!r} cannot be decoded ({error}); replace or remove it") from error
+    with damaged.explained(f"image {name!r} cannot be decoded", "replace or remove it"):
+        try:
+            with Image.open(io.BytesIO(data)) as file:
+                if max(file.size) > _SIDE or file.width * file.height > _PIXELS:
+                    most = f"at most {_SIDE:,} on a side and {_PIXELS:,} in all"
+                    raise ValueError(f"{file.width} x {file.height} pixels, where there may be {most}")
+                yield file
+        except UnidentifiedImageError as error:
+            raise DataError(f"image {name!r} is in no format Pillow knows; replace or remove it") from error
 
 
 def _orientation(file: Image.Image) -> int:
-    return file.getexif().get(ExifTags.Base.Orientation, 1)
+    found = file.getexif().get(ExifTags.Base.Orientation)
+    return found if isinstance(found, int) else 1
 
 
 def _upright_shape(file: Image.Image) -> tuple[int, int]:
@@ -188,7 +196,8 @@ def _pixels(file: Image.Image, data: bytes, channels: int, reduction: int = 1, r
         with contextlib.suppress(ValueError):
             return jpeg.decode(file, data, channels, reduction, file.height if rows is None else rows)
     file.draft(None, (file.width // reduction, file.height // reduction))
-    pixels = np.asarray(_in_mode(ImageOps.exif_transpose(file), _MODES[channels]))
+    upright = file if _orientation(file) == 1 else ImageOps.exif_transpose(file)  # which would copy all
+    pixels = np.asarray(_in_mode(upright, _MODES[channels]))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 

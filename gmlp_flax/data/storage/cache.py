@@ -1,5 +1,7 @@
 """Files that are built once: written atomically, checked when they are read, rebuilt if they are damaged."""
 
+import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -8,6 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gmlp_flax.errors import DataError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def default_folder() -> str:
@@ -21,7 +25,8 @@ def cache_key(*parts: object) -> str:
 
 
 def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
-    """Calls `write(file)` on a new file beside `path`, then renames that file: readers see the whole file or none.
+    """Calls `write(file)` on a new file beside `path`, then renames that file: readers see the whole file or none. If it
+    fails, no empty folder is left.
 
     Raises:
         DataError: the folder cannot be made or written to.
@@ -29,6 +34,7 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
     path = Path(path)
     # Only the owner may read the files of `tempfile`, but caches are shared.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    absent = [folder for folder in path.parents if not os.path.exists(folder)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -37,10 +43,22 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {str(path)!r} ({error.strerror}); give a folder that can be written to, with space left"
-        ) from error
+    except BaseException as error:
+        for folder in absent:
+            with contextlib.suppress(OSError):  # it is not empty, or was not made
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
+
+
+def unwritable(path: str | os.PathLike, error: Exception) -> DataError:
+    """What to tell a user if writing a file or a folder has failed."""
+    # The errors of libraries quote source code after a semicolon.
+    reason = getattr(error, "strerror", None) or str(error).partition(";")[0]
+    full = getattr(error, "errno", None) in _FULL or "No space left" in reason
+    advice = "free space and run again" if full else "give a folder that can be written to"
+    return DataError(f"cannot write {str(path)!r} ({reason}); {advice}")
 
 
 def cached_file(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> Path:

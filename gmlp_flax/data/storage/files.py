@@ -11,16 +11,22 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from gmlp_flax.errors import DataError, install
+from gmlp_flax.data.storage import buckets, cache
+from gmlp_flax.data.storage.buckets import file_system, is_remote
+from gmlp_flax.errors import DataError
 
 PACKINGS = (".gz", ".xz")
 
 _UNPACKERS = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile}
 _BUFFER = 1 << 20
+_DEEPEST = 30  # folders in each other
+# A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
+SMALL = 64 << 20
 # fsspec's names for a stamp that changes with a file's content, the most reliable first.
 _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastModified", "created")
 
@@ -41,11 +47,6 @@ class File(NamedTuple):
     version: str
 
 
-def is_remote(path: str) -> bool:
-    """Whether the path has a scheme, so that fsspec opens it."""
-    return "://" in path
-
-
 def packing(path: str) -> str:
     """The suffix among PACKINGS that `path` ends with, or ''."""
     return next((suffix for suffix in PACKINGS if path.lower().endswith(suffix)), "")
@@ -61,8 +62,16 @@ def exists(path: str) -> bool:
     if not is_remote(path):
         return os.path.exists(path)
     with _remote_errors(path):
-        system, name = _file_system(path)
-        return system.exists(name)
+        return buckets.exists(path)
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is a folder at `path`; raises DataError if the store cannot be reached."""
+    if not is_remote(path):
+        return os.path.isdir(path)
+    with _remote_errors(path):
+        system, name = file_system(path)
+        return system.isdir(name)
 
 
 def find_files(path: str) -> tuple[File, ...]:
@@ -81,9 +90,9 @@ def find_files(path: str) -> tuple[File, ...]:
 def subfolders(path: str) -> tuple[str, ...]:
     """Names of the folders directly in `path`, sorted; () if there is no such folder."""
     if not is_remote(path):
-        return tuple(sorted(entry.name for entry in os.scandir(path) if entry.is_dir())) if os.path.isdir(path) else ()
+        return tuple(sorted(next(walk(path))[1])) if os.path.isdir(path) else ()
     with _remote_errors(path):
-        system, root = _file_system(path)
+        system, root = file_system(path)
         entries = system.ls(root, detail=True) if system.isdir(root) else []
         return tuple(sorted(os.path.basename(e["name"].rstrip("/")) for e in entries if e["type"] == "directory"))
 
@@ -111,6 +120,24 @@ def opened(path: str, unpack: bool = True, buffer: int = _BUFFER) -> Iterator[Bi
         raise DataError(f"{path}: cannot be read ({reason}); check the file and its permissions") from error
 
 
+def read_small(path: str | os.PathLike, most: int = SMALL) -> bytes:
+    """The content of a file that is read whole: a config, a vocabulary, an index. Not a device, a pipe or a folder.
+
+    Raises:
+        DataError: the file cannot be read, is no plain file, or has more than `most` bytes.
+    """
+    path = os.fspath(path)
+    # A pipe without a writer would hang where it is opened.
+    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
+        kind = "a folder" if os.path.isdir(path) else "a device or a pipe"
+        raise DataError(f"{path}: {kind}; expected a plain file")
+    with opened(path, unpack=False) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise DataError(f"{path}: more than {most:,} bytes, which no such file has; check the path")
+    return content
+
+
 def read_range(path: str, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file, in one read or request; raises DataError if the file cannot be read."""
     if not is_remote(path):
@@ -118,8 +145,26 @@ def read_range(path: str, start: int, stop: int) -> bytes:
             file.seek(start)
             return file.read(stop - start)
     with _remote_errors(path):
-        system, name = _file_system(path)
+        system, name = file_system(path)
         return system.cat_file(name, start=start, end=stop)
+
+
+def write(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file completely or not at all; raises DataError if that fails."""
+    if is_remote(path):
+        with _remote_errors(os.fspath(path)):
+            buckets.write(os.fspath(path), content)
+    else:
+        cache.write_atomically(path, lambda file: file.write(content))
+
+
+def move_to(folder: str, paths: Iterable[Path]) -> None:
+    """Moves local files to a remote folder, in this order; raises DataError if it cannot be written to."""
+    for path in paths:
+        target = join(folder, path.name)
+        with _remote_errors(target):
+            buckets.upload(path, target)
+        path.unlink()
 
 
 @contextmanager
@@ -137,9 +182,12 @@ def local_copy(path: str) -> Iterator[str]:
 
 def _raw(path: str, buffer: int = _BUFFER) -> Any:
     if not is_remote(path):
-        return open(path, "rb", buffering=buffer)
+        try:
+            return open(path, "rb", buffering=buffer)
+        except ValueError as error:  # a zero byte, or a character that no file's name has
+            raise DataError(f"{path!r} is no name of a file ({error})") from error
     with _remote_errors(path):
-        system, name = _file_system(path)
+        system, name = file_system(path)
         return system.open(name, "rb")
 
 
@@ -157,9 +205,20 @@ def _find_local(path: str) -> list[File] | None:
         return None
     return [
         _local_file(file, os.path.relpath(file, path).replace(os.sep, "/"))
-        for folder, _, names in os.walk(path, followlinks=True)
+        for folder, _, names in walk(path)
         for file in (os.path.join(folder, name) for name in names)
     ]
+
+
+def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk` through links as well; raises DataError for a folder that cannot be read, or that is inside itself."""
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror}); check the folder and its permissions")
+
+    for found in os.walk(path, onerror=refuse, followlinks=True):
+        if os.path.relpath(found[0], path).count(os.sep) >= _DEEPEST:
+            raise DataError(f"{found[0]}: more than {_DEEPEST} folders in each other; remove a link to a folder around it")
+        yield found
 
 
 def _local_file(path: str, name: str) -> File:
@@ -172,8 +231,8 @@ def _local_file(path: str, name: str) -> File:
 
 def _find_remote(path: str) -> list[File] | None:
     with _remote_errors(path):
-        system, root = _file_system(path)
-        if not system.exists(root):
+        system, root = file_system(path)
+        if not buckets.exists(path):
             return None
         if system.isfile(root):
             return [_remote_file(path, os.path.basename(root), system.info(root))]
@@ -187,20 +246,10 @@ def _remote_file(path: str, name: str, info: dict[str, Any]) -> File:
     return File(path, name, int(info["size"]), version)
 
 
-def _file_system(path: str) -> tuple[Any, str]:
-    import fsspec.core  # slow, and only remote data need it
-
-    return fsspec.core.url_to_fs(path)
-
-
 @contextmanager
 def _remote_errors(path: str) -> Iterator[None]:
-    """Names the path in all that a store raises: each store has its own errors, above all for credentials."""
+    """Names the path in all that a store raises."""
     try:
         yield
-    except ImportError as error:
-        package = install("gcs") if path.startswith(("gs://", "gcs://")) else str(error).partition("\n")[0]
-        raise DataError(f"{path}: its scheme needs a package that is not installed; {package}") from error
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-        raise DataError(f"{path}: cannot be reached ({reason}); check the address and the credentials") from error
+    except Exception as error:  # noqa: BLE001 - each store has its own, above all for credentials
+        raise DataError(str(buckets.explained(path, error))) from error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gmlp_flax.errors import DataError
+from gmlp_flax.data.storage.cache import unwritable
 
 LOCK = ".lock"
 
@@ -23,9 +23,7 @@ def locked(folder: str | os.PathLike) -> Iterator[None]:
         Path(folder).mkdir(parents=True, exist_ok=True)
         file = open(Path(folder) / LOCK, "ab")
     except OSError as error:
-        raise DataError(
-            f"cannot write to {str(folder)!r} ({error.strerror}); give a folder that can be written to"
-        ) from error
+        raise unwritable(folder, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from gmlp_flax.data.storage import files
+from gmlp_flax.data.storage import damaged, files
 from gmlp_flax.errors import DataError
 
 _HEADER = struct.Struct("<QI")  # length of the data, checksum of the length
@@ -237,17 +237,11 @@ def parquet_sizes(path: str) -> list[int]:
 
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
-    import pyarrow
     import pyarrow.parquet  # slow, and only parquet needs it
 
     with files.opened(path, unpack=False) as stream:
-        try:
+        with damaged.explained(f"{path}: truncated, damaged or not parquet", "copy or download it again"):
             yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0]
-            raise DataError(
-                f"{path}: truncated, damaged or not parquet ({reason}); copy or download it again"
-            ) from error
 
 
 @contextmanager
@@ -279,7 +273,7 @@ def _check_count(path: str, count: int, expected: int | None) -> None:
 def _checked(data: bytes, number: int) -> bytes:
     """The record before its checksum; raises BadRecord if the two do not match."""
     record = data[: -_FOOTER.size]
-    if _FOOTER.unpack(data[-_FOOTER.size :])[0] != _masked_crc32c(record):
+    if len(data) < _FOOTER.size or _FOOTER.unpack(data[-_FOOTER.size :])[0] != _masked_crc32c(record):
         raise BadRecord(f"record {number}: fails its checksum")
     return record
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from gmlp_flax.data.storage import files, records
+from gmlp_flax.data.storage import damaged, files, json_files, records
 from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
@@ -17,6 +17,8 @@ DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
 
 _METADATA = ("features.json", "dataset_info.json")
 _CLASS_NAMES = ".labels.txt"
+# Names of classes in features.json: today's, in either spelling, and that of old versions of TFDS.
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -61,7 +63,7 @@ class Folder(NamedTuple):
         for name, count in self.lengths[split].items():
             if name not in self.files:
                 raise DataError(f"{self.path!r}: shard {name!r} is missing; prepare or copy it again")
-            if not count:
+            if count < 1:
                 raise DataError(f"{self.files[name].path}: an empty shard, no record in it; prepare or copy it again")
         return [Shard(self.files[name], count) for name, count in self.lengths[split].items()]
 
@@ -122,33 +124,46 @@ def load(path: str, found: tuple[File, ...]) -> Folder | None:
     by_name = {file.name: file for file in found}
     if "features.json" not in by_name:
         return None
-    info = _read_info(path, by_name)
-    file_format = info.file_format.value if info.file_format else "unknown"
-    if file_format not in FORMATS:
-        raise DataError(f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew")
-    lengths = {}
-    for name, split in info.splits.items():
-        names = sorted(os.path.basename(shard) for shard in split.filenames)
-        lengths[name] = dict(zip(names, split.shard_lengths, strict=True))
-    if not lengths:
-        raise DataError(f"{path!r} has no splits: its preparation was broken off; prepare or copy it again")
-    return Folder(path, file_format, lengths, by_name, info.features)
-
-
-def _read_info(path: str, by_name: dict[str, File]) -> Any:
-    import tensorflow_datasets as tfds  # slow, and only such folders need it
-
     missing = next((name for name in _METADATA if name not in by_name), None)
     if missing:
         raise DataError(f"{path!r} has no {missing}: not a whole TFDS folder; prepare or copy it again")
     with _local_metadata(path, by_name) as folder:
-        try:
-            return tfds.builder_from_directory(folder).info
-        except Exception as error:  # TFDS does not catch the errors of its JSON parsers
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise DataError(
-                f"{path!r}: {' or '.join(_METADATA)} is damaged ({reason}); prepare or copy them again"
-            ) from error
+        for name in _METADATA:
+            _refuse_code(json_files.read(os.path.join(folder, name)), f"{path}/{name}")
+        what = f"{path!r}: {' or '.join(_METADATA)} is damaged"
+        with damaged.explained(what, "prepare or copy them again"):
+            info, file_format, lengths = _read_info(folder)
+    if file_format not in FORMATS:
+        raise DataError(f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew")
+    if not all(lengths.values()) or not lengths:
+        raise DataError(f"{path!r} has no splits: its preparation was broken off; prepare or copy it again")
+    return Folder(path, file_format, lengths, by_name, info.features)
+
+
+def _refuse_code(value: Any, where: str) -> None:
+    """Refuses a feature of a class that is none of TFDS's own: TFDS imports whatever module is named there."""
+    if isinstance(value, list):
+        for entry in value:
+            _refuse_code(entry, where)
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            if key in _CLASS_KEYS and isinstance(entry, str) and not entry.startswith("tensorflow_datasets."):
+                raise DataError(f"{where}: {key} is {entry!r}, a class that is none of TFDS's own; prepare it without")
+            if key == "json" and isinstance(entry, str):
+                entry = json_files.parse(entry.encode("utf-8", "replace"), where)
+            _refuse_code(entry, where)
+
+
+def _read_info(folder: str) -> tuple[Any, str, dict[str, dict[str, int]]]:
+    """TFDS's info, the format, and `Folder.lengths`."""
+    import tensorflow_datasets as tfds  # slow, and only such folders need it
+
+    info = tfds.builder_from_directory(folder).info
+    lengths = {}
+    for name, split in info.splits.items():
+        names = sorted(os.path.basename(shard) for shard in split.filenames)
+        lengths[name] = dict(zip(names, split.shard_lengths, strict=True))
+    return info, info.file_format.value if info.file_format else "unknown", lengths
 
 
 @contextmanager
@@ -158,7 +173,8 @@ def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
-        for name in (name for name in by_name if name in _METADATA or name.endswith(_CLASS_NAMES)):
+        # Objects of a bucket may have names such as ../x.
+        for name in (name for name in by_name if name in _METADATA or name.endswith(_CLASS_NAMES) and "/" not in name):
             with files.opened(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
                 copy.write(source.read())
         yield folder

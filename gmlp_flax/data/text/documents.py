@@ -11,10 +11,9 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
-import json
 from collections.abc import Callable, Iterator
 
-from gmlp_flax.data.storage import files, records, tfds_folders
+from gmlp_flax.data.storage import files, json_files, records, tfds_folders
 from gmlp_flax.data.storage.records import BadRecord, NotUTF8
 from gmlp_flax.errors import DataError
 
@@ -93,8 +92,8 @@ READERS: dict[str, Reader] = {
 def _json_text(line: bytes) -> str:
     records.refuse_utf16(line)
     try:
-        record = json.loads(records.decoded(line))
-    except (ValueError, RecursionError) as error:
+        record = json_files.loaded(records.decoded(line))
+    except ValueError as error:
         raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
     if not isinstance(record, dict) or not isinstance(record.get(TEXT), str):
         found = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__

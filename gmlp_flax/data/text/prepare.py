@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.storage.cache import cache_key, write_atomically
+from gmlp_flax.data.storage import files, json_files
+from gmlp_flax.data.storage.cache import cache_key, default_folder, write_atomically
 from gmlp_flax.data.storage.folder_lock import LOCK, locked
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.data.text import prepared
@@ -34,6 +35,9 @@ from gmlp_flax.errors import DataError
 
 # The least size of a shard's parts: less is not worth a worker, which takes seconds to start.
 SHARD_BYTES = 16 << 20
+
+# A cached result of no more tokens is read whole before it is used: 512 MB, which takes about a second.
+_CHECKED_TOKENS = 1 << 28
 
 # As many as C4 has; more files would be unwieldy.
 MAX_SHARDS = 1024
@@ -53,11 +57,20 @@ class _Job(NamedTuple):
     tokenizer: Tokenizer
     selection: Selection
     max_bad_records: int
+    target: str  # the remote folder that the shard's files are moved to; "" for none
 
     @property
     def record(self) -> Path:
         """The file of the result, written after the shard's own files."""
         return self.folder / _UNFINISHED / f"shard-{self.number:05}.json"
+
+    def result(self) -> dict[str, Any] | None:
+        """The content of the record; None if the shard is not done, or the record is damaged."""
+        try:
+            found = json_files.read(self.record, dict)
+        except DataError:
+            return None
+        return found if prepared.is_record(found) else None
 
     def size(self) -> int:
         return sum(part.size for part in self.parts)
@@ -79,7 +92,7 @@ def prepare(
         corpus: see corpora.open_corpus.
         tokenizer: encodes the documents.
         folder: made if it is missing. If it holds the result of the same arguments, that is opened. Processes that want
-            the same folder wait for each other.
+            the same folder wait for each other. Each shard of a remote folder is made in the cache folder and moved.
         selection: which documents.
         workers: cores to use; None for all. Several shards are made by spawned processes: a script must guard its entry
             with `if __name__ == "__main__"`.
@@ -91,35 +104,56 @@ def prepare(
             records; no document is selected.
     """
     selection.check()
-    with locked(folder):
-        jobs, plan = _plan(corpus, tokenizer, Path(folder), selection, max_bad_records, shard_bytes)
-        if not _is_done(Path(folder), plan):
-            to_standard_error(f"tokenising {corpus.name}{selection.share and f', {selection.side}' or ''}")
-            _begin(Path(folder), plan, tokenizer)
-            _run(jobs, workers or os.cpu_count() or 1, corpus.name)
-            _finish(Path(folder), plan, [json.loads(job.record.read_bytes()) for job in jobs], corpus.name)
+    target = os.fspath(folder) if files.is_remote(folder) else ""
+    key = cache_key(target, corpus.digest, tokenizer.checksum, selection, shard_bytes)
+    local = Path(default_folder()) / f"preparing-{key}" if target else Path(folder)
+    with locked(local):
+        jobs, plan = _plan(corpus, tokenizer, local, selection, max_bad_records, shard_bytes, target)
+        if not (target and _is_done_remotely(target, plan)):
+            if not _is_done(local, plan):
+                to_standard_error(f"tokenising {corpus.name}{selection.share and f', {selection.side}' or ''}")
+                _begin(local, plan, tokenizer)
+                _run(jobs, workers or os.cpu_count() or 1, corpus.name)
+                _finish(local, plan, [job.result() for job in jobs], corpus.name)
+            if target:
+                files.move_to(target, [local / prepared.TOKENIZER, local / prepared.INDEX])
+        if target:
+            shutil.rmtree(local)
         return _checked(Prepared(folder), max_bad_records)
 
 
 def cached(corpus: Corpus, tokenizer: Tokenizer, cache_folder: str | os.PathLike, **options: Any) -> Prepared:
     """`prepare` into `prepared-<key>` in the cache folder; the key belongs to these arguments alone.
 
-    A whole result is opened; a damaged one is made again.
+    A whole result is opened; a damaged one is made again. One that is too large to be read at each start is checked
+    only as far as its lists go: damage inside shows when it is read.
     """
     selection = options.get("selection", EVERYTHING)
     name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
     folder = Path(cache_folder) / f"prepared-{name}"
     if (found := _opened(folder)) is not None:
         return _checked(found, options.get("max_bad_records", 0))
+    limits = options.get("max_bad_records", 0), options.get("shard_bytes", SHARD_BYTES)
     with locked(folder):
-        if prepared.is_prepared(folder) and _opened(folder) is None:
+        if not _is_usable(folder, _plan(corpus, tokenizer, folder, selection, *limits)[1]):
             _clear(folder)
     return prepare(corpus, tokenizer, folder, **options)
 
 
+def _is_usable(folder: Path, plan: dict[str, Any]) -> bool:
+    """Whether a folder of the cache holds the plan's result, or work on it that can go on, or nothing."""
+    try:
+        return not _is_done(folder, plan) or _opened(folder) is not None
+    except DataError:
+        return False
+
+
 def _opened(folder: Path) -> Prepared | None:
     try:
-        return Prepared(folder)
+        found = Prepared(folder)
+        if found.tokens <= _CHECKED_TOKENS:
+            found.check()
+        return found
     except DataError:
         return None
 
@@ -141,7 +175,8 @@ def _clear(folder: Path) -> None:
 
 
 def _plan(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, selection: Selection, max_bad_records: int, shard_bytes: int
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, selection: Selection, max_bad_records: int, shard_bytes: int,
+    target: str = "",
 ) -> tuple[list[_Job], dict[str, Any]]:
     """The jobs, and the values that identify their result."""
     total, done, shards = max(1, sum(part.size for part in corpus.parts)), 0, {}
@@ -162,7 +197,7 @@ def _plan(
         "dtype": prepared.ids_dtype(tokenizer.vocab_size).str,
     }
     jobs = [
-        _Job(number, len(shards), tuple(parts), folder, tokenizer, selection, max_bad_records)
+        _Job(number, len(shards), tuple(parts), folder, tokenizer, selection, max_bad_records, target)
         for number, parts in enumerate(shards.values())
     ]
     return jobs, plan
@@ -174,21 +209,37 @@ def _is_done(folder: Path, plan: dict[str, Any]) -> bool:
     for path in (done, folder / _UNFINISHED / _PLAN):
         if not path.exists():
             continue
-        try:
-            found = json.loads(path.read_bytes())
-            differs = [f"{name} {found[name]!r}, not {value!r}" for name, value in plan.items() if found[name] != value]
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: damaged; remove {str(folder)!r}, or give another folder") from error
-        if differs:
-            raise DataError(
-                f"{str(folder)!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it"
-            )
+        _require_plan(str(path), str(folder), plan)
         if path == done:
             shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
         return path == done
     if any(path.name not in (LOCK, _UNFINISHED) for path in folder.iterdir()):
         raise DataError(f"{str(folder)!r} is not empty and holds no preparation; give a folder of its own")
     return False
+
+
+def _is_done_remotely(folder: str, plan: dict[str, Any]) -> bool:
+    """As `_is_done`, for a remote folder. Shards without an index are of work that was broken off: they are made again."""
+    if prepared.is_prepared(folder):
+        _require_plan(files.join(folder, prepared.INDEX), folder, plan)
+        return True
+    count = plan["number of shards"]
+    ours = {path.name for number in range(count) for path in prepared.shard_files("", number, count)}
+    found = files.find_files(folder) if files.exists(folder) else ()
+    if any(file.name not in {*ours, prepared.TOKENIZER} for file in found):
+        raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
+    return False
+
+
+def _require_plan(path: str, folder: str, plan: dict[str, Any]) -> None:
+    """Raises DataError unless the plan or index in a file has the plan's values."""
+    try:
+        found = json_files.read(path, dict)
+        differs = [f"{name} {found[name]!r}, not {value!r}" for name, value in plan.items() if found[name] != value]
+    except (DataError, KeyError) as error:
+        raise DataError(f"{path}: damaged; remove {folder!r}, or give another folder") from error
+    if differs:
+        raise DataError(f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it")
 
 
 def _begin(folder: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
@@ -198,8 +249,8 @@ def _begin(folder: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     tokenizer.save(folder / prepared.TOKENIZER)
 
 
-def _finish(folder: Path, plan: dict[str, Any], results: list[dict[str, Any]], name: str) -> None:
-    if not any(result["documents"] for result in results):
+def _finish(folder: Path, plan: dict[str, Any], results: list[dict[str, Any] | None], name: str) -> None:
+    if not any(result and result["documents"] for result in results):
         if not plan["heldout_share"]:
             raise DataError(f"{name!r} holds no text; give a corpus with text in it")
         raise splits.empty_side(f"the documents of {name!r}", plan["side"], plan["heldout_share"], "more documents")
@@ -211,8 +262,8 @@ def _run(jobs: list[_Job], cores: int, name: str) -> None:
     """Does the jobs that are not done: in this process, or in one process per core."""
     bad, waiting = BadRecords(jobs[0].max_bad_records), []
     for job in jobs:
-        if job.record.exists():
-            bad.add(_bad_records(json.loads(job.record.read_bytes())))
+        if (result := job.result()) is not None:
+            bad.add(_bad_records(result))
         else:
             waiting.append(job)
     processes = max(1, min(cores, len(waiting)))
@@ -261,8 +312,10 @@ def _write_shard(job: _Job, counts: SharedCounts, threads: int) -> dict[str, Any
     documents = itertools.chain.from_iterable(part.documents(bad) for part in job.parts)
     chosen = job.selection.pick(documents, whole=job.shards == len(job.parts) == 1)
     batches = counts.count(job.number, encode_documents(chosen, job.tokenizer, threads))
-    files = prepared.shard_files(job.folder, job.number, job.shards)
-    result = prepared.write_shard(*files, batches, prepared.ids_dtype(job.tokenizer.vocab_size))
+    paths = prepared.shard_files(job.folder, job.number, job.shards)
+    result = prepared.write_shard(*paths, batches, prepared.ids_dtype(job.tokenizer.vocab_size))
+    if job.target:
+        files.move_to(job.target, paths)
     result |= {"skipped": bad.count, "skipped_first": bad.first}
     _write_json(job.record, result)
     return result

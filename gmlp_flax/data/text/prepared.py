@@ -13,8 +13,7 @@ that has one is whole.
 from __future__ import annotations
 
 import functools
-import io
-import json
+import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +24,9 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from gmlp_flax.data.storage.cache import write_atomically
+from gmlp_flax.data.storage import copies, damaged, files, json_files
+from gmlp_flax.data.storage.cache import unwritable, write_atomically
+from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.result_cache import ResultCache
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
@@ -39,6 +40,12 @@ BLOCK = 65_536
 
 # Not compressed: ids of a unigram vocabulary hardly shrink, and reading should cost no more than copying memory.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
+
+# Ids that `Prepared.check` reads at once.
+_CHECKED = 1 << 22
+
+_COUNTS = ("documents", "tokens", "ids_bytes", "lengths_bytes")
+_AGAIN = "copy or prepare it again"
 
 # Fewer than the usual limit of open files, which a corpus of 1,024 shards would reach.
 _OPEN_READERS = 64
@@ -110,18 +117,14 @@ def _write_checked(path: Path, call: Callable, *arguments: object) -> Any:
     try:
         return call(*arguments)
     except (OSError, RuntimeError) as error:
-        # The writer's own errors are RuntimeErrors that quote source code after a semicolon.
-        reason = getattr(error, "strerror", None) or str(error).partition(";")[0]
-        raise DataError(
-            f"cannot write {str(path)!r} ({reason}); give a folder that can be written to, with space left"
-        ) from error
+        raise unwritable(path, error) from error
 
 
 class Prepared:
     """A prepared corpus: one stream of ids over all shards, read by position. Pickled as the name of its folder.
 
     Args:
-        folder: a local folder with an `index.json`.
+        folder: a folder with an `index.json`. The files of a remote one are copied to this disk as they are read.
 
     Attributes:
         index: the content of `index.json`.
@@ -138,19 +141,28 @@ class Prepared:
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = str(folder)
-        self.index = _read_index(Path(folder))
-        shards = self.index["shards"]
+        self.index = _read_index(self.folder)
+        shards, found = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
+        self._files: list[tuple[File, File]] = []
         for number, shard in enumerate(shards):
-            for path, size in zip(self._files(number), (shard["ids_bytes"], shard["lengths_bytes"]), strict=True):
-                _check_size(path, size)
-        self.tokenizer = Tokenizer.load(Path(folder) / TOKENIZER)
-        if self.tokenizer.checksum != self.index["tokenizer"]:
+            names = [path.name for path in shard_files("", number, len(shards))]
+            sizes = shard["ids_bytes"], shard["lengths_bytes"]
+            for name, size in zip(names, sizes, strict=True):
+                _check_size(f"{self.folder}/{name}", found.get(name), size)
+            self._files.append((found[names[0]], found[names[1]]))
+        model = files.read_small(files.join(self.folder, TOKENIZER))
+        if hashlib.sha256(model).hexdigest() != self.index["tokenizer"]:
             raise DataError(f"{self.folder}/{TOKENIZER} is not the one that made the ids; copy or prepare it again")
+        self.tokenizer = Tokenizer(model, f"{self.folder}/{TOKENIZER}")
         self.dtype = np.dtype(self.index["dtype"])
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
         self.documents, self.skipped = (sum(shard[name] for shard in shards) for name in ("documents", "skipped"))
-        self._readers = ResultCache(self._open_reader, _OPEN_READERS)
+        largest = max(shard["ids_bytes"] for shard in shards)
+        # Open copies of remote files cannot be deleted: they take a quarter of the cache at most.
+        remote = files.is_remote(self.folder)
+        most = max(1, min(_OPEN_READERS, copies.limit() // 4 // largest)) if remote else _OPEN_READERS
+        self._readers = ResultCache(self._open_reader, most)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Ids [start, stop) of the stream: [stop - start], of `dtype`; thread-safe.
@@ -179,31 +191,38 @@ class Prepared:
 
     def lengths(self, shard: int) -> np.ndarray:
         """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
-        path = self._files(shard)[1]
-        try:
-            lengths = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path}: damaged ({error}); copy or prepare it again") from error
-        if lengths.sum(dtype=np.int64) != self.index["shards"][shard]["tokens"]:
-            raise DataError(f"{path}: damaged: the lengths do not add up to the shard's; copy or prepare it again")
-        return lengths
+        file = self._files[shard][1]
+        with copies.Copy(file) as copy, damaged.explained(f"{file.path}: damaged", _AGAIN):
+            lengths = np.load(copy.path, mmap_mode="r", allow_pickle=False)  # a header of any shape takes no memory
+            expected = self.index["shards"][shard]
+            if (lengths.dtype, lengths.shape) != (np.uint32, (expected["documents"],)):
+                raise ValueError(f"{lengths.dtype} {list(lengths.shape)}, not uint32 [{expected['documents']}]")
+            lengths = np.array(lengths)
+            if lengths.sum(dtype=np.int64) != expected["tokens"] or not lengths.all():
+                raise ValueError("the lengths do not add up to the shard's")
+            return lengths
+
+    def check(self) -> None:
+        """Reads every file once; raises DataError if one is damaged."""
+        for shard in range(len(self.index["shards"])):
+            self.lengths(shard)
+        for start in range(0, self.tokens, _CHECKED):
+            self.read(start, min(start + _CHECKED, self.tokens))
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         first = start // BLOCK
-        try:
-            reader = self._readers(shard)
+        with damaged.explained(f"{self._files[shard][0].path}: damaged or removed", _AGAIN):
+            reader, _ = self._readers(shard)
             # One by one: the library would fetch a range with a pool of threads, which is slower.
             blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
-        except (RuntimeError, IndexError) as error:
-            path, reason = self._files(shard)[0], str(error).partition(";")[0]
-            raise DataError(f"{path}: damaged or removed ({reason}); copy or prepare it again") from error
-        return np.frombuffer(b"".join(blocks), self.dtype)[start - first * BLOCK : stop - first * BLOCK]
+            ids = np.frombuffer(b"".join(blocks), self.dtype)[start - first * BLOCK : stop - first * BLOCK]
+            if len(ids) != stop - start or ids.max(initial=0) >= self.tokenizer.vocab_size:
+                raise ValueError("fewer ids than were written, or ids that the tokenizer does not have")
+            return ids
 
-    def _open_reader(self, shard: int) -> ArrayRecordReader:
-        return ArrayRecordReader(str(self._files(shard)[0]), options="readahead_buffer_size:0")
-
-    def _files(self, shard: int) -> tuple[Path, Path]:
-        return shard_files(self.folder, shard, len(self.index["shards"]))
+    def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, copies.Copy]:
+        copy = copies.Copy(self._files[shard][0])
+        return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
 
     def __reduce__(self):
         return Prepared, (self.folder,)
@@ -214,30 +233,37 @@ class Prepared:
 
 def is_prepared(folder: str | os.PathLike) -> bool:
     """Whether the folder holds a finished preparation."""
-    return (Path(folder) / INDEX).is_file()
+    return files.exists(files.join(os.fspath(folder), INDEX))
 
 
-def _read_index(folder: Path) -> dict[str, Any]:
+def _read_index(folder: str) -> dict[str, Any]:
+    path = files.join(folder, INDEX)
+    if not is_prepared(folder):
+        raise DataError(f"no prepared corpus in {folder!r}: it has no {INDEX}; make it, or finish it, with gmlp prepare")
     try:
-        index = json.loads((folder / INDEX).read_bytes())
-        made_by = index["format"]
-    except OSError as error:
-        raise DataError(
-            f"no prepared corpus in {str(folder)!r} ({INDEX}: {error.strerror}); make it, or finish it, with "
-            "gmlp prepare"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder / INDEX}: damaged; copy or prepare it again") from error
-    if made_by != FORMAT:
-        raise DataError(f"{folder / INDEX}: format {made_by}, expected {FORMAT}; prepare the corpus again")
+        index = json_files.read(path, dict)
+    except DataError as error:
+        raise DataError(f"{path}: damaged ({error}); {_AGAIN}") from error
+    made_by, shards = index.get("format"), index.get("shards")
+    if type(made_by) is int and made_by != FORMAT:
+        raise DataError(f"{path}: format {made_by}, expected {FORMAT}; prepare the corpus again")
+    whole = made_by == FORMAT and isinstance(shards, list) and shards and all(map(is_record, shards))
+    if not whole or index.get("dtype") not in ("<u2", "<u4") or not isinstance(index.get("tokenizer"), str):
+        raise DataError(f"{path}: damaged; {_AGAIN}")
     return index
 
 
-def _check_size(path: Path, size: int) -> None:
-    try:
-        found = path.stat().st_size
-    except OSError as error:
-        reason = error.strerror
-        raise DataError(f"{path}: missing from a prepared corpus ({reason}); copy or prepare it again") from error
-    if found != size:
-        raise DataError(f"{path}: {found} bytes where {size} were written; copy or prepare it again")
+def is_record(shard: Any) -> bool:
+    """Whether it is what `write_shard` returned, with the bad records that were skipped."""
+    if not isinstance(shard, dict) or not isinstance(shard.get("skipped_first"), list):
+        return False
+    numbers = [shard.get(name) for name in (*_COUNTS, "skipped")]
+    words = all(isinstance(message, str) for message in shard["skipped_first"])
+    return words and all(type(number) is int and 0 <= number < 2**53 for number in numbers)
+
+
+def _check_size(path: str, found: File | None, size: int) -> None:
+    if found is None:
+        raise DataError(f"{path}: missing from a prepared corpus (no such file); {_AGAIN}")
+    if found.size != size:
+        raise DataError(f"{path}: {found.size} bytes where {size} were written; copy or prepare it again")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import sentencepiece
 
+from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import DataError
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -65,11 +66,9 @@ class SentencePieces:
     """
 
     def __init__(self, model: bytes, name: str):
-        try:
+        with damaged.explained(f"{name}: damaged or not a SentencePiece model", "train or copy it again"):
             self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             pieces = processor.vocab_size()
-        except RuntimeError as error:
-            raise DataError(f"{name}: damaged or not a SentencePiece model; train or copy it again") from error
         self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():

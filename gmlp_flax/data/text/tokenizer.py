@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gmlp_flax.data.storage.cache import write_atomically
+from gmlp_flax.data.storage import files
 from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces, train
 from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
@@ -62,15 +62,14 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike) -> Tokenizer:
         """Reads a tokenizer's file; raises DataError if it is missing or damaged."""
         try:
-            with open(path, "rb") as file:
-                model = file.read()
-        except OSError as error:
-            raise DataError(f"no tokenizer at {str(path)!r} ({error.strerror}); check the path or train one") from error
+            model = files.read_small(path)
+        except DataError as error:
+            raise DataError(f"no tokenizer: {error}") from error
         return cls(model, str(path))
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the model to `path`, atomically; raises DataError if that fails."""
-        write_atomically(path, lambda file: file.write(self.model))
+        files.write(path, self.model)
 
     def encode(self, text: str) -> list[int]:
         """The text's token ids, without special ids, except [UNK] in a model that cannot fall back on bytes."""

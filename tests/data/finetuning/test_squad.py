@@ -80,7 +80,7 @@ def test_scores_do_not_need_the_places_of_answers(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("{", "not JSON (line 1: Expecting property name enclosed in double quotes); copy or download it again"),
+    ("{", "not JSON (line 1: Expecting property name enclosed in double quotes); copy or make it again"),
     (b"\xff", "not JSON ('utf-8' codec can't decode byte 0xff"),
     ([1], "found list; expected SQuAD's JSON, an object with a list 'data' of articles"),
     ({"articles": []}, "found fields 'articles'; expected SQuAD's JSON"),

@@ -44,7 +44,7 @@ def test_labels_of_tfds(tmp_path, file_format):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"a": 1}, "expected a list of labels for each image"),
+        ({"a": 1}, "real_labels=.*real.json holds a dict: expected a list"),
         ([[0], 1], "expected a list of labels for each image"),
         ([[0], ["1"]], "expected a list of labels for each image"),
         ([], "expected a list of labels for each image"),

@@ -1,6 +1,8 @@
 import io
 import tarfile
+import time
 
+import cv2
 import numpy as np
 import pytest
 import simplejpeg
@@ -290,3 +292,43 @@ def test_real_photographs_for_training(photographs):
         expected = np.asarray(Image.fromarray(whole).resize((160, 160), Image.Resampling.BICUBIC))
         differences.append(abs(view.astype(int) - expected).mean())
     assert np.mean(differences) < 2
+
+
+@pytest.mark.parametrize("kind", [1, 2, 7])
+@pytest.mark.parametrize("file_kind", ["JPEG", "PNG", "WEBP"])
+def test_orientation_that_is_no_number(kind, file_kind):
+    """Bytes or text in the place of a number: the image stays as it is."""
+    image = Image.fromarray(smooth(30, 40))
+    data = encoded(image, file_kind, exif=turned(6).tobytes().replace(b"\x01\x12\x00\x03", b"\x01\x12\x00" + bytes([kind])))
+    if file_kind != "PNG":  # its checksum covers the tag
+        assert data.count(b"\x01\x12\x00" + bytes([kind])) == 1
+    for channels in (1, 3):
+        assert decode(data, "x", channels).shape in ((30, 40, channels), (40, 30, channels))
+        assert training_view(data, 8, np.random.default_rng(0), name="x", channels=channels).shape == (8, 8, channels)
+
+
+@pytest.mark.parametrize("raised", [NotImplementedError("flags 0"), RuntimeError("frame"), MemoryError(), TypeError("x"), cv2.error("dims")])
+def test_whatever_a_decoder_raises_names_the_file(monkeypatch, raised):
+    def fail(*_, **__):
+        raise raised
+
+    monkeypatch.setattr(cv2, "resize", fail)
+    with pytest.raises(DataError, match="^image 'a.tiff' cannot be decoded .*; replace or remove it$"):
+        training_view(encoded(Image.fromarray(noise(30, 40, 3)), "TIFF"), 8, np.random.default_rng(0), name="a.tiff")
+
+
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (900, 40_000)])
+def test_huge_sides_take_no_longer(size):
+    """The blur alone would take minutes. A view of one colour stays that colour."""
+    image = np.full((*size, 3), 200, np.uint8)
+    begin = time.process_time()
+    assert np.all(training_view(image, 8, np.random.default_rng(0), min_scale=1.0) == 200)
+    assert time.process_time() - begin < 20
+
+
+@pytest.mark.parametrize("size", [(70_000, 1), (9_500, 9_450)])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_more_pixels_than_any_camera_has(size):
+    expected = f"{size[0]} x {size[1]} pixels, where there may be at most 65,535 on a side and 89,478,485 in all"
+    with pytest.raises(DataError, match=f"'x' cannot be decoded .{expected}."):
+        decode(encoded(Image.new("1", size)), "x")

@@ -1,3 +1,7 @@
+import errno
+import os
+import re
+
 import pytest
 
 from gmlp_flax.data.storage.cache import cached_file, default_folder, write_atomically
@@ -46,3 +50,24 @@ def test_unwritable_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot write '.*file/a.bin' .*; give a folder that can be written to"):
         cached_file(tmp_path / "file" / "a.bin", lambda file: None)
+
+
+def test_a_failure_leaves_no_folder(tmp_path):
+    def fail(file):
+        raise DataError("no text")
+
+    with pytest.raises(DataError, match="^no text$"):
+        write_atomically(tmp_path / "a" / "b" / "c", fail)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("number", "advice"), [
+    (errno.ENOSPC, "free space and run again"), (errno.EDQUOT, "free space and run again"),
+    (errno.EACCES, "give a folder that can be written to"), (errno.EIO, "give a folder that can be written to"),
+])
+def test_space_is_named_only_if_it_is_the_cause(tmp_path, number, advice):
+    def fail(file):
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(DataError, match=re.escape(f"({os.strerror(number)}); {advice}")):
+        write_atomically(tmp_path / "a", fail)

@@ -109,6 +109,7 @@ def test_unreadable_file(tmp_path):
 
 def test_gs_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "gs", raising=False)  # where it stays once it was found
     message = failure(files.find_files, "gs://bucket/c4")
     assert message == "gs://bucket/c4: its scheme needs a package that is not installed; pip install 'gmlp_flax[gcs]'"
 
@@ -126,6 +127,32 @@ def test_store_errors_name_the_path(monkeypatch):
     def refuse(*args, **kwargs):
         raise Refused("no\ncredentials")
 
-    monkeypatch.setattr(type(fsspec.filesystem("memory")), "exists", refuse)
-    message = failure(files.find_files, "memory://corpus")
-    assert message.startswith("memory://corpus: cannot be reached (Refused: no credentials); check")
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", refuse)
+    message = failure(files.find_files, "memory://corpus/a")
+    assert message.startswith("memory://corpus/a: cannot be reached (Refused: no credentials); check")
+
+
+@pytest.mark.parametrize(("path", "message"), [
+    ("/dev/zero", "/dev/zero: a device or a pipe; expected a plain file"), ("/", "/: a folder; expected a plain file"),
+    ("a\0b", "'a\\x00b' is no name of a file"), ("\ud800", "'\\ud800' is no name of a file"),
+    ("x" * 5000, "cannot be read (File name too long)"), ("nowhere", "nowhere: cannot be read (No such file or directory)"),
+])
+def test_what_is_no_small_file(path, message):
+    assert message in failure(files.read_small, path)
+
+
+def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "a device or a pipe" in failure(files.read_small, tmp_path / "pipe")
+
+
+def test_a_small_file_has_a_limit(tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
+    assert files.read_small(tmp_path / "a", 5) == b"12345"
+    assert "a: more than 4 bytes, which no such file has" in failure(files.read_small, tmp_path / "a", 4)
+
+
+def test_folders_that_contain_themselves(tmp_path):
+    for name in "ab":
+        (tmp_path / name).symlink_to(tmp_path)
+    assert "more than 30 folders in each other; remove a link" in failure(files.find_files, str(tmp_path))

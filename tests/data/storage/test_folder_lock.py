@@ -35,6 +35,6 @@ def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
 
 def test_unwritable(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot write to '.*file/a' .*; give a folder that can be written to"):
+    with pytest.raises(DataError, match="cannot write '.*file/a' .*; give a folder that can be written to"):
         with locked(tmp_path / "file" / "a"):
             pass

@@ -59,8 +59,28 @@ def test_missing_and_empty_shards(tmp_path):
 @pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
 def test_damaged_metadata(tmp_path, name):
     path = writers.tfds_folder(tmp_path / "1.0.0", SHARDS, "tfrecord")
-    (path / name).write_text((path / name).read_text()[:40])
+    whole = (path / name).read_text()
+    (path / name).write_text(whole[:40])
+    assert f"1.0.0/{name}: not JSON (" in failure(load, path)
+    (path / name).write_text("[" + whole + "]")
     assert "1.0.0': features.json or dataset_info.json is damaged (" in failure(load, path)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_folder_cannot_have_code_imported(tmp_path, monkeypatch, hidden):
+    """TFDS imports the module of a feature's class, which may lie in the current folder."""
+    (tmp_path / "evil_module.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = writers.tfds_folder(tmp_path / "1.0.0", SHARDS, "tfrecord")
+    named = json.dumps({"type": "evil_module.Feature", "content": {}})
+    features = json.loads((path / "features.json").read_text())
+    features["featuresDict"]["features"]["text"] = {
+        "pythonClassName": "tensorflow_datasets.core.features.text_feature.Text" if hidden else "evil_module.Feature",
+        "jsonFeature": {"json": named},
+    }
+    (path / "features.json").write_text(json.dumps(features))
+    assert "is 'evil_module.Feature', a class that is none of TFDS's own" in failure(load, path)
+    assert not (tmp_path / "pwned").exists()
 
 
 def test_missing_metadata(tmp_path):

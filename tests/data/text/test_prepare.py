@@ -1,6 +1,7 @@
 import json
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +164,32 @@ def test_threads_that_want_the_same_make_it_once(tmp_path, monkeypatch):
     for thread in threads:
         thread.join()
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["index.json", "tokenizer.model", "ids-00000-of-00002.array_record", "lengths-00001-of-00002.npy"])
+@pytest.mark.parametrize("damage", [
+    lambda path: path.unlink(), lambda path: path.write_bytes(b"x"),
+    lambda path: path.write_bytes(path.read_bytes()[:199] + b"damaged" + path.read_bytes()[206:]),
+])
+def test_a_damaged_cache_is_made_again(tmp_path, name, damage):
+    options = {"shard_bytes": 1, "workers": 1}
+    folder = Path(prepare_module.cached(corpus(2), tokenizer(), tmp_path, **options).folder)
+    whole = content(folder)
+    damage(folder / name)
+    assert content(folder) != whole
+    again = prepare_module.cached(corpus(2), tokenizer(), tmp_path, **options)
+    assert content(folder) == whole and again.read(0, again.tokens).tolist() == stream(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "shard-00000.json"])
+@pytest.mark.parametrize("content_", ["", "[]", "{}", '{"format": 7}'])
+def test_damaged_work_in_the_cache_is_done_again(tmp_path, monkeypatch, name, content_):
+    options = {"shard_bytes": 1, "workers": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_module, "_finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare_module.cached(corpus(2), tokenizer(), tmp_path, **options)
+    (folder,) = tmp_path.glob("prepared-*")
+    (folder / "unfinished" / name).write_text(content_)
+    again = prepare_module.cached(corpus(2), tokenizer(), tmp_path, **options)
+    assert again.read(0, again.tokens).tolist() == stream(TEXTS)

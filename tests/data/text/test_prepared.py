@@ -105,8 +105,20 @@ def test_changed_byte(folder, kind):
         made.read(0, made.tokens) if kind == "ids" else made.lengths(1)
 
 
+@pytest.mark.parametrize("header", [
+    "{'descr': '<u4', 'fortran_order': False, 'shape': (999999999999,), }", "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (40,), }", "{'descr': '<u4', 'fortran_order': False, 'shape': (20, 2), }",
+])
+def test_lengths_of_another_type_or_shape(folder, header):
+    (path,) = folder.glob("lengths-00001-of-*")
+    data = path.read_bytes()
+    path.write_bytes(data[:10] + header.encode().ljust(len(data[10:128]) - 1) + b"\n" + data[128:])
+    with pytest.raises(DataError, match=f"{re.escape(str(path))}: damaged .*; copy or prepare it again"):
+        Prepared(folder).lengths(1)
+
+
 def test_another_tokenizer_or_index(folder, tmp_path):
-    with pytest.raises(DataError, match=r"no prepared corpus in .* \(index.json: No such file or directory\); make it"):
+    with pytest.raises(DataError, match="no prepared corpus in .*: it has no index.json; make it"):
         Prepared(tmp_path)
     Tokenizer.train(TEXTS, 310).save(folder / prepared.TOKENIZER)
     with pytest.raises(DataError, match="tokenizer.model is not the one that made the ids"):
@@ -115,7 +127,16 @@ def test_another_tokenizer_or_index(folder, tmp_path):
     (folder / prepared.INDEX).write_text(json.dumps(index | {"format": 9}))
     with pytest.raises(DataError, match="index.json: format 9, expected 1; prepare the corpus again"):
         Prepared(folder)
-    for damage in ("{", "[]", "{}"):
+    shards = index["shards"]
+    for wrong in (
+        {"shards": []}, {"shards": None}, {"shards": [*shards[:-1], 3]}, {"dtype": "O"}, {"tokenizer": 3},
+        {"shards": [shards[0] | {"tokens": -1}]}, {"shards": [shards[0] | {"documents": "9"}]},
+        {"shards": [shards[0] | {"skipped_first": [3]}]}, {"format": None},
+    ):
+        (folder / prepared.INDEX).write_text(json.dumps(index | wrong))
+        with pytest.raises(DataError, match="index.json: damaged"):
+            Prepared(folder)
+    for damage in ("{", "[]", "{}", "[" * 100_000, '{"format": ' + "1" * 6000 + "}"):
         (folder / prepared.INDEX).write_text(damage)
         with pytest.raises(DataError, match="index.json: damaged"):
             Prepared(folder)

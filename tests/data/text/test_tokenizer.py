@@ -1,6 +1,8 @@
 import pickle
 
 import numpy as np
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +122,7 @@ def test_damaged_model(tokenizer, tmp_path, damage, message):
 
 
 def test_missing_model(tmp_path):
-    with pytest.raises(DataError, match="no tokenizer at '.*a.model' .*; check the path or train one"):
+    with pytest.raises(DataError, match="no tokenizer: .*a.model: cannot be read .No such file or directory.; check the file"):
         Tokenizer.load(tmp_path / "a.model")
 
 
@@ -133,3 +135,11 @@ def test_training_errors():
         Tokenizer.train(["some text"], 3)
     with pytest.raises(DataError, match="vocab_size=200 is too small: 5 special pieces, 256 bytes and every character"):
         Tokenizer.train(["some text"], 200)
+
+
+@pytest.mark.parametrize(("path", "message"), [
+    ("/dev/zero", "no tokenizer: /dev/zero: a device or a pipe; expected a plain file"), ("/", "no tokenizer: /: a folder; expected"),
+])
+def test_what_is_no_file(path, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        Tokenizer.load(path)

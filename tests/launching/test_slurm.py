@@ -1,11 +1,10 @@
-"""scripts/launch_slurm.sh with stand-ins for SLURM's commands: sbatch checks and runs the script, srun trains."""
+"""SLURM's batch script, with stand-ins for SLURM's commands: sbatch checks and runs the script, srun trains."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/launch_slurm.sh"
-AWKWARD = ["--config=configs/x.py:base", "--workdir=/runs/it's mine", '--config.note=$HOME "*" \\ ;\n#']
+from gmlp_flax.errors import RunError
+from gmlp_flax.launching import engines
+from gmlp_flax.launching.engine import Job, Options
 
-# Takes the script from standard input, as sbatch does without a file, notes its own words, and runs the script at once.
+AWKWARD = ("--config=configs/x.py:base", "--workdir=/runs/it's mine", '--config.note=$HOME "*" \\ ;\n#')
+
+# Notes its own words, and runs the script at once.
 SBATCH = """#!{python} -SE
 import json, os, re, subprocess, sys
-script = sys.stdin.read()
+script = open(sys.argv.pop()).read()
 given = re.findall("^#SBATCH (--[a-z-]+)(?:=(\\\\S+))?$", script, re.M)
 known = "job-name nodes ntasks-per-node gpus-per-node output open-mode requeue signal partition time cpus-per-task"
 for name in [name for name, _ in given] + [word.partition("=")[0] for word in sys.argv[1:]]:
@@ -58,6 +60,13 @@ while [ "$AFTER" = end ] && kill -0 "$step" 2>/dev/null; do sleep 0.01; done
 SCONTROL = """#!/bin/bash
 echo "$*" >>"{folder}/requeued"
 """
+PROGRAM = """
+import sys
+from gmlp_flax.launching import engines
+from gmlp_flax.launching.engine import Job, Options
+sys.exit(engines.launch(engines.find("slurm", Options(*{options})), [Job("a-run", "/runs/x", {words})], dry_run=False))
+"""
+ONE = Options(topology="gpu:h100x1")
 
 
 class Cluster:
@@ -70,15 +79,14 @@ class Cluster:
             path.write_text(text.format(python=sys.executable, folder=folder))
             path.chmod(0o755)
 
-    def start(self, *arguments: str, does: object = 0, **variables: str) -> subprocess.Popen:
-        mine = {"PATH": f"{self.folder}:{os.environ['PATH']}", "PYTHON": sys.executable, "DOES": str(does)}
+    def start(self, options: Options = ONE, words: tuple[str, ...] = ("--x",), does: object = 0, **variables: str):
+        environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}", "DOES": str(does)} | variables
         pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [SCRIPT, *arguments], env=os.environ | mine | variables, stdout=pipe, stderr=pipe, text=True
-        )
+        program = PROGRAM.format(options=tuple(options), words=words)
+        return subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=pipe, stderr=pipe, text=True)
 
-    def run(self, *arguments: str, does: object = 0, **variables: str) -> tuple[int, str, str]:
-        with self.start(*arguments, does=does, **variables) as launcher:
+    def run(self, *arguments, **options) -> tuple[int, str, str]:
+        with self.start(*arguments, **options) as launcher:
             out, err = launcher.communicate(timeout=60)
         return launcher.returncode, out, err
 
@@ -101,12 +109,13 @@ def cluster(tmp_path):
 
 
 def test_submits_one_process_a_gpu(cluster):
-    code, _, err = cluster.run("--nodes=4", "--gpus=8", "--partition=long", "--time=24:00:00", "--", *AWKWARD)
+    own = ("--partition=long", "--time=24:00:00")
+    code, _, err = cluster.run(Options(topology="gpu:h100x32", engine_flag=own), AWKWARD)
     assert code == 0, err
     given, words = json.loads(cluster.read("sbatch.json"))
-    assert words == ["--partition=long", "--time=24:00:00"]
+    assert words == list(own)
     assert given == {
-        "--job-name": "gmlp_flax", "--nodes": "4", "--ntasks-per-node": "8", "--gpus-per-node": "8",
+        "--job-name": "a-run", "--nodes": "4", "--ntasks-per-node": "8", "--gpus-per-node": "8",
         "--output": "slurm-%j.log", "--open-mode": "append", "--requeue": "", "--signal": "B:USR1@120",
     }
     assert json.loads(cluster.read("srun.json")) == [
@@ -116,13 +125,13 @@ def test_submits_one_process_a_gpu(cluster):
 
 
 def test_cpus_are_handed_on(cluster):
-    cluster.run("--nodes=1", "--gpus=1", "--", "--x", SLURM_CPUS_PER_TASK="12")
+    cluster.run(SLURM_CPUS_PER_TASK="12")
     assert json.loads(cluster.read("srun.json"))[1] == "--cpus-per-task=12"
 
 
 @pytest.mark.parametrize("after", ["", "end"])
 def test_end_of_the_time_saves_and_requeues(cluster, after):
-    launcher = cluster.start("--nodes=1", "--gpus=1", "--", "--x", does="waits", AFTER=after)
+    launcher = cluster.start(does="waits", AFTER=after)
     cluster.read("srun.json")
     os.kill(int(cluster.read("shell")), signal.SIGUSR1)
     _, err = launcher.communicate(timeout=60)
@@ -131,7 +140,7 @@ def test_end_of_the_time_saves_and_requeues(cluster, after):
 
 
 def test_stop_by_the_user_ends_the_job(cluster):
-    launcher = cluster.start("--nodes=1", "--gpus=1", "--", "--x", does="waits")
+    launcher = cluster.start(does="waits")
     cluster.read("srun.json")
     subprocess.run([cluster.folder / "scancel", "--signal=TERM", "77"], check=True)
     launcher.communicate(timeout=60)
@@ -141,35 +150,29 @@ def test_stop_by_the_user_ends_the_job(cluster):
 @pytest.mark.parametrize(("code", "restarts", "requeued"), [(1, "", True), (137, "4", True), (1, "5", False),
                                                             (2, "", False), (0, "3", False)])
 def test_failures_but_mistakes_are_tried_again(cluster, code, restarts, requeued):
-    assert cluster.run("--nodes=1", "--gpus=1", "--", "--x", does=code, SLURM_RESTART_COUNT=restarts)[0] == code
+    assert cluster.run(does=code, SLURM_RESTART_COUNT=restarts)[0] == code
     assert cluster.requeued == requeued
 
 
-def test_dry_run_prints_what_is_submitted(cluster):
-    words = ["--nodes=2", "--gpus=4", "--partition=a b", "--", *AWKWARD]
-    code, printed, err = cluster.run("--dry_run", *words)
-    assert (code, err) == (0, "") and not (cluster.folder / "sbatch.json").exists()
-    cluster.run(*words)
-    script, command = re.fullmatch(r"(.*\n)# submitted by: (.*)\n", printed, re.S).groups()
-    assert script == cluster.read("script")
-    assert command == r"sbatch --partition=a\ b"
+def test_what_is_shown_is_what_is_submitted(cluster):
+    options = Options(topology="gpu:h100x8", gpus_per_node=4, engine_flag=("--partition=a b",))
+    cluster.run(options, AWKWARD)
+    shown = engines.find("slurm", options).show(Job("a-run", "/runs/x", AWKWARD))
+    script, command = re.fullmatch(r"(.*\n)# submitted by: (.*)", shown, re.S).groups()
+    assert script == cluster.read("script") and "--nodes=2" in script
+    assert command == "sbatch '--partition=a b' a-run.sbatch"
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--gpus=8", "--", "--x"], "--nodes"), (["--nodes=2", "--", "--x"], "--gpus"),
-    (["--nodes=0", "--gpus=8", "--", "--x"], "'0'"), (["--nodes=2", "--gpus=all", "--", "--x"], "'all'"),
-    (["--nodes=2", "--gpus=8"], "nothing to run"), (["--nodes=2", "--gpus=8", "--"], "nothing to run"),
-    (["--nodes=2", "--gpus=8", "configs/x.py"], "'configs/x.py'"),
-    (["--nodes=2", "--gpus=8", "--ntasks=3", "--", "--x"], "--ntasks"),
+@pytest.mark.parametrize(("options", "words"), [
+    (ONE._replace(engine_flag=("--ntasks=3",)), "--engine_flag=--ntasks=3: it follows from --topology"),
+    (Options(topology="gpu:h100x12"), "12 GPUs are no whole number of nodes of 8"),
 ])
-def test_mistakes_are_one_line(cluster, arguments, words):
-    code, out, err = cluster.run(*arguments)
-    assert (code, out) == (2, "") and words in err and len(err.splitlines()) == 1
+def test_mistakes_are_said(options, words):
+    with pytest.raises(RunError, match=words):
+        engines.find("slurm", options).show(Job("a-run", "/runs/x", ("--x",)))
 
 
-def test_missing_sbatch_is_one_line(cluster):
-    for tool in ("bash", "dirname"):
-        (cluster.folder / tool).symlink_to(shutil.which(tool))
-    (cluster.folder / "sbatch").unlink()
-    code, _, err = cluster.run("--nodes=1", "--gpus=1", "--", "--x", PATH=str(cluster.folder))
-    assert code == 2 and "no sbatch" in err and len(err.splitlines()) == 1
+def test_missing_sbatch_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RunError, match="there is no sbatch here: run this on the cluster's login node"):
+        engines.launch(engines.find("slurm", ONE), [Job("a-run", "/runs/x", ("--x",))], dry_run=False)

@@ -1,0 +1,209 @@
+"""What every engine shares: the run that it starts, the launcher's options, the checks, and how words are quoted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.launching import hardware
+
+TRAIN = ("-m", "gmlp_flax.train")
+# The exit code of a run that a signal stopped and that has saved: engines start it again, as none would after a 0.
+STOPPED = 75
+OWN_DISKS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - named to be refused
+
+
+class Job(NamedTuple):
+    """One run.
+
+    Attributes:
+        name: lower-case letters, digits and hyphens.
+        workdir: its run folder.
+        words: all of training's arguments, --config and --workdir among them.
+        slices: the config's mesh.slices, TPU slices that a network joins.
+    """
+
+    name: str
+    workdir: str
+    words: tuple[str, ...]
+    slices: int = 1
+
+
+class Options(NamedTuple):
+    """The launcher's flags; empty, zero or false where they are not given.
+
+    Attributes:
+        name: of the run, or of a sweep: lower-case letters, digits and hyphens.
+        topology: as `gmlp plan` takes it.
+        mount: BUCKET:/FOLDER to mount, or a /FOLDER that all machines see already.
+        engine_flag: more words for the engine's own command.
+    """
+
+    name: str = ""
+    topology: str = ""
+    processes: int = 0
+    gpus_per_node: int = 0
+    cluster: str = ""
+    zone: str = ""
+    project: str = ""
+    infra: str = ""
+    image: str = ""
+    mount: tuple[str, ...] = ()
+    spot: bool = False
+    engine_flag: tuple[str, ...] = ()
+
+
+# What each option is; an engine says which ones it needs and which ones it takes.
+HELP = {
+    "name": "The name of the run or of the sweep, by default the last part of its folder.",
+    "topology": "The hardware, as gmlp plan takes it: v5e:4x4, gpu:h100x8, ...",
+    "processes": "How many processes.",
+    "gpus_per_node": "GPUs on a node, if they are not as many as one machine of this kind has.",
+    "cluster": "The name of the GKE cluster.",
+    "zone": "The zone, such as us-central1-a.",
+    "project": "The Google Cloud project.",
+    "infra": "Where to look for machines: gcp, gcp/us-central1, aws, k8s, ...; anywhere by default.",
+    "image": "A container image of this package, such as the Dockerfile makes.",
+    "mount": "BUCKET:/FOLDER shows a bucket as a folder; /FOLDER is there already, on all machines.",
+    "spot": "Machines that cost less and may be taken away; the run then goes on on others.",
+    "engine_flag": "One more word for the engine's own command, such as --engine_flag=--partition=long.",
+}
+
+
+class Specification(NamedTuple):
+    """What an engine is given.
+
+    Attributes:
+        command: the tool's command.
+        file: the text of a file whose path is the command's last word; without a text there is no such file.
+        suffix: of the file.
+    """
+
+    command: tuple[str, ...]
+    file: str = ""
+    suffix: str = ""
+
+
+class Engine:
+    """One way to start a run.
+
+    Attributes:
+        what: a line for the help.
+        tool, install: the command that it calls, and how a user gets it.
+        needs, takes: the options that must be given, and those that may be.
+        kinds: the kinds of chips that it gives, as `planning.chips` names them; empty if it takes no topology.
+        lacks: topologies of these kinds that it does not give.
+        remote: whether its machines have nothing in common with this one, so that the run folder must lie elsewhere.
+        shares: whether its machines share file systems with this one, but not the disks of OWN_DISKS.
+        joins_slices: whether it gives several TPU slices to one run.
+        mounts_buckets: whether it shows a bucket as a folder.
+    """
+
+    what = ""
+    tool = install = ""
+    needs: tuple[str, ...] = ("topology",)
+    takes: tuple[str, ...] = ("engine_flag",)
+    kinds: Collection[str] = ()
+    lacks: Collection[str] = ()
+    remote = shares = joins_slices = mounts_buckets = False
+
+    def __init__(self, name: str, options: Options):
+        """Checks the options.
+
+        Raises:
+            RunError: one is missing, is for another engine, or has a value that makes no sense.
+        """
+        self.name, self.options = name, options
+        known = {"name", *self.needs, *self.takes}
+        for option in HELP:
+            given = getattr(options, option)
+            if option in self.needs and not given:
+                raise RunError(f"--on={name} needs --{option}. {HELP[option]}")
+            if given and option not in known:
+                raise RunError(f"--on={name} takes no --{option}: its options are {', '.join(sorted(known))}")
+        if options.topology in self.lacks:
+            raise RunError(f"--on={name} does not give {options.topology}: take the next larger slice or another engine")
+        self.hardware = hardware.find(options.topology, self.kinds, name) if self.kinds else None
+        for mount in options.mount:
+            if not re.fullmatch(r"([^/:]+:|[a-z0-9]+://[^/:]+:)?/[^:]+", mount):
+                raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
+            if not (mount.startswith("/") or self.mounts_buckets):
+                raise RunError(f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster; give /FOLDER")
+
+    def check(self, job: Job) -> None:
+        """Refuses a run of more slices than there are, or whose folder the machines would not share or not keep.
+
+        Raises:
+            RunError: saying where the folder may lie.
+        """
+        if job.slices > 1 and not self.joins_slices:
+            wanted = f"config.mesh.slices is {job.slices}"
+            raise RunError(f"{wanted}, and --on={self.name} gives one slice: --on=xpk joins them")
+        workdir = os.path.normpath(job.workdir)
+        if "://" in job.workdir or not (self.remote or self.shares):
+            return
+        if self.shares:
+            if any(os.path.abspath(workdir).startswith(f"{disk}/") for disk in OWN_DISKS):
+                raise RunError(f"--workdir={job.workdir} is on one machine's own disk: give a folder that all nodes see")
+            return
+        folders = [mount.rpartition(":")[2].rstrip("/") for mount in self.options.mount]
+        if not any(workdir.startswith(f"{folder}/") for folder in folders):
+            raise RunError(
+                f"--workdir={job.workdir} would be lost with the machines of --on={self.name}: give gs://BUCKET/FOLDER, "
+                f"or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
+            )
+
+    def specification(self, job: Job) -> Specification:
+        """What the tool is given for a run."""
+        raise NotImplementedError
+
+    def show(self, job: Job) -> str:
+        """The same, for reading."""
+        command, file, suffix = self.specification(job)
+        if not file:
+            return quoted(command)
+        return f"{file}# submitted by: {quoted([*command, job.name + suffix])}"
+
+    def require_tool(self) -> None:
+        """Raises RunError, which says how to install it, if the tool is not there."""
+        if not shutil.which(self.tool):
+            raise RunError(f"there is no {self.tool} here: {self.install}")
+
+    def start(self, job: Job) -> int:
+        """Hands a run to the tool; returns the tool's exit code."""
+        command, file, suffix = self.specification(job)
+        with tempfile.TemporaryDirectory(prefix="gmlp_launch_") as folder:
+            paths = []
+            if file:
+                paths = [os.path.join(folder, job.name + suffix)]
+                with open(paths[0], "w", encoding="utf-8") as stream:
+                    stream.write(file)
+            sys.stdout.flush()
+            return subprocess.run([*command, *paths], check=False).returncode
+
+
+def quoted(words: Sequence[str], unsafe: str = "") -> str:
+    """Words as one line of printable characters that bash reads back.
+
+    Args:
+        words: the words.
+        unsafe: characters that must not appear as they are, because something reads them before bash does.
+    """
+    return " ".join(_quoted(word, unsafe) for word in words)
+
+
+def _quoted(word: str, unsafe: str) -> str:
+    hidden = {letter for letter in word if letter in unsafe or not letter.isprintable()}
+    if not hidden:
+        return shlex.quote(word)
+    codes = {letter: "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter)) for letter in hidden}
+    codes |= {"\\": "\\\\", "'": "\\'"}
+    return f"$'{word.translate(str.maketrans(codes))}'"

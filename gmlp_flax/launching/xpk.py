@@ -1,0 +1,35 @@
+"""TPUs of a Google Kubernetes Engine cluster: a command of XPK, which queues the run, joins slices, and restarts it."""
+
+from __future__ import annotations
+
+from gmlp_flax.launching.engine import STOPPED, TRAIN, Engine, Job, Specification, quoted
+
+# Without a TPU this fails instead of training on the CPU.
+PREFIX = ("exec", "env", "JAX_PLATFORMS=tpu,cpu", "python")
+RESTARTS = 100  # preemptions and failures together
+
+
+class Xpk(Engine):
+    """A workload in containers of an image. `exec` hands XPK's SIGTERM to training itself."""
+
+    what = "TPUs of a GKE cluster that xpk made: queues, several slices, restarts"
+    tool = "xpk"
+    install = "pipx install xpk, in an environment of its own; pip install 'gmlp_flax[xpk]' changes tested versions"
+    needs = ("topology", "cluster", "zone", "project", "image")
+    takes = ("mount", "spot", "engine_flag")
+    kinds = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+    lacks = ("v5e:2x2",)
+    remote = joins_slices = True
+
+    def specification(self, job: Job) -> Specification:
+        """An `xpk workload create`. Kubernetes would read a dollar of the training command before bash does."""
+        assert self.hardware
+        options = self.options
+        words = [*PREFIX, *TRAIN, *job.words, "--multihost=on", f"--stopped_code={STOPPED}"]
+        flags = {
+            "cluster": options.cluster, "project": options.project, "zone": options.zone, "workload": job.name,
+            "tpu-type": self.hardware.shaped_type, "num-slices": job.slices, "docker-image": options.image,
+            "max-restarts": RESTARTS, "restart-on-exit-codes": f"1,{STOPPED}", "command": quoted(words, unsafe="$"),
+        }
+        own = [f"--{flag}={value}" for flag, value in flags.items()]
+        return Specification(("xpk", "workload", "create", *own, *["--spot"] * options.spot, *options.engine_flag))

@@ -1,0 +1,105 @@
+"""Reading checkpoints: whether an error means that one is damaged, or that storage does not let it be read now.
+
+Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint counts as damaged only if every byte of its
+files can be read and the checkpoint still cannot.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.training import storage
+
+T = TypeVar("T")
+# The codes of TensorStore and XLA for what has nothing to do with the content of a file.
+_PASSING = re.compile(
+    r"\b(PERMISSION_DENIED|UNAUTHENTICATED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ABORTED|CANCELLED)\b"
+)
+
+
+class Damaged(RunError):
+    """A checkpoint that cannot be read though all its bytes can, or whose checksums differ."""
+
+
+def read(checkpoint: str, action: Callable[[], T]) -> T:
+    """Calls `action`, which reads a part of a checkpoint with Orbax, until storage lets it.
+
+    Args:
+        checkpoint: the folder.
+        action: may be called again.
+
+    Raises:
+        Damaged: the content is wrong, or a file is missing.
+        RunError: raised by `action` itself, or storage is in the way as `storage.failure` says.
+    """
+    problem: BaseException = AssertionError()
+    for pause in (*storage.PAUSES, None):
+        result, error = _attempt(action)
+        if error is None:
+            return result  # type: ignore[return-value] - there was no error
+        if isinstance(error, RunError):
+            raise error
+        hindrance = _hindrance(checkpoint, error)
+        if hindrance is None:
+            raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
+        problem = hindrance
+        if pause is not None:
+            time.sleep(pause)
+    raise storage.failure(f"reading {checkpoint}", problem)
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The result, or the error without warnings about the coroutines that Orbax abandons after one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return action(), None
+        except Exception as error:  # noqa: BLE001 - bare exceptions for damaged files
+            for each in chain(error):
+                traceback.clear_frames(each.__traceback__)
+            problem = error
+        gc.collect()
+    return None, problem
+
+
+def _hindrance(checkpoint: str, error: BaseException) -> BaseException | None:
+    """The error of storage behind an error of Orbax; None if the content of the files is to blame."""
+    for each in chain(error):
+        if is_passing(each):
+            return each
+    try:
+        storage.read_all(checkpoint)
+    except (OSError, RunError) as found:
+        return found
+    return None
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error is one of storage or memory, and says nothing of the content of a file."""
+    number = storage.number_of(error)
+    if number is not None:
+        return number not in storage.MISSING
+    return isinstance(error, TimeoutError | ConnectionError | MemoryError) or bool(_PASSING.search(first_line(error)))
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it came from."""
+    seen: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in seen:
+        seen.append(following)
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def first_line(error: BaseException) -> str:
+    """A message of TensorStore begins with its action and ends with the cause; then options follow in brackets."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" [")[0]
+    return line if len(line) <= 300 else f"{line[:140]} ... {line[-140:]}"

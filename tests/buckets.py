@@ -1,0 +1,89 @@
+"""Buckets for tests: a store of their own in a process of its own, and how commands reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+
+SERVER = pathlib.Path(__file__).with_name("bucket_server.py")
+
+
+def installed() -> bool:
+    """Whether there is what a store needs. It is not imported: gcsfs reads an environment variable as it is."""
+    return all(importlib.util.find_spec(name) for name in ("gcsfs", "gcp_storage_emulator"))
+
+
+class Store:
+    """A running store.
+
+    Attributes:
+        address: of its proxy.
+        environment: the variables with which gcsfs, TensorStore and Google's client find it.
+    """
+
+    def __init__(self, address: str):
+        self.address = address
+        self.environment = {"STORAGE_EMULATOR_HOST": address, "TENSORSTORE_GCS_HTTP_URL": address}
+
+    def make(self, bucket: str) -> str:
+        """Makes a bucket; returns its address."""
+        self._call("POST", "/storage/v1/b?project=test", {"name": bucket})
+        return f"gs://{bucket}"
+
+    def faults(self, *rules: dict) -> None:
+        """Replaces the faults in force; see bucket_server.py."""
+        self._call("POST", "/faults", [{"path": "", "times": 1} | rule for rule in rules])
+
+    def met(self) -> dict[str, int]:
+        """How many requests met each kind of fault since the last call of `faults`."""
+        return self._call("GET", "/faults")
+
+    def names(self, bucket: str, prefix: str = "") -> list[str]:
+        """The names of all objects, sorted."""
+        query = urllib.parse.urlencode({"prefix": prefix})
+        return sorted(item["name"] for item in self._call("GET", f"/storage/v1/b/{bucket}/o?{query}").get("items", []))
+
+    def read(self, bucket: str, name: str) -> bytes:
+        """An object's content."""
+        return self._fetch("GET", f"/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media")
+
+    def write(self, bucket: str, name: str, content: bytes) -> None:
+        """Writes an object."""
+        query = urllib.parse.urlencode({"uploadType": "media", "name": name})
+        self._send("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content, "application/octet-stream")
+
+    def _call(self, method: str, path: str, value: object = None) -> dict:
+        return json.loads(self._fetch(method, path, value) or b"{}")
+
+    def _fetch(self, method: str, path: str, value: object = None) -> bytes:
+        return self._send(method, path, None if value is None else json.dumps(value).encode(), "application/json")
+
+    def _send(self, method: str, path: str, data: bytes | None, kind: str) -> bytes:
+        request = urllib.request.Request(self.address + path, data, {"Content-Type": kind}, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read()
+
+
+@contextlib.contextmanager
+def store(seconds: float = 900) -> Iterator[Store]:
+    """Starts a store, which ends with the block or with this process, and after `seconds` at the latest."""
+    process = subprocess.Popen(
+        [sys.executable, str(SERVER), f"--seconds={seconds}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdin and process.stdout
+    try:
+        yield Store(process.stdout.readline().strip())
+    finally:
+        process.stdin.close()
+        process.wait(10)
+        process.stdout.close()

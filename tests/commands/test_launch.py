@@ -1,0 +1,100 @@
+"""The command line of `gmlp launch`, and of sweeps on engines: what reaches them, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from gmlp_flax.training.metrics_file import RESULT_FILE
+from tests import preloaded
+from tests.launching import golden
+
+TEXT = "--config=quickstart_text"
+LOCAL = ("--on=local", "--processes=1", "--dry_run")
+SLURM = ("--on=slurm", "--topology=gpu:h100x8", "--dry_run")
+
+
+def launched(*arguments: str) -> list[list[str]]:
+    """Training's words in each command that `gmlp ... --on=local --dry_run` prints."""
+    done = preloaded.gmlp(*arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return [line[5:-4] for line in map(shlex.split, done.stdout.splitlines())]
+
+
+@pytest.mark.parametrize("name", golden.CALLS)
+def test_engines_are_given_what_they_were_when_it_was_last_read(name):
+    """If a difference is meant: python -m tests.launching.golden."""
+    done = preloaded.gmlp(*golden.call(name))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert golden.settled(done.stdout) == golden.expected(name)
+
+
+def test_words_reach_training_in_any_form():
+    """Also after --, also with their value as a word of its own; the launcher's flags do not."""
+    train = ["--workdir", "runs/x", "--config.steps", "5", "--config.log.tensorboard", "--noconfig.log.tensorboard",
+             "--config.data.cache=a = b"]
+    after = ["--verbosity=1", "--config.seed=3"]
+    own = ["--name", "my-run", "--nospot", "-on=local", "--processes", "1", "--dry_run"]
+    assert launched("launch", TEXT, *train, *own, "--", *after) == [[TEXT, *train, *after]]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("--workdir=x", TEXT), "--on is missing; usage: gmlp launch"), (("--on=local", TEXT), "--workdir is missing"),
+    (("--on=local", "--workdir=x"), "--config is missing"),
+    (("--on=lokal", TEXT, "--workdir=x"), "did you mean 'local'?"),
+    ((*LOCAL, TEXT, "--workdir=x", "--config.model.layrs=2"), "did you mean 'model.layers'?"),
+    ((*LOCAL, TEXT, "--workdir=x", "--config.model.gate=foo"), "config.model.gate is 'foo'"),
+    ((*LOCAL, TEXT, "--workdir=x", "--", "--multihost=on"), "multihost"),
+    (("--on=local", "--processes=0", TEXT, "--workdir=x"), "processes"),
+    ((*SLURM, TEXT, "--workdir=x", "--config.mesh.fsdp=16"), "config.mesh is data -1 x fsdp 16 x tensor 1"),
+    ((*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"), "config.batch_size is 12, which does not divide by 8"),
+    ((*SLURM, TEXT, "--workdir=/tmp/x"), "own disk"),
+    ((*SLURM, TEXT, "--workdir=x", "--name=My_run"), "--name=My_run: expected at most 35 lower-case letters"),
+])
+def test_mistakes_are_one_line(arguments, words):
+    done = preloaded.gmlp("launch", *arguments)
+    assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ") and words in done.stderr
+
+
+def test_a_run_is_named_after_its_folder():
+    for workdir, name in (("/shared/My Run_2/", "my-run-2"), ("/shared/7", "run-7"), ("/s/" + 50 * "x", 35 * "x")):
+        done = preloaded.gmlp("launch", *SLURM, TEXT, f"--workdir={workdir}")
+        assert f"\n#SBATCH --job-name={name}\n" in done.stdout
+
+
+def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
+    """With the words that --print shows; the last finished, nothing is started."""
+    rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=0,1", "--config.data.cache=it's $x")
+    sweep = ("sweep", TEXT, f"--out={tmp_path}", *rates)
+    printed = [shlex.split(line)[3:] for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines()]
+    assert launched(*sweep, *LOCAL) == printed and len(printed) == 4
+    shown = preloaded.gmlp(*sweep, "--on=slurm", "--topology=gpu:h100x8", "--dry_run", "--name=rates")
+    assert "own disk" in shown.stderr and shown.returncode == 2
+
+    folders = [word.partition("=")[2] for words in printed for word in words if word.startswith("--workdir")]
+    for place, folder in enumerate(folders):
+        if place != 2:
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
+    assert launched(*sweep, *LOCAL) == printed[2:3]
+    (tmp_path / folders[2]).mkdir()
+    (tmp_path / folders[2] / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
+    assert preloaded.gmlp(*sweep, *LOCAL).stdout.endswith("4 done, 0 failed, 0 part way, 0 not begun\n")
+
+
+def test_the_jobs_of_a_sweep_are_numbered():
+    done = preloaded.gmlp("sweep", TEXT, "--out=/shared/rates", "--sweep.seed=0,1", *SLURM)
+    assert [line for line in done.stdout.splitlines() if "job-name" in line] == [
+        "#SBATCH --job-name=rates-0", "#SBATCH --job-name=rates-1"
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("--grid=seed=0,1", "--choose=none", "--index=0"), "--on starts all runs, and --index one"),
+    (("--grid=batch_size=32,64",), "--on and --index cannot choose the best point: give --choose=none"),
+])
+def test_a_sweep_on_an_engine_cannot_choose(arguments, words):
+    done = preloaded.gmlp("sweep", TEXT, "--out=runs/x", *arguments, *LOCAL)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1

@@ -1,0 +1,23 @@
+"""A store of buckets for the tests of this folder."""
+
+import pytest
+
+from tests import buckets
+
+
+@pytest.fixture(scope="session")
+def running_store():
+    if not buckets.installed():
+        pytest.skip("needs gcsfs and gcp-storage-emulator")
+    with buckets.store() as found:
+        found.make("test")
+        yield found
+
+
+@pytest.fixture
+def store(running_store, monkeypatch):
+    """A store without faults, which this process reaches as well."""
+    running_store.faults()
+    for name, value in running_store.environment.items():
+        monkeypatch.setenv(name, value)
+    return running_store

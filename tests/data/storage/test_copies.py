@@ -1,0 +1,119 @@
+import multiprocessing
+import os
+import pickle
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from gmlp_flax.data.storage import copies, files
+from gmlp_flax.data.storage.copies import Copy
+from tests.failures import failure
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of the copies, which may have 1,000 bytes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(copies.GIGABYTES, "1e-6")
+    return tmp_path / "gmlp_flax" / "remote"
+
+
+def remote(name, size=400):
+    """A file in fsspec's memory."""
+    with fsspec.open(f"memory://copies/{name}", "wb") as file:
+        file.write(name.encode() * (size // len(name)))
+    return files.find_files(f"memory://copies/{name}")[0]
+
+
+def names(cache):
+    return sorted(path.name.partition("-")[2] for path in cache.iterdir() if not path.name.startswith("."))
+
+
+def test_a_file_is_copied_once(cache, monkeypatch):
+    file = remote("a")
+    with Copy(file) as copy:
+        assert Path(copy.path).read_bytes() == b"a" * 400
+    monkeypatch.setattr(files, "opened", None)
+    with Copy(file) as copy, pickle.loads(pickle.dumps(copy)) as other:
+        assert other.path == copy.path and Path(other.path).read_bytes() == b"a" * 400
+
+
+def test_a_changed_file_is_another_copy(cache):
+    before, after = remote("a"), remote("a", 300)
+    with Copy(after) as copy:
+        assert os.path.getsize(copy.path) == 300
+    assert "400 were expected" in failure(Copy, before)  # it is gone
+
+
+def test_local_files_are_not_copied(cache, tmp_path):
+    (tmp_path / "x").write_bytes(b"x")
+    with copies.of(str(tmp_path / "x")) as copy:
+        assert copy.path == str(tmp_path / "x")
+    assert not cache.exists()
+
+
+def test_those_used_longest_ago_make_room(cache):
+    a, b, c = (remote(name) for name in "abc")
+    for file in (a, b, a, c):
+        Copy(file).close()
+        time.sleep(0.02)
+    assert names(cache) == ["a", "c"]
+
+
+def test_what_is_held_stays(cache):
+    a, b, c, d = (remote(name) for name in "abcd")
+    with Copy(a) as held:
+        for file in (b, c, d):
+            Copy(file).close()
+            time.sleep(0.02)
+        assert names(cache) == ["a", "d"] and Path(held.path).read_bytes() == b"a" * 400
+
+
+def test_file_that_has_no_room(cache):
+    message = failure(Copy, remote("a", 1001))
+    assert "has 1,001 bytes and copies may have 1,000 in all: set GMLP_CACHE_GB to more gigabytes" in message
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "nan", "inf", "much"])
+def test_limit_that_makes_no_sense(cache, monkeypatch, given):
+    monkeypatch.setenv(copies.GIGABYTES, given)
+    assert f"GMLP_CACHE_GB is {given!r}: expected a number of gigabytes" in failure(copies.limit)
+
+
+def test_half_a_copy_is_made_again(cache):
+    file = remote("a")
+    with Copy(file) as copy:
+        path = copy.path
+    os.rename(path, path + ".part")
+    with open(path + ".part", "ab") as part:
+        part.write(b"more")
+    with Copy(file) as copy:
+        assert Path(copy.path).read_bytes() == b"a" * 400
+
+
+def _read(folder, numbers, found):
+    os.environ |= {"XDG_CACHE_HOME": str(folder), copies.GIGABYTES: "1e-6"}
+    for number in numbers:
+        with Copy(files.find_files(f"gs://test/copies/{number}")[0]) as copy, open(copy.path, "rb") as file:
+            if file.read() != str(number).encode() * 200:
+                found.put(number)
+    found.put("done")
+
+
+def test_several_processes_share_the_copies(store, cache, tmp_path):
+    """Three processes read eight files of which five have room, in other orders; none is ever half there or gone."""
+    for number in range(8):
+        with fsspec.open(f"gs://test/copies/{number}", "wb") as file:
+            file.write(str(number).encode() * 200)
+    context = multiprocessing.get_context("spawn")
+    found = context.Queue()
+    orders = [[(start + step * place) % 8 for place in range(24)] for start, step in ((0, 1), (3, 3), (7, 5))]
+    processes = [context.Process(target=_read, args=(tmp_path, order, found)) for order in orders]
+    for process in processes:
+        process.start()
+    assert [found.get(timeout=60) for _ in processes] == ["done"] * 3
+    for process in processes:
+        process.join(10)
+    assert sum(path.stat().st_size for path in cache.iterdir() if not path.name.startswith(".")) <= 1000

@@ -1,0 +1,89 @@
+"""Bytes, JSON and values as a careless or hostile hand would leave them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+ODD_NUMBERS = (b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff" * 8, b"\x01\0\0\0", b"-1", b"1e999", b"9" * 6000)
+DEEP = "[" * 100_000
+# What a key of a config may be given as text.
+TEXTS = (
+    "", " ", "0", "1", "-1", "2", "3", "7", "0.5", "-0.0", "1e-320", "1e30", "1e308", "1e999", "-inf", "nan", "2147483647",
+    "2147483648", "4294967296", "9223372036854775807", "9223372036854775808", "1" * 100, "9" * 6000, "True", "None", "null",
+    "()", "(1,)", "(0,0)", "(1,2)", "(1.5,'a')", "[1]", "{}", "('(',)", "('a=b',)", "('.*=nan',)", "('.*=1..2',)", "('.*=data',)",
+    "('a','b','c')", "\0", "a\0b", "\ud800", "\udcff", "é", "x" * 5000, "../..", "/", "/dev/zero", "/dev/null", "/proc/self/mem",
+    "tfds:x", "tfds:../../x:1.0.0", "gs://", "s3://x", "memory://x", "://", "os:system", ":", "a:b", "gmlp_flax.tasks.base:Task",
+    "0:0", "1:2", "1:99999999999", "data", "adamw", "sgd", "linear", "mean", "cls", "bfloat16", "float64", "full", "10", "64", "1000000000",
+)
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 2**31, 2**63, -(2**63), 10**400, 0.5, -0.0, 1e-320, 1e30, 1e308, float("inf"), float("nan"), "", "x",
+    "\0", "\ud800", "x" * 5000, "/dev/zero", "..", [], [1], [[]], ["a"], [None], {}, {"a": 1}, {"task": None}, [0.5, "a"],
+)
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """A copy with some bytes flipped, cut off, doubled, moved, or replaced by numbers that programs trip over."""
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
+        place = rng.randrange(len(out) + 1)
+        size = rng.choice((1, 2, 4, 16, 100, 1000))
+        kind = rng.randrange(8)
+        if kind <= 2 and out:
+            out[min(place, len(out) - 1)] ^= 1 << rng.randrange(8)
+        elif kind == 3:
+            del out[place:]
+        elif kind == 4:
+            del out[place : place + size]
+        elif kind == 5:
+            out[place:place] = out[place : place + size]
+        elif kind == 6:
+            odd = rng.choice(ODD_NUMBERS)
+            out[place : place + len(odd)] = odd
+        else:
+            source = rng.randrange(len(out) + 1)
+            out[place : place + size] = out[source : source + size]
+    return bytes(out)
+
+
+def damaged_json(value: Any, rng: random.Random) -> bytes:
+    """JSON of a value: some of it replaced by values of other types, or written in another way, or its bytes damaged."""
+    value = json.loads(json.dumps(value))
+    kind = rng.randrange(8)
+    if kind == 0:
+        return damaged(json.dumps(value).encode(), rng)
+    if kind == 1:
+        text = json.dumps(value)
+        return rng.choice((
+            text.encode("utf-16"), text.encode("utf-8-sig"), text.encode("utf-32"), DEEP.encode(), b"", b"{", b"\xff",
+            text.replace(":", ": " + DEEP, 1).encode(), ('{"a":' * 50_000).encode(), text.replace("1", "9" * 6000).encode(),
+        ))
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        holders = _holders(value)
+        if not holders:
+            return json.dumps(_value(rng)).encode()
+        holder, key = rng.choice(holders)
+        if rng.random() < 0.15:
+            del holder[key]
+        elif rng.random() < 0.1 and isinstance(holder, dict):
+            holder[rng.choice(("x", "\0", "", "model", "task"))] = _value(rng)
+        else:
+            holder[key] = _value(rng)
+    return json.dumps(value).encode()
+
+
+def _value(rng: random.Random) -> Any:
+    return copy.deepcopy(rng.choice(VALUES))
+
+
+def _holders(value: Any) -> list[tuple[Any, Any]]:
+    keys = range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else ()
+    return [(value, key) for key in keys] + [found for key in keys for found in _holders(value[key])]
+
+
+def one_of(checks: list[Callable[[random.Random], None]]) -> Callable[[random.Random], None]:
+    """Calls one of several checks, by chance."""
+    return lambda rng: rng.choice(checks)(rng)

@@ -1,0 +1,55 @@
+"""Image files: JPEG, PNG, TIFF and others, whole in every kind that Pillow writes, then damaged."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import numpy as np
+from PIL import Image
+
+from gmlp_flax.data.images import views
+from tests.fuzz.damage import damaged
+
+
+def make(folder):
+    files = list(whole_files())
+
+    def check(rng):
+        data, channels = damaged(rng.choice(files), rng), rng.choice((1, 3))
+        if rng.random() < 0.5:
+            views.evaluation_view(views.decode(data, "x", channels), (8, 6))
+        else:
+            size = rng.choice((2, 8, 64))
+            view = views.training_view(data, size, np.random.default_rng(rng.randrange(2**32)), name="x", channels=channels)
+            assert view.shape == (size, size, channels) and view.dtype == np.uint8
+
+    return check
+
+
+def whole_files():
+    rng = np.random.default_rng(0)
+    sizes = ((40, 33), (1, 1), (3, 90))
+    for size, mode in itertools.product(sizes, ("L", "RGB", "RGBA", "CMYK", "P", "1", "I;16", "I", "F", "LA", "YCbCr", "LAB")):
+        pixels = Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8))
+        image = Image.fromarray(rng.integers(0, 65536, size, np.uint16)) if mode == "I;16" else pixels.convert(
+            "L" if mode == "LAB" else mode
+        )
+        for kind, options in (
+            ("JPEG", {}), ("JPEG", {"progressive": True}), ("JPEG", {"exif": _exif(6)}), ("PNG", {}), ("PNG", {"exif": _exif(3)}),
+            ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"}), ("TIFF", {"exif": _exif(8)}),
+            ("GIF", {}), ("BMP", {}), ("WEBP", {}), ("WEBP", {"lossless": True}), ("PPM", {}), ("JPEG2000", {}), ("TGA", {}), ("PCX", {}),
+            ("ICO", {}), ("AVIF", {}), ("DDS", {}), ("SGI", {}),
+        ):
+            file = io.BytesIO()
+            try:
+                image.save(file, kind, **options)
+            except (OSError, ValueError, KeyError, SystemError):  # a kind that has no such pixels
+                continue
+            yield file.getvalue()
+
+
+def _exif(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif

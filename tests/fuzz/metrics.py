@@ -1,0 +1,48 @@
+"""metrics.jsonl and result.json, read as training, sweeps, reports and curves read them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.analysis import curves
+from gmlp_flax.reports import runs
+from gmlp_flax.sweeps import status
+from gmlp_flax.sweeps.definition import Sweep, Trial
+from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+from tests.fuzz import config as configs
+from tests.fuzz.damage import damaged, damaged_json
+
+EVALUATION = {"perplexity": 12.5, "accuracy": 0.25, "loss": 2.5, "predictions": 90, "examples": 12}
+LINES = [
+    {"step": 3, "loss": 5.5, "accuracy": 0.1, "gradient_norm": 1.5, "tokens_per_second": 900.5},
+    {"step": 6, "eval": EVALUATION}, {"step": 6, "loss": 5.0, "tokens_per_second": 900.5},
+    {"step": 9, "eval": EVALUATION, "baseline": {"name": "token frequencies alone", "eval": {"perplexity": 99.5}}},
+]
+
+
+def make(folder):
+    workdir = folder / "runs" / "a"
+    workdir.mkdir(parents=True)
+    whole = configs.small("masked_lm", "gmlp", folder)
+    trial = Trial({"seed": 0}, [], whole)
+    sweep = Sweep("config", {}, (trial,), False, "perplexity", "min", str(workdir.parent))
+    (workdir.parent / trial.name).symlink_to(workdir)
+
+    def check(rng):
+        lines = [damaged_json(line, rng) if rng.random() < 0.4 else json.dumps(line).encode() for line in LINES]
+        data = b"\n".join(line.replace(b"\n", b"") for line in lines) + b"\n"
+        (workdir / METRICS_FILE).write_bytes(damaged(data, rng) if rng.random() < 0.3 else data)
+        (workdir / RESULT_FILE).write_bytes(damaged_json({"step": 9, "eval": EVALUATION}, rng))
+        (workdir / "config.json").write_text(gmlp_config.to_json(whole))
+        with contextlib.redirect_stderr(io.StringIO()):
+            found = MetricsFile(str(workdir / METRICS_FILE), 9, read_only=True)
+            _ = found.evaluations, found.baseline
+            curves.draw(str(workdir)) if rng.random() < 0.02 else curves.chart(str(workdir))
+            status.table(sweep)
+            for run in runs.find(str(workdir), {"row": whole}):
+                _ = run.last_step, run.curve("perplexity"), run.baseline("perplexity"), run.finished
+
+    return check

@@ -1,0 +1,59 @@
+"""Standard input of `gmlp predict`, and the images that it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+
+from absl import flags
+
+from gmlp_flax.commands import predict
+from gmlp_flax.training import loop, run_folder
+from tests.fuzz import config as configs
+from tests.fuzz import images
+from tests.fuzz.damage import damaged
+
+LINES = (
+    "The [MASK] is used.", "[MASK]", "[MASK]" * 200, "", " ", "plain", "\t", "a\tb [MASK]", "é [MASK] \u2028 [MASK]", "\0[MASK]\0",
+    "[MASK] " + "word " * 2000, "[PAD][CLS][SEP][MASK]", "\ufeff[MASK]", "x" * 100_000 + "[MASK]", "<s> </s> <unk> [MASK]",
+)
+
+
+def make(folder):
+    folders = {}
+    for task in ("masked_lm", "image_classification"):
+        options = configs.small(task, "gmlp", folder)
+        options.steps = 2
+        with contextlib.redirect_stderr(io.StringIO()):
+            loop.train(options, str(folder / task))
+        folders[task] = str(folder / task)
+    if "workdir" not in flags.FLAGS:
+        predict.cli.define_run_flags(checkpoint="latest")
+        flags.DEFINE_integer("top", 5, "")
+    pictures = list(images.whole_files())
+    loaded = {path: run_folder.load(path) for path in folders.values()}
+    run_folder.load = lambda path, which: loaded[path]
+
+    def check(rng: random.Random) -> None:
+        task = rng.choice([*folders])
+        words = []
+        if task == "image_classification":
+            path = folder / "given.png"
+            path.write_bytes(damaged(rng.choice(pictures), rng))
+            words = [str(path)] if rng.random() < 0.9 else [rng.choice(("", str(folder), "/dev/zero", "nowhere", "a\0b", "\ud800"))]
+            text = b""
+        else:
+            text = "\n".join(rng.choices(LINES, k=2)).encode("utf-8", "replace")
+            text = damaged(text, rng) if rng.random() < 0.6 else text
+        flags.FLAGS(["predict", f"--workdir={folders[task]}", f"--top={rng.choice((1, 5, 10**6))}"])
+        before = sys.stdin, sys.stdout
+        try:
+            sys.stdin = io.TextIOWrapper(io.BytesIO(text), "utf-8")
+            sys.stdout = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
+            predict.main(["predict", *words])
+        finally:
+            sys.stdin, sys.stdout = before
+
+    return check

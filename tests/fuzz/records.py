@@ -1,0 +1,198 @@
+"""Archives, records and tables of data sets: tar, npz, safetensors, TFRecord, ArrayRecord, parquet, TFDS's metadata, JSON, TSV."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import shutil
+import tarfile
+
+import numpy as np
+import safetensors.numpy
+
+from gmlp_flax.data.finetuning import sentences, squad
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+from gmlp_flax.data.images import sources
+from gmlp_flax.data.images.real_labels import RealLabels
+from gmlp_flax.data.storage.records import BadRecord, BadRecords
+from gmlp_flax.data.text.corpora import open_corpus
+from gmlp_flax.interop import weight_files
+from tests.data import writers
+from tests.data.finetuning import squad_files
+from tests.data.images import image_files
+from tests.fuzz.damage import damaged, damaged_json, one_of
+
+ROWS = [json.dumps({"text": f"line {i}, one two three", "url": "x", "n": i}) for i in range(20)]
+IMAGES = {f"{kind}/{number}.png": image_files.png(number) for kind in ("cat", "dog") for number in range(4)}
+LABELS = [[i % 2] for i in range(8)]
+
+
+def make(folder):
+    checks = [_tars(folder), _safetensors(folder), _squad(folder), _tsv(folder), _real_labels(folder)]
+    for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz"):
+        checks.append(_corpora(folder, kind))
+    for file_format in ("tfrecord", "array_record", "parquet"):
+        checks.append(_tfds(folder, file_format, "text", lambda path: _read_text(path)))
+    for file_format in ("tfrecord", "array_record"):
+        checks.append(_tfds(folder, file_format, "images", lambda path: _read_images(path)))
+    checks.append(_parquet(folder))
+    return one_of(checks)
+
+
+def _read_text(path):
+    bad = BadRecords(5)
+    corpus = open_corpus(str(path))
+    for part in corpus.parts:
+        for document in itertools.islice(part.documents(bad), 100):
+            document.encode("utf-8", "replace")
+
+
+def _read_images(path):
+    for side in sources.SIDES:
+        source = sources.open_side(str(path), side, heldout_share=0.3, cache_folder=str(path) + "-cache")
+        for index in range(min(len(source), 20)):
+            try:
+                source[index]["name"].encode("utf-8", "replace")
+            except BadRecord:
+                continue
+
+
+def _tars(folder):
+    def read(data, suffix):
+        path = folder / f"images.tar{suffix}"
+        path.write_bytes(data)
+        _read_images(path)
+
+    bases = []
+    for kind, form in itertools.product(("", ":gz", ":xz", ":bz2"), (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode=f"w{kind}", format=form) as tar:
+            for name, image in IMAGES.items():
+                member = tarfile.TarInfo(name if form == tarfile.USTAR_FORMAT else f"{'long/' * 30}{name}")
+                member.size = len(image)
+                if form == tarfile.PAX_FORMAT:
+                    member.pax_headers = {"mtime": "1.5", "comment": "é", "uname": "x" * 50}
+                tar.addfile(member, io.BytesIO(image))
+        bases.append((file.getvalue(), kind.replace(":", ".")))
+
+    def check(rng):
+        data, suffix = rng.choice(bases)
+        if rng.random() < 0.5:  # headers are few of the bytes
+            place = rng.randrange(0, len(data), 512) if suffix == "" else 0
+            data = data[:place] + damaged(data[place : place + 1024], rng) + data[place + 1024 :]
+        else:
+            data = damaged(data, rng)
+        read(data, suffix)
+
+    return check
+
+
+def _safetensors(folder):
+    base = safetensors.numpy.save({"a": np.ones((2, 3), np.float32), "b": np.arange(5), "c": np.zeros(0, np.float16)})
+    size = 8 + int.from_bytes(base[:8], "little")
+    header = json.loads(base[8:size])
+
+    def check(rng):
+        path = folder / "x.safetensors"
+        data = damaged(base, rng)
+        if rng.random() < 0.6:
+            text = damaged_json(header, rng)
+            data = len(text).to_bytes(8, "little") + text + base[size:]
+        path.write_bytes(data)
+        {name: array.sum() for name, array in weight_files.read(str(path)).items()}
+
+    return check
+
+
+def _squad(folder):
+    value = {"data": [squad_files.colours(0), squad_files.colours(1, impossible=True)], "version": "v2.0"}
+
+    def check(rng):
+        path = folder / "squad.json"
+        path.write_bytes(damaged_json(value, rng))
+        squad.read(str(path), "v2.0", places=rng.random() < 0.5)
+
+    return check
+
+
+def _tsv(folder):
+    text = "sentence\tlabel\n" + "".join(f"words {i} é\t{i % 2}\n" for i in range(20))
+    rows = [{"sentence": f"words {i}", "label": i % 2} for i in range(6)]
+
+    def check(rng):
+        if rng.random() < 0.5:
+            path = folder / "train.tsv"
+            path.write_bytes(damaged(text.encode(), rng))
+        else:
+            path = folder / "train.jsonl"
+            path.write_bytes(b"\n".join(damaged_json(row, rng) if rng.random() < 0.3 else json.dumps(row).encode() for row in rows))
+        sentences.open_sentences(
+            str(path), GLUE_TASKS["sst2"], rng.choice(sources.SIDES), heldout_share=0.3, bad=BadRecords(rng.choice((0, 5)))
+        )
+
+    return check
+
+
+def _real_labels(folder):
+    names = {f"{'ab'[i % 2]}/ILSVRC2012_val_{i + 1:08}.png": image_files.png(i) for i in range(8)}
+    source = sources.open_images(str(image_files.make_folder(folder / "real", names)))
+
+    def check(rng):
+        path = folder / "real.json"
+        path.write_bytes(damaged_json(LABELS, rng))
+        labelled = RealLabels(source, str(path))
+        [labelled[index]["real"] for index in range(len(labelled))]
+
+    return check
+
+
+def _corpora(folder, kind):
+    import gzip
+    import lzma
+
+    data = "\n".join(ROWS).encode()
+    pack = {"gz": gzip.compress, "xz": lzma.compress}.get(kind.rpartition(".")[2], bytes)
+
+    def check(rng):
+        path = folder / f"corpus.{kind}"
+        inner = rng.random() < 0.5
+        path.write_bytes(pack(damaged(data, rng)) if inner else damaged(pack(data), rng))
+        if kind == "jsonl" and inner:
+            path.write_bytes(b"\n".join(damaged_json(json.loads(row), rng) if rng.random() < 0.2 else row.encode() for row in ROWS))
+        _read_text(path)
+
+    return check
+
+
+def _parquet(folder):
+    path = folder / "table.parquet"
+    base = writers.parquet(path, 4, text=[f"line {i}" for i in range(20)], n=list(range(20))).read_bytes()
+
+    def check(rng):
+        path.write_bytes(damaged(base, rng))
+        _read_text(path)
+
+    return check
+
+
+def _tfds(folder, file_format, kind, read):
+    """A TFDS folder with one file damaged."""
+    whole, path = folder / f"{kind}-{file_format}" / "1.0.0", folder / f"{kind}-{file_format}-damaged"
+    if kind == "text":
+        shards = {"train": [[writers.example(text=f"line {i}{s}".encode()) for i in range(9)] for s in "ab"]}
+        writers.tfds_folder(whole, shards, file_format)
+    else:
+        image_files.tfds_folder(whole, {"train": [9, 8], "test": [3]}, file_format)
+    names = [file.name for file in whole.iterdir()]
+
+    def check(rng):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(whole, path)
+        name = rng.choice(names)
+        data = (whole / name).read_bytes()
+        as_json = name.endswith(".json") and rng.random() < 0.7
+        (path / name).write_bytes(damaged_json(json.loads(data), rng) if as_json else damaged(data, rng))
+        read(path)
+
+    return check

@@ -1,0 +1,46 @@
+"""The JSON files of a run folder: config.json, classes.json, names.json, labels.json."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.models import blocks
+from gmlp_flax.training import record
+from tests.fuzz import config as configs
+from tests.fuzz.damage import damaged_json, one_of
+
+
+def make(folder):
+    workdir = folder / "runs" / "a"
+    workdir.mkdir(parents=True)
+
+    def config(rng):
+        chosen = configs.small(rng.choice([*tasks.TASKS]), rng.choice([*blocks.BLOCKS]), folder)
+        (workdir / "config.json").write_bytes(damaged_json(json.loads(gmlp_config.to_json(chosen)), rng))
+        record.Record(str(workdir)).notes(gmlp_config.load(str(workdir / "config.json")))
+
+    def names(rng):
+        options = configs.small("image_classification", "gmlp", folder)
+        for name in ("classes.json", "names.json"):
+            (workdir / name).write_bytes(damaged_json([str(i) for i in range(10)], rng) if rng.random() < 0.7 else b'["a", "b"]')
+        task = tasks.create(options, str(workdir))
+        _ = task.classes, task.names, task.assets()
+        task.training_examples()
+
+    def labels(rng):
+        options = configs.small("text_classification", "gmlp", folder)
+        (workdir / "labels.json").write_bytes(damaged_json({"labels": ["0", "1"]}, rng))
+        task = tasks.create(options, str(workdir))
+        _ = task.glue.labels, task.assets(), task.training_examples()
+
+    def check(rng):
+        for path in workdir.iterdir():
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+        one_of([config, config, names, labels])(rng)
+
+    (folder / "tokenizer.model").write_bytes(configs.tokenizer().model)
+    (folder / "own.tsv").write_text("text\tlabel\n" + "".join(f"words {i}\t{i % 2}\n" for i in range(40)))
+    return check

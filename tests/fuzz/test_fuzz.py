@@ -1,0 +1,55 @@
+"""A minute of every fuzzer; by hand `python -m tests.fuzz` runs as many inputs as there is time for."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.preloaded import ROOT, environment
+
+COUNTS = {"config": 60, "run_files": 100, "prepared": 200, "tokenizers": 300, "images": 3000, "records": 300, "predict": 20}
+
+FAILING = """
+import os, time
+from gmlp_flax.errors import DataError
+
+def check(rng):
+    with open("calls", "a") as file:
+        file.write(".")
+    number = os.path.getsize("calls") - 1
+    if number == 1:
+        raise DataError("one line")
+    if number == 2:
+        raise KeyError("x")
+    if number == 3:
+        time.sleep(60)
+    if number == 4:
+        os.abort()
+
+def make(folder):
+    return check
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", COUNTS)
+def test_damage_is_read_or_refused_with_one_line(target):
+    command = [sys.executable, "-m", "tests.fuzz", target, f"--count={COUNTS[target]}", "--minutes=2"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{target}: {COUNTS[target]:,} inputs, " in done.stdout
+
+
+def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
+    """What the fuzzers rest on: each kind of failure is counted, and the next input follows."""
+    (tmp_path / "tests" / "fuzz").mkdir(parents=True)
+    program = (ROOT / "tests" / "fuzz" / "__main__.py").read_text()
+    (tmp_path / "tests" / "fuzz" / "__main__.py").write_text(program.replace("SECONDS, MEMORY = 30", "SECONDS, MEMORY = 2"))
+    (tmp_path / "tests" / "fuzz" / "records.py").write_text(FAILING)
+    command = [sys.executable, "-m", "tests.fuzz", "records", "--count=6", "--minutes=2"]
+    variables = environment() | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "records, seed 2: Traceback" in done.stdout and "KeyError: 'x'" in done.stdout
+    assert "records, seed 3: no answer in 2 s" in done.stdout and "records, seed 4: the process died, exit code -6" in done.stdout
+    assert done.stdout.splitlines()[-1] == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"

@@ -1,0 +1,83 @@
+"""What an engine refuses, and how words are quoted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.launching import engines
+from gmlp_flax.launching.engine import Job, Options, quoted
+
+XPK = Options(topology="v5e:4x4", cluster="c", zone="z", project="p", image="i")
+SKY = Options(topology="v5e:4x4")
+SLURM = Options(topology="gpu:h100x8")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1), st.booleans())
+def test_bash_reads_back_what_was_quoted(words, without_dollars):
+    line = quoted(words, unsafe="$" if without_dollars else "")
+    assert yaml.safe_load(f"run: |\n  {line}\n") == {"run": f"{line}\n"}
+    assert not without_dollars or "$" not in line.replace("$'", "")
+    show = "import json, os, sys; print(json.dumps([os.fsencode(word).decode() for word in sys.argv[1:]]))"
+    command = f"{quoted([sys.executable, '-c', show])} {line}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    assert json.loads(done.stdout) == words
+
+
+@pytest.mark.parametrize(("name", "options", "words"), [
+    ("xpk", XPK._replace(cluster=""), "--on=xpk needs --cluster. The name of the GKE cluster."),
+    ("xpk", XPK._replace(zone=""), "--on=xpk needs --zone"),
+    ("xpk", XPK._replace(project=""), "--on=xpk needs --project"),
+    ("xpk", XPK._replace(image=""), "--on=xpk needs --image"),
+    ("tpu-vm", SKY, "--on=tpu-vm needs --zone"),
+    ("slurm", Options(), "--on=slurm needs --topology"),
+    ("local", Options(), "--on=local needs --processes"),
+    ("local", Options(processes=2, topology="v5e:4x4"), "takes no --topology: its options are name, processes"),
+    ("slurm", SLURM._replace(cluster="c"), "--on=slurm takes no --cluster"),
+    ("xpk", XPK._replace(topology="gpu:h100x8"), "--on=xpk does not give gpu:h100x8: it gives v4, v5e"),
+    ("xpk", XPK._replace(topology="v5e:2x2"), "--on=xpk does not give v5e:2x2: take the next larger slice"),
+    ("slurm", SLURM._replace(topology="v5e:4x4"), "--on=slurm does not give v5e:4x4: it gives gpu:a100"),
+    ("skypilot", SKY._replace(topology="tpu7x:2x2x1"), "--on=skypilot does not give tpu7x:2x2x1"),
+    ("skypilot", SKY._replace(topology="v5e:2x8"), "no slice v5e:2x8 to be had: v5e comes as 2x2, 2x4, 4x4"),
+    ("skypilot", SKY._replace(topology="v9:4x4"), "there is no topology 'v9:4x4': TPU slices v2"),
+    ("skypilot", SKY._replace(mount=("my-bucket",)), "--mount=my-bucket: expected BUCKET:/FOLDER"),
+    ("xpk", XPK._replace(mount=("b:/mnt",)), "--mount=b:/mnt: --on=xpk mounts no buckets"),
+])
+def test_options_that_an_engine_cannot_use(name, options, words):
+    with pytest.raises(RunError) as error:
+        engines.find(name, options)
+    assert words in str(error.value)
+
+
+def check(name: str, options: Options, workdir: str, slices: int = 1) -> str:
+    """The refusal of a run; empty if there is none."""
+    try:
+        engines.find(name, options).check(Job("run", workdir, ("--x",), slices))
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def test_run_folders_that_would_be_lost_are_refused():
+    mounted = SKY._replace(mount=("b:/mnt/runs", "/nfs/"))
+    for workdir in ("runs/x", "/home/me/x", "/mnt/runs/../x", "/mnt/runsx/y", "/mnt/runs"):
+        refused = check("skypilot", mounted, workdir)
+        assert refused.startswith(f"--workdir={workdir} would be lost with the machines of --on=skypilot: give gs://")
+    for workdir in ("gs://b/x", "s3://b/x", "/mnt/runs/x", "/nfs/a/b"):
+        assert not check("skypilot", mounted, workdir)
+    assert check("xpk", XPK, "runs/x").endswith("or a folder below a --mount=/FOLDER")
+    assert "own disk" in check("slurm", SLURM, "/tmp/x") and not check("slurm", SLURM, "/shared/x")
+    assert not check("local", Options(processes=1), "/tmp/x")
+
+
+def test_several_slices_need_an_engine_that_joins_them():
+    assert not check("xpk", XPK, "gs://b/x", slices=2)
+    assert "config.mesh.slices is 2, and --on=skypilot gives one slice" in check("skypilot", SKY, "gs://b/x", slices=2)

@@ -1,0 +1,66 @@
+"""The table of engines, and the launch of several runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.launching import engines
+from gmlp_flax.launching.engine import Job, Options
+
+XPK = Options(topology="v5e:4x4", cluster="c", zone="z", project="p", image="i")
+SKY = Options(topology="v5e:4x4")
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("skypliot", "no engine 'skypliot' for --on; did you mean 'skypilot'?"),
+    ("k8s", "no engine 'k8s' for --on; expected one of tpu-vm, xpk, skypilot, slurm, local"),
+])
+def test_an_unknown_engine(name, words):
+    with pytest.raises(RunError) as error:
+        engines.find(name, SKY)
+    assert words in str(error.value)
+
+
+def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
+    tool = tmp_path / "sky"
+    tool.write_text('#!/bin/sh\ntouch "$0.called"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    jobs = [Job("a", "gs://b/x", ("--x",)), Job("b", "runs/x", ("--x",))]
+    with pytest.raises(RunError, match="--workdir=runs/x would be lost"):
+        engines.launch(engines.find("skypilot", SKY), jobs, dry_run=False)
+    assert not (tmp_path / "sky.called").exists()
+
+
+@pytest.mark.parametrize(("name", "options", "words"), [
+    ("xpk", XPK, "there is no xpk here: pipx install xpk"),
+    ("skypilot", SKY, "there is no sky here: pipx install 'skypilot"),
+    ("tpu-vm", SKY._replace(zone="z"), "there is no gcloud here: see https://cloud.google.com/sdk"),
+])
+def test_a_missing_tool_is_said_before_anything_is_started(monkeypatch, tmp_path, name, options, words):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RunError, match=words):
+        engines.launch(engines.find(name, options), [Job("run", "gs://b/x", ("--x",))], dry_run=False)
+
+
+@pytest.mark.parametrize(("name", "options"), [("skypilot", SKY), ("tpu-vm", SKY._replace(zone="z"))])
+def test_engines_that_copy_the_checkout_need_one(monkeypatch, tmp_path, name, options):
+    monkeypatch.chdir(tmp_path)
+    engine = engines.find(name, options)
+    with pytest.raises(RunError, match="run this in a checkout of the repository"):
+        engines.launch(engine, [Job("run", "gs://b/x", ("--x",))], dry_run=name == "skypilot")
+
+
+def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_path, capfd):
+    """The tool finds the specification in a file, which is gone afterwards."""
+    tool = tmp_path / "sky"
+    tool.write_text('#!/bin/sh\ngrep name: "$5" && echo "$5" >>"$0.files" && grep -q "name: b" "$5"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    jobs = [Job(name, "gs://b/x", ("--x",)) for name in ("a", "b")]
+    assert engines.launch(engines.find("skypilot", SKY), jobs, dry_run=False) == 1
+    out, err = capfd.readouterr()
+    assert (out, err) == ("name: a\nname: b\n", "a: ended with code 1\n")
+    for line in (tmp_path / "sky.files").read_text().splitlines():
+        assert line.endswith(".yaml") and not (tmp_path / line).exists()

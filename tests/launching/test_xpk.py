@@ -1,0 +1,102 @@
+"""XPK's command, as the real xpk reads it: its dry run writes the Kubernetes manifest, whose script is run here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from gmlp_flax.launching import hardware
+from gmlp_flax.launching.xpk import Xpk
+from gmlp_flax.planning.chips import CHIPS
+from tests.launching import golden, tools
+
+# As `python` in the container: notes its words, and saves when it is told to stop.
+TRAINING = """#!{python}
+import json, os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+json.dump([sys.argv[1:], os.environ["JAX_PLATFORMS"]], open("{folder}/part", "w"))
+os.rename("{folder}/part", "{folder}/call")
+time.sleep(60)
+"""
+TYPES = """
+import json, sys
+from xpk.core.system_characteristics import get_system_characteristics_by_device_type as find
+print(json.dumps([found and found.topology for found, _ in map(find, json.load(sys.stdin))]))
+"""
+CLI = "import sys; from xpk.main import main; sys.argv[0] = 'xpk'; main()"
+
+
+def manifest(name: str, folder) -> dict:
+    """The manifest that the real xpk makes of a golden call."""
+    python = tools.python_with("xpk", "xpk")
+    words = shlex.split(golden.expected(name))
+    path = folder / "manifest.yaml"
+    more = ["--dry-run", "--quiet", "--skip-validation", f"--output-manifest-file={path}"]
+    done = tools.run(python, "-c", CLI, *words[1:], *more, home=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return yaml.safe_load(path.read_text())
+
+
+@pytest.mark.slow
+def test_xpk_makes_of_it_what_was_meant(tmp_path):
+    made = manifest("xpk_two_slices", tmp_path)
+    (slices,) = made["spec"]["replicatedJobs"]
+    assert made["metadata"]["name"] == "base-1" and made["spec"]["failurePolicy"]["maxRestarts"] == 100
+    job = slices["template"]["spec"]
+    pod = job["template"]["spec"]
+    assert (slices["replicas"], job["completions"], pod["priorityClassName"]) == (2, 2, "high")
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x2"
+    assert pod["containers"][0]["image"] == "gcr.io/my-project/gmlp"
+    (rule,) = job["podFailurePolicy"]["rules"]
+    restarted = rule["onExitCodes"]["values"]
+    assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
+    assert {1, 75, 137, 143} <= set(restarted) and not {0, 2} & set(restarted)
+
+
+@pytest.mark.slow
+def test_the_container_hands_on_words_signals_and_codes(tmp_path):
+    made = manifest("xpk", tmp_path)
+    container = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    shell, flag, script = container["command"]
+    assert (shell, flag) == ("bash", "-c")
+    # Kubernetes replaces $(NAME) of its own variables, and two dollars by one.
+    line = next(line for line in script.splitlines() if "gmlp_flax.train" in line)
+    assert not re.search(r"\$[^'!]", line.replace("PID=$!", ""))
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(TRAINING.format(python=sys.executable, folder=tmp_path))
+    python.chmod(0o755)
+    path = f"{python.parent}:{os.environ['PATH']}"
+    process = subprocess.Popen([shell, flag, script], env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL)
+    try:
+        while not (tmp_path / "call").exists():
+            time.sleep(0.05)
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 75
+    finally:
+        process.kill()
+    words, platforms = json.loads((tmp_path / "call").read_text())
+    given = [word for word in golden.CALLS["xpk"] if word.startswith(("--config", "--workdir"))]
+    assert words == ["-m", "gmlp_flax.train", *given, "--multihost=on", "--stopped_code=75"]
+    assert platforms == "tpu,cpu"
+
+
+@pytest.mark.slow
+def test_types_are_xpks(tmp_path):
+    """For every topology that the engine gives."""
+    python = tools.python_with("xpk", "xpk")
+    topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]
+    topologies = [each for each in topologies if each not in Xpk.lacks]
+    types = [hardware.find(each, Xpk.kinds, "xpk").shaped_type for each in topologies]
+    found = tools.run(python, "-c", TYPES, home=tmp_path, input=json.dumps(types))
+    assert json.loads(found.stdout.splitlines()[-1]) == [each.partition(":")[2] for each in topologies], types

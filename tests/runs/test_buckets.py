@@ -1,0 +1,206 @@
+"""Runs whose folder is in a bucket: the commands, kills, faults, and bad addresses.
+
+`BUCKET_KILLS=20 pytest tests/runs/test_buckets.py` kills a run so often (otherwise once), and goes through all faults.
+"""
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests import buckets
+from tests.runs.command import assert_done, assert_only_one_line, final_state, metrics
+from tests.runs.kill import kill_until_done
+from tests.runs.test_exact_resume import OPTIMISED
+
+KILLS = int(os.environ.get("BUCKET_KILLS", "1"))
+long = pytest.mark.skipif("BUCKET_KILLS" not in os.environ, reason="takes minutes: set BUCKET_KILLS=20")
+
+
+@pytest.fixture(scope="module")
+def store():
+    if not buckets.installed():
+        pytest.skip("needs gcsfs and gcp-storage-emulator")
+    with buckets.store(seconds=3600) as found:
+        found.make("runs")
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def no_faults(request):
+    if "store" in request.fixturenames:
+        request.getfixturevalue("store").faults()
+
+
+def fetched(store: buckets.Store, prefix: str, folder: Path) -> Path:
+    """A copy on this disk of a run folder in the bucket `runs`."""
+    for name in store.names("runs", prefix):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.read("runs", name))
+    return folder / prefix.rstrip("/")
+
+
+def assert_same(one: Path, other: Path) -> None:
+    jax.tree.map(np.testing.assert_array_equal, final_state(one), final_state(other))
+    assert metrics(one) == metrics(other)
+    results = [json.loads((folder / "result.json").read_text())["eval"] for folder in (one, other)]
+    assert results[0] == results[1]
+
+
+@pytest.mark.slow
+def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path):
+    workdir = "--workdir=gs://runs/a/one"
+    assert_done(commands(text, workdir, **store.environment))
+    run = fetched(store, "a/one/", tmp_path)
+    assert_same(run, finished)
+    assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in finished.iterdir())
+    assert sorted(path.name for path in (run / "figures").iterdir()) == ["loss.pdf", "loss.png", "loss.svg"]
+
+    repeated = commands(text, workdir, **store.environment)
+    assert_done(repeated)
+    assert "resuming gs://runs/a/one at step 12" in repeated.stderr
+    scored = commands(workdir, command="evaluate", **store.environment)
+    assert_done(scored)
+    assert json.loads(scored.stdout)["eval"] == json.loads((finished / "result.json").read_text())["eval"]
+    filled = commands(workdir, command="predict", input="a [MASK] b\n", **store.environment)
+    local = commands(f"--workdir={finished}", command="predict", input="a [MASK] b\n")
+    assert filled.stdout == local.stdout and "[MASK] 1:" in filled.stdout
+    drawn = commands(workdir, command="filters", **store.environment)
+    assert drawn.stdout.strip() == "gs://runs/a/one/figures/filters.png", drawn.stderr
+    assert store.read("runs", "a/one/figures/filters.png").startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_run_that_is_copied_from_a_disk(commands, store, text, finished):
+    """Its checkpoints are not taken for unfinished ones, which are deleted."""
+    for path in (path for path in finished.rglob("*") if path.is_file()):
+        store.write("runs", f"copied/{path.relative_to(finished)}", path.read_bytes())
+    before = store.names("runs", "copied/")
+    again = commands(text, "--workdir=gs://runs/copied", **store.environment)
+    assert_done(again)
+    assert "resuming gs://runs/copied at step 12" in again.stderr and store.names("runs", "copied/") == before
+
+
+@pytest.mark.slow
+def test_run_that_is_killed_once(commands, store, text, finished, tmp_path):
+    command = [text, "--workdir=gs://runs/once"]
+    process = commands.start(*command, **store.environment)
+    while not process.stderr.readline().startswith("step 9"):
+        pass
+    process.kill()
+    process.communicate()
+    again = commands(*command, **store.environment)
+    assert_done(again)
+    assert_same(fetched(store, "once/", tmp_path), finished)
+
+
+@long
+def test_run_that_is_killed_often(commands, store, text, tmp_path):
+    flags = [text, f"--config.steps={12 * max(4, KILLS)}", "--config.checkpoint.every=5", "--config.log.every=1"]
+    assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMISED))
+    command = [*flags, "--workdir=gs://runs/killed"]
+    environment = OPTIMISED | store.environment
+    done, output = kill_until_done(lambda: commands.start(*command, **environment), KILLS, 8.0, 14, random.Random(KILLS))
+    assert done == KILLS, "the run finished too early to be killed so often: give it more steps"
+    assert_done(commands(*command, **environment))
+    run = fetched(store, "killed/", tmp_path)
+    assert_same(run, tmp_path / "local")
+    assert output.count("resuming ") >= KILLS // 4
+    assert not (run / "damaged").exists() and not (run / "lease.json").exists() and not (run / "metrics.jsonl.parts").exists()
+
+
+def test_second_run_is_refused(commands, store, text):
+    command = [text, "--workdir=gs://runs/twice", "--config.steps=100000"]
+    first = commands.start(*command, **store.environment)
+    try:
+        while not first.stderr.readline().startswith("step "):
+            pass
+        second = commands(*command, **store.environment)
+        assert_only_one_line(second, "gs://runs/twice is in use by process", "wait for it, stop it")
+    finally:
+        first.kill()
+        first.communicate()
+
+
+@pytest.mark.parametrize("rules", [
+    pytest.param([{"kind": "503", "times": 3}], marks=long),
+    [{"kind": "503", "times": 3, "path": "checkpoints"}],
+    pytest.param([{"kind": "drop", "times": 3, "path": "checkpoints"}], marks=long),
+    pytest.param([{"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}], marks=long),
+    pytest.param([{"kind": "lost", "times": 2, "path": "lease"}], marks=long),
+    pytest.param([{"kind": "slow", "times": 30, "seconds": 1}], marks=long),
+    pytest.param([{"kind": "401", "times": 1, "method": "POST", "path": "upload"}], marks=long),
+], ids=lambda rules: " ".join(str(value) for value in rules[0].values()))
+@pytest.mark.slow
+def test_what_a_store_refuses_for_a_moment_is_tried_again(commands, store, text, finished, tmp_path, rules):
+    name = f"fault{abs(hash(str(rules)))}"
+    store.faults(*rules)
+    assert_done(commands(text, f"--workdir=gs://runs/{name}", **store.environment))
+    assert store.met() == {rules[0]["kind"]: rules[0]["times"]}
+    assert_same(fetched(store, f"{name}/", tmp_path), finished)
+
+
+@long
+@pytest.mark.parametrize(("kind", "code", "words"), [
+    ("503", 1, "cannot be reached"), ("drop", 1, "cannot be reached"), ("401", 2, "does not accept the credentials"),
+])
+@pytest.mark.parametrize("when", ["at the start", "in training"])
+def test_what_a_store_refuses_for_good_is_one_line(commands, store, text, kind, code, words, when):
+    name = f"down-{kind}-{when.split()[-1]}"
+    process = commands.start(text, f"--workdir=gs://runs/{name}", "--config.steps=100000", **store.environment)
+    if when == "in training":
+        while not process.stderr.readline().startswith("step 5"):
+            pass
+    store.faults({"kind": kind, "times": 1_000_000})
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=400)
+    store.faults()
+    last = errors.splitlines()[-1]
+    assert process.returncode == code and last.startswith("error: ") and words in last, errors
+    assert "Traceback" not in errors and time.monotonic() - began < 300
+    if when == "in training":
+        assert_done(commands(f"--workdir=gs://runs/{name}", command="evaluate", **store.environment))
+
+
+def within(seconds: float, command, *words: str) -> None:
+    began = time.monotonic()
+    assert_only_one_line(command(), *words)
+    assert time.monotonic() - began < seconds
+
+
+def test_bad_addresses_are_one_line_within_20_seconds(commands, store, text):
+    at = store.environment
+    within(20, lambda: commands(text, "--workdir=gs://nobody/x", **at), "there is no bucket 'nobody'")
+    within(20, lambda: commands("--workdir=gs://nobody/x", command="evaluate", **at), "gs://nobody/x")
+    within(20, lambda: commands(text, "--workdir=s3://runs/x", **at), "Orbax writes checkpoints to disks and to gs://")
+    for command in (["train", text], ["evaluate"], ["predict"], ["filters"]):
+        store.faults({"kind": "403", "times": 1_000_000})
+        run = [*command[1:], "--workdir=gs://runs/x"]
+        within(20, lambda run=run, name=command[0]: commands(*run, command=name, **at), "permission denied")
+
+
+def test_without_gcsfs(commands, text, tmp_path):
+    (tmp_path / "gcsfs.py").write_text("raise ImportError(\"No module named 'gcsfs'\")")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    words = ["its scheme needs a package that is not installed; pip install 'gmlp_flax[gcs]'"]
+    within(20, lambda: commands(text, "--workdir=gs://runs/x", PYTHONPATH=path), *words)
+    within(20, lambda: commands("--workdir=gs://runs/x", command="evaluate", PYTHONPATH=path), *words)
+
+
+@long
+def test_sweep_in_a_bucket(commands, store, text):
+    sweep = [text, "--out=gs://runs/sweep", "--sweep.lr=1e-3,2e-3", "--sweep.seed=0"]
+    assert_done(commands(*sweep, "--index=0", command="sweep", **store.environment))
+    shown = commands(*sweep, "--status", command="sweep", **store.environment)
+    assert shown.stdout.splitlines()[-1] == "1 done, 0 failed, 0 part way, 1 not begun", shown.stderr
+    assert_done(commands(*sweep, command="sweep", **store.environment))
+    table = json.loads(store.read("runs", "sweep/sweep.json"))
+    assert len(table["points"]) == 2
+    log = store.read("runs", "sweep/optimizer.learning_rate=2e-3,seed=0.log").decode()
+    assert "step 12/12" in log

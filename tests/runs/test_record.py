@@ -1,0 +1,219 @@
+"""What a run folder says is true, and nothing of it is lost: real commands, as processes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from tests.runs.command import assert_done, assert_one_line_error, metrics
+
+# Root reads what it may not, unless it gives that right up.
+WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all") if os.getuid() == 0 else ()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files by path; pictures are drawn again by each command."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*")) if path.is_file() and "figures" not in path.parts
+    }
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def obeys_permissions(folder: Path) -> bool:
+    """Whether this system can start a process that may not read a file of mode 000."""
+    secret = folder / "secret"
+    secret.touch(mode=0)
+    try:
+        return subprocess.run([*WITHOUT_RIGHTS, "cat", str(secret)], capture_output=True).returncode == 1
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("hidden", ["checkpoints/*/default/d/*", "checkpoints/12", "checkpoints", "metrics.jsonl", "config.json"])
+def test_files_without_permission_are_not_damage(commands, text, workdir, finished, tmp_path, hidden):
+    if not obeys_permissions(tmp_path):
+        pytest.skip("no process here can give up reading what it may not")
+    before, found = content(workdir), [path for path in workdir.glob(hidden)]
+    assert found
+    for path in found:
+        path.chmod(0)
+    result = commands(text, "--config.steps=13", f"--workdir={workdir}", prefix=WITHOUT_RIGHTS)
+    for path in found:
+        path.chmod(0o755)
+    assert_one_line_error(result, "Permission denied")
+    assert content(workdir) == before
+    again = commands(text, "--config.steps=13", f"--workdir={workdir}")
+    assert_done(again)
+    assert f"resuming {workdir} at step 12" in again.stderr
+    assert metrics(workdir)[: len(metrics(finished))] == metrics(finished)
+
+
+def test_run_without_its_checkpoints_does_not_begin_again_in_silence(commands, text, workdir, finished):
+    (workdir / "checkpoints").rename(workdir / "elsewhere")
+    before = content(workdir)
+    for lost in ("result.json", "metrics.jsonl", None):
+        result = commands(text, f"--workdir={workdir}")
+        assert_one_line_error(result, f"{workdir} ", "had checkpoints", "no checkpoint to go on from", "--restart")
+        assert content(workdir) == before
+        if lost:
+            (workdir / lost).unlink()
+            del before[lost]
+
+
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "result.json", "damaged/8/file"])
+def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finished, tmp_path, kept):
+    workdir = tmp_path / "run"
+    (workdir / kept).parent.mkdir(parents=True)
+    source = finished / kept
+    (workdir / kept).write_bytes(source.read_bytes() if source.exists() else b"")
+    before = content(workdir)
+    assert_one_line_error(commands(text, f"--workdir={workdir}"), f"{workdir} has ", kept.partition("/")[0], "--restart")
+    assert content(workdir) == before
+
+
+def test_restart_puts_the_run_aside(commands, text, workdir, finished):
+    shutil.rmtree(workdir / "figures")
+    result = commands(text, "--restart", "--config.seed=5", "--config.steps=6", f"--workdir={workdir}")
+    assert_done(result)
+    assert f"the run before is put aside in {workdir}/before-1" in result.stderr
+    assert content(workdir / "before-1") == content(finished)
+    assert json.loads((workdir / "config.json").read_text())["seed"] == 5
+    assert {line["step"] for line in metrics(workdir)} == {3, 6}
+    ids = {json.loads((folder / "run.json").read_text())["id"] for folder in (workdir, finished)}
+    assert len(ids) == 2
+    assert_done(commands(f"--workdir={workdir / 'before-1'}", "--checkpoint=8", command="evaluate"))
+
+
+def test_restart_that_is_refused_changes_nothing(commands, text, workdir):
+    before = content(workdir)
+    result = commands(text, "--restart", "--config.data.train=nowhere.txt", f"--workdir={workdir}")
+    assert_one_line_error(result, "no text at 'nowhere.txt'")
+    assert content(workdir) == before and not (workdir / "before-1").exists()
+
+
+def test_refused_command_leaves_no_folder(commands, text, finished, tmp_path):
+    for flag in ("--config.data.train=nowhere.txt", "--config.model.d_ffn=17", "--config.optimizer.freeze=('x',)"):
+        assert_one_line_error(commands(text, flag, f"--workdir={tmp_path / 'new' / 'run'}"))
+        assert list(tmp_path.iterdir()) == []
+    flags = ["--config.model.d_model=12", f"--config.init_from={finished}", f"--workdir={tmp_path / 'run'}"]
+    assert_one_line_error(commands(text, *flags), "does not fit this config")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_that_no_step_uses_are_not_recorded(commands, text, workdir, finished):
+    flags = ["--config.optimizer.learning_rate=0.9", "--config.log.every=1", f"--workdir={workdir}"]
+    result = commands(text, *flags)
+    assert_done(result)
+    assert "note: config.optimizer.learning_rate was 0.001 and is now 0.9, which no step uses" in result.stderr
+    assert content(workdir) == content(finished)
+
+
+@pytest.mark.parametrize(("flag", "old"), [
+    ("seed=7", "config.seed was 0"), ("batch_size=16", "config.batch_size was 8"), ("model.d_ffn=32", "config.model.d_ffn was 16"),
+    ("data.heldout_share=0.3", "config.data.heldout_share was 0.2"), ("model.dropout=0.1", "config.model.dropout was 0.0"),
+    ("masking.rate=0.2", "config.masking.rate was 0.15"),
+])
+def test_changes_that_would_make_the_record_a_lie(commands, text, workdir, finished, flag, old):
+    result = commands(text, f"--config.{flag}", "--config.steps=20", f"--workdir={workdir}")
+    assert_one_line_error(result, f"{old}: use another --workdir, or set it back; {workdir} has taken steps")
+    assert content(workdir) == content(finished)
+
+
+def test_change_is_a_line_at_its_step(commands, text, workdir, finished):
+    """Also of the mesh. The same command again adds none, and one that goes back tells so."""
+    flags = [text, "--config.steps=14", "--config.optimizer.learning_rate=0.002", f"--workdir={workdir}"]
+    assert_done(commands(*flags, "--config.mesh.data=1"))
+    assert_done(commands(*flags, "--config.mesh.data=1"))
+    changes = [line for line in metrics(workdir) if "changed" in line]
+    first = {"steps": [12, 14], "optimizer.learning_rate": [0.001, 0.002], "mesh.data": [-1, 1]}
+    assert changes == [{"step": 12, "changed": first}]
+    assert metrics(workdir)[: len(metrics(finished))] == metrics(finished)
+    assert_done(commands(*flags[:2], "--config.steps=15", flags[-1]))
+    changes = [line for line in metrics(workdir) if "changed" in line]
+    again = {"steps": [14, 15], "optimizer.learning_rate": [0.002, 0.001], "mesh.data": [1, -1]}
+    assert changes == [{"step": 12, "changed": first}, {"step": 14, "changed": again}]
+    assert gmlp_config.load(str(workdir / "config.json")).steps == 15
+    assert not (workdir / "lease.json").exists()
+
+
+def test_change_whose_steps_were_lost_is_undone(commands, text, workdir):
+    """The checkpoint after the change is gone: the steps are taken again from 12, with a third value."""
+    flags = [text, "--config.steps=14", f"--workdir={workdir}"]
+    assert_done(commands(*flags, "--config.optimizer.learning_rate=0.002"))
+    shutil.rmtree(workdir / "checkpoints" / "14")
+    assert_done(commands(*flags, "--config.optimizer.learning_rate=0.003"))
+    changes = [line for line in metrics(workdir) if "changed" in line]
+    assert changes == [{"step": 12, "changed": {"steps": [12, 14], "optimizer.learning_rate": [0.001, 0.003]}}]
+
+
+def test_second_run_in_a_folder_is_refused(commands, text, tmp_path):
+    workdir = tmp_path / "run"
+    flags = [text, "--config.steps=100000", "--config.log.every=2", f"--workdir={workdir}"]
+    first = commands.start(*flags)
+    for line in first.stderr:
+        if line.startswith("step "):
+            break
+    lease = json.loads((workdir / "lease.json").read_text())
+    before = (workdir / "config.json").read_bytes()
+    second = commands(*flags, "--config.seed=3")
+    first.kill()
+    first.communicate()
+    words = f"{workdir} is in use by process {lease['process']} on {lease['host']}, since {lease['since']}: wait for it"
+    assert_one_line_error(second, words)
+    assert (workdir / "config.json").read_bytes() == before
+    third = commands(text, "--config.steps=4", f"--workdir={tmp_path / 'run'}", "--restart")
+    assert_done(third)
+
+
+@pytest.mark.slow
+def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
+    """It finds out at its next beat, ten seconds later at most."""
+    workdir = tmp_path / "run"
+    process = commands.start(text, "--config.steps=10000000", "--config.checkpoint.every=1000000", f"--workdir={workdir}")
+    for line in process.stderr:
+        if line.startswith("step "):
+            break
+    lease = json.loads((workdir / "lease.json").read_text()) | {"token": "x", "host": "elsewhere"}
+    (workdir / "lease.json").write_text(json.dumps(lease))
+    line = process.communicate(timeout=60)[1].splitlines()[-1]
+    assert process.returncode == 2
+    assert line.startswith(f"error: {workdir} is not this run's any more: process ") and " on elsewhere" in line
+    assert list((workdir / "checkpoints").iterdir()) == []
+    assert json.loads((workdir / "lease.json").read_text()) == lease
+
+
+def test_checkpoints_of_another_run(commands, text, workdir, tmp_path):
+    other = tmp_path / "other"
+    assert_done(commands(text, "--config.seed=1", "--config.steps=16", f"--workdir={other}"))
+    shutil.copytree(other / "checkpoints" / "16", workdir / "checkpoints" / "16")
+    flags = [text, "--config.steps=20", f"--workdir={workdir}"]
+    words = f"{workdir}/checkpoints/16 is of another run ("
+    assert_one_line_error(commands(*flags), words, "move it away")
+    assert_one_line_error(commands(f"--workdir={workdir}", "--checkpoint=latest", command="evaluate"), words)
+    shutil.rmtree(workdir / "checkpoints" / "16")
+    (workdir / "checkpoints" / "12").rename(workdir / "checkpoints" / "14")
+    assert_one_line_error(commands(*flags), f"{workdir}/checkpoints/14 is the checkpoint of step 12: rename it back")
+    started = commands(text, f"--config.init_from={workdir}/checkpoints/14", f"--workdir={tmp_path / 'new'}")
+    assert_one_line_error(started, "/14 is the checkpoint of step 12")
+    started = commands(text, f"--config.init_from={other}", "--config.steps=1", f"--workdir={tmp_path / 'new'}")
+    assert_done(started)
+
+
+def test_command_to_go_on_does_not_restart(commands, text, workdir):
+    process = commands.start(text, "--restart", "--config.steps=100000", f"--workdir={workdir}")
+    for line in process.stderr:
+        if line.startswith("step "):
+            break
+    process.send_signal(signal.SIGTERM)
+    stderr = process.communicate(timeout=120)[1]
+    assert process.returncode == 0 and "to go on: " in stderr and "--restart" not in stderr.partition("to go on: ")[2]

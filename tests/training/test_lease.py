@@ -1,0 +1,165 @@
+"""One run per folder: real processes on this machine; other machines by what their leases look like."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gmlp_flax.errors import RunError
+from gmlp_flax.training import lease as lease_lib
+from gmlp_flax.training import storage
+from gmlp_flax.training.lease import Lease
+
+HOLD = """
+import sys, time
+from gmlp_flax.training.lease import Lease
+Lease(sys.argv[1]).take()
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(lease_lib, "BEAT", 0.2)
+    monkeypatch.setattr(lease_lib, "STALE", 1.0)
+    monkeypatch.setattr(lease_lib, "ENDING", 0.3)
+
+
+def written(folder) -> dict:
+    return json.loads((folder / "lease.json").read_text())
+
+
+def leave(folder, **values) -> None:
+    """A lease of a process on another machine."""
+    other = {"host": "elsewhere", "process": 7, "since": "2026-11-25", "machine": "another", "token": "x", "beats": 1}
+    (folder / "lease.json").write_text(json.dumps(other | values))
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process on this machine that has the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"taken\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_second_process_is_refused_by_name(tmp_path, holder, quick):
+    lease = Lease(str(tmp_path))
+    since = re.escape(written(tmp_path)["since"])
+    with pytest.raises(RunError, match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: wait for it"):
+        lease.take()
+    lease.close()
+    assert written(tmp_path)["process"] == holder.pid
+
+
+def test_lease_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert written(tmp_path)["process"] == holder.pid
+    begin, lease = time.monotonic(), Lease(str(tmp_path))
+    lease.take()
+    assert written(tmp_path)["process"] == os.getpid() and time.monotonic() - begin < lease_lib.BEAT
+    lease.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_stopped_process_keeps_its_folder(tmp_path, holder, quick):
+    """Its lock speaks for it, though it gives no sign of life."""
+    holder.send_signal(signal.SIGSTOP)
+    with pytest.raises(RunError, match="is in use by process"):
+        Lease(str(tmp_path)).take()
+
+
+def test_without_locks_the_number_of_the_process_decides(tmp_path, holder, quick, monkeypatch):
+    """As in a bucket."""
+    def unsupported(*_):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(lease_lib.fcntl, "flock", unsupported)
+    with pytest.raises(RunError, match=f"is in use by process {holder.pid} on"):
+        Lease(str(tmp_path)).take()
+    holder.kill()
+    holder.wait()
+    lease = Lease(str(tmp_path))
+    lease.take()
+    lease.close()
+
+
+def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys):
+    leave(tmp_path)
+    begin, lease = time.monotonic(), Lease(str(tmp_path))
+    lease.take()
+    assert 1.0 <= time.monotonic() - begin < 5 and written(tmp_path)["process"] == os.getpid()
+    assert f"{tmp_path} was left by process 7 on elsewhere, since 2026-11-25: waiting up to 1 s" in capsys.readouterr().err
+    lease.close()
+
+
+def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
+    leave(tmp_path)
+    beat = threading.Timer(0.5, leave, (tmp_path,), {"beats": 2})
+    beat.start()
+    with pytest.raises(RunError, match="is in use by process 7 on elsewhere, since 2026-11-25: wait"):
+        Lease(str(tmp_path)).take()
+    beat.join()
+    assert written(tmp_path)["beats"] == 2
+
+
+def test_beats_and_a_lost_lease(tmp_path, quick):
+    lease = Lease(str(tmp_path))
+    lease.take()
+    time.sleep(0.7)
+    lease.check()
+    assert written(tmp_path)["beats"] >= 2
+    leave(tmp_path)
+    time.sleep(0.7)
+    with pytest.raises(RunError, match=rf"^{tmp_path} is not this run's any more: process 7 on elsewhere, since .* has taken it"):
+        lease.check()
+    lease.close()
+    assert written(tmp_path)["host"] == "elsewhere"  # it is not ours to delete
+
+
+def test_late_beat_is_made_up_for_before_writing(tmp_path, quick, monkeypatch):
+    """A process that slept finds out at its first write, not at its next beat."""
+    monkeypatch.setattr(lease_lib, "BEAT", 100.0)
+    lease = Lease(str(tmp_path))
+    lease.take()
+    leave(tmp_path)
+    lease.check()  # the last sign of life is young: no file is read
+    time.sleep(0.6)
+    with pytest.raises(RunError, match="is not this run's any more"):
+        lease.check()
+    lease.close()
+
+
+def test_lease_that_cannot_be_renewed(tmp_path, quick, monkeypatch):
+    lease = Lease(str(tmp_path))
+    lease.take()
+
+    def broken(*_):
+        raise RunError("broken")
+
+    monkeypatch.setattr(storage, "write", broken)
+    lease.check()
+    time.sleep(1.2)
+    with pytest.raises(RunError, match="lease.json could not be written for 1 s"):
+        lease.check()
+    lease.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\0", b"[" * 100_000])
+def test_lease_that_makes_no_sense(tmp_path, quick, content):
+    (tmp_path / "lease.json").write_bytes(content)
+    lease = Lease(str(tmp_path))
+    lease.take()
+    assert written(tmp_path)["process"] == os.getpid()
+    lease.close()

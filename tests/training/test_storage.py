@@ -1,0 +1,90 @@
+import errno
+import os
+
+import pytest
+
+from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.training import storage
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0, 0.0))
+
+
+def test_files(tmp_path):
+    path = str(tmp_path / "a" / "b")
+    assert storage.read(path) is None and not storage.exists(path) and storage.names(str(tmp_path / "a")) == []
+    storage.write(path, b"one")
+    storage.write(path, b"two")
+    assert storage.read(path) == b"two" and storage.names(str(tmp_path / "a")) == ["b"]
+    assert not storage.create(path, b"three") and storage.read(path) == b"two"
+    log = storage.log(path, b"two")
+    log.write(b" and three")
+    assert storage.read(path) == storage.read_log(path) == b"two and three"
+    log.close()
+    assert not storage.replace(path, b"two", b"four") and storage.replace(path, b"two and three", b"two")
+    storage.remove(path)
+    storage.remove(path)
+    assert storage.create(path, b"three") and storage.read(path) == b"three"
+
+
+def test_move_never_overwrites(tmp_path):
+    for content in (b"1", b"2", b"3"):
+        storage.write(str(tmp_path / "new" / "file"), content)
+        storage.move(str(tmp_path / "new"), str(tmp_path / "aside" / "5"))
+    assert storage.names(str(tmp_path / "aside")) == ["5", "5.1", "5.2"]
+    assert [storage.read(str(tmp_path / "aside" / name / "file")) for name in ("5", "5.1", "5.2")] == [b"1", b"2", b"3"]
+
+
+def test_only_empty_folders_are_deleted(tmp_path):
+    for name in ("empty", "full"):
+        storage.make_folder(str(tmp_path / name))
+    storage.write(str(tmp_path / "full" / "file"), b"")
+    for name in ("empty", "full", "gone"):
+        storage.remove_if_empty(str(tmp_path / name))
+    assert os.listdir(tmp_path) == ["full"]
+
+
+@pytest.mark.parametrize(("number", "kind", "words"), [
+    (errno.EIO, StorageError, "nothing was moved or deleted; run the same command again"),
+    (errno.ESTALE, StorageError, "nothing was moved"), (errno.EMFILE, StorageError, "nothing was moved"),
+    (errno.ETIMEDOUT, StorageError, "nothing was moved"), (errno.ENOMEM, StorageError, "nothing was moved"),
+    (errno.EACCES, RunError, "check it and its permissions"), (errno.EROFS, RunError, "check it and its permissions"),
+    (errno.ENOSPC, RunError, "free space"), (errno.EDQUOT, RunError, "free space"), (errno.EFBIG, RunError, "free space"),
+])
+def test_each_error_says_what_helps(number, kind, words):
+    """Space is asked for only if space is the cause."""
+    def fails():
+        raise OSError(number, "x")
+
+    with pytest.raises(RunError) as caught:
+        storage.patiently(fails, "reading there")
+    assert type(caught.value) is kind and str(caught.value).startswith(f"reading there failed ({os.strerror(number)}): {words}")
+    assert ("free space" in str(caught.value)) == (number in storage.FULL)
+
+
+def test_error_that_passes():
+    tries = []
+
+    def passes():
+        tries.append(1)
+        if len(tries) < 4:
+            raise OSError(errno.EIO, "x")
+        return "read"
+
+    assert storage.patiently(passes, "") == "read" and len(tries) == 4
+
+
+def test_partial_write_is_a_full_disk(tmp_path):
+    class Full:
+        name = "there"
+
+        def write(self, content):
+            return len(content) - 1
+
+    log = storage.log(str(tmp_path / "log"), b"")
+    log.close()
+    log._file = Full()
+    with pytest.raises(RunError, match="^writing there failed .*: free space"):
+        log.write(b"line")

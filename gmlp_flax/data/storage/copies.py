@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,7 +112,8 @@ def _fetch(file: File, place: Path) -> None:
     with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as target:
         fcntl.flock(target, fcntl.LOCK_EX)
         if place.exists():
-            part.unlink(missing_ok=True)
+            with _listing(place.parent):
+                part.unlink(missing_ok=True)
             return
         _make_room(place.parent, file, target)
         with files.opened(file.path, unpack=False) as source:
@@ -120,8 +122,16 @@ def _fetch(file: File, place: Path) -> None:
         target.flush()
         if found != file.size:
             raise DataError(f"{file.path}: {found} bytes came where {file.size} were expected; run again")
-        with contextlib.suppress(FileNotFoundError):  # whoever had the lock before has renamed it
-            os.replace(part, place)
+        with _listing(place.parent), contextlib.suppress(FileNotFoundError):
+            os.replace(part, place)  # unless whoever had its lock before has renamed it
+
+
+@contextlib.contextmanager
+def _listing(folder: Path) -> Iterator[None]:
+    """While it lasts, no other process renames, deletes or makes room for a copy."""
+    with open(folder / ".lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
@@ -132,8 +142,7 @@ def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
             f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: set {GIGABYTES} to more gigabytes, "
             "or make the file's shards smaller"
         )
-    with open(folder / ".lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _listing(folder):
         target.truncate(file.size)
         found = [(path, path.stat()) for path in folder.iterdir() if not path.name.startswith(".")]
         total = sum(status.st_size for _, status in found)

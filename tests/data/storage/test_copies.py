@@ -113,7 +113,7 @@ def test_several_processes_share_the_copies(store, cache, tmp_path):
     processes = [context.Process(target=_read, args=(tmp_path, order, found)) for order in orders]
     for process in processes:
         process.start()
-    assert [found.get(timeout=60) for _ in processes] == ["done"] * 3
+    assert [found.get(timeout=200) for _ in processes] == ["done"] * 3
     for process in processes:
         process.join(10)
     assert sum(path.stat().st_size for path in cache.iterdir() if not path.name.startswith(".")) <= 1000

@@ -13,14 +13,15 @@ SCALE:
            `--config.data.train=DIR --config.data.heldout=DIR` take what `gmlp prepare` prepared; otherwise C4
            is looked for where tensorflow_datasets keeps it.
     small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep roughly the paper's
-           ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a vocabulary of 2,000). The rates are those
-           of bert, bert_rel, sgu and amlp_36 there, unsearched here.
+           ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a vocabulary of 2,000). Rates,
+           factors on them and norms are those of bert, bert_rel, sgu and amlp_36 there, unsearched here.
     gpu    the same rows as c4_ablation.py's. Never run here.
 """
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED, VOCAB_SIZE
+from gmlp_flax.paper.recipes import Setting
 
 MODELS = tuple(name for name, model in PUBLISHED.items() if model.source in MAIN_SETTING)
 
@@ -36,8 +37,11 @@ SMALL = {
     "amlp_base": dict(layers=3, d_ffn=480, d_attn=64),
     "amlp_large": dict(layers=5, d_model=192, d_ffn=512, d_attn=96),
 }
-SMALL_RATES = {
-    "bert_base": 4e-3, "bert_large": 4e-3, "bert_base_rel": 8e-3, "bert_large_rel": 8e-3, "gmlp": 8e-3, "amlp": 4e-3,
+BIAS = ("relative/bias=16",)
+SMALL_SETTINGS = {
+    "bert_base": Setting(2e-3), "bert_large": Setting(2e-3), "bert_base_rel": Setting(4e-3, BIAS),
+    "bert_large_rel": Setting(4e-3, BIAS), "gmlp": Setting(4e-3, ("spatial/taps=8",)),
+    "amlp": Setting(4e-3, ("spatial/taps=4",)),
 }
 
 
@@ -56,6 +60,6 @@ def get_config(arg: str = "amlp_base"):
         config.eval.every = config.checkpoint.every = 10_000
         return config
     config.model.dtype = "float32"
-    rate = SMALL_RATES.get(name) or SMALL_RATES[name.partition("_")[0]]
-    recipes.small_language(config, scale, rate, tokens=256, shape=SMALL[name])
+    setting = SMALL_SETTINGS.get(name) or SMALL_SETTINGS[name.partition("_")[0]]
+    recipes.small_language(config, scale, setting, tokens=256, shape=SMALL[name])
     return config

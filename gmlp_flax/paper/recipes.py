@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -160,28 +160,44 @@ def finetuning(task: str, scale: str) -> str:
     return FINETUNED[task] + _scale(scale)
 
 
-def small_language(config: ConfigDict, scale: str, rate: float, tokens: int, shape: Mapping[str, float]) -> None:
+class Setting(NamedTuple):
+    """How a language model trains on 2 CPU cores: what configs/sweeps/table3_rates.py searches.
+
+    Attributes:
+        rate: peak learning rate.
+        rates: lines of config.optimizer.rates.
+        norm: whether the embedding has BERT's norm.
+    """
+
+    rate: float
+    rates: tuple[str, ...] = ()
+    norm: bool = False
+
+
+def small_language(
+    config: ConfigDict, scale: str, setting: Setting, tokens: int, shape: Mapping[str, float]
+) -> None:
     """Shrinks a language model so that it trains in minutes on 2 CPU cores ("small") or in about 10 on a GPU ("gpu").
 
     Args:
         config: of the paper.
         scale: "small", or "gpu", which is twice as deep and wide, in bfloat16.
-        rate: peak learning rate at "small".
+        setting: at "small"; at "gpu" the norm alone counts.
         tokens: in a sequence.
         shape: keys of config.model at "small", and their values.
     """
     config.data.train = ""  # must be given
-    config.model.update({"d_model": 128, "vocab_size": 2000, "length": tokens, **shape})
+    config.model.update({"d_model": 128, "vocab_size": 2000, "length": tokens, "embedding_norm": setting.norm, **shape})
     config.masking.max_predictions = math.ceil(config.masking.rate * tokens)
     config.batch_size, config.steps = 16 * 128 // tokens, 900
-    config.optimizer.update(learning_rate=rate, warmup=100, clip=1.0)
+    config.optimizer.update(learning_rate=setting.rate, rates=setting.rates, warmup=100, clip=1.0)
     config.data.heldout_share = 0.02
     config.eval.batch_size, config.eval.examples = 64 * 128 // tokens, 2048 * 128 // tokens
     config.eval.every = config.checkpoint.every = 150
     if scale == "gpu":
-        widths = ("layers", "d_model", "d_ffn", "d_spatial")
+        widths = ("layers", "d_model", "d_ffn")  # a d_spatial belongs to n
         wide = {key: 2 * config.model[key] for key in widths if key in config.model}
         config.model.update(dtype="bfloat16", **wide)
         config.batch_size, config.steps = 256 * 128 // tokens, 10_000
-        config.optimizer.update(learning_rate=1e-3, warmup=500)
+        config.optimizer.update(learning_rate=1e-3, rates=(), warmup=500)
         config.eval.every = config.checkpoint.every = 2500

@@ -50,7 +50,17 @@ def test_an_unknown_scale(find, model):
 @pytest.mark.parametrize("tokens", [128, 512])
 def test_small_language_models_see_the_same_tokens_per_step(tokens):
     config = gmlp_config.default()
-    recipes.small_language(config, "small", 3e-3, tokens, {"layers": 2})
+    recipes.small_language(config, "small", recipes.Setting(3e-3, ("relative/bias=8",), True), tokens, {"layers": 2})
     assert config.batch_size * tokens == 2048 and config.eval.examples * tokens == 2048 * 128
     assert config.masking.max_predictions == -(-15 * tokens // 100)
-    assert (config.model.layers, config.model.length, config.optimizer.learning_rate) == (2, tokens, 3e-3)
+    assert (config.model.layers, config.model.length, config.model.embedding_norm) == (2, tokens, True)
+    assert (config.optimizer.learning_rate, config.optimizer.rates) == (3e-3, ("relative/bias=8",))
+
+
+def test_on_a_gpu_a_small_language_model_keeps_its_norm_and_its_width_over_tokens():
+    """Of what was searched at "small" rates and factors belong to 900 steps."""
+    config = gmlp_config.default(block="mixer")
+    setting = recipes.Setting(3e-3, ("token_mlp=4",), True)
+    recipes.small_language(config, "gpu", setting, 128, {"layers": 2, "d_spatial": 384, "d_ffn": 384})
+    assert (config.optimizer.learning_rate, config.optimizer.rates, config.model.embedding_norm) == (1e-3, (), True)
+    assert (config.model.layers, config.model.d_model, config.model.d_ffn, config.model.d_spatial) == (4, 256, 768, 384)

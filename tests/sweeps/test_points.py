@@ -98,29 +98,21 @@ def test_a_point_may_name_its_config():
     assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
 
 
-def test_sweeps_that_chose_rates():
-    """The rate of each row is one that was tried last, of those that were tried before."""
-    make = runpy.run_path("configs/sweeps/table3_rates.py")["get_sweep"]
-    known = runpy.run_path("configs/c4_ablation.py")["SMALL_RATES"]
-    first, second, depths, transformers = make(), make("second"), make("depths"), make("transformers")
-    for points in (first, second, depths, transformers):
-        assert len(set(map(sweep.name, points))) == len(points)
-
-    def tried(points, row):
-        return [point["optimizer.learning_rate"] for point in points if f":{row}," in point["config"]]
-
-    by_depth = {row for row in known if tried(depths, row)}
-    assert {point["config"] for point in (*first, *depths)} == {recipes.published(row, "cpu") for row in known}
-    for row, rate in known.items():
-        if row in by_depth:
-            rates, again = tried(depths, row), tried(transformers, row)
-            assert rate in (again or rates) and set(again) < set(rates) and len(rates) == 3 and not tried(first, row)
-            assert len(again) == (2 if row.startswith("transformer") else 0)
-        else:
-            finalists = tried(second, row)
-            assert rate in finalists and len(finalists) == 2 * len(set(finalists)) == 4
-            assert set(finalists) < set(tried(first, row)) and len(tried(first, row)) == 5
-    with pytest.raises(ConfigError, match="argument is 'third': expected one of first, second, depths, transformers$"):
+def test_sweeps_that_chose_settings():
+    """How each row trains is one of the points that were tried, and no round uses a seed of the tables."""
+    file = runpy.run_path("configs/sweeps/table3_rates.py")
+    make, rounds = file["get_sweep"], tuple(file["ROUNDS"])
+    known = runpy.run_path("configs/c4_ablation.py")["SMALL_SETTINGS"]
+    for arg in rounds:
+        points = make(arg)
+        assert len(set(map(sweep.name, points))) == len(points) and {point["seed"] for point in points} == {100}
+    keys = ("config", "optimizer.learning_rate", "optimizer.rates", "model.embedding_norm")
+    tried = {tuple(point[key] for key in keys) for point in (*make("settings"), *make("depths"))}
+    families = {"transformer", "gmlp", "amlp", "thin"}  # of the depths that nobody searched
+    chosen = {(recipes.published(row, "cpu"), *setting) for row, setting in known.items() if row not in families}
+    assert chosen < tried and {point["config"] for point in make("settings")} <= {config for config, *_ in chosen}
+    assert {point["optimizer.learning_rate"] for point in make()} == {1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2}
+    with pytest.raises(ConfigError, match=f"argument is 'third': expected one of {', '.join(rounds)}$"):
         make("third")
 
 

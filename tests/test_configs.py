@@ -131,6 +131,21 @@ def test_own_text(arg, layers):
     assert options.model.layers == layers and options.data.train == "" and bool(options.model.d_attn) == ("amlp" in arg)
 
 
+@pytest.mark.parametrize("name", ["gmlp", "amlp", "transformer"])
+def test_causal_text(name):
+    """Models of one size, to 2 %; and the same on bytes."""
+    options = config_lib.from_file("configs/causal_text.py", name)
+    config_lib.validate(options)
+    assert (options.task, options.model.causal, options.data.train, options.model.length) == (
+        "causal_lm", True, "embedded", 128,
+    )
+    assert param_count(options) - 8000 * 129 == pytest.approx(0.895e6, rel=0.02)
+    assert options.model.scale_embeddings == blocks.find(options.model.block).mixes_at_start
+    in_bytes = config_lib.from_file("configs/causal_text.py", f"{name},scale=quickstart,tokenizer=bytes")
+    config_lib.validate(in_bytes)
+    assert (in_bytes.model.vocab_size, in_bytes.model.length, in_bytes.data.tokenizer) == (261, 128, "bytes")
+
+
 @pytest.mark.parametrize("name", recipes.IMAGE_MODELS)
 def test_image_configs_build_the_published_models(name):
     spec = blocks.settings(sizes.PUBLISHED[name].spec)

@@ -22,7 +22,7 @@ from gmlp_flax.analysis import drawing
 from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.attention import hide_padding
-from gmlp_flax.models.blocks import settings
+from gmlp_flax.models.blocks import Block, settings
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.training import run_folder
 
@@ -52,11 +52,8 @@ def require_attention(trained: run_folder.Trained) -> None:
     task = trained.task
     if task.takes_files:
         raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    blocks = nnx.eval_shape(lambda params: task.blocks(params), task.shapes())
     x = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
-    definition, stacked = nnx.split(blocks)
-    first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
-    if jax.eval_shape(lambda params, x: nnx.merge(definition, params).attention_scores(x), first, x) is None:
+    if not jax.eval_shape(lambda params, x: _maps(task.stacks(params), x, None), task.shapes(), x):
         model = settings(task.spec())
         what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
         raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
@@ -94,7 +91,7 @@ def label(piece: str) -> str:
 
 
 def maps(trained: run_folder.Trained, sentences: EncodedText) -> np.ndarray:
-    """The attention weights of all layers, float32 [layers, n, n]; each row is a softmax over all n tokens.
+    """The weights of all layers with attention, float32 [layers, n, n]; each row is a softmax over all n tokens.
 
     Of several heads, the elementwise maximum.
     """
@@ -106,23 +103,28 @@ def maps(trained: run_folder.Trained, sentences: EncodedText) -> np.ndarray:
         text_model = task.merged(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
-        text_model.encoder = lambda x, key, seen: _maps(encoder.blocks, x, seen)
+        stacks = [stack for _, stack in encoder.stacks()]
+        text_model.encoder = lambda x, key, seen: jnp.concatenate(_maps(stacks, x, seen))
         return text_model.hidden(tokens, None, segments, seen)
 
     return np.asarray(jax.jit(every_layer)(trained.weights))[:, 0]
 
 
-def _maps(blocks: nnx.Module, x: jax.Array, seen: jax.Array | None) -> jax.Array:
-    """Runs stacked blocks on [batch, n, d_model]; their weights [layers, batch, n, n]."""
-    definition, stacked = nnx.split(blocks)
+def _maps(stacks: list[Block], x: jax.Array, seen: jax.Array | None) -> list[jax.Array]:
+    """Runs stacked blocks on [batch, n, d_model]; of each stack with attention its weights [layers, batch, n, n]."""
+    def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        y, scores = block(x, operator.add, seen), block.attention_scores(x)
+        if scores is None:
+            return y, None
+        weights = jax.nn.softmax(hide_padding(scores, seen, heads=True), axis=-1)
+        return y, jnp.broadcast_to(weights.max(-3), (len(x), *weights.shape[-2:]))
 
-    def layer(x: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
-        block: Any = nnx.merge(definition, params)
-        weights = jax.nn.softmax(hide_padding(block.attention_scores(x), seen, heads=True), axis=-1)
-        shown = jnp.broadcast_to(weights.max(-3), (len(x), *weights.shape[-2:]))
-        return block(x, operator.add, seen), shown
-
-    return jax.lax.scan(layer, x, stacked)[1]
+    found = []
+    for stack in stacks:
+        definition, stacked = nnx.split(stack)
+        x, shown = jax.lax.scan(lambda x, params: layer(nnx.merge(definition, params), x), x, stacked)  # noqa: B023
+        found += [] if shown is None else [shown]
+    return found
 
 
 def draw(

@@ -27,10 +27,11 @@ COLUMN, PAGE = 3.25, 6.75  # inches: one column of a paper, both columns
 DPI = 200
 FORMATS = ("png", "svg", "pdf")
 
-# Okabe and Ito's colours, which readers who are colour-blind can tell apart.
+# Okabe and Ito's colours, and four more of which readers who are colour-blind can tell them apart.
 FAMILIES = {
     "Transformer": "#d55e00", "gMLP": "#0072b2", "aMLP": "#009e73", "Mixer": "#cc79a7", "ResMLP": "#e69f00",
-    "feed-forward": "#56b4e9",
+    "feed-forward": "#56b4e9", "FNet": "#663300", "Synthesizer": "#9900e6", "external attention": "#becc7a",
+    "convolution": "#19004c",
 }
 GREY = "#4d4d4d"  # references, and models of no family
 SIGNED, WEIGHTS = "RdBu", "Blues"  # colour maps: of weights that may be negative, of shares

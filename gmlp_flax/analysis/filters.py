@@ -32,12 +32,14 @@ def matrices(trained: run_folder.Trained) -> np.ndarray:
     Raises:
         RunError: the run's blocks have none.
     """
-    blocks = trained.task.blocks(trained.weights)
-    definition, stacked = nnx.split(blocks)
-    if nnx.merge(definition, jax.tree.map(lambda x: x[0], stacked)).spatial_matrix() is None:
-        block = trained.config.model.block
-        raise RunError(f"the run's config.model.block is {block!r}, which has no spatial matrices: give another run")
-    return np.asarray(jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked))
+    found = []
+    for stack in trained.task.stacks(trained.weights):
+        definition, stacked = nnx.split(stack)
+        if nnx.merge(definition, jax.tree.map(lambda x: x[0], stacked)).spatial_matrix() is None:
+            block = trained.config.model.block
+            raise RunError(f"the run's config.model.block is {block!r}, which has no spatial matrices: give another run")
+        found.append(jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked))  # noqa: B023
+    return np.concatenate(found)
 
 
 def draw(trained: run_folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:

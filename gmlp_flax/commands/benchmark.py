@@ -12,6 +12,7 @@ Without a PART, all of them:
               second, share of the rate of one large product, memory; beside timm's gMLP-S under torch.compile
     long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
     toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
+    fourier   FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
     text      tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
     images    images per second and core: decoded, cropped and flipped, through AutoAugment, beside plain Pillow; and
               two worker processes beside one. On JPEG files (--images), or on made-up photographs
@@ -20,8 +21,8 @@ Without a PART, all of them:
               gMLP-S and -B, and the seven models of Table 5
     compile   gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
     loop      share of a short run's time that the device may wait for data, reports and checkpoints
-    parity    nine models beside timm's with the same random weights (extra `parity`): the largest relative errors of
-              logits and gradients, in float32
+    parity    nine models beside timm's, and FNet-base beside that of transformers, with the same random weights (extra
+              `parity`): the largest relative errors of logits, and of timm's models gradients, in float32
     transformers  the small Transformers of c4_ablation beside those of the package transformers (extra `parity`), which
               torch trains on the same batches, masks and rates: held-out perplexity over training. --models chooses
               among bert, bert_rel (as in c4_ablation), bert_full, bert_rel_full (with BERT's norm on the embedding and
@@ -46,8 +47,8 @@ from gmlp_flax.errors import RunError
 
 # Part -> the module of gmlp_flax.benchmarks that has it, as bench_PART.
 PARTS = {
-    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "text": "text", "images": "images",
-    "finetune": "models", "memory": "models", "compile": "models", "loop": "models", "parity": "parity",
+    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "fourier": "models", "text": "text",
+    "images": "images", "finetune": "models", "memory": "models", "compile": "models", "loop": "models", "parity": "parity",
     "transformers": "transformers_beside",
 }
 

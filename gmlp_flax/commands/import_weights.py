@@ -1,7 +1,8 @@
-"""Makes a run folder from timm's weights.
+"""Makes a run folder from timm's weights, or from FNet's as the package transformers names them.
 
     gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR [--data=PATH]
     gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR [--data=PATH]
+    gmlp import --model=fnet --checkpoint=model.safetensors --tokenizer=spiece.model --out=DIR
 
 The folder is used like a run's: by `gmlp predict`, `gmlp filters`, config.init_from and, if --data names images (as
 config.data.heldout does), by `gmlp evaluate`.
@@ -10,6 +11,9 @@ A model with 1,000 classes is taken for a model of ImageNet-1k. Its classes then
 ImageNet's folders and in TFDS, and predict shows timm's words for them if timm is installed when the folder is
 written. Any other number of classes have their numbers as names. Pixels are normalised and cropped as timm does by
 default for the architecture; a model from the hub brings its own numbers.
+
+An FNet is a masked language model in the size that its weights have, such as google/fnet-base; its pooler and its head
+for pairs of sentences are left out.
 """
 
 from __future__ import annotations
@@ -17,14 +21,20 @@ from __future__ import annotations
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.interop import timm, timm_names, weight_files
+from gmlp_flax.interop import fnet, timm, timm_names, weight_files
 
+FNET = "fnet"
 USAGE = f"import --model=NAME --checkpoint=FILE --out=DIR, or --model={timm.HUB}timm/NAME.TAG --out=DIR"
 
 
 def main(_argv: list[str]) -> None:
     """Converts a file, or weights from the hub."""
     name, out = cli.required("model", USAGE), cli.required("out", USAGE)
+    if name == FNET:
+        path, tokenizer = cli.required("checkpoint", USAGE), cli.required("tokenizer", USAGE)
+        fnet.convert(weight_files.read(path), tokenizer, out, path)
+        print(f"wrote {out}: an FNet from {path}")
+        return
     if name.startswith(timm.HUB):
         path, config, name = timm.from_hub(name.removeprefix(timm.HUB))
     else:
@@ -36,8 +46,9 @@ def main(_argv: list[str]) -> None:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string("model", None, f"timm's name of the model, or {timm.HUB}REPOSITORY, which downloads it.")
+    flags.DEFINE_string("model", None, f"timm's name of the model, {timm.HUB}REPOSITORY, which downloads it, or {FNET}.")
     flags.DEFINE_string("checkpoint", None, "The file to convert.")
+    flags.DEFINE_string("tokenizer", None, "Of an FNet: its SentencePiece model, spiece.model.")
     flags.DEFINE_string("out", None, "The folder to write.")
     flags.DEFINE_string("data", "", "Held-out images for `gmlp evaluate`, as config.data.heldout takes them.")
     cli.run(main)

@@ -5,24 +5,32 @@
     printf 'A man plays.\\tNobody plays.\\n' | gmlp predict --workdir=DIR
     printf 'Who plays?\\tIn the park, a man plays.\\n' | gmlp predict --workdir=DIR
 
-A masked language model fills in each [MASK]. Of finetuned models, a classifier reads a sentence or, with a tab between
+    echo "The def statement" | gmlp predict --workdir=DIR --tokens=50 --temperature=0.8
+
+A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error what that cost;
+with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab between
 them, a pair, and a model that answers questions reads a question and a passage.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.data.storage import records
 from gmlp_flax.errors import DataError
+from gmlp_flax.models.options import options_of
+from gmlp_flax.models.sampling import Sampling
 
 if TYPE_CHECKING:
     from gmlp_flax.tasks.base import Ranked
+    from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
+    from gmlp_flax.training.run_folder import Trained
 
 
 def main(argv: list[str]) -> None:
@@ -32,6 +40,14 @@ def main(argv: list[str]) -> None:
 
     trained, paths, top = run_folder.load(workdir, flags.FLAGS.checkpoint), argv[1:], flags.FLAGS.top
     task = trained.task
+    sampling: dict[str, Any] = {
+        name: flags.FLAGS[name].value for name in options_of(Sampling) if flags.FLAGS[name].present
+    }
+    if sampling and not task.continues:
+        cli.fail(
+            f"--{next(iter(sampling))} is for models that continue texts, and {workdir} holds one of the task "
+            f"{trained.config.task}: leave it out, or train with --config.task=causal_lm"
+        )
     if task.takes_files:
         if not paths:
             cli.fail("give image files: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
@@ -40,7 +56,10 @@ def main(argv: list[str]) -> None:
         return
     if paths:
         cli.fail(f"{workdir} holds a model of text: give it some on standard input, not {paths[0]}")
-    for line in filter(None, map(str.strip, given_lines())):
+    if task.continues and not flags.FLAGS["top"].present:
+        continue_lines(trained, Sampling(**sampling))
+        return
+    for line in given_lines():
         print(line)
         (found,) = task.predict(trained.weights, [line], top)
         for number, ranked in enumerate(found, 1):
@@ -48,13 +67,37 @@ def main(argv: list[str]) -> None:
 
 
 def given_lines() -> Iterator[str]:
-    """The lines of standard input; raises DataError if one is not UTF-8."""
+    """The lines of standard input that are not blank, stripped; raises DataError if one is not UTF-8."""
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:
             records.refuse_utf16(line)
-            yield records.decoded(line)
+            if text := records.decoded(line).strip():
+                yield text
         except records.NotUTF8 as error:
             raise DataError(f"standard input, line {number}: {error}") from None
+
+
+def continue_lines(trained: Trained, how: Sampling) -> None:
+    """Prints each line with its continuation, and on standard error what it cost."""
+    task: CausalLanguageModeling = trained.task  # type: ignore[reportAssignmentType]
+    for line in given_lines():
+        began = time.perf_counter()
+        found = task.continuation(trained.weights, line, how)
+        seconds = time.perf_counter() - began
+        print(line + found.text, flush=True)
+        if found.read >= task.length:
+            note = f"note: the line has {found.read} tokens; the model reads the last {task.length - 1} of them"
+            print(note, file=sys.stderr)
+        anew = f"; windows of {task.length} tokens read: {found.windows}" if found.windows > 1 else ""
+        ended = ", where the model ended the text" if found.ended else ""
+        rate = f"{found.tokens / seconds:,.0f} a second"
+        print(f"{found.tokens} tokens in {seconds:.2f} s ({rate}){ended}{anew}", file=sys.stderr)
+    cost = task.writer.cost(task.shapes())
+    print(
+        f"a token costs {cost.flops / 1e6:,.2f} MFLOP, as {cost.kept_bytes / 1e3:,.1f} kB are kept of the tokens before; "
+        f"to read a window anew costs {cost.flops_anew / 1e6:,.2f} MFLOP",
+        file=sys.stderr,
+    )
 
 
 def show(ranked: Ranked) -> str:
@@ -66,4 +109,7 @@ def run() -> None:
     """The command line."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
+    for name, option in options_of(Sampling).items():
+        define: Any = flags.DEFINE_float if isinstance(option.default, float) else flags.DEFINE_integer
+        define(name, option.default, f"Causal models: {option.comment}.")
     cli.run(main, positional=True)

@@ -112,7 +112,7 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
         return logits, *pullback(direction)
 
     ours = forward_and_back(params, pixels, direction)
-    return Errors(*(_relative(mine, other) for mine, other in zip(ours, theirs, strict=True)))
+    return Errors(*(relative(mine, other) for mine, other in zip(ours, theirs, strict=True)))
 
 
 def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -126,5 +126,6 @@ def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.nd
     return logits.detach().numpy(), gradient.numpy()
 
 
-def _relative(ours: Any, theirs: np.ndarray) -> float:
+def relative(ours: Any, theirs: np.ndarray) -> float:
+    """The largest difference, relative to the largest value of theirs."""
     return float(np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max())

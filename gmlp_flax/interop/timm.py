@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib.resources
 import json
-import os
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import parity, timm_names, weight_files
+from gmlp_flax.interop import converted, parity, timm_names, weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import record, run_folder, storage
 from gmlp_flax.training.assets import Files
@@ -54,23 +53,13 @@ def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, wher
         RunError: the weights belong to another model, or the folder holds a run or cannot be written to.
         DataError: a file cannot be written.
     """
-    entries = run_folder.CONFIG_FILE, run_folder.CHECKPOINTS
-    taken = [entry for entry in entries if storage.exists(os.path.join(out, entry))]
-    if taken:
-        raise RunError(f"--out={out} holds a run already ({taken[0]}): give another folder")
+    converted.require_free(out)
     head = state.get("head.bias")
     count = 1000 if head is None else head.size
     like = ImageClassification.without_data(config, count).shapes()
     rows = timm_names.MODELS[name].rows
     params = timm_names.from_timm(state, rows, like, timm_names.patch_shape(config), where)
-    files = class_files(count)
-    own = record.begin(out)
-    record.write_files(out, files, replace=True)
-    checkpoints = run_folder.open_checkpoints(config, storage.absolute(out), files, run=own)
-    checkpoints.save(0, {"params": jax.device_put(params)}, None)
-    checkpoints.wait()
-    checkpoints.close()
-    record.write_files(out, {run_folder.CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
+    converted.write(params, config, class_files(count), out)
 
 
 def matching(config: ConfigDict) -> str:

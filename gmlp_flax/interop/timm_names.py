@@ -51,7 +51,8 @@ def _rows(weight: Layout, kernel: str, theirs: str, ours: str) -> list[Row]:
     return [Row(f"{theirs}.weight", f"{ours}/{kernel}", weight), Row(f"{theirs}.bias", f"{ours}/bias", SAME)]
 
 
-def _linear(theirs: str, ours: str) -> list[Row]:
+def linear(theirs: str, ours: str) -> list[Row]:
+    """Kernel and bias of a linear layer."""
     return _rows(TRANSPOSED, "kernel", theirs, ours)
 
 
@@ -59,7 +60,8 @@ def _over_tokens(theirs: str, ours: str) -> list[Row]:
     return _rows(SAME, "weight", theirs, ours)
 
 
-def _norm(theirs: str, ours: str) -> list[Row]:
+def norm(theirs: str, ours: str) -> list[Row]:
+    """Scale and bias of a layer norm."""
     return _rows(SAME, "scale", theirs, ours)
 
 
@@ -67,33 +69,33 @@ def _affine(theirs: str, ours: str) -> list[Row]:
     return [Row(f"{theirs}.alpha", f"{ours}/scale", LED_BY_ONES), Row(f"{theirs}.beta", f"{ours}/bias", LED_BY_ONES)]
 
 
-def _around(stem: str, norm: Callable[[str, str], list[Row]]) -> list[Row]:
+def _around(stem: str, final: Callable[[str, str], list[Row]]) -> list[Row]:
     stem_rows = _rows(CONVOLUTION, "kernel", f"{stem}.proj", "stem")
-    return [*stem_rows, *norm("norm", "encoder/norm"), *_linear("head", "head")]
+    return [*stem_rows, *final("norm", "encoder/norm"), *linear("head", "head")]
 
 
 def _blocks(*rows: list[Row]) -> list[Row]:
     return [Row(f"blocks.*.{row.theirs}", f"encoder/blocks/{row.ours}", row.layout) for group in rows for row in group]
 
 
-GMLP = _around("stem", _norm) + _blocks(
-    _norm("norm", "norm"), _linear("mlp_channels.fc1", "proj_in"), _norm("mlp_channels.gate.norm", "gate/norm"),
-    _over_tokens("mlp_channels.gate.proj", "gate/spatial"), _linear("mlp_channels.fc2", "proj_out"),
+GMLP = _around("stem", norm) + _blocks(
+    norm("norm", "norm"), linear("mlp_channels.fc1", "proj_in"), norm("mlp_channels.gate.norm", "gate/norm"),
+    _over_tokens("mlp_channels.gate.proj", "gate/spatial"), linear("mlp_channels.fc2", "proj_out"),
 )
-MIXER = _around("stem", _norm) + _blocks(
-    _norm("norm1", "token_norm"), _over_tokens("mlp_tokens.fc1", "token_mlp/proj_in"),
-    _over_tokens("mlp_tokens.fc2", "token_mlp/proj_out"), _norm("norm2", "mlp_norm"),
-    _linear("mlp_channels.fc1", "mlp/proj_in"), _linear("mlp_channels.fc2", "mlp/proj_out"),
+MIXER = _around("stem", norm) + _blocks(
+    norm("norm1", "token_norm"), _over_tokens("mlp_tokens.fc1", "token_mlp/proj_in"),
+    _over_tokens("mlp_tokens.fc2", "token_mlp/proj_out"), norm("norm2", "mlp_norm"),
+    linear("mlp_channels.fc1", "mlp/proj_in"), linear("mlp_channels.fc2", "mlp/proj_out"),
 )
 RESMLP = _around("stem", _affine) + _blocks(
     _affine("norm1", "token_affine"), _over_tokens("linear_tokens", "token_linear"),
     [Row("ls1", "token_scale/scale", SAME), Row("ls2", "mlp_scale/scale", SAME)], _affine("norm2", "mlp_affine"),
-    _linear("mlp_channels.fc1", "mlp/proj_in"), _linear("mlp_channels.fc2", "mlp/proj_out"),
+    linear("mlp_channels.fc1", "mlp/proj_in"), linear("mlp_channels.fc2", "mlp/proj_out"),
 )
 # Both pack q, k and v one after the other, and within each the heads one after the other.
-VIT = _around("patch_embed", _norm) + _blocks(
-    _norm("norm1", "attention_norm"), _linear("attn.qkv", "attention/proj_in"), _linear("attn.proj", "attention/out"),
-    _norm("norm2", "mlp_norm"), _linear("mlp.fc1", "mlp/proj_in"), _linear("mlp.fc2", "mlp/proj_out"),
+VIT = _around("patch_embed", norm) + _blocks(
+    norm("norm1", "attention_norm"), linear("attn.qkv", "attention/proj_in"), linear("attn.proj", "attention/out"),
+    norm("norm2", "mlp_norm"), linear("mlp.fc1", "mlp/proj_in"), linear("mlp.fc2", "mlp/proj_out"),
 ) + [Row("cls_token", "cls", LED_BY_ONES), Row("pos_embed", "positions/table", LED_BY_ONES)]
 
 

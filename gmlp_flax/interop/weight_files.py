@@ -24,7 +24,7 @@ def read(path: str) -> dict[str, np.ndarray]:
         RunError: the file is missing, of another kind, damaged, or holds more than tensors; or its library is missing.
     """
     if not os.path.isfile(path):
-        raise RunError(f"there is no file {path}: give a .safetensors or .pth file of timm's weights")
+        raise RunError(f"there is no file {path}: give a .safetensors or .pth file")
     suffix = os.path.splitext(path)[1]
     if suffix == ".safetensors":
         return _read_safetensors(path)

@@ -12,24 +12,48 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.fitting import Offsets
+from gmlp_flax.models.fitting import Offsets, PastTaps
 from gmlp_flax.models.layers import Linear, dropout
 from gmlp_flax.models.layout import FSDP
 from gmlp_flax.models.options import RATE, SIZE, Range, option
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.past import Past
 from gmlp_flax.models.products import NAME
 from gmlp_flax.models.spatial import SpatialSpec
 from gmlp_flax.models.spec import BlockSpec
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
-_DROPOUT = "rate of dropout on the weights of attention"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionSpec(BlockSpec):
+class HeadsSpec(BlockSpec):
+    """Options of layers that split the channels into heads."""
+
+    heads: int = option(4, "heads, each of d_model / heads channels", SIZE, architecture=True)
+
+    def check(self) -> None:
+        """Raises ValueError if the heads do not divide the channels."""
+        super().check()
+        if self.d_model % self.heads:
+            raise ValueError(f"model.d_model is {self.d_model}: model.heads, {self.heads}, must divide it")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightDropoutSpec(BlockSpec):
+    """Options of layers whose weights on tokens come out of a softmax."""
+
+    attention_dropout: float = option(0.0, "rate of dropout on the weights of attention", RATE)
+
+    @property
+    def draws(self) -> bool:
+        """Whether training draws random numbers."""
+        return super().draws or self.attention_dropout > 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     """Options of multi-head attention."""
 
-    heads: int = option(4, "attention heads", SIZE, architecture=True)
     positions: str = option(
         "none", "none; a learned table (absolute); a bias on the logits per offset (relative); only that bias",
         ("none", "absolute", "relative", "relative_only"), architecture=True,
@@ -37,18 +61,10 @@ class AttentionSpec(BlockSpec):
     relative_buckets: int = option(
         0, "T5's logarithmic buckets of offsets (T5: 32); 0: a bias per offset", architecture=True
     )
-    attention_dropout: float = option(0.0, _DROPOUT, RATE)
-
-    @property
-    def draws(self) -> bool:
-        """Whether training draws random numbers."""
-        return super().draws or self.attention_dropout > 0
 
     def check(self) -> None:
         """Raises ValueError if the heads do not divide the channels, or for an odd number of buckets."""
         super().check()
-        if self.d_model % self.heads:
-            raise ValueError(f"model.d_model is {self.d_model}: model.heads, {self.heads}, must divide it")
         if self.relative_buckets and (self.relative_buckets % 2 or not 4 <= self.relative_buckets <= 256):
             raise ValueError(
                 f"model.relative_buckets is {self.relative_buckets}: expected 0 (a bias per offset) or an even number "
@@ -57,19 +73,20 @@ class AttentionSpec(BlockSpec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TinyAttentionSpec(SpatialSpec):
+class TinyAttentionSpec(SpatialSpec, WeightDropoutSpec):
     """Options of tiny attention."""
 
     d_attn: int = option(
         0, "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP",
         Range("0 (no attention) or the size of its head", 0, SIZE.most), architecture=True,
     )
-    attention_dropout: float = option(0.0, _DROPOUT, RATE)
 
-    @property
-    def draws(self) -> bool:
-        """Whether training draws random numbers."""
-        return super().draws or self.attention_dropout > 0
+
+def takes(spec: AttentionSpec, tokens: int) -> bool:
+    """Whether multi-head attention can be applied to so many tokens: to any number, or to at most n if each position or
+    offset has parameters of its own."""
+    bounded = spec.positions != "none" and not (spec.relative_buckets and spec.positions != "absolute")
+    return tokens <= spec.length or not bounded
 
 
 def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.Array:
@@ -85,12 +102,24 @@ def hide_padding(scores: jax.Array, seen: jax.Array | None, heads: bool = False)
         seen: bool [batch, keys], False for padding; None if all keys stay.
 
     Returns:
-        The scores, with a batch: the least number of their type for hidden keys. Unchanged if `seen` is None.
+        The scores, with a batch: the least number of their type for hidden keys, unless they are -inf already. Unchanged
+        if `seen` is None.
     """
     if seen is None:
         return scores
     keys = seen[:, None, None] if heads else seen[:, None]
-    return jnp.where(keys, scores, jnp.finfo(scores.dtype).min)
+    return jnp.where(keys, scores, jnp.minimum(scores, jnp.finfo(scores.dtype).min))
+
+
+def hide_future(scores: jax.Array, first: jax.Array | int = 0) -> jax.Array:
+    """Takes the keys behind each query out of the softmax: their scores become -inf.
+
+    Args:
+        scores: [..., queries, keys].
+        first: the place of the first query among the keys.
+    """
+    queries, keys = scores.shape[-2:]
+    return jnp.where(jnp.arange(keys) <= first + jnp.arange(queries)[:, None], scores, -jnp.inf)
 
 
 def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
@@ -110,38 +139,42 @@ def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | Non
     return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
 
 
-def buckets(offsets: np.ndarray, count: int) -> np.ndarray:
-    """T5's buckets of offsets key - query, for attention in both directions (arXiv 1910.10683, section 2.1).
+def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
+    """T5's buckets of offsets key - query (arXiv 1910.10683, section 2.1).
 
-    Half of the buckets serve offsets above 0. Of each half, the first half holds one distance per bucket, and the rest
-    grow logarithmically up to MAX_DISTANCE.
+    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0. Of each side, the first
+    half holds one distance per bucket, and the rest grow logarithmically up to MAX_DISTANCE.
 
     Args:
         offsets: integers of any shape.
         count: number of buckets, even, 4 to 256.
+        causal: whether there are no offsets above 0; those that are given get the bucket of 0.
 
     Returns:
         Integers below `count`, of the same shape.
     """
-    half, exact = count // 2, count // 4
-    distance = np.abs(offsets)
-    growth = np.log2(np.maximum(distance, exact) / exact) * (half - exact) / np.log2(MAX_DISTANCE / exact)
-    far = np.minimum(exact + growth.astype(int), half - 1)
-    return half * (offsets > 0) + np.where(distance < exact, distance, far)
+    side = count if causal else count // 2
+    exact = side // 2
+    distance = np.maximum(-offsets, 0) if causal else np.abs(offsets)
+    growth = np.log2(np.maximum(distance, exact) / exact) * (side - exact) / np.log2(MAX_DISTANCE / exact)
+    far = np.minimum(exact + growth.astype(int), side - 1)
+    return side * (offsets > 0) * (not causal) + np.where(distance < exact, distance, far)
 
 
 class RelativeBias(nnx.Module):
     """The bias that each head of each layer adds to its logits, by the offset of a key from its query (as in T5).
 
-    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps, or [heads, relative_buckets].
+    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps, or [heads, relative_buckets]. Causal
+    attention has no offsets above 0, and so [heads, n].
     The default is one per offset: it fits the 96M that Table 3 prints for the Transformer without content terms, for
     which 32 buckets give 95M.
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        entries = spec.relative_buckets or 2 * spec.length - 1
-        init, fit = nnx.initializers.normal(0.02), None if spec.relative_buckets else Offsets()
-        bias = init(rngs.params(), (spec.heads, entries), spec.param_dtype)
+        entries, fit = (spec.length, PastTaps(repeat=True)) if spec.causal else (2 * spec.length - 1, Offsets())
+        if spec.relative_buckets:
+            entries, fit = spec.relative_buckets, None
+        bias = nnx.initializers.normal(0.02)(rngs.params(), (spec.heads, entries), spec.param_dtype)
         self.bias = parameter(bias, decayed=False, fit=fit, reach=math.log(max(spec.length - 1, 1)))
         self.spec = spec
 
@@ -151,20 +184,28 @@ class RelativeBias(nnx.Module):
         Raises:
             ValueError: more tokens than n, if each offset has a bias of its own.
         """
-        if self.spec.relative_buckets:
-            taps = self.bias[...][:, buckets(np.arange(1 - tokens, tokens), self.spec.relative_buckets)]
-        elif tokens > self.spec.length:
-            raise ValueError(f"the relative bias was made for at most {self.spec.length} tokens and was given {tokens}")
-        else:
-            taps = toeplitz.crop(self.bias[...], tokens)
-        return jax.vmap(toeplitz.expand)(taps)
+        return jax.vmap(toeplitz.expand)(self._taps(tokens))
+
+    def rows(self, first: jax.Array, count: int) -> jax.Array:
+        """The bias of the queries [first, first + count) for all n keys: [heads, count, n]."""
+        return jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(self._taps(self.spec.length))
+
+    def _taps(self, tokens: int) -> jax.Array:
+        """[heads, 2 tokens - 1]; of causal attention, those above offset 0 mean nothing."""
+        spec, bias = self.spec, self.bias[...]
+        if spec.relative_buckets:
+            return bias[:, buckets(np.arange(1 - tokens, tokens), spec.relative_buckets, spec.causal)]
+        if tokens > spec.length:
+            raise ValueError(f"the relative bias was made for at most {spec.length} tokens and was given {tokens}")
+        return toeplitz.crop(toeplitz.past_only(bias) if spec.causal else bias, tokens)
 
 
 class MultiHeadAttention(nnx.Module):
     """softmax(q k^T / sqrt(d_model / heads) + bias) v in each head, the heads side by side through a projection.
 
     With `positions="relative_only"` the content terms are gone: the weights are softmax(bias), the same for every
-    input, and there is neither q nor k (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer).
+    input, and there is neither q nor k (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer). If it is
+    causal, the softmax runs over the keys up to each query, which may be those of `past`.
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
@@ -174,18 +215,34 @@ class MultiHeadAttention(nnx.Module):
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
 
-    def scores_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[jax.Array, jax.Array]:
         """[batch, tokens, d_model] to scores [batch, heads, tokens, tokens], before the softmax, and values
-        [batch, heads, tokens, d_model / heads]. Without content terms the scores have no batch."""
+        [batch, heads, tokens, d_model / heads]. Without content terms the scores have no batch. With `past` there are n
+        keys and values."""
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
-        bias = self.relative(tokens) if self.relative else jnp.zeros((), self.spec.precise_dtype)
-        return (scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype) + bias if q_and_k else bias), v
+        if past is not None:
+            q_and_k[1:], v = [past.joined("keys", k, axis=2) for k in q_and_k[1:]], past.joined("values", v, axis=2)
+        bias = self._bias(tokens, past)
+        scores = scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype) + bias if q_and_k else bias
+        return (hide_future(scores, past.first if past else 0) if self.spec.causal else scores), v
 
-    def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
+    def _bias(self, tokens: int, past: Past | None) -> jax.Array:
+        if self.relative is None:
+            return jnp.zeros((), self.spec.precise_dtype)
+        return self.relative(tokens) if past is None else self.relative.rows(past.first, tokens)
+
+    def scores(self, x: jax.Array) -> jax.Array:
+        """The scores of `scores_and_values`, with a batch of 1 if it has none."""
+        scores, _ = self.scores_and_values(x)
+        return scores.reshape(-1, *scores.shape[-3:])
+
+    def __call__(
+        self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None, past: Past | None = None
+    ) -> jax.Array:
         """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""
-        scores, v = self.scores_and_values(x)
+        scores, v = self.scores_and_values(x, past)
         mixed = mix(hide_padding(scores, seen, heads=True), v, self.spec.attention_dropout, key)
         return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
 
@@ -200,15 +257,20 @@ class TinyAttention(nnx.Module):
         self.qkv = Linear(spec, spec.d_model, 3 * spec.d_attn, rngs)
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
-        self.precise_dtype, self.dropout = spec.precise_dtype, spec.attention_dropout
+        self.spec = spec
 
-    def scores_and_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[jax.Array, jax.Array]:
         """[batch, tokens, d_model] to scores [batch, tokens, tokens], before the softmax, and values [batch, tokens,
-        d_attn]."""
+        d_attn]; `past` as in MultiHeadAttention."""
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
-        return scaled_scores(q, k, self.precise_dtype), v
+        if past is not None:
+            k, v = past.joined("keys", k), past.joined("values", v)
+        scores = scaled_scores(q, k, self.spec.precise_dtype)
+        return (hide_future(scores, past.first if past else 0) if self.spec.causal else scores), v
 
-    def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to [batch, tokens, d_out]; `seen` and `key` as in MultiHeadAttention."""
-        scores, v = self.scores_and_values(x)
-        return self.out(mix(hide_padding(scores, seen), v, self.dropout, key))
+    def __call__(
+        self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None, past: Past | None = None
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, tokens, d_out]; arguments as in MultiHeadAttention."""
+        scores, v = self.scores_and_values(x, past)
+        return self.out(mix(hide_padding(scores, seen), v, self.spec.attention_dropout, key))

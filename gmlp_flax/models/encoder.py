@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import chex
 import jax
 from flax import nnx
 
 from gmlp_flax.models import layout, products
 from gmlp_flax.models.layers import dropout, split_keys
+from gmlp_flax.models.past import Past
 from gmlp_flax.models.spec import BlockSpec
 
 STACKED = "encoder/blocks/"  # beginning of the paths of parameters whose leading axis is the layer
+STACK = "stack_"  # then comes its number, if a block makes several stacks
+
+Kept = dict[str, jax.Array]  # what the layers of a stack keep of the tokens read, by `Past`; the leading axis the layer
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(products.NAME),
@@ -43,20 +51,56 @@ class Residual:
         return layout.cut(shortcut + branch, layout.BATCH)
 
 
+class Stacks(nnx.Module):
+    """Several stacks, the first layers first, as `stack_0`, `stack_1`, ..."""
+
+    def __init__(self, stacks: list[nnx.Module]):
+        for number, stack in enumerate(stacks):
+            setattr(self, f"{STACK}{number}", stack)
+
+
+def depths(layers: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Where stacked parameters stand in the depth of an encoder.
+
+    Args:
+        layers: the path of each parameter below STACKED -> the size of its leading axis.
+
+    Returns:
+        For each path the number of its first layer in the whole encoder, and the number of all layers.
+    """
+    of_stack = {_stack(name): count for name, count in layers.items()}
+    total = sum(of_stack.values())
+    return {name: (sum(of_stack[each] for each in range(_stack(name))), total) for name in layers}
+
+
+def _stack(name: str) -> int:
+    """The number of the stack that a parameter belongs to."""
+    first = name.removeprefix(STACKED).partition("/")[0]
+    return int(first.removeprefix(STACK)) if first.startswith(STACK) else 0
+
+
 class Encoder(nnx.Module):
     """`spec.layers` blocks, their parameters stacked along a leading axis, and the block's final norm.
 
-    The paper does not name the final norm; a stack of pre-norm blocks needs one before its head.
+    Layers that differ in more than their numbers, by `Block.stacks`, lie in several stacks, each scanned in turn. The
+    paper does not name the final norm; a stack of pre-norm blocks needs one before its head.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
-        make = nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)
-        self.blocks = make(rngs.split(spec.layers))
+        self.stack_specs = spec.block.stacks(spec)
+        stacks = [_stacked(each, rngs) for each in self.stack_specs]
+        self.blocks = stacks[0] if len(stacks) == 1 else Stacks(stacks)
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
 
+    def stacks(self) -> list[tuple[BlockSpec, Any]]:
+        """The stacked blocks, first layers first, each with its spec: its `layers` is the leading axis."""
+        if len(self.stack_specs) == 1:
+            return [(self.stack_specs[0], self.blocks)]
+        return [(spec, getattr(self.blocks, f"{STACK}{number}")) for number, spec in enumerate(self.stack_specs)]
+
     def __call__(self, x: jax.Array, key: jax.Array | None = None, seen: jax.Array | None = None) -> jax.Array:
-        """Runs the stack.
+        """Runs the layers.
 
         Args:
             x: [batch, tokens, d_model] in the compute type.
@@ -72,21 +116,63 @@ class Encoder(nnx.Module):
             chex.assert_equal_shape_prefix([x, seen], 2)
         if not spec.draws:
             key = None
-        definition, stacked = nnx.split(self.blocks)
         keys = None if key is None else split_keys(key, spec.layers + 1)
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
         x = layout.cut(x, layout.BATCH)
-
-        def layer(x, inputs):
-            params, survival, key = inputs
-            layer_keys = None if key is None else split_keys(key, 1 + 2 * spec.block.branches)
-            attention_key = None if layer_keys is None else layer_keys[0]
-            residual = Residual(spec, survival, None if layer_keys is None else layer_keys[1:])
-            return nnx.merge(definition, params)(x, residual, seen, attention_key), None
-
-        if spec.remat != "none":
-            # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.
-            layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=False)
-        x, _ = jax.lax.scan(layer, x, (stacked, spec.survival_by_layer(), None if keys is None else keys[:-1]))
+        for (own, stack), layers in zip(self.stacks(), _slices(self.stack_specs), strict=True):
+            of_layer = spec.survival_by_layer()[layers], None if keys is None else keys[:-1][layers]
+            x, _ = _scan(own, stack, x, seen, *of_layer)
         return self.norm(x)
+
+    def extend(self, x: jax.Array, kept: list[Kept] | None, first: jax.Array) -> tuple[jax.Array, list[Kept]]:
+        """Runs the layers of a causal encoder on further tokens of a text, without reading the earlier ones again.
+
+        Args:
+            x: [batch, tokens, d_model], the tokens at the places [first, first + tokens), which must lie within n.
+            kept: what the call for the tokens before returned, of each stack; None if there are none.
+            first: int.
+
+        Returns:
+            [batch, tokens, d_model], normalised, as `__call__` gives for these places; and what to keep.
+        """
+        stacks, after = self.stacks(), []
+        for (own, stack), before in zip(stacks, kept or [{} for _ in stacks], strict=True):
+            x, whole = _scan(own, stack, x, None, own.survival_by_layer(), None, before, first)
+            after.append(whole)
+        return self.norm(x), after
+
+
+def _stacked(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:
+    """Blocks of one kind, the leading axis of each parameter the layer."""
+    return nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)(rngs.split(spec.layers))
+
+
+def _slices(specs: tuple[BlockSpec, ...]) -> Iterator[slice]:
+    """The layers of each stack in the whole encoder."""
+    ends = itertools.accumulate((spec.layers for spec in specs), initial=0)
+    return itertools.starmap(slice, itertools.pairwise(ends))
+
+
+def _scan(
+    spec: BlockSpec, stack: Any, x: jax.Array, seen: jax.Array | None, survival: jax.Array, keys: jax.Array | None,
+    kept: Kept | None = None, first: jax.Array | None = None,
+) -> tuple[jax.Array, Any]:
+    """Runs one stack; survival [layers], keys [layers, batch]. With `kept`, after the tokens that it stands for."""
+    definition, stacked = nnx.split(stack)
+
+    def layer(x, inputs):
+        params, survival, key, kept = inputs
+        layer_keys = None if key is None else split_keys(key, 1 + 2 * spec.block.branches)
+        attention_key = None if layer_keys is None else layer_keys[0]
+        residual = Residual(spec, survival, None if layer_keys is None else layer_keys[1:])
+        block = nnx.merge(definition, params)
+        if first is None:
+            return block(x, residual, seen, attention_key), None
+        past = Past(kept, first, spec.length)
+        return block(x, residual, seen, attention_key, past), past.kept
+
+    if spec.remat != "none":
+        # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.
+        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=False)
+    return jax.lax.scan(layer, x, (stacked, survival, keys, kept))

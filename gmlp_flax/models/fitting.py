@@ -63,6 +63,20 @@ class Taps:
 
 
 @dataclasses.dataclass(frozen=True)
+class PastTaps:
+    """Taps of a causal Toeplitz matrix [..., n], the farthest offset first: the nearest ones, or zeros for offsets that
+    are not known; with `repeat`, of biases of offsets, the farthest known one for them."""
+
+    repeat: bool = False
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """See `Fit`."""
+        more = max(shape[-1] - x.shape[-1], 0)
+        padded = jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (more, 0)], mode="edge" if self.repeat else "constant")
+        return padded[..., -shape[-1] :]
+
+
+@dataclasses.dataclass(frozen=True)
 class TokenBias:
     """Biases of tokens [..., n] beside Toeplitz taps: the first ones, or the mean for new tokens."""
 
@@ -92,6 +106,29 @@ class Positions:
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """See `Fit`."""
         return x[: shape[0]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLogits:
+    """Logits of a softmax with one entry per token along some axes, counted from the end.
+
+    Over a grid of patches they are interpolated; of text the first ones are kept, and those of new tokens are 0.
+    """
+
+    axes: tuple[int, ...]
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """See `Fit`."""
+        for axis in self.axes:
+            length = shape[axis]
+            if grids:
+                x = resize_tokens(x, axis % x.ndim, *grids)
+            else:
+                kept = jax.lax.slice_in_dim(x, 0, min(length, x.shape[axis]), axis=axis % x.ndim)
+                more = [(0, 0)] * x.ndim
+                more[axis] = (0, length - kept.shape[axis])
+                x = jnp.pad(kept, more)
+        return x
 
 
 def resize_tokens(

@@ -11,6 +11,7 @@ from flax import nnx
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.layout import TENSOR
 from gmlp_flax.models.options import AT_LEAST_0, SIZE, option
+from gmlp_flax.models.past import Past
 from gmlp_flax.models.spatial import SpatialProjection, SpatialSpec
 
 
@@ -52,18 +53,19 @@ class SpatialGate(nnx.Module):
         self.spatial = SpatialProjection(spec, bias=float(spec.gate in ("multiplicative", "split")), rngs=rngs)
         self.gate = spec.gate
 
-    def __call__(self, z: jax.Array, attention: jax.Array | None = None) -> jax.Array:
+    def __call__(self, z: jax.Array, attention: jax.Array | None = None, past: Past | None = None) -> jax.Array:
         """Gates a block's channels.
 
         Args:
             z: [batch, tokens, d_ffn].
             attention: tiny attention's output [batch, tokens, gate_width], added to f(Z) (Figure 6).
+            past: of a causal model, the tokens before these; None if there are none.
 
         Returns:
             [batch, tokens, gate_width].
         """
         z1, z2 = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
-        f = self.spatial(self.norm(z2))
+        f = self.spatial(self.norm(z2), past)
         if attention is not None:
             f = f + attention
         if self.gate == "linear":

@@ -6,6 +6,8 @@ infers the rest of a model from that, except at a few places, which call `cut`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
@@ -33,3 +35,16 @@ def cut(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
         return tuple(name for name in ((names,) if isinstance(names, str) else names or ()) if name in free)
 
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*map(known, axes))) if free else x
+
+
+def on_own_examples(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """A function of [batch, ...] that treats each example alone, run by each device on the examples that it holds.
+
+    For what the compiler cannot cut: it would gather the whole batch for a Fourier transform.
+    """
+    free = _free()
+    axes = tuple(name for name in BATCH if name in free)
+    if not axes:
+        return function(x)
+    spec = PartitionSpec(axes)
+    return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names=set(axes), check_vma=False)(x)

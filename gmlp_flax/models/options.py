@@ -89,9 +89,11 @@ class Option:
         return ""
 
     def _problem_in(self, values: tuple) -> str:
-        """The same for a tuple: an empty default stands for any number of strings."""
+        """The same for a tuple: an empty default stands for any number of strings, one of one entry for one or more."""
         entry = Option(self.default[0] if self.default else "", "", self.values)
-        if self.default and len(values) != len(self.default):
+        if len(self.default) == 1 and not values:
+            return f"expected one value or more, as in {self.default}"
+        if len(self.default) > 1 and len(values) != len(self.default):
             return f"expected {len(self.default)} values, as in {self.default}"
         found = next((f"{value!r}: {problem}" for value in values if (problem := entry.problem(value))), "")
         return found and f"in it is {found}"

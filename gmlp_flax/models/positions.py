@@ -22,8 +22,8 @@ class LearnedPositions(nnx.Module):
         table = init(rngs.params(), (spec.length, spec.d_model), spec.param_dtype)
         self.table = parameter(table, decayed=False, fit=fit)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] to the same, in the type of x.
+    def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
+        """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the first token.
 
         Raises:
             ValueError: more tokens than the table has rows.
@@ -31,18 +31,21 @@ class LearnedPositions(nnx.Module):
         rows, tokens = self.table.shape[0], x.shape[-2]
         if tokens > rows:
             raise ValueError(f"the positions were made for at most {rows} tokens and were given {tokens}")
-        return x + self.table[:tokens].astype(x.dtype)
+        return x + jax.lax.dynamic_slice_in_dim(self.table[...], first, tokens).astype(x.dtype)
 
 
 class LearnedSegments(nnx.Module):
-    """One vector for each of the two texts of a pair, `table` [2, d_model], as BERT has them.
+    """One vector for each kind of text, `table` [rows, d_model], as BERT has them for the two texts of a pair.
 
-    They start at 0: models of the paper are pretrained on single texts, and stay what they are until finetuned.
+    They start at 0, so that a model that was pretrained on single texts without them stays what it is until finetuned;
+    with `rngs`, for models that are pretrained with them, they start as positions do.
     """
 
-    def __init__(self, spec: BlockSpec):
-        self.table = parameter(jnp.zeros((2, spec.d_model), spec.param_dtype), decayed=False)
+    def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
+        shape = rows, spec.d_model
+        table = jnp.zeros(shape) if rngs is None else nnx.initializers.normal(0.02)(rngs.params(), shape)
+        self.table = parameter(table.astype(spec.param_dtype), decayed=False)
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] and int [batch, tokens], 0 or 1, to the first's shape and type."""
+        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the first's shape and type."""
         return x + self.table[...].astype(x.dtype)[segments]

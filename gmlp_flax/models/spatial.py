@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.fitting import OverPatches, Taps, TokenBias
+from gmlp_flax.models.fitting import OverPatches, PastTaps, Taps, TokenBias
 from gmlp_flax.models.options import AT_LEAST_0, option
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.past import Past
 from gmlp_flax.models.products import over_tokens
 from gmlp_flax.models.spec import BlockSpec
 
@@ -23,12 +24,18 @@ class SpatialSpec(BlockSpec):
     """Options of the spatial projection. The paper's images have a dense W, all of its text a Toeplitz one."""
 
     spatial: str = option(
-        "toeplitz", "the spatial projection: [n, n], or 2n - 1 taps", ("toeplitz", "dense"), architecture=True
+        "toeplitz", "the spatial projection: [n, n], or 2n - 1 taps (causal: n)", ("toeplitz", "dense"), architecture=True
     )
     toeplitz: str = option("direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"))
     spatial_init_std: float = option(
         1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
     )
+
+    def check(self) -> None:
+        """Raises ValueError for a causal FFT, in which tokens see later ones by its rounding."""
+        super().check()
+        if self.causal and self.spatial == "toeplitz" and self.toeplitz == "fft":
+            raise ValueError("model.toeplitz is 'fft', whose rounding tells of later tokens: causal models have 'direct'")
 
 
 class SpatialProjection(nnx.Module):
@@ -36,6 +43,9 @@ class SpatialProjection(nnx.Module):
 
     Parameters: `weight` [n, n] (spec.spatial == "dense") or `taps` [2n - 1] ("toeplitz"), and `bias` [n].
     A Toeplitz projection takes any length up to n: central taps, first biases. A dense one takes n alone.
+
+    A causal W is 0 above its diagonal: it has `taps` [n], of the offsets 1 - n to 0, or ignores what `weight` has there.
+    Then a dense one takes any length up to n as well: its upper-left corner.
     """
 
     def __init__(self, spec: SpatialSpec, bias: float, rngs: nnx.Rngs):
@@ -45,31 +55,48 @@ class SpatialProjection(nnx.Module):
             over_patches = OverPatches(outputs=-2, inputs=-1)
             self.weight = parameter(near_zero(rngs.params(), (n, n), dtype), fit=over_patches)
         else:
-            self.taps = parameter(near_zero(rngs.params(), (2 * n - 1,), dtype), fit=Taps())
+            taps, fit = (n, PastTaps()) if spec.causal else (2 * n - 1, Taps())
+            self.taps = parameter(near_zero(rngs.params(), (taps,), dtype), fit=fit)
         fit = OverPatches(outputs=-1) if spec.spatial == "dense" else TokenBias()
         self.bias = parameter(jnp.full((n,), bias, dtype), decayed=False, fit=fit)
         self.spec = spec
 
-    def __call__(self, z: jax.Array) -> jax.Array:
-        """[batch, tokens, channels] to the same.
+    def __call__(self, z: jax.Array, past: Past | None = None) -> jax.Array:
+        """[batch, tokens, channels] to the same; after others of `past`, by the rows of W for these tokens alone.
 
         Raises:
-            ValueError: more tokens than n, or, for a dense W, another number than n.
+            ValueError: more tokens than n, or, for a dense W that is not causal, another number than n.
         """
         n, tokens = self.spec.length, z.shape[-2]
         if not takes(self.spec, tokens):
-            accepts = f"exactly {n}" if self.spec.spatial == "dense" else f"at most {n}"
+            accepts = f"at most {n}" if takes(self.spec, 1) else f"exactly {n}"
             raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
+        if past is not None:
+            bias = jax.lax.dynamic_slice_in_dim(self.bias[...], past.first, tokens)
+            rows = self._rows(past.first, tokens).astype(z.dtype)
+            return over_tokens(rows, past.joined("gate", z)) + bias[:, None].astype(z.dtype)
         bias = self.bias[:tokens, None].astype(z.dtype)
         if self.spec.spatial == "dense":
-            return over_tokens(self.weight[...].astype(z.dtype), z) + bias
-        return APPLY[self.spec.toeplitz](toeplitz.crop(self.taps[...], tokens), z) + bias
+            return over_tokens(self.matrix()[:tokens, :tokens].astype(z.dtype), z) + bias
+        return APPLY[self.spec.toeplitz](toeplitz.crop(self._all_taps(), tokens), z) + bias
 
     def matrix(self) -> jax.Array:
         """W [n, n]; rows are outputs."""
-        return self.weight[...] if self.spec.spatial == "dense" else toeplitz.expand(self.taps[...])
+        if self.spec.spatial == "dense":
+            return jnp.tril(self.weight[...]) if self.spec.causal else self.weight[...]
+        return toeplitz.expand(self._all_taps())
+
+    def _all_taps(self) -> jax.Array:
+        return toeplitz.past_only(self.taps[...]) if self.spec.causal else self.taps[...]
+
+    def _rows(self, first: jax.Array, count: int) -> jax.Array:
+        """Rows [first, first + count) of a causal W."""
+        if self.spec.spatial == "toeplitz":
+            return toeplitz.rows(self._all_taps(), first, count)
+        rows = jax.lax.dynamic_slice_in_dim(self.weight[...], first, count)
+        return jnp.where(jnp.arange(self.spec.length) <= first + jnp.arange(count)[:, None], rows, 0)
 
 
 def takes(spec: SpatialSpec, tokens: int) -> bool:
     """Whether a projection can be applied to so many tokens."""
-    return tokens == spec.length if spec.spatial == "dense" else tokens <= spec.length
+    return tokens == spec.length if spec.spatial == "dense" and not spec.causal else tokens <= spec.length

@@ -38,6 +38,7 @@ class BlockSpec:
         "constant", "the same for all layers, or linear in depth: from 1 at the first to survival at the last (DeiT)",
         ("constant", "linear"),
     )
+    causal: bool = option(False, "tokens see themselves and those before them (task causal_lm)", architecture=True)
     dropout: float = option(0.0, "rate of dropout on embeddings and residual branches", RATE)
     dtype: str = option("float32", "type of activations and matrix products", ("float32", "bfloat16", "float64"))
     remat: str = option(
@@ -50,6 +51,8 @@ class BlockSpec:
                 raise ValueError(f"model.{name} is {getattr(self, name)!r}: {problem}")
         if not SIZE.least <= self.length <= SIZE.most:
             raise ValueError(f"model.length is {self.length}: expected {SIZE.words}")
+        if self.causal and not self.block.can_be_causal:
+            raise ValueError(f"model.causal is True: {self.block.__name__} mixes all tokens; set it to False")
         self.check()
 
     def check(self) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import layout
-from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.encoder import Encoder, Kept
 from gmlp_flax.models.fitting import Positions
 from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
 from gmlp_flax.models.layout import FSDP, TENSOR
@@ -27,18 +29,22 @@ class TextModel(nnx.Module):
     `scale_embeddings` multiplies what enters the encoder by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Blocks
     whose first branch mixes tokens at once, Transformer and Mixer, otherwise drown a token's own embedding, of standard
     deviation 0.02, in what they add of its neighbours. A fresh gMLP block mixes nothing and does better without.
-    `embedding_norm` puts BERT's layer norm after the embeddings in place of that factor.
+    `embedding_norm` puts BERT's layer norm after the embeddings in place of that factor, and `embedding_projection`
+    FNet's linear layer after both. `token_types` is the number of kinds of text that have a learned vector from
+    pretraining on (FNet: 4); with 0, a model that reads `segments` has two, which start at 0.
     """
 
     def __init__(
         self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
-        embedding_norm: bool = False, segments: bool = False,
+        embedding_norm: bool = False, embedding_projection: bool = False, token_types: int = 0, segments: bool = False,
     ):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
         self.positions = LearnedPositions(spec, rngs, Positions()) if spec.positions == "absolute" else None
-        self.segments = LearnedSegments(spec) if segments else None
+        of_pairs = LearnedSegments(spec) if segments else None
+        self.segments = LearnedSegments(spec, token_types, rngs) if token_types else of_pairs
         self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
+        self.embedding_projection = Linear(spec, spec.d_model, spec.d_model, rngs) if embedding_projection else None
         self.encoder = Encoder(spec, rngs)
         self.scale = spec.d_model**0.5 if scale_embeddings else 1
         self.spec = spec
@@ -52,7 +58,7 @@ class TextModel(nnx.Module):
         Args:
             tokens: int [batch, tokens].
             key: a random key per example, [batch], for training; None for evaluation.
-            segments: int [batch, tokens], 0 or 1, for a model that has them.
+            segments: int [batch, tokens], the kind of text of each token (in a pair 0 or 1), for a model that has them.
             seen: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
 
         Returns:
@@ -63,29 +69,31 @@ class TextModel(nnx.Module):
         """
         chex.assert_rank(tokens, 2)
         chex.assert_equal_shape([tokens, *(given for given in (segments, seen) if given is not None)])
+        return self.encoder(self.embedded(tokens, segments), key, seen)
+
+    def embedded(self, tokens: jax.Array, segments: jax.Array | None, first: jax.Array | int = 0) -> jax.Array:
+        """What enters the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
         table = layout.cut(self.embedding[...], None, None)  # whole: cut, the compiler would move activations instead
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
-        x = x if self.positions is None else self.positions(x)
+        x = x if self.positions is None else self.positions(x, first)
         if self.segments is not None:
             if segments is None:
                 raise ValueError("this model has segments: give `segments`, int [batch, tokens]")
             x = self.segments(x, segments)
         x = self.scale * x if self.embedding_norm is None else self.embedding_norm(x)
-        return self.encoder(x, key, seen)
+        return x if self.embedding_projection is None else self.embedding_projection(x)
 
 
-class MaskedLM(TextModel):
+class LanguageModel(TextModel):
     """Logits through the embedding table itself plus an output bias.
 
     The published parameter counts leave no room for a second table of the vocabulary nor for BERT's transform layer;
-    the latter is an option.
+    the latter is an option. `embedding` are the options of `TextModel`. All tokens are in the first segment, if there
+    are any.
     """
 
-    def __init__(
-        self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False,
-        scale_embeddings: bool = False, embedding_norm: bool = False,
-    ):
-        super().__init__(spec, vocab_size, rngs, scale_embeddings=scale_embeddings, embedding_norm=embedding_norm)
+    def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False, **embedding: Any):
+        super().__init__(spec, vocab_size, rngs, **embedding)
         self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
         self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
         self.bias = parameter(jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False)
@@ -101,6 +109,13 @@ class MaskedLM(TextModel):
         scores = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype)
         return scores + self.bias[...]
 
+    def _segments(self, tokens: jax.Array) -> jax.Array | None:
+        return None if self.segments is None else jnp.zeros_like(tokens)
+
+
+class MaskedLM(LanguageModel):
+    """A language model that predicts tokens by those on both sides of them."""
+
     def __call__(
         self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None, seen: jax.Array | None = None
     ) -> jax.Array:
@@ -113,8 +128,38 @@ class MaskedLM(TextModel):
         Returns:
             float32 [batch, predictions, vocab_size].
         """
-        hidden = self.hidden(tokens, key, seen=seen)
+        hidden = self.hidden(tokens, key, self._segments(tokens), seen)
         return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip"))
+
+
+class CausalLM(LanguageModel):
+    """A language model that predicts each token by those before it; its blocks are causal.
+
+    Padding needs no mask: it follows a text, where nothing that is predicted sees it.
+    """
+
+    def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """float32 logits [batch, tokens, vocab_size] of the token after each; arguments as in `hidden`."""
+        return self.logits(self.hidden(tokens, key, self._segments(tokens)))
+
+    def extend(
+        self, tokens: jax.Array, kept: list[Kept] | None, first: jax.Array, last: jax.Array
+    ) -> tuple[jax.Array, list[Kept]]:
+        """Reads further tokens of a text.
+
+        Args:
+            tokens: int [batch, tokens], those at the places [first, first + tokens), which must lie within n. Padding may
+                follow the text: the next call writes over it.
+            kept: what the call before returned; None at the beginning of a text.
+            first: int, how many tokens were read before.
+            last: int, which of these tokens is the text's last.
+
+        Returns:
+            float32 logits [batch, vocab_size] of the token after the last one, and what to keep.
+        """
+        x = self.embedded(tokens, self._segments(tokens), first)
+        hidden, kept = self.encoder.extend(x, kept, first)
+        return self.logits(jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)), kept
 
 
 class SequenceClassifier(TextModel):
@@ -122,14 +167,14 @@ class SequenceClassifier(TextModel):
 
     `pool="cls"` reads the [CLS] token's state (paper, section 4.4), `pool="mean"` the mean of the tokens that are seen:
     short pretraining leaves a gMLP with filters that reach a few tokens, and [CLS] far from most of the text.
-    `pooler` puts BERT's layer of its own and a tanh before the head, which the paper does not mention.
+    `pooler` puts BERT's layer of its own and a tanh before the head, which the paper does not mention. `embedding` are
+    the options of `TextModel`.
     """
 
     def __init__(
         self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls",
-        pooler: bool = False, scale_embeddings: bool = False, embedding_norm: bool = False,
+        pooler: bool = False, **embedding: Any,
     ):
-        embedding = dict(scale_embeddings=scale_embeddings, embedding_norm=embedding_norm)
         super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
         self.pool = pool
         self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
@@ -149,13 +194,12 @@ class SequenceClassifier(TextModel):
 
 
 class SpanPredictor(TextModel):
-    """Where an answer starts and where it ends: two scores for each token (BERT, for SQuAD)."""
+    """Where an answer starts and where it ends: two scores for each token (BERT, for SQuAD).
 
-    def __init__(
-        self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
-        embedding_norm: bool = False,
-    ):
-        embedding = dict(scale_embeddings=scale_embeddings, embedding_norm=embedding_norm)
+    `embedding` are the options of `TextModel`.
+    """
+
+    def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, **embedding: Any):
         super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
         self.spans = Linear(spec, spec.d_model, 2, rngs, init=_BERT)
 

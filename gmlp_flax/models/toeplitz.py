@@ -68,6 +68,18 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     return checkpoint_name(y[..., n - 1 : 2 * n - 1, :].astype(x.dtype), NAME)
 
 
+def past_only(taps: jax.Array) -> jax.Array:
+    """Taps of the offsets 1 - n to 0, [..., n], to all taps [..., 2n - 1] of a matrix that is 0 above its diagonal."""
+    return jnp.pad(taps, [*[(0, 0)] * (taps.ndim - 1), (0, taps.shape[-1] - 1)])
+
+
+def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
+    """Rows [first, first + count) of the matrix of taps [2n - 1]: [count, n], at a cost of count n."""
+    n = length_of(taps)
+    starts = n - 1 - first - jnp.arange(count)
+    return jax.vmap(lambda start: jax.lax.dynamic_slice(taps, (start,), (n,)))(starts)
+
+
 def crop(taps: jax.Array, length: int) -> jax.Array:
     """The central taps: [..., 2n - 1] to [..., 2 length - 1], the upper-left [length, length] corner of the matrix.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,11 @@ from gmlp_flax.models.text import MaskedLM
 VOCAB_SIZE = 32_000
 # Share of positions whose logits are computed; Table 5's FLOPs fit BERT's 15 %.
 PREDICTED = 0.15
-# Sources of models that no table lists.
-ABLATION, MAIN = "ablation", "main"
+# Sources of models that no table lists. SIBLING: other papers' mixers in Table 3's setting and BERT's frame.
+ABLATION, MAIN, SIBLING = "ablation", "main", "sibling"
+FNET = "2105.03824"
+# Widths of the kernels of growing convolutions, for 12 layers.
+GROWING = (4, 4, 7, 7, 15, 15, 15, 15, 31, 31, 31, 31)
 # Sources of the models that are trained in the main setting, on sequences of 512 tokens.
 MAIN_SETTING = ("Table 5", MAIN)
 
@@ -34,12 +37,14 @@ class Published:
         spec: the encoder.
         params_m: parameters in millions.
         source: the table of the gMLP paper that lists the model; ABLATION or MAIN for a model of ours in the setting of
-            Tables 3 and 4 or of Tables 5 and 6; otherwise the arXiv number of the paper that lists it.
+            Tables 3 and 4 or of Tables 5 and 6, SIBLING for another paper's mixer in the setting of Table 3;
+            otherwise the arXiv number of the paper that lists it.
         flops_g: operations per example in billions.
         perplexity: of masked tokens; the paper prints it in Table 6 for the models of Table 5.
         top1: ImageNet-1K accuracy without extra data in percent (Table 2).
         madds_g: multiply-adds per example in billions, if the source prints these; each is two operations.
         pool: how an image model reads its tokens; empty for a text model.
+        around: options of a `MaskedLM` around the encoder, by name.
         pre_logits: whether an image model has a tanh layer before its head.
         image_size, patch_size: (height, width) in pixels, for an image model.
         note: why a number or a size differs from the source, and what the source leaves open.
@@ -53,6 +58,7 @@ class Published:
     top1: float | None = None
     madds_g: float | None = None
     pool: str = ""
+    around: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pre_logits: bool = False
     image_size: tuple[int, int] = (224, 224)
     patch_size: tuple[int, int] = (16, 16)
@@ -123,6 +129,28 @@ def _bert(source: str, layers: int, d_model: int, heads: int, *printed, position
     return _text(source, layers, d_model, *printed, note=note, **shape)
 
 
+def _sibling(block: str, note: str, **fields) -> Published:
+    return _text(SIBLING, 12, 768, None, None, block=block, note=note, **fields)
+
+
+def _synthesizer(kind: str, note: str = "") -> Published:
+    more = f"of 2005.00743; {note}" if note else "of 2005.00743"
+    return _sibling("synthesizer", more, heads=12, synthesizer=kind)
+
+
+def _convolution(note: str = "", **fields) -> Published:
+    more = f"of 2105.03322; {note}" if note else "of 2105.03322"
+    return _sibling("convolution", more, heads=12, **fields)
+
+
+def _fnet(layers: int, d_model: int, params_m: float | None, note: str, block: str = "fnet", **fields) -> Published:
+    """FNet as published: post-norm, the tanh form of GELU, and its layers around the encoder."""
+    options = {"layers": layers, "d_model": d_model, "d_ffn": 4 * d_model, "length": 512, "positions": "absolute"}
+    spec = _spec(block, **options, activation="gelu_tanh", **fields)
+    around = {"transform": True, "embedding_norm": True, "embedding_projection": True, "token_types": 4}
+    return Published(spec, params_m, FNET, around=around, note=note)
+
+
 _DEIT = {"survival": 0.9, "survival_schedule": "linear"}  # DeiT's recipe, which the feed-forward stack also takes
 
 _MEAN = "mean pooling, timm's layout; the paper's count fits a cls token and a pre-logits layer"
@@ -143,6 +171,13 @@ _VIT_224 = "printed for 384 x 384 alone"
 _DEIT_TI = "5.7 is printed as 5"
 _B24 = "129 is recalled; 116 and 23, which its README prints under S36, are B24's in 16 x 16 patches"
 _FF_LARGE = "patch 32, as in its code, which keeps 14 x 14 positions and shrinks them: 206.4M"
+
+_FNET = "without its pooler and next-sentence head, with which it has {}; as products: by FFT fewer operations"
+_HYBRID = "FNet-base with attention in its last two layers; without pooler and next-sentence head"
+_MIXING = "FNet's transform, as products, in the pre-norm frame, with learned positions"
+_MEMORY = "of 2105.02358: a memory of 64 entries, one head; learned positions, without which it knows no order"
+_FIXED = "2.36M of these, the logits, are not trained"
+_GROWING = "kernels of 4, 4, 7, 7, 15 (4 times), 31 (4 times): of the last, the paper's list may have three (recalled)"
 
 PUBLISHED: dict[str, Published] = {
     "gmlp_ti": _gmlp(128, 1.0, "mean", 5.9, 2.7, 72.3),
@@ -204,118 +239,20 @@ PUBLISHED: dict[str, Published] = {
     "amlp_36": _text(ABLATION, 36, 512, None, None, d_attn=64, note=_OURS),
     "amlp_72": _text(ABLATION, 72, 512, None, None, d_attn=64, note=_OURS),
     "amlp_36_128": _text(ABLATION, 36, 512, None, None, d_attn=128, note=_OURS),
-}
-
-
-class ScoreColumn(NamedTuple):
-    """A column of scores after finetuning, in the right half of Tables 4 and 6.
-
-    Attributes:
-        title: of the column.
-        task: a name in `recipes.FINETUNED`.
-        metric: the evaluation's name of the score.
-        percent: the factor that turns the metric into percent.
-    """
-
-    title: str
-    task: str
-    metric: str
-    percent: int = 100
-
-
-SCORE_COLUMNS = (
-    ScoreColumn("SST-2", "sst2", "accuracy"),
-    ScoreColumn("MNLI-m", "mnli", "accuracy"),
-    ScoreColumn("MNLI-mm", "mnli", "accuracy_mm"),
-    ScoreColumn("SQuAD v1.1 F1", "squad_v1.1", "f1", 1),
-    ScoreColumn("SQuAD v2.0 F1", "squad_v2.0", "f1", 1),
-    ScoreColumn("RTE", "rte", "accuracy"),  # not the paper's: pairs where there is no training set of MNLI
-)
-
-# In the order of SCORE_COLUMNS: Table 4 prints the first two columns, Table 6 prints all.
-FINETUNED_SCORES: dict[str, tuple[float, ...]] = {
-    "transformer_6": (90.4, 81.5),
-    "gmlp_18": (91.2, 77.7),
-    "transformer_12": (91.3, 83.3),
-    "gmlp_36": (92.3, 80.9),
-    "transformer_24": (92.1, 85.2),
-    "gmlp_72": (93.5, 82.8),
-    "transformer_48": (92.8, 86.3),
-    "gmlp_144": (95.1, 84.6),
-    "bert_base": (93.8, 85.6, 85.7, 90.2, 78.6),
-    "gmlp_base": (94.2, 83.7, 84.1, 86.7, 70.1),
-    "amlp_base": (93.4, 85.9, 85.8, 90.7, 80.9),
-    "bert_large": (94.3, 87.0, 87.4, 92.0, 81.0),
-    "gmlp_large": (94.8, 86.2, 86.5, 89.5, 78.3),
-    "amlp_large": (94.8, 88.4, 88.4, 92.2, 85.4),
-    "gmlp_xlarge": (95.6, 87.7, 87.7, 90.9, 82.1),
-}
-
-
-def printed_score(name: str, column: ScoreColumn) -> float | None:
-    """The paper's percentage for a model, if it prints one."""
-    return _in_column(FINETUNED_SCORES.get(name, ()), column)
-
-
-def _in_column(scores: Sequence[float | None], column: ScoreColumn) -> float | None:
-    return dict(zip(SCORE_COLUMNS, scores, strict=False)).get(column)
-
-
-@dataclasses.dataclass(frozen=True)
-class Quoted:
-    """A row of the paper's tables that is shown as printed: a model that is not built here, or not trained as there.
-
-    Attributes:
-        name: for people.
-        params_m: parameters in millions.
-        madds_g: multiply-adds per image in billions; None for a language model.
-        top1: ImageNet-1K accuracy without extra data in percent; None for a language model.
-        image_size: (height, width) in pixels; None for a language model.
-        scores: percentages after finetuning in the order of SCORE_COLUMNS, None where nothing is printed; empty for an
-            image model.
-        group: Table 2's name for its kind.
-        note: what to know of the row.
-    """
-
-    name: str
-    params_m: float
-    madds_g: float | None = None
-    top1: float | None = None
-    image_size: tuple[int, int] | None = None
-    scores: tuple[float | None, ...] = ()
-    group: str = ""
-    note: str = ""
-
-    def score(self, column: ScoreColumn) -> float | None:
-        """The percentage in a column, if the paper prints one."""
-        return _in_column(self.scores, column)
-
-
-def _quoted_image(
-    name: str, params_m: float, madds_g: float, top1: float, image: int = 224, group: str = "ConvNet", note: str = ""
-) -> Quoted:
-    return Quoted(name, params_m, madds_g, top1, (image, image), group=group, note=note)
-
-
-_OWN_RECIPE = "mixer_b16 in the recipe of the gMLPs, which imagenet:mixer_b16 has; 76.4 is its own paper's"
-_DEVLIN = "its own paper prints 81.9 for SQuAD v2.0 (recalled, not read)"
-_DEVLIN_BASE = "where SQuAD v2.0's 76.3 comes from is not known: its own paper prints none (recalled, not read)"
-
-# Table of the paper -> the rows that are no models of PUBLISHED.
-QUOTED: dict[str, tuple[Quoted, ...]] = {
-    "Table 2": (
-        _quoted_image("ResNet-152", 60, 11.3, 78.3),
-        _quoted_image("RegNetY-8GF", 39, 8.0, 81.7),
-        _quoted_image("EfficientNet-B0", 5, 0.39, 77.1),
-        _quoted_image("EfficientNet-B3", 12, 1.8, 81.6, 300),
-        _quoted_image("EfficientNet-B7", 66, 37.0, 84.3, 600),
-        _quoted_image("NFNet-F0", 72, 12.4, 83.6, 192),
-        _quoted_image("Mixer-B/16 (our setup)", 59, 12.7, 77.3, group="MLP-like", note=_OWN_RECIPE),
-    ),
-    "Table 6": (
-        Quoted("BERT-base (Devlin et al.)", 110, scores=(92.7, 84.4, None, 88.5, 76.3), note=_DEVLIN_BASE),
-        Quoted("BERT-large (Devlin et al.)", 336, scores=(93.7, 86.6, None, 90.9, 81.8), note=_DEVLIN),
-    ),
+    "fnet_base": _fnet(12, 768, 83, _FNET.format("83.49M")),
+    "fnet_large": _fnet(24, 1024, 238, _FNET.format("238.03M")),
+    "fnet_hybrid": _fnet(12, 768, None, _HYBRID, "fnet_hybrid", heads=12),
+    "fnet": _sibling("fnet", _MIXING, norm="pre", norm_eps=1e-6, positions="absolute"),
+    "random": _synthesizer("random"),
+    "fixed_random": _synthesizer("fixed_random", _FIXED),
+    "factorized": _synthesizer("factorized_random", "of rank 8"),
+    "dense": _synthesizer("dense"),
+    "factorized_dense": _synthesizer("factorized_dense", "128 = 8 x 16"),
+    "random_vanilla": _synthesizer("random+attention"),
+    "external": _sibling("external_attention", _MEMORY, positions="absolute"),
+    "lightweight": _convolution(),
+    "dynamic": _convolution(convolution="dynamic"),
+    "growing": _convolution(_GROWING, kernel_widths=GROWING),
 }
 
 
@@ -326,7 +263,7 @@ def build(model: Published, rngs: nnx.Rngs, classes: int = 1000) -> nnx.Module:
             model.spec, rngs, image_size=model.image_size, patch_size=model.patch_size, classes=classes,
             pool=model.pool, pre_logits=model.pre_logits,
         )
-    return MaskedLM(model.spec, VOCAB_SIZE, rngs)
+    return MaskedLM(model.spec, VOCAB_SIZE, rngs, **model.around)
 
 
 def param_count(model: Published) -> int:

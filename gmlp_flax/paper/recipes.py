@@ -56,10 +56,10 @@ def image_model(name: str) -> ConfigDict:
 
 def language_model(name: str) -> ConfigDict:
     """A config of a published language model, by its name in `gmlp sizes`."""
-    spec = PUBLISHED[name].spec
-    model = blocks.settings(spec)
+    published = PUBLISHED[name]
+    spec, model = published.spec, blocks.settings(published.spec)
     config = gmlp_config.default(block=model["block"])
-    config.model.update(**model, length=spec.length, scale_embeddings=spec.block.mixes_at_start)
+    config.model.update(**model, length=spec.length, scale_embeddings=spec.block.mixes_at_start, **published.around)
     return config
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gmlp_flax.paper.published import SCORE_COLUMNS, Quoted, ScoreColumn, printed_score
+from gmlp_flax.paper.quoted import SCORE_COLUMNS, Quoted, ScoreColumn, printed_score
 from gmlp_flax.paper.tables import Transfer
 from gmlp_flax.reports import claims
 from gmlp_flax.reports.runs import Run, task_of

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.drawing import DASHES, looks
 from gmlp_flax.paper import published
+from gmlp_flax.paper.quoted import Quoted
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.families import family
 from gmlp_flax.reports.report import Report
@@ -60,7 +61,7 @@ def _counted(model: published.Published) -> tuple[Cell, ...]:
     )
 
 
-def _chart(models: Mapping[str, published.Published], quoted: Sequence[published.Quoted]) -> Chart:
+def _chart(models: Mapping[str, published.Published], quoted: Sequence[Quoted]) -> Chart:
     """The paper's Figure 2: accuracy over parameters, one line per architecture."""
     lines: dict[tuple[str, str], list[tuple[float, float, str]]] = {}  # name, family -> parameters, accuracy, label
     for name, model in models.items():

@@ -16,6 +16,7 @@ from gmlp_flax.tasks.base import Task
 # Imported when one is chosen: image tasks load OpenCV, text tasks do not.
 TASKS = {
     "masked_lm": "gmlp_flax.tasks.masked_lm:MaskedLanguageModeling",
+    "causal_lm": "gmlp_flax.tasks.causal_lm:CausalLanguageModeling",
     "image_classification": "gmlp_flax.tasks.image_classification:ImageClassification",
     "text_classification": "gmlp_flax.tasks.text_classification:TextClassification",
     "question_answering": "gmlp_flax.tasks.question_answering:QuestionAnswering",

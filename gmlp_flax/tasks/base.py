@@ -18,6 +18,7 @@ from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.options import Option, options_of
+from gmlp_flax.models.sampling import Sampling
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -43,6 +44,24 @@ class Baseline(NamedTuple):
     metrics: dict[str, float]
 
 
+class Continuation(NamedTuple):
+    """How a model goes on with a text.
+
+    Attributes:
+        text: what follows the given text.
+        read: the tokens of the given text.
+        tokens: the tokens that were added.
+        windows: how many windows of the model were read as a whole for them.
+        ended: whether the model ended the text.
+    """
+
+    text: str
+    read: int
+    tokens: int
+    windows: int
+    ended: bool
+
+
 class Task(abc.ABC):
     """A model with its data, its loss and its metrics.
 
@@ -59,6 +78,7 @@ class Task(abc.ABC):
         percent: metrics that are shown in percent, and the factor that makes them so.
         unit: what throughput counts: "tokens", "images" or "examples".
         units_per_example: how many of them an example has.
+        continues: whether a trained model continues texts, by `continuation`.
         takes_files: whether `predict` reads files, by their paths; else lines of text.
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
         inherits_model: whether a run takes the architecture of its model from the run that starts it.
@@ -75,6 +95,7 @@ class Task(abc.ABC):
     percent: ClassVar[dict[str, float]] = {"accuracy": 100.0}
     unit: str
     units_per_example: int = 1
+    continues: ClassVar[bool] = False
     takes_files: ClassVar[bool] = False
     shared_assets: tuple[str, ...] = ()
     inherits_model: ClassVar[bool] = False
@@ -193,6 +214,16 @@ class Task(abc.ABC):
         """
         raise RunError(f"the task {type(self).__name__} has no predictions for single inputs")
 
+    def continuation(self, params: Any, text: str, how: Sampling) -> Continuation:
+        """How a trained model goes on with a text.
+
+        Raises:
+            RunError: the text does not suit this model, or the task does not continue texts.
+        """
+        raise RunError(
+            f"a model of the task {self.config.task} does not continue texts: train one with config.task=causal_lm"
+        )
+
     def prediction_label(self, number: int) -> str:
         """What to print before the prediction with that number, from 1, of an input."""
         return ""
@@ -241,9 +272,9 @@ class Task(abc.ABC):
         block = blocks.find(self.config.model.block)
         return block.spec(length=self.length, **{name: self.config.model[name] for name in options_of(block.Spec)})
 
-    def blocks(self, params: Any) -> blocks.Block:
-        """The stacked blocks of the model's encoder, each parameter's leading axis the layer."""
-        return self.merged(params).encoder.blocks
+    def stacks(self, params: Any) -> list[blocks.Block]:
+        """The stacked blocks of the model's encoder, first layers first, each parameter's leading axis the layer."""
+        return [stack for _, stack in self.merged(params).encoder.stacks()]
 
     def evaluation_batch_size(self) -> int:
         """Examples of an evaluation batch, over all hosts."""

@@ -21,7 +21,7 @@ from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask, own_task
 from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.data.storage.records import BadRecords
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.options import Option
 from gmlp_flax.models.text import SequenceClassifier
 from gmlp_flax.tasks.base import (
@@ -62,6 +62,10 @@ class TextClassification(Finetuning):
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
+        if model.causal and model.pool == "cls":
+            raise ConfigError(
+                "config.model.pool is 'cls', and the model is causal: its [CLS] sees no other token; set it to 'mean'"
+            )
         return SequenceClassifier(
             self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
             pooler=model.pooler, **self.embedding(),

@@ -13,12 +13,14 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.storage import files
+from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.models.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Task, require_path
 
 TOKENIZER_FILE = "tokenizer.model"
+EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`
 
 TEXT_OPTIONS = {
     "model.length": Option(128, "tokens per sequence (the paper's n)", SIZE),
@@ -31,8 +33,19 @@ TEXT_OPTIONS = {
     "model.embedding_norm": Option(
         False, "BERT's layer norm after the embeddings, in place of that factor", architecture=True
     ),
-    "model.mask_padding": Option(False, "attention ignores [PAD]; spatial projections never do (paper)"),
-    "data.tokenizer": Option("", "a SentencePiece model or a WordPiece vocabulary; empty: trained on the text"),
+    "model.embedding_projection": Option(
+        False, "FNet's linear layer after the embeddings and their norm", architecture=True
+    ),
+    "model.token_types": Option(
+        0, "kinds of text with a learned vector from pretraining on (FNet: 4); 0: those of a pair, in finetuning alone",
+        (0, 2, 4), architecture=True,
+    ),
+    "model.mask_padding": Option(
+        False, "attention and convolutions ignore [PAD]; spatial projections and Fourier transforms never do"
+    ),
+    "data.tokenizer": Option(
+        "", "a SentencePiece model or a WordPiece vocabulary; `bytes`: no tokenizer; empty: trained on the text"
+    ),
 }
 
 
@@ -59,10 +72,9 @@ class TextTask(Task):
     def tokenizer(self) -> Any:
         """The run's tokenizer."""
 
-    def embedding(self) -> dict[str, bool]:
+    def embedding(self) -> dict[str, Any]:
         """What a `TextModel` is told of its embeddings."""
-        model = self.config.model
-        return {"scale_embeddings": model.scale_embeddings, "embedding_norm": model.embedding_norm}
+        return {name: self.config.model[name] for name in EMBEDDING}
 
     @classmethod
     def without_data(cls, config: ConfigDict) -> Self:
@@ -104,8 +116,9 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
     places = {"this run's": os.path.join(task.folder, TOKENIZER_FILE)}
     if not files.exists(places["this run's"]):
         del places["this run's"]
-    if task.config.data.tokenizer:
-        places["config.data.tokenizer"] = require_path(task.config.data.tokenizer, "data.tokenizer")
+    if given := task.config.data.tokenizer:
+        is_path = given != byte_level.NAME
+        places["config.data.tokenizer"] = require_path(given, "data.tokenizer") if is_path else given
     found = {f"{what}, {path}": Tokenizer.load(path) for what, path in (places | dict(more)).items()}
     for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):
         if tokenizer != next_tokenizer:

@@ -18,7 +18,7 @@ import optax
 from ml_collections import ConfigDict
 
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.models.encoder import STACKED
+from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import Facts
 from gmlp_flax.training import schedule
 from gmlp_flax.training.state import path_name
@@ -90,16 +90,18 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
     """
     rates = parse_rates(lines)
     found, used = {}, set()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = path_name(path)
+    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
+    for name, leaf in leaves.items():
         rate = next((rate for rate in rates if re.search(rate.pattern, name)), Rate("", 1.0, 1.0))
         used.add(rate)
         found[name] = rate.first
         if rate.first == rate.last:
             continue
-        if not name.startswith(STACKED):
+        if name not in depth:
             raise RunError(f"config.optimizer.rates: {rate.pattern!r} matches {name}, which has no layers: give one factor")
-        by_layer = np.geomspace(rate.first, rate.last, leaf.shape[0], dtype=np.float32)
+        first, layers = depth[name]
+        by_layer = np.geomspace(rate.first, rate.last, layers, dtype=np.float32)[first : first + leaf.shape[0]]
         found[name] = by_layer.reshape(-1, *[1] * (len(leaf.shape) - 1))
     if unused := [rate.pattern for rate in rates if rate not in used]:
         raise RunError(f"config.optimizer.rates: {unused[0]!r} matches no parameter that is left, e.g. {next(iter(found))}")

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
+from gmlp_flax.models.sampling import Sampling
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Ranked, Task
 from gmlp_flax.training import storage
@@ -49,8 +50,8 @@ class Trained(NamedTuple):
         """What the model says of inputs: lines of text, or images as paths or uint8 [height, width, channels].
 
         Args:
-            inputs: a masked language model takes text with one or more [MASK]; a classifier of text a sentence or, with
-                a tab between them, a pair; a model that answers questions a question, a tab and a passage.
+            inputs: a masked language model takes text with one or more [MASK]; a causal one any text; a classifier of text
+                a sentence or, with a tab between them, a pair; a model that answers questions a question, a tab and a passage.
             top: how many candidates.
 
         Returns:
@@ -63,6 +64,22 @@ class Trained(NamedTuple):
         if isinstance(inputs, str):
             raise RunError(f"predict takes a list of inputs: give [{inputs[:40]!r}]")
         return self.task.predict(self.weights, inputs, top)
+
+    def generate(self, texts: Sequence[str], **options: Any) -> list[str]:
+        """How a causal language model goes on with texts.
+
+        Args:
+            texts: one or more.
+            options: tokens, temperature, top_k, top_p and seed of `Sampling`.
+
+        Returns:
+            What follows each text.
+
+        Raises:
+            RunError: the model is not causal, a text has a [MASK], or an option has a value that makes no sense.
+        """
+        how = Sampling(**options)
+        return [self.task.continuation(self.weights, text, how).text for text in texts]
 
 
 def check_metric(config: ConfigDict, task: Task) -> None:

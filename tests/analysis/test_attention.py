@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import operator
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.analysis import attention
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
+from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
 from gmlp_flax.training import loop, run_folder
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.models import reference
+from tests.models.reference import small_spec
 from tests.training import tiny
 
 MODELS = {
@@ -220,3 +226,24 @@ def test_mistakes_are_one_line(text_run):
     assert code == 2 and errors[0].startswith(f"error: --text is missing; {usage}") and len(errors) == 1
     code, _, errors = command(f"--workdir={text_run}", "--text=the", "--layers=some")
     assert code == 2 and errors == ["error: flag --layers=some: value should be one of <first_half|all>"]
+
+
+def test_maps_of_a_model_with_several_kinds_of_layers():
+    """Those of the layers with attention, at what the layers before them gave."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6)), jnp.float32)
+
+    def stacks(**fields):
+        return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks()
+
+    hybrid = stacks(block="fnet_hybrid", attention_layers=2)
+    (found,) = attention._maps([stack for _, stack in hybrid], x, None)
+    assert found.shape == (2, 2, 5, 5)
+    definition, params = nnx.split(hybrid[0][1])
+    first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x, operator.add)
+    definition, params = nnx.split(hybrid[1][1])
+    scores = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params)).attention_scores(first)
+    np.testing.assert_allclose(found[0], jax.nn.softmax(scores).max(1), atol=1e-5)
+    assert attention._maps([stack for _, stack in stacks(block="fnet")], x, None) == []
+    (random,) = attention._maps([stack for _, stack in stacks(block="synthesizer")], x, None)
+    assert random.shape == (3, 2, 5, 5)
+    np.testing.assert_array_equal(random[:, 0], random[:, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from gmlp_flax.commands import predict
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loop, run_folder
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.training import tiny
@@ -97,6 +98,66 @@ def test_mistakes_are_one_line(text_run, image_run, tmp_path):
         code, _, error = run(*arguments, text=text)
         assert code == 2, arguments
         assert message in error and len(error.splitlines()) == 1, error
+
+
+@pytest.fixture(scope="module")
+def causal_run(tmp_path_factory):
+    """The folder of a finished causal gMLP on the bytes of the embedded text."""
+    folder = tmp_path_factory.mktemp("causal")
+    options = gmlp_config.from_file("configs/causal_text.py", "gmlp,scale=quickstart,tokenizer=bytes")
+    options.steps, options.batch_size, options.data.cache = 12, 8, str(folder / "cache")
+    options.model.update(layers=2, length=32, d_model=16, d_ffn=32)
+    options.eval.examples = 16
+    loop.train(options, str(folder / "run"))
+    return folder / "run"
+
+
+def test_texts_are_continued(causal_run):
+    code, out, error = run(f"--workdir={causal_run}", "--tokens=40", "--temperature=0", text="The \u00e9tat\n\nIf\n")
+    assert code == 0, error
+    trained = run_folder.load(str(causal_run), "best")
+    first, second = trained.generate(["The \u00e9tat", "If"], tokens=40, temperature=0.0)
+    assert out == f"The \u00e9tat{first}\nIf{second}\n" and len(first) > 10
+    *lines, cost = error.splitlines()
+    assert len(lines) == 2 and all(re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines)
+    assert "windows of 32 tokens read: 3" in lines[0]
+    assert re.fullmatch(
+        r"a token costs 0\.01 MFLOP, as 4\.1 kB are kept of the tokens before; to read a window anew costs 0\.\d\d MFLOP", cost
+    ), cost
+
+
+def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
+    code, out, error = run(f"--workdir={causal_run}", "--tokens=1", text="x" * 50)
+    assert code == 0 and "note: the line has 50 tokens; the model reads the last 31 of them\n" in error
+    code, out, error = run(f"--workdir={causal_run}", "--top=2", text="the")
+    assert code == 0 and out.splitlines()[0] == "the" and re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", out.splitlines()[1])
+
+
+def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
+    cases = [
+        (causal_run, ("--tokens=5",), "a [MASK] b", r"a causal model continues a text and fills no \[MASK\]: leave it"),
+        (causal_run, ("--top_p=0",), "a", "top_p is 0.0: expected a probability above 0 and at most 1"),
+        (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5: expected a probability above 0 and at most 1"),
+        (causal_run, ("--temperature=-1",), "a", "temperature is -1.0: expected at least 0"),
+        (causal_run, ("--tokens=none",), "a", "tokens"),
+        (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for models that continue texts, and \S+ holds one of the "
+                                                r"task masked_lm: leave it out, or train with --config.task=causal_lm"),
+    ]
+    for folder, flags, text, message in cases:
+        code, _, error = run(f"--workdir={folder}", *flags, text=text)
+        assert code == 2, (flags, error)
+        assert re.search(message, error) and len(error.splitlines()) == 1, error
+    with pytest.raises(RunError, match="^a model of the task masked_lm does not continue texts: train one with config.task"):
+        run_folder.load(str(text_run)).generate(["a"])
+
+
+def test_bytes_outside_utf8_are_refused_by_a_model_of_bytes_too(causal_run):
+    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={causal_run}", "--tokens=3")
+    process.stdin.buffer.write(b"good\nbad \xff\n")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and out.startswith("good") and err.splitlines()[-1] == (
+        "error: standard input, line 2: not UTF-8 (byte 0xff); convert it, e.g. with iconv -t UTF-8"
+    )
 
 
 def finetuned(tmp_path, task: str, **options) -> run_folder.Trained:

@@ -245,6 +245,111 @@ def gmlp_block(p, x, kind="split"):
     return x + linear(p["proj_out"], gate(p["gate"], gelu(linear(p["proj_in"], normed)), kind, attention))
 
 
+def fourier(x):
+    """The real part of the 2-D DFT, sum by sum."""
+    n, d = x.shape
+    def entry(k, c):
+        turns = np.arange(n)[:, None] * k / n + np.arange(d)[None, :] * c / d
+        return (x * np.cos(2 * math.pi * turns)).sum()
+
+    return np.array([[entry(k, c) for c in range(d)] for k in range(n)])
+
+
+def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
+    """The transform, or attention if there are parameters of one, then the MLP: with norms after sums or before."""
+    def mix(x):
+        if "attention" in p:
+            return multi_head_attention(p["attention"], x, heads, len(x))
+        return fourier(x) / (math.sqrt(x.size) if norm == "pre" else 1)
+
+    if norm == "pre":
+        x = x + mix(layer_norm(p["mixing_norm"], x, eps))
+        return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x, eps))
+    x = layer_norm(p["mixing_norm"], x + mix(x), eps)
+    return layer_norm(p["mlp_norm"], x + channel_mlp(p["mlp"], x), eps)
+
+
+def by_head(p, hidden):
+    """A linear layer for each head on its share of the channels: [heads][tokens, out]."""
+    shares = np.split(hidden, len(p["weight"]), axis=1)
+    return [np.stack([row @ w + b for row in share]) for share, w, b in zip(shares, p["weight"], p["bias"], strict=True)]
+
+
+def synthesized_logits(p, x, part):
+    """One kind of logits: [heads][tokens, tokens]."""
+    tokens = len(x)
+    if part in ("random", "fixed_random"):
+        return [logits[:tokens, :tokens] for logits in p["logits"]]
+    if part == "factorized_random":
+        return [(rows @ columns.T)[:tokens, :tokens] for rows, columns in zip(p["rows"], p["columns"], strict=True)]
+    hidden = linear(p["proj_in"], x)
+    if part == "attention":
+        return hidden
+    hidden = np.maximum(hidden, 0)
+    if part == "dense":
+        return [logits[:, :tokens] for logits in by_head(p["proj_out"], hidden)]
+    pairs = zip(by_head(p["first"], hidden), by_head(p["second"], hidden), strict=True)
+    return [np.array([[u * v for u in a for v in c] for a, c in zip(*pair, strict=True)])[:, :tokens] for pair in pairs]
+
+
+def synthesizer_block(p, x, parts, heads=3):
+    """Logits part by part, mixed by the softmax of their weights; then head by head and query by query."""
+    normed, of = layer_norm(p["mixing_norm"], x), p["synthesizer"]
+    shares = np.exp(of["weights"]) / np.exp(of["weights"]).sum() if len(parts) > 1 else [1.0]
+    v = np.split(linear(of["values"], normed), heads, axis=1)
+    mixed = []
+    for head in range(heads):
+        logits = 0
+        for part, share in zip(parts, shares, strict=True):
+            made = synthesized_logits(of[part], normed, part)
+            if part == "attention":
+                q, k = (np.split(half, heads, axis=1)[head] for half in np.split(made, 2, axis=1))
+                made = {head: np.array([dot_products(query, k) for query in q])}
+            logits = logits + share * made[head]
+        mixed.append(np.stack([softmax_mix(row, v[head]) for row in logits]))
+    x = x + linear(of["out"], np.concatenate(mixed, axis=1))
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+
+
+def external_attention_block(p, x, over="tokens", heads=3):
+    """Head by head: weights on the memory, column by column over tokens and then row by row, or row by row alone."""
+    normed, of = layer_norm(p["mixing_norm"], x), p["external"]
+    mixed = []
+    for share in np.split(linear(of["proj_in"], normed), heads, axis=1):
+        weights = np.exp(np.array([[row @ key for key in of["keys"]] for row in share]))
+        if over == "tokens":
+            weights = weights / weights.sum(axis=0)
+            weights = np.array([row / (1e-9 + row.sum()) for row in weights])
+        else:
+            weights = np.array([row / row.sum() for row in weights])
+        mixed.append(weights @ of["values"])
+    x = x + linear(of["out"], np.concatenate(mixed, axis=1))
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+
+
+def softmax(logits):
+    """Of one row."""
+    return np.exp(logits) / np.exp(logits).sum()
+
+
+def convolution_block(p, x, heads=3, dilation=1):
+    """GLU, then output by output and channel by channel, each tap that meets a token."""
+    normed, of = layer_norm(p["mixing_norm"], x), p["convolution"]
+    a, b = np.split(linear(of["proj_in"], normed), 2, axis=1)
+    gated = a / (1 + np.exp(-b))
+    dynamic = "proj" in of["kernel"]
+    made = linear(of["kernel"]["proj"], gated).reshape(len(x), heads, -1) if dynamic else of["kernel"]["logits"]
+    mixed, size, width = np.zeros_like(gated), gated.shape[1] // heads, made.shape[-1]
+    for i, channel in np.ndindex(gated.shape):
+        kernel = softmax(made[i, channel // size] if dynamic else made[channel // size])
+        for j in range(width):
+            place = i + dilation * (j - (width - 1) // 2)
+            if 0 <= place < len(x):
+                mixed[i, channel] += kernel[j] * gated[place, channel]
+    x = x + linear(of["out"], mixed)
+    return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
+
+
 def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
     """The blocks one after another, each with its slice of the stacked parameters, and the final norm."""
     for layer in range(len(jax.tree.leaves(p["blocks"])[0])):

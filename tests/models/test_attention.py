@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets, hide_padding, mix
+from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets, hide_future, hide_padding, mix
 from tests.models import reference
 from tests.models.reference import (
     count,
@@ -151,6 +151,24 @@ def test_buckets_are_t5s(number):
     found = buckets(offsets, number)
     np.testing.assert_array_equal(found, [t5_bucket(int(offset), number) for offset in offsets])
     assert number // 2 not in found and found.max() == number - 1  # an offset of 0 has its bucket on the other side
+
+
+def test_causal_buckets_all_serve_the_past():
+    """T5's decoder, of 32: 16 single distances, then 16 to 18, 19 to 20, ..., 113 and more."""
+    offsets = -np.array([0, 1, 15, 16, 18, 19, 20, 21, 112, 113, 127, 128, 5000])
+    np.testing.assert_array_equal(buckets(offsets, 32, causal=True), [0, 1, 15, 16, 16, 17, 17, 18, 30, 31, 31, 31, 31])
+    found = buckets(np.arange(-600, 1), 32, causal=True)
+    assert set(found.tolist()) == set(range(32)) and (np.diff(found) <= 0).all()
+
+
+def test_hide_future():
+    scores = jnp.asarray(normal(0, 2, 3, 5), jnp.float32)
+    found = np.asarray(hide_future(scores, 1))
+    seen = np.arange(5) <= 1 + np.arange(3)[:, None]
+    np.testing.assert_array_equal(found[:, seen], np.asarray(scores)[:, seen])
+    assert (found[:, ~seen] == -np.inf).all() and (np.asarray(jax.nn.softmax(found, -1))[:, ~seen] == 0).all()
+    hidden = np.asarray(hide_padding(found, jnp.zeros((2, 5), bool)))
+    assert (hidden[:, ~seen] == -np.inf).all() and (hidden[:, seen] == np.finfo(np.float32).min).all()
 
 
 def test_some_of_t5s_32_buckets():

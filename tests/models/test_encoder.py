@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.encoder import Encoder, Residual
+from gmlp_flax.models.encoder import STACKED, Encoder, Residual, depths
 from gmlp_flax.models.layers import dropout, split_keys
 from tests.models import reference
 from tests.models.reference import (
@@ -30,6 +30,14 @@ KINDS = {
     "mixer": {"block": "mixer", "d_spatial": 4},
     "resmlp": {"block": "resmlp"},
     "feed_forward": {"block": "feed_forward", "d_spatial": 20},
+    "fnet": {"block": "fnet", "dft": "matmul"},
+    "fnet_hybrid": {"block": "fnet_hybrid", "heads": 2, "attention_layers": 1, "dft": "matmul"},
+    "random": {"block": "synthesizer"},
+    "dense+attention": {"block": "synthesizer", "synthesizer": "dense+attention"},
+    "external": {"block": "external_attention"},
+    "lightweight": {"block": "convolution"},
+    "dynamic": {"block": "convolution", "convolution": "dynamic"},
+    "growing": {"block": "convolution", "kernel_widths": (3, 3, 5)},
 }
 KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -71,13 +79,14 @@ def test_other_blocks_against_numpy(kind, block, norm):
 @in_float64
 def test_the_scan_applies_the_blocks_one_by_one(kind):
     module = encoder(**KINDS[kind])
-    definition, stacked = nnx.split(module.blocks)
 
     @quick_jit
     def one_by_one(x):
-        for layer in range(3):
-            block = nnx.merge(definition, jax.tree.map(lambda p, layer=layer: p[layer], stacked))
-            x = block(x, lambda shortcut, branch: shortcut + branch)
+        for spec, stack in module.stacks():
+            definition, stacked = nnx.split(stack)
+            for layer in range(spec.layers):
+                block = nnx.merge(definition, jax.tree.map(lambda p, layer=layer: p[layer], stacked))
+                x = block(x, lambda shortcut, branch: shortcut + branch)
         return module.norm(x)
 
     x = normal(0, 2, 5, 6)
@@ -122,13 +131,26 @@ def test_remat_changes_no_number(kind):
     # The scales of its branches want the branches' last products.
     ("resmlp", "none", 3, 0), ("resmlp", "matmuls", 3, 0), ("resmlp", "full", 3, 3),
     ("feed_forward", "none", 4, 0), ("feed_forward", "matmuls", 4, 0), ("feed_forward", "full", 4, 3),
+    # A post-norm block needs its last product too, for its norm. Two stacks of one layer each are counted as two layers.
+    ("fnet", "none", 6, 0), ("fnet", "matmuls", 6, 0), ("fnet", "full", 6, 6),
+    ("fnet_hybrid", "none", 12, 0), ("fnet_hybrid", "matmuls", 12, 1), ("fnet_hybrid", "full", 12, 12),
+    ("random", "none", 5, 0), ("random", "matmuls", 5, 0), ("random", "full", 5, 4),
+    # Both kinds of logits again.
+    ("dense+attention", "none", 9, 0), ("dense+attention", "matmuls", 9, 2), ("dense+attention", "full", 9, 8),
+    ("external", "none", 6, 0), ("external", "matmuls", 6, 2), ("external", "full", 6, 5),
+    ("lightweight", "none", 5, 0), ("lightweight", "matmuls", 5, 0), ("lightweight", "full", 5, 4),
+    ("dynamic", "none", 6, 0), ("dynamic", "matmuls", 6, 0), ("dynamic", "full", 6, 5),
+    ("growing", "none", 10, 0), ("growing", "matmuls", 10, 0), ("growing", "full", 10, 8),
 ])  # fmt: skip
 def test_what_backward_recomputes(kind, policy, dots, recomputed):
-    """Matrix products of one layer: each has one forward and two backward; the last of a block is never needed."""
+    """Matrix products of one layer: each has one forward and two backward; the last of a block is never needed.
+
+    The gradient of a Fourier transform by four products takes four, not eight."""
     state, call = function_of(encoder(remat=policy, dtype="float32", **KINDS[kind]))
     x = jnp.ones((2, 5, 6))
     assert count("dot_general", call, state, x) == dots
-    assert count("dot_general", gradient_of(call), state, x) == 3 * dots + recomputed
+    saved = 4 if kind.startswith("fnet") else 0
+    assert count("dot_general", gradient_of(call), state, x) == 3 * dots - saved + recomputed
 
 
 @pytest.mark.parametrize("policy, channels", [("matmuls", [4, 4, 4, 6]), ("full", [6])])
@@ -204,6 +226,42 @@ def test_survival_schedules_and_independent_layers(schedule, expected):
     assert kept[:, np.array(expected) == 1].all()
 
 
+def test_survival_and_keys_go_on_through_the_stacks():
+    """A stack begins where the one before it ended: with a linear schedule, the last layers are dropped most."""
+    spec = small_spec(
+        block="convolution", kernel_widths=(3, 3, 5, 5), layers=4, survival=0.4, survival_schedule="linear",
+        dtype="float32",
+    )
+    module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
+    for number, (_, stack) in enumerate(module.stacks()):
+        channels = jnp.eye(6)[2 * number : 2 * number + 2]
+        stack.convolution.out.bias[...] = 1000 * channels
+    module.norm.scale[...] = jnp.ones(6)
+    y = quick_jit(module)(jnp.zeros((4000, 5, 6)), keys(0, 4000))[:, 0]
+    kept = np.asarray(y[:, :4] > y[:, 4:5] + 1e-3)
+    np.testing.assert_allclose(kept.mean(0), [1.0, 0.8, 0.6, 0.4], atol=4 * np.sqrt(0.25 / 4000))
+    assert np.abs(np.corrcoef(kept.T[1:]) - np.eye(3)).max() < 4.5 / np.sqrt(4000)
+
+
+def test_layers_that_are_alike_lie_in_one_stack():
+    """Under the names that all models have; others in numbered ones."""
+    def names(**fields):
+        return list(params_of(encoder(dtype="float32", **fields))["blocks"])
+
+    assert names(block="convolution")[0] == "convolution"
+    assert names(block="fnet_hybrid", attention_layers=0) == names(block="fnet")
+    assert names(**KINDS["fnet_hybrid"]) == names(**KINDS["growing"]) == ["stack_0", "stack_1"]
+
+
+def test_depths():
+    """The first layer of each stack, and all layers."""
+    found = depths({f"{STACKED}stack_1/a/b": 3, f"{STACKED}stack_0/stack": 2, f"{STACKED}stack_2/c": 1})
+    assert found == {f"{STACKED}stack_1/a/b": (2, 6), f"{STACKED}stack_0/stack": (0, 6), f"{STACKED}stack_2/c": (5, 6)}
+    assert depths({f"{STACKED}norm/scale": 4, f"{STACKED}stacked/x": 4}) == {
+        f"{STACKED}norm/scale": (0, 4), f"{STACKED}stacked/x": (0, 4),
+    }
+
+
 @in_float64
 def test_training_without_noise_is_evaluation():
     x, key = normal(0, 2, 5, 6), keys(0, 2)
@@ -237,6 +295,7 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
 
 @pytest.mark.parametrize(("kind", "weights"), [
     ("amlp", (2, 5, 5)), ("transformer", (2, 2, 5, 5)), ("rel_only", (2, 2, 5, 5)), ("gmlp", None),
+    ("fnet_hybrid", (2, 2, 5, 5)), ("random", (2, 3, 5, 5)), ("dense+attention", (2, 3, 5, 5)),
 ])
 def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
     """Once for all layers, which are scanned; also weights that all samples share are drawn for each."""
@@ -250,6 +309,8 @@ def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
 @pytest.mark.parametrize(
     "kind, products", [
         ("gmlp", 4), ("amlp", 8), ("transformer", 6), ("rel_only", 5), ("mixer", 4), ("resmlp", 3), ("feed_forward", 4),
+        ("fnet", 6), ("fnet_hybrid", 12), ("random", 5), ("dense+attention", 9), ("external", 6), ("lightweight", 5),
+        ("dynamic", 6), ("growing", 10),
     ],
 )  # fmt: skip
 def test_bfloat16_products_and_float32_parameters(kind, products):
@@ -271,7 +332,7 @@ def test_bfloat16_keeps_its_type_under_noise(kind):
     assert jax.eval_shape(call, state, jnp.ones((2, 5, 6), jnp.bfloat16), keys(0, 2)).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("block", ["gmlp", "mixer", "resmlp", "feed_forward"])
+@pytest.mark.parametrize("block", [name for name in BLOCKS if name not in ("transformer", "fnet_hybrid")])
 def test_relative_positions_need_attention(block):
     with pytest.raises(ValueError, match="model.positions is 'relative': expected one of none, absolute"):
         small_spec(block=block, positions="relative")

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from gmlp_flax.models.fitting import Grids, Offsets, OverPatches, Positions, Taps, TokenBias, resize_tokens
+from gmlp_flax.models.fitting import Grids, Offsets, OverPatches, PastTaps, Positions, Taps, TokenBias, resize_tokens
 
 LAYERS = 2
 
@@ -32,6 +32,13 @@ def test_offset_biases_are_extended_with_the_farthest_and_buckets_stay():
     np.testing.assert_array_equal(Offsets()(bias, (LAYERS, 1, 9), None)[0, 0], [0, 0, 0, 1, 2, 3, 4, 4, 4])
     buckets = numbered(LAYERS, 1, 8)
     assert Offsets()(buckets, (LAYERS, 1, 9), None) is buckets
+
+
+def test_causal_taps_keep_the_nearest():
+    taps = numbered(LAYERS, 4) + 1
+    np.testing.assert_array_equal(PastTaps()(taps, (LAYERS, 2), None), taps[:, 2:])
+    np.testing.assert_array_equal(PastTaps()(taps, (LAYERS, 6), None)[0], [0, 0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(PastTaps(repeat=True)(taps, (LAYERS, 6), None)[0], [1, 1, 1, 2, 3, 4])
 
 
 def test_only_the_named_axes_are_resized():

@@ -32,7 +32,7 @@ def test_stacked_blocks_keep_the_facts(block):
         assert len(each.sharding) <= len(own), path
         if path.endswith("kernel"):
             assert "fsdp" in each.sharding and each.decayed, path
-        assert each.decayed == (path.rpartition("/")[2] in ("kernel", "weight", "taps")), path
+        assert each.decayed == (path.rpartition("/")[2] in ("kernel", "weight", "taps", "keys", "values")), path
 
 
 def test_a_language_models_embedding_is_cut_and_decayed():

@@ -34,8 +34,12 @@ TOKENS = np.array([[1, 4, 4, 0, 10], [7, 2, 9, 3, 5]])
 POSITIONS = np.array([[3, 0], [4, 4]])
 
 
-def model(vocab=VOCAB, transform=False, scale_embeddings=False, embedding_norm=False, **fields):
-    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform, scale_embeddings, embedding_norm)
+EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")
+
+
+def model(vocab=VOCAB, transform=False, **fields):
+    embedding = {name: fields.pop(name) for name in EMBEDDING if name in fields}
+    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform, **embedding)
 
 
 def abstract(**fields):
@@ -88,6 +92,33 @@ def test_a_norm_on_the_embeddings_takes_the_place_of_the_factor(scale_embeddings
     assert {name: leaf.shape for name, leaf in params["embedding_norm"].items()} == {"scale": (6,), "bias": (6,)}
     expected = [all_logits(params, row)[at] for row, at in zip(TOKENS, POSITIONS, strict=True)]
     np.testing.assert_allclose(quick_jit(module)(TOKENS, POSITIONS), expected, atol=1e-10)
+
+
+@in_float64
+def test_the_embeddings_of_fnet_against_numpy():
+    """Words, the first kind of text, positions; the norm; the projection."""
+    fnet = {"embedding_norm": True, "embedding_projection": True, "token_types": 4, "positions": "absolute"}
+    module = randomized(lambda: model(transform=True, block="fnet", activation="gelu_tanh", **fnet))
+    p = params_of(module)
+    assert p["segments"]["table"].shape == (4, 6) and p["embedding_projection"]["kernel"].shape == (6, 6)
+    x = p["embedding"][TOKENS[0]] + p["segments"]["table"][0] + p["positions"]["table"]
+    x = reference.linear(p["embedding_projection"], reference.layer_norm(p["embedding_norm"], x, 1e-12))
+    found = quick_jit(lambda x: module.encoder(x))(x[None])
+    states = quick_jit(lambda tokens: module.hidden(tokens, segments=jnp.zeros_like(tokens)))(TOKENS)
+    np.testing.assert_allclose(states[0], found[0], atol=1e-10)
+    np.testing.assert_allclose(
+        quick_jit(module)(TOKENS, POSITIONS)[0], module.logits(states[0, POSITIONS[0]]), atol=1e-10
+    )
+
+
+def test_kinds_of_text_start_where_they_are_pretrained_with():
+    """At 0 where finetuning adds them, random where pretraining learns them; then a classifier has the same rows."""
+    assert model(dtype="float32").segments is None
+    pretrained = model(dtype="float32", token_types=4).segments.table
+    assert 0.01 < pretrained.std() < 0.03
+    for types, rows in ((0, 2), (4, 4)):
+        found = SequenceClassifier(small_spec(dtype="float32"), VOCAB, 3, nnx.Rngs(0), token_types=types).segments.table
+        assert found.shape == (rows, 6) and found[...].any() == (types > 0)
 
 
 @in_float64

@@ -105,6 +105,20 @@ def test_crop_undoes_extend(n, more):
     np.testing.assert_array_equal(long_bias[:n], bias)
 
 
+@pytest.mark.parametrize("n", LENGTHS)
+def test_the_matrix_of_past_taps_and_its_rows(n):
+    taps = np.arange(1, n + 1, dtype=np.float32)
+    whole = toeplitz_matrix(np.concatenate([taps, np.zeros(n - 1, np.float32)]))
+    np.testing.assert_array_equal(toeplitz.expand(toeplitz.past_only(taps)), whole)
+    assert (whole[np.tril_indices(n)] > 0).all() and (np.triu(whole, 1) == 0).all()
+    for first, count in {(0, n), (n - 1, 1), (n // 2, n - n // 2)}:
+        np.testing.assert_array_equal(toeplitz.rows(toeplitz.past_only(taps), first, count), whole[first : first + count])
+
+
+def test_rows_do_not_make_the_matrix():
+    assert largest_array(lambda taps: toeplitz.rows(taps, 5, 3), jnp.ones(2 * 300 - 1)) == 3 * 300
+
+
 def test_errors():
     taps = jnp.ones(9)
     with pytest.raises(ValueError, match="cannot crop Toeplitz taps for 5 tokens to 6: extend them instead"):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.paper.published import SCORE_COLUMNS, printed_score
+from gmlp_flax.paper.quoted import SCORE_COLUMNS, printed_score
 from gmlp_flax.paper.tables import TABLES, Transfer
 from gmlp_flax.reports import claims, finetuned_scores
 from gmlp_flax.reports.runs import Run

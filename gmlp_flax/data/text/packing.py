@@ -28,26 +28,31 @@ class Packing:
     | concatenated | the next `length - 2` of all documents, each followed by its own [SEP] |
     | documents | the next `length - 2` of one document, without its own [SEP]; a long one fills several windows |
 
+    If windows are not `closed`, no [SEP] is added at their end, and a token more has room: what follows [CLS] is the text
+    itself, with a [SEP] at the end of each document and nowhere else.
+
     Args:
         prepared: the corpus; pickled as the name of its folder.
         length: the length of a window, including special tokens.
         how: see the table.
+        closed: see above.
 
     Raises:
         DataError: `length` is too small, `how` is unknown, or there are fewer tokens than one window needs.
     """
 
-    def __init__(self, prepared: Prepared, length: int, how: str = "concatenated"):
+    def __init__(self, prepared: Prepared, length: int, how: str = "concatenated", closed: bool = True):
         if how not in _LAYOUTS:
             raise DataError(f"packing {how!r}; expected one of {', '.join(map(repr, _LAYOUTS))}")
         if length < 3:
             raise DataError(f"length={length} leaves no room between [CLS] and [SEP]; give at least 3")
-        self.prepared, self.length, self.how = prepared, length, how
-        self._layout = _LAYOUTS[how](prepared, length - 2)
+        self.prepared, self.length, self.how, self.closed = prepared, length, how, closed
+        self.room = length - 1 - closed
+        self._layout = _LAYOUTS[how](prepared, self.room, closed)
         if not len(self._layout):
             raise DataError(
-                f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs {length - 2}; "
-                f"lower the length to {prepared.tokens + 2} or less, or give more text"
+                f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs {self.room}; "
+                f"lower the length to {prepared.tokens + length - self.room} or less, or give more text"
             )
         self.group = max(1, GROUP_TOKENS // length)
         self._groups = ResultCache(lambda group: self.windows(group * self.group, (group + 1) * self.group), 2)
@@ -55,17 +60,19 @@ class Packing:
     def windows(self, first: int, stop: int) -> np.ndarray:
         """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids' type."""
         starts, sizes = self._layout.spans(first, min(stop, len(self)))
-        room, tokenizer = self.length - 2, self.prepared.tokenizer
+        room, tokenizer = self.room, self.prepared.tokenizer
         ids = self.prepared.read(int(starts[0]), int(starts[-1] + sizes[-1]))
         # Rows are copied whole; the excess of a short one is overwritten.
         ids = np.concatenate([ids, np.full(room, tokenizer.pad_id, ids.dtype)])
         windows = np.empty((len(starts), self.length), ids.dtype)
         windows[:, 0] = tokenizer.cls_id
-        windows[:, 1:-1] = np.lib.stride_tricks.sliding_window_view(ids, room)[starts - starts[0]]
-        windows[:, -1] = tokenizer.pad_id
+        windows[:, 1 : 1 + room] = np.lib.stride_tricks.sliding_window_view(ids, room)[starts - starts[0]]
+        windows[:, 1 + room :] = tokenizer.pad_id
         short = np.flatnonzero(sizes < room)
-        windows[short, 1:] = np.where(np.arange(room + 1) < sizes[short, None], windows[short, 1:], tokenizer.pad_id)
-        windows[np.arange(len(starts)), 1 + sizes] = tokenizer.sep_id
+        kept = np.arange(self.length - 1) < sizes[short, None]
+        windows[short, 1:] = np.where(kept, windows[short, 1:], tokenizer.pad_id)
+        if self.closed:
+            windows[np.arange(len(starts)), 1 + sizes] = tokenizer.sep_id
         return windows
 
     def __len__(self) -> int:
@@ -78,7 +85,7 @@ class Packing:
         return {"tokens": self._groups(group)[row].astype(np.int32), "index": np.int32(index)}
 
     def __reduce__(self):
-        return Packing, (self.prepared, self.length, self.how)
+        return Packing, (self.prepared, self.length, self.how, self.closed)
 
     def __repr__(self) -> str:
         return f"Packing({self.prepared!r}, length={self.length}, how={self.how!r})"
@@ -87,7 +94,7 @@ class Packing:
 class _Concatenated:
     """Places of the windows, of `room` tokens each, in the stream of all documents."""
 
-    def __init__(self, prepared: Prepared, room: int):
+    def __init__(self, prepared: Prepared, room: int, closed: bool):
         self.tokens, self.room = prepared.tokens, room
 
     def __len__(self) -> int:
@@ -100,10 +107,11 @@ class _Concatenated:
 
 
 class _Documents:
-    """Places of the windows, each of at most `room` tokens of one document, in the stream of all documents."""
+    """Places of the windows, each of at most `room` tokens of one document, in the stream of all documents; the
+    document's own [SEP] is left out of windows that are closed."""
 
-    def __init__(self, prepared: Prepared, room: int):
-        self.prepared, self.room = prepared, room
+    def __init__(self, prepared: Prepared, room: int, closed: bool):
+        self.prepared, self.room, self.left_out = prepared, room, int(closed)
         # Shard by shard: in a large corpus, the documents' lengths alone fill gigabytes.
         counts = [int(self._windows(shard)[0].sum()) for shard in range(len(prepared.offsets) - 1)]
         self._first = np.cumsum([0, *counts])
@@ -124,13 +132,13 @@ class _Documents:
             before = np.where(document, window_ends[document - 1], 0)
             skipped = (numbers - before) * self.room
             starts.append(token_starts[document] + skipped)
-            sizes.append(np.minimum(self.room, lengths[document].astype(np.int64) - 1 - skipped))
+            sizes.append(np.minimum(self.room, lengths[document].astype(np.int64) - self.left_out - skipped))
             first = end
         return np.concatenate(starts), np.concatenate(sizes)
 
     def _windows(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
         lengths = self.prepared.lengths(shard)
-        return -(-(lengths.astype(np.int64) - 1) // self.room), lengths
+        return -(-(lengths.astype(np.int64) - self.left_out) // self.room), lengths
 
     def _tables(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each document in a shard: the end of its windows in the shard, its place in the stream, its length."""

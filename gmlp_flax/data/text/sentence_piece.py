@@ -87,24 +87,24 @@ class SentencePieces:
         self.vocab_size = pieces + len(self._added)
 
     def encode(self, text: str) -> list[int]:
-        return self._processor.encode(_utf8(text))
+        return self._processor.encode(utf8(text))
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         # Arrays, because lists of Python integers take twice as long.
-        return self._processor.encode(list(map(_utf8, texts)), num_threads=threads, return_type="numpy")
+        return self._processor.encode(list(map(utf8, texts)), num_threads=threads, return_type="numpy")
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """See Tokenizer.encode_with_offsets."""
-        text = _utf8(text).decode()
+        text = utf8(text).decode()
         found = self._processor.encode(text, return_type="offset_mapping")
         ids, spans = np.array(found["ids"], np.int32), np.array(found["offsets"], np.int32).reshape(-1, 2)
         # If one character becomes several pieces, such as bytes, only the last of them has a span.
         last = np.where(spans[:, 0] < spans[:, 1], np.arange(len(spans)), len(spans))
         shared = np.minimum(np.minimum.accumulate(last[::-1])[::-1], len(spans) - 1)
         spans = spans[shared]
-        for place in np.flatnonzero([start < stop and _is_blank(text[start]) for start, stop in spans.tolist()]):
+        for place in np.flatnonzero([start < stop and is_blank(text[start]) for start, stop in spans.tolist()]):
             start, stop = spans[place]
-            spans[place, 0] = next((i for i in range(start, stop) if not _is_blank(text[i])), stop)
+            spans[place, 0] = next((i for i in range(start, stop) if not is_blank(text[i])), stop)
         return ids, spans
 
     def encode_after(self, text: str) -> list[int]:
@@ -112,7 +112,7 @@ class SentencePieces:
         if not text or text[0].isspace():
             return self.encode(text)
         whole = _STAND_IN + text
-        before, pieces = (self._processor.encode(_utf8(part), return_type=str) for part in (_STAND_IN, whole))
+        before, pieces = (self._processor.encode(utf8(part), return_type=str) for part in (_STAND_IN, whole))
         last = len(before) - 1
         # Without byte fallback, the stand-in and an unknown character after it are one piece, which the text keeps.
         return self.encode(whole)[last + (pieces[last] == before[last]) :]
@@ -138,7 +138,7 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
     def chunks() -> Iterator[bytes]:
         try:
             for document in documents:
-                yield from map(_utf8, _chunks(document))
+                yield from map(utf8, _chunks(document))
         except (DataError, KeyboardInterrupt) as error:
             stopped_by.append(error)  # SentencePiece raises a RuntimeError instead.
             raise
@@ -167,12 +167,12 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
     return model.getvalue()
 
 
-def _utf8(text: str) -> bytes:
+def utf8(text: str) -> bytes:
     """The text as UTF-8, with `?` for lone surrogates, which JSON allows but UTF-8 does not."""
     return text.encode("utf-8", "replace")
 
 
-def _is_blank(character: str) -> bool:
+def is_blank(character: str) -> bool:
     """Whether a character is white space or has no width: models turn these into white space or drop them."""
     return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
 

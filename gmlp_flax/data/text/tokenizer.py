@@ -1,35 +1,40 @@
-"""Text to token ids and back: one interface to SentencePiece models, our own and others, and WordPiece vocabularies."""
+"""Text to token ids and back: one interface to SentencePiece models, WordPiece vocabularies, and bytes."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from gmlp_flax.data.storage import files
+from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces, train
 from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
 
 MASK = "[MASK]"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class Tokenizer:
     """A tokenizer: immutable and picklable; two are equal if their models are.
 
-    The model's content shows its kind: UTF-8 text is a WordPiece vocabulary, anything else a SentencePiece model.
+    The model's content shows its kind: the line "bytes" stands for the bytes themselves, other UTF-8 text is a WordPiece
+    vocabulary, anything else a SentencePiece model.
 
     | model | special pieces | text |
     |---|---|---|
     | SentencePiece, made by `train` | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 | cased; bytes for rare characters |
     | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end | as the model says |
     | BERT's vocab.txt | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | cased if its pieces are |
+    | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
 
-    Text is normalised first (any white space becomes one space), so decoding gives the normalised text. `encode` never
-    returns a special piece other than [UNK], whatever the text, and `decode` leaves special pieces out.
+    But for bytes, text is normalised first (any white space becomes one space), so decoding gives the normalised text.
+    `encode` never returns a special piece other than [UNK], whatever the text, and `decode` leaves special pieces out.
 
     Args:
         model: the content of the model's or vocabulary's file.
@@ -43,7 +48,10 @@ class Tokenizer:
         if not model:
             raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
         self.model = model
-        self._engine = (WordPieces if _is_text(model) else SentencePieces)(model, name)
+        if model == byte_level.MODEL:
+            self._engine = byte_level.Bytes()
+        else:
+            self._engine = (WordPieces if _is_text(model) else SentencePieces)(model, name)
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> Tokenizer:
@@ -60,7 +68,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Tokenizer:
-        """Reads a tokenizer's file; raises DataError if it is missing or damaged."""
+        """Reads a tokenizer's file, or takes `bytes` for text as bytes; raises DataError if the file is missing or
+        damaged."""
+        if path == byte_level.NAME:
+            return cls(byte_level.MODEL, byte_level.NAME)
         try:
             model = files.read_small(path)
         except DataError as error:
@@ -106,6 +117,14 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids, without special pieces."""
         return self._engine.decode([int(token) for token in ids])
+
+    def byte_counts(self) -> np.ndarray:
+        """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces."""
+        def count(token: int) -> int:
+            piece = self.piece(token)
+            return 1 if _BYTE.fullmatch(piece) else len(piece.encode("utf-8", "replace"))
+
+        return np.array([0 if i in self.special_ids else count(i) for i in range(self.vocab_size)], np.int32)
 
     def piece(self, token: int) -> str:
         """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for a byte."""

@@ -9,10 +9,14 @@ from typing import Any
 
 from gmlp_flax.models import plugins
 from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.blocks.convolution import ConvolutionBlock
+from gmlp_flax.models.blocks.external_attention import ExternalAttentionBlock
 from gmlp_flax.models.blocks.feed_forward import FeedForwardBlock
+from gmlp_flax.models.blocks.fnet import FNetBlock, FNetHybridBlock
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
 from gmlp_flax.models.blocks.mixer import MixerBlock
 from gmlp_flax.models.blocks.resmlp import ResMLPBlock
+from gmlp_flax.models.blocks.synthesizer import SynthesizerBlock
 from gmlp_flax.models.blocks.transformer import TransformerBlock
 from gmlp_flax.models.options import options_of
 from gmlp_flax.models.spec import BlockSpec
@@ -23,6 +27,11 @@ BLOCKS: dict[str, type[Block]] = {
     "mixer": MixerBlock,
     "resmlp": ResMLPBlock,
     "feed_forward": FeedForwardBlock,
+    "fnet": FNetBlock,
+    "fnet_hybrid": FNetHybridBlock,
+    "synthesizer": SynthesizerBlock,
+    "external_attention": ExternalAttentionBlock,
+    "convolution": ConvolutionBlock,
 }
 
 

@@ -27,12 +27,14 @@ class Block(nnx.Module):
         final_norm: the norm that ends a stack, built as `final_norm(spec, d_model)`.
         branches: how often a call adds a branch to its shortcut, at most.
         mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
+        can_be_causal: whether the option `causal` is obeyed: no output depends on a later token. Calls then get `past`.
     """
 
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
     final_norm: ClassVar[Callable[[Any, int], nnx.Module]] = LayerNorm
     branches: ClassVar[int] = 2
     mixes_at_start: ClassVar[bool] = True
+    can_be_causal: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __init__(self, spec: Any, rngs: nnx.Rngs):
@@ -47,8 +49,11 @@ class Block(nnx.Module):
         Args:
             x: the residual stream.
             residual: adds a branch to its shortcut.
-            seen: bool [batch, tokens], False for padding; None if there is none. Only attention reads it.
+            seen: bool [batch, tokens], False for padding; None if there is none. Linear layers over tokens ignore it.
             key: a random key per example, [batch], for dropout on the weights of attention; None for evaluation.
+
+        A block that can be causal has a fifth argument, `past: Past | None = None`: the tokens before these, when a text
+        is continued. What its mixing reads of earlier tokens it then takes from `past.joined(name, values)`.
         """
 
     @classmethod
@@ -65,6 +70,16 @@ class Block(nnx.Module):
         """Whether a stack can be called with so many tokens: most blocks take exactly n."""
         return tokens == spec.length
 
+    @classmethod
+    def stacks(cls, spec: Any) -> tuple[Any, ...]:
+        """The specs of the stacks that the layers of `spec` lie in, first layers first; their `layers` add up to its.
+
+        One scan runs a stack, so its layers are alike but for their numbers. Most blocks have one stack. One whose
+        layers differ in their parameters' shapes or in their program gives `dataclasses.replace(spec, layers=..., ...)`
+        for each run of equal ones.
+        """
+        return (spec,)
+
     def spatial_matrix(self) -> jax.Array | None:
         """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if there is none."""
         return None
@@ -73,3 +88,8 @@ class Block(nnx.Module):
         """Scores of attention before the softmax, [batch or 1, heads, tokens, tokens], from the residual stream;
         None if the block has no attention."""
         return None
+
+
+def up_to_length(spec: BlockSpec, tokens: int) -> bool:
+    """`Block.takes` of a block that works on any number of tokens: its table of positions, if it has one, has n rows."""
+    return tokens <= spec.length or spec.positions == "none"

@@ -13,6 +13,7 @@ from gmlp_flax.models.blocks.base import Block, Residual
 from gmlp_flax.models.gating import GateSpec, SpatialGate, gate_width
 from gmlp_flax.models.layers import LayerNorm, Linear
 from gmlp_flax.models.layout import FSDP, TENSOR
+from gmlp_flax.models.past import Past
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class GMLPBlock(Block):
 
     Spec = GMLPSpec
     mixes_at_start = False
+    can_be_causal = True
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         width = gate_width(spec)
@@ -38,17 +40,18 @@ class GMLPBlock(Block):
         self.proj_out = Linear(spec, width, spec.d_model, rngs, sharding=(TENSOR, FSDP))
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None,
+        past: Past | None = None,
     ) -> jax.Array:
         """See `Block`."""
         normed = self.norm(x)
-        attention = self.attention(normed, seen, key) if self.attention else None
+        attention = self.attention(normed, seen, key, past) if self.attention else None
         z = self.proj_in(normed)
-        return residual(x, self.proj_out(self.gate(z, attention)))
+        return residual(x, self.proj_out(self.gate(z, attention, past)))
 
     @classmethod
     def takes(cls, spec: GMLPSpec, tokens: int) -> bool:
-        """See `Block`: up to n tokens with a Toeplitz projection, exactly n with a dense one."""
+        """See `Block`: up to n tokens, but exactly n with a dense projection that is not causal."""
         return spatial.takes(spec, tokens)
 
     def spatial_matrix(self) -> jax.Array:

@@ -7,10 +7,11 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
+from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, takes
 from gmlp_flax.models.blocks.base import Block, Residual
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
+from gmlp_flax.models.past import Past
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class TransformerBlock(Block):
     """
 
     Spec = TransformerSpec
+    can_be_causal = True
 
     def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):
         self.attention_norm = LayerNorm(spec, spec.d_model)
@@ -34,19 +36,18 @@ class TransformerBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None,
+        past: Past | None = None,
     ) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.attention(self.attention_norm(x), seen, key))
+        x = residual(x, self.attention(self.attention_norm(x), seen, key, past))
         return residual(x, self.mlp(self.mlp_norm(x)))
 
     @classmethod
     def takes(cls, spec: TransformerSpec, tokens: int) -> bool:
         """See `Block`: any number, or up to n if each position or offset has parameters of its own."""
-        bounded = spec.positions != "none" and not (spec.relative_buckets and spec.positions != "absolute")
-        return tokens <= spec.length or not bounded
+        return takes(spec, tokens)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""
-        scores, _ = self.attention.scores_and_values(self.attention_norm(x))
-        return scores.reshape(-1, *scores.shape[-3:])
+        return self.attention.scores(self.attention_norm(x))

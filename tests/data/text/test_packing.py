@@ -37,13 +37,13 @@ class Made:
 SHARDS = st.lists(st.lists(st.lists(st.integers(5, 99), max_size=30), max_size=6), min_size=1, max_size=5)
 
 
-def expected_windows(made, length, how):
+def expected_windows(made, length, how, closed=True):
     """The plain way: cut each stream, pad each piece."""
-    room, special = length - 2, made.tokenizer
-    streams = [made.ids.tolist()] if how == "concatenated" else [ids[:-1].tolist() for s in made.shards for ids in s]
+    room, special, end = (length - 2, made.tokenizer, -1) if closed else (length - 1, made.tokenizer, None)
+    streams = [made.ids.tolist()] if how == "concatenated" else [ids[:end].tolist() for s in made.shards for ids in s]
     for ids in streams:
         for start in range(0, len(ids), room):
-            window = [special.cls_id, *ids[start : start + room], special.sep_id]
+            window = [special.cls_id, *ids[start : start + room], *[special.sep_id] * closed]
             yield window + [special.pad_id] * (length - len(window))
 
 
@@ -70,6 +70,20 @@ def test_windows_are_the_corpus(shards, length, group_tokens, how):
         ends = [length - 1] * (len(expected) - 1) + [1 + made.tokens - (length - 2) * (len(expected) - 1)]
         rebuilt = [token for row, end in zip(expected, ends, strict=True) for token in row[1:end]]
         assert rebuilt == made.ids.tolist()
+
+
+@settings(deadline=None)
+@given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.sampled_from(["concatenated", "documents"]))
+def test_open_windows_are_the_corpus_and_nothing_else(shards, length, group_tokens, how):
+    """No [SEP] but those of the documents: what follows [CLS] is the stream of all ids."""
+    made = Made([*shards, [[7] * 40]])
+    windows = Packing(made, length, how, closed=False)
+    windows.group = max(1, group_tokens // length)
+    found = [windows[index]["tokens"].tolist() for index in range(len(windows))]
+    assert found == list(expected_windows(made, length, how, closed=False))
+    pad = made.tokenizer.pad_id
+    assert [token for row in found for token in row[1:] if token != pad] == made.ids.tolist()
+    assert pickle.loads(pickle.dumps(windows)).closed is False
 
 
 @settings(deadline=None)

@@ -1,0 +1,42 @@
+"""Run folders that are made from somebody else's weights: one checkpoint, at step 0."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import RunError
+from gmlp_flax.training import record, run_folder, storage
+from gmlp_flax.training.assets import Files
+
+
+def require_free(out: str) -> None:
+    """Raises RunError if a folder holds a run already."""
+    entries = run_folder.CONFIG_FILE, run_folder.CHECKPOINTS
+    if taken := [entry for entry in entries if storage.exists(os.path.join(out, entry))]:
+        raise RunError(f"--out={out} holds a run already ({taken[0]}): give another folder")
+
+
+def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
+    """Writes the folder.
+
+    Args:
+        params: nested dict of arrays.
+        config: of the model.
+        files: what predictions need beside the parameters (`Task.assets`).
+        out: the folder, which `require_free` has let pass.
+
+    Raises:
+        RunError, DataError: the folder or a file cannot be written to.
+    """
+    own = record.begin(out)
+    record.write_files(out, files, replace=True)
+    checkpoints = run_folder.open_checkpoints(config, storage.absolute(out), files, run=own)
+    checkpoints.save(0, {"params": jax.device_put(params)}, None)
+    checkpoints.wait()
+    checkpoints.close()
+    record.write_files(out, {run_folder.CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)

@@ -1,0 +1,139 @@
+"""FNet's weights, as the package transformers names them (`FNetForMaskedLM`, `FNetForPreTraining`), as run folders."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import RunError
+from gmlp_flax.interop import converted, parity
+from gmlp_flax.interop.timm_names import SAME, Row, from_timm, linear, norm
+from gmlp_flax.paper import recipes
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
+
+_EMBEDDINGS, _LAYER, _HEAD = "fnet.embeddings", "fnet.encoder.layer.*", "cls.predictions"
+WORDS, BIAS = f"{_EMBEDDINGS}.word_embeddings.weight", f"{_HEAD}.bias"
+ROWS = [
+    Row(WORDS, "embedding", SAME),
+    Row(f"{_EMBEDDINGS}.position_embeddings.weight", "positions/table", SAME),
+    Row(f"{_EMBEDDINGS}.token_type_embeddings.weight", "segments/table", SAME),
+    *norm(f"{_EMBEDDINGS}.LayerNorm", "embedding_norm"),
+    *linear(f"{_EMBEDDINGS}.projection", "embedding_projection"),
+    *norm(f"{_LAYER}.fourier.output.LayerNorm", "encoder/blocks/mixing_norm"),
+    *linear(f"{_LAYER}.intermediate.dense", "encoder/blocks/mlp/proj_in"),
+    *linear(f"{_LAYER}.output.dense", "encoder/blocks/mlp/proj_out"),
+    *norm(f"{_LAYER}.output.LayerNorm", "encoder/blocks/mlp_norm"),
+    *linear(f"{_HEAD}.transform.dense", "transform"),
+    *norm(f"{_HEAD}.transform.LayerNorm", "transform_norm"),
+    Row(BIAS, "bias", SAME),
+]
+# What our model has not, has elsewhere, or computes.
+LEFT_OUT = re.compile(r"fnet\.pooler\.|cls\.seq_relationship\.|cls\.predictions\.decoder\.|.*(_ids|dft_mat_\w+)$")
+
+
+def config_for(state: dict[str, np.ndarray], where: str) -> ConfigDict:
+    """The config of the model that some weights belong to, in the sizes that their shapes give.
+
+    Raises:
+        RunError: they are no FNet's.
+    """
+    sizes = {
+        name: state[f"{_EMBEDDINGS}.{name}.weight"].shape
+        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
+        if f"{_EMBEDDINGS}.{name}.weight" in state
+    }
+    layers = {match[1] for name in state if (match := re.match(r"fnet\.encoder\.layer\.(\d+)\.", name))}
+    inner = state.get("fnet.encoder.layer.0.intermediate.dense.bias")
+    if len(sizes) < 3 or inner is None:
+        found = ", ".join(sorted(state)[:3]) or "nothing"
+        raise RunError(f"{where} does not hold an FNet as transformers names it (it has {found}, ...): give another file")
+    config = recipes.language_model("fnet_base")
+    vocab_size, d_model = sizes["word_embeddings"]
+    config.model.update(
+        vocab_size=vocab_size, d_model=d_model, layers=len(layers), d_ffn=inner.size,
+        length=sizes["position_embeddings"][0], token_types=sizes["token_type_embeddings"][0],
+    )
+    return config
+
+
+def from_transformers(state: dict[str, np.ndarray], config: ConfigDict, where: str) -> dict:
+    """A state dict as our parameters.
+
+    Args:
+        state: name -> array. The bias of the logits may have the name of the layer that it is tied to.
+        config: of the model.
+        where: the source of the weights, for messages.
+
+    Raises:
+        RunError: weights are missing, unexpected or of another shape.
+    """
+    bias = {BIAS: state[f"{_HEAD}.decoder.bias"]} if f"{_HEAD}.decoder.bias" in state else {}
+    ours = bias | {name: value for name, value in state.items() if not LEFT_OUT.match(name)}
+    like = MaskedLanguageModeling.without_data(config).shapes()
+    return from_timm(ours, ROWS, like, (), where)
+
+
+def convert(state: dict[str, np.ndarray], tokenizer: str, out: str, where: str) -> None:
+    """Writes weights as a run folder, which predicts masked tokens and which finetuning starts from.
+
+    Args:
+        state: name -> array.
+        tokenizer: the path of FNet's SentencePiece model, spiece.model.
+        out: the folder.
+        where: the source of the weights, for messages.
+
+    Raises:
+        RunError: the weights are no FNet's, or the folder holds a run or cannot be written to.
+        DataError: the tokenizer is missing or damaged, or a file cannot be written.
+    """
+    converted.require_free(out)
+    config = config_for(state, where)
+    params, read = from_transformers(state, config, where), Tokenizer.load(tokenizer)
+    if read.vocab_size > config.model.vocab_size:
+        raise RunError(
+            f"--tokenizer={tokenizer} has {read.vocab_size} pieces, the weights have {config.model.vocab_size} rows: give "
+            "the tokenizer of these weights"
+        )
+    config.data.train = ""
+    converted.write(params, config, {TOKENIZER_FILE: read.model}, out)
+
+
+def compare(dtype: str = "float32", seed: int = 0, **sizes: int) -> float:
+    """Runs FNetForMaskedLM of the package transformers and ours on the same random weights and tokens.
+
+    Args:
+        dtype: "float32", or "float64" if jax_enable_x64 is on.
+        seed: for the weights and the tokens.
+        sizes: of `FNetConfig`; by default those of FNet-base.
+
+    Returns:
+        The largest difference between logits at any position, relative to the largest logit.
+
+    Raises:
+        RunError: torch or transformers is not installed.
+    """
+    transformers = parity.import_beside_torch("transformers")
+    import torch
+
+    options = transformers.FNetConfig(**sizes, pad_token_id=None)
+    model = transformers.FNetForMaskedLM(options).eval().requires_grad_(False).to(getattr(torch, dtype))
+    parity.randomise(model, seed)
+    model.tie_weights()
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    config = config_for(state, "the random model")
+    config.model.dtype = dtype
+    task = MaskedLanguageModeling.without_data(config)
+    params = from_transformers(state, config, "the random model")
+    length = config.model.length
+    tokens = np.random.default_rng(seed).integers(0, config.model.vocab_size, (parity.BATCH, length))
+    places = np.broadcast_to(np.arange(length), tokens.shape)
+    ours = np.asarray(jax.jit(task.apply)(params, tokens, places))
+    with torch.inference_mode():
+        theirs: Any = model(torch.tensor(tokens)).logits.numpy()
+    return parity.relative(ours, theirs)

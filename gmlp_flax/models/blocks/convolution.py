@@ -1,0 +1,156 @@
+"""Convolutions in the place of attention (arXiv 2105.03322): lightweight, dynamic, and with kernels that grow."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
+from gmlp_flax.models.layers import LayerNorm, Linear
+from gmlp_flax.models.layout import FSDP
+from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
+from gmlp_flax.models.options import option
+from gmlp_flax.models.parameters import parameter
+
+
+def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
+    """y[i] = sum_j kernel[j] x[i + dilation (j - (width - 1) // 2)], with zeros beyond the first and last token.
+
+    Args:
+        x: [batch, tokens, heads, c]; a head's channels share its kernel.
+        kernel: [heads, width], or [batch, tokens, heads, width] for a kernel of its own at each output.
+        dilation: the distance between the tokens that a kernel reads.
+
+    Returns:
+        [batch, tokens, heads, c] in the wider of both types.
+    """
+    width, tokens = kernel.shape[-1], x.shape[1]
+    before, after = dilation * ((width - 1) // 2), dilation * (width // 2)
+    padded = jnp.pad(x, ((0, 0), (before, after), (0, 0), (0, 0)))
+    read = [padded[:, dilation * j : dilation * j + tokens] for j in range(width)]
+    return sum((kernel[..., j, None] * read[j] for j in range(1, width)), kernel[..., 0, None] * read[0])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvolutionSpec(HeadsSpec, ChannelMLPSpec):
+    """Options of the convolutions."""
+
+    convolution: str = option(
+        "lightweight", "each head's kernel is learned (lightweight), or made from the token (dynamic)",
+        ("lightweight", "dynamic"), architecture=True,
+    )
+    kernel_widths: tuple[int, ...] = option(
+        (7,), "tokens that a kernel reads: one number for all layers, or one for each", architecture=True
+    )
+    dilations: tuple[int, ...] = option(
+        (1,), "distance between these tokens: one number for all layers, or one for each", architecture=True
+    )
+
+    def check(self) -> None:
+        """Raises ValueError for lists of other lengths or with other numbers, and for kernels wider than the tokens."""
+        super().check()
+        for name in ("kernel_widths", "dilations"):
+            given = getattr(self, name)
+            if not all(isinstance(each, int) and each >= 1 for each in given) or len(given) not in (1, self.layers):
+                raise ValueError(
+                    f"model.{name} is {given}: expected one number from 1 for all layers, or {self.layers} of them"
+                )
+        for width, dilation in self.kernels:
+            if (far := dilation * (width // 2)) > max(self.length - 1, 0):
+                raise ValueError(
+                    f"model.kernel_widths has {width} (dilation {dilation}), which reads {far} tokens ahead, beyond the "
+                    f"{self.length} tokens from every place: expected a width of at most {self.widest(dilation)}"
+                )
+
+    def widest(self, dilation: int) -> int:
+        """The largest width of which each entry meets some token."""
+        return 2 * ((self.length - 1) // dilation) + 1
+
+    @property
+    def kernels(self) -> list[tuple[int, int]]:
+        """The width and the dilation of each layer."""
+        of_each = (given * self.layers if len(given) == 1 else given for given in (self.kernel_widths, self.dilations))
+        return list(zip(*of_each, strict=True))
+
+
+class LightweightKernel(nnx.Module):
+    """softmax of `logits` [heads, width], the same for every input; Glorot-uniform at the start."""
+
+    def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
+        width = spec.kernel_widths[0]
+        logits = nnx.initializers.glorot_uniform()(rngs.params(), (spec.heads, width), spec.param_dtype)
+        self.logits = parameter(logits, decayed=False, reach=math.log(max(width - 1, 1)))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [heads, width]."""
+        return jax.nn.softmax(self.logits[...])
+
+
+class DynamicKernel(nnx.Module):
+    """softmax of a linear layer of each token."""
+
+    def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
+        self.proj = Linear(spec, spec.d_model, spec.heads * spec.kernel_widths[0], rngs)
+        self.heads, self.precise_dtype = spec.heads, spec.precise_dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, tokens, heads, width]."""
+        logits = self.proj(x).reshape(*x.shape[:2], self.heads, -1)
+        return jax.nn.softmax(logits.astype(self.precise_dtype))
+
+
+class Convolution(nnx.Module):
+    """out(convolve(GLU(x))): GLU is one half of a projection times the sigmoid of the other."""
+
+    def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
+        self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs, parts=2)
+        self.kernel = (LightweightKernel if spec.convolution == "lightweight" else DynamicKernel)(spec, rngs)
+        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
+        self.heads, self.dilation = spec.heads, spec.dilations[0]
+
+    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same. Padding (`seen` False, bool [batch, tokens]) counts as zeros."""
+        gated = jax.nn.glu(self.proj_in(x))
+        if seen is not None:
+            gated = jnp.where(seen[..., None], gated, 0)
+        convolved = convolve(gated.reshape(*x.shape[:2], self.heads, -1), self.kernel(gated), self.dilation)
+        return self.out(convolved.astype(x.dtype).reshape(x.shape))
+
+
+class ConvolutionBlock(Block):
+    """x + convolution(norm(x)), then x + mlp(norm(x))."""
+
+    Spec = ConvolutionSpec
+
+    def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
+        self.mixing_norm = LayerNorm(spec, spec.d_model)
+        self.convolution = Convolution(spec, rngs)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+
+    def __call__(
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+    ) -> jax.Array:
+        """See `Block`."""
+        x = residual(x, self.convolution(self.mixing_norm(x), seen))
+        return residual(x, self.mlp(self.mlp_norm(x)))
+
+    @classmethod
+    def stacks(cls, spec: ConvolutionSpec) -> tuple[ConvolutionSpec, ...]:
+        """See `Block`: one stack for each run of layers with equal kernels."""
+        runs = [(kernel, len(list(run))) for kernel, run in itertools.groupby(spec.kernels)]
+        return tuple(
+            dataclasses.replace(spec, kernel_widths=(width,), dilations=(dilation,), layers=count)
+            for (width, dilation), count in runs
+        )
+
+    @classmethod
+    def takes(cls, spec: ConvolutionSpec, tokens: int) -> bool:
+        """See `Block`: any number, up to n with learned positions."""
+        return up_to_length(spec, tokens)

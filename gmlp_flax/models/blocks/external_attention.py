@@ -1,0 +1,111 @@
+"""External attention (arXiv 2105.02358): tokens attend to a small memory that all inputs share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
+from gmlp_flax.models.layers import LayerNorm, Linear
+from gmlp_flax.models.layout import FSDP
+from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
+from gmlp_flax.models.options import SIZE, option
+from gmlp_flax.models.parameters import parameter
+
+TOKENS, MEMORY = "tokens", "memory"
+
+
+def memory_weights(scores: jax.Array, over: str, seen: jax.Array | None = None) -> jax.Array:
+    """The weights of tokens on entries of the memory.
+
+    Args:
+        scores: [batch, heads, tokens, entries].
+        over: "tokens": the softmax runs over the tokens, then each token's weights are divided by their sum (the
+            paper's double normalisation; 1e-9 is added to the sum). "memory": the softmax runs over the entries.
+        seen: bool [batch, tokens], False for padding, which then has no part in a softmax over tokens; or None.
+
+    Returns:
+        The same shape and type.
+    """
+    if over == MEMORY:
+        return jax.nn.softmax(scores, axis=-1)
+    if seen is not None:
+        scores = jnp.where(seen[:, None, :, None], scores, jnp.finfo(scores.dtype).min)
+    weights = jax.nn.softmax(scores, axis=-2)
+    return weights / (1e-9 + weights.sum(-1, keepdims=True))
+
+
+def recall(
+    x: jax.Array, keys: jax.Array, values: jax.Array, over: str, seen: jax.Array | None = None
+) -> jax.Array:
+    """weights(x keys^T) values in each head: [batch, heads, tokens, c] and two of [entries, c] to the first's shape and
+    type; `over` and `seen` as in `memory_weights`, the weights in the type of the memory."""
+    scores = jnp.einsum("bhnc,sc->bhns", x, keys.astype(x.dtype), preferred_element_type=keys.dtype)
+    weights = memory_weights(scores, over, seen).astype(x.dtype)
+    return jnp.einsum("bhns,sc->bhnc", weights, values.astype(x.dtype))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExternalAttentionSpec(HeadsSpec, ChannelMLPSpec):
+    """Options of external attention."""
+
+    heads: int = option(1, "heads, each of d_model / heads channels; they share the memory", SIZE, architecture=True)
+    memory: int = option(64, "entries of the memory (the paper's S)", SIZE, architecture=True)
+    memory_softmax: str = option(
+        TOKENS, "the softmax runs over the tokens, and weights are then divided by their sum (as published), or over "
+        "the memory", (TOKENS, MEMORY), architecture=True,
+    )
+
+
+class ExternalAttention(nnx.Module):
+    """A projection, the memory, and a projection back: `keys` and `values` [memory, d_model / heads], without biases.
+
+    With the softmax over tokens, a token's output depends on all tokens, through the sums of their weights; with the
+    softmax over the memory, on its own input alone.
+    """
+
+    def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):
+        init = nnx.initializers.glorot_uniform()
+        self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
+        self.keys, self.values = (
+            parameter(init(rngs.params(), (spec.memory, spec.d_model // spec.heads), spec.param_dtype)) for _ in range(2)
+        )
+        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
+        self.heads, self.over = spec.heads, spec.memory_softmax
+
+    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same; `seen` as in `memory_weights`."""
+        heads = self.proj_in(x).reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
+        recalled = recall(heads, self.keys[...], self.values[...], self.over, seen)
+        return self.out(recalled.swapaxes(1, 2).reshape(x.shape))
+
+
+class ExternalAttentionBlock(Block):
+    """x + external(norm(x)), then x + mlp(norm(x)).
+
+    The paper's module for images ends in a batch norm and a ReLU; here it stands in the frame of the other blocks.
+    """
+
+    Spec = ExternalAttentionSpec
+
+    def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):
+        self.mixing_norm = LayerNorm(spec, spec.d_model)
+        self.external = ExternalAttention(spec, rngs)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+
+    def __call__(
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+    ) -> jax.Array:
+        """See `Block`."""
+        x = residual(x, self.external(self.mixing_norm(x), seen))
+        return residual(x, self.mlp(self.mlp_norm(x)))
+
+    @classmethod
+    def takes(cls, spec: ExternalAttentionSpec, tokens: int) -> bool:
+        """See `Block`: any number, up to n with learned positions."""
+        return up_to_length(spec, tokens)

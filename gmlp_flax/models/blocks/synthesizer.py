@@ -1,0 +1,265 @@
+"""The Synthesizer (arXiv 2005.00743): attention whose logits do not come from products of queries and keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, hide_padding, mix, scaled_scores
+from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
+from gmlp_flax.models.fitting import TokenLogits
+from gmlp_flax.models.layers import LayerNorm, Linear
+from gmlp_flax.models.layout import FSDP
+from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
+from gmlp_flax.models.options import ABOVE_0, AT_LEAST_0, SIZE, option
+from gmlp_flax.models.parameters import parameter
+
+
+def outer(rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """R = R1 R2^T per head: two of [heads, n, k] to [heads, n, n]."""
+    return jnp.einsum("hik,hjk->hij", rows, columns)
+
+
+def by_head(hidden: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    """A linear layer for each head: [batch, tokens, heads, c], [heads, c, out], [heads, out] to
+    [batch, heads, tokens, out] in the type of the bias."""
+    made = jnp.einsum("bnhc,hco->bhno", hidden, weight.astype(hidden.dtype), preferred_element_type=bias.dtype)
+    return made + bias[:, None]
+
+
+def all_products(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Every product of an entry of [..., a] and one of [..., b]: [..., a b], entry i b + j for the i-th and j-th."""
+    return (first[..., :, None] * second[..., None, :]).reshape(*first.shape[:-1], -1)
+
+
+def mixture(logits: list[jax.Array], weights: jax.Array) -> jax.Array:
+    """sum_j softmax(weights)_j B_j of logits [batch, heads, n, n] or without a batch; `weights` [their number]."""
+    shares = jax.nn.softmax(weights)
+    return sum((share * each for share, each in zip(shares[1:], logits[1:], strict=True)), shares[0] * logits[0])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
+    """Options of the Synthesizer."""
+
+    synthesizer: str = option(
+        "random", "what makes the logits: random, fixed_random, factorized_random, dense, factorized_dense, attention; "
+        "or a mixture of several, as in random+attention", architecture=True,
+    )
+    rank: int = option(8, "rank of factorised random logits (the paper's k)", SIZE, architecture=True)
+    dense_factor: int = option(
+        0, "the first factor of n in factorised dense logits (the paper's a); 0: the largest up to the root of n",
+        AT_LEAST_0, architecture=True,
+    )
+    random_std: float = option(1.0, "standard deviation of random logits at the start", ABOVE_0)
+
+    def check(self) -> None:
+        """Raises ValueError for unknown or missing logits, and for a factor that does not divide n."""
+        super().check()
+        given = f"model.synthesizer is {self.synthesizer!r}"
+        if not self.synthesizer:
+            raise ValueError(f"{given}, a mixture of nothing: expected one or more of {', '.join(LOGITS)}, joined by +")
+        if strange := [part for part in self.parts if part not in LOGITS]:
+            raise ValueError(f"{given}: {strange[0]!r} is none of {', '.join(LOGITS)}; a mixture joins them by +")
+        if len(set(self.parts)) < len(self.parts):
+            raise ValueError(f"{given}: expected each kind of logits once")
+        if self.dense_factor and self.length % self.dense_factor:
+            raise ValueError(f"model.dense_factor is {self.dense_factor}: it must divide the {self.length} tokens; 0 chooses")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The kinds of logits that are mixed."""
+        return tuple(self.synthesizer.split("+"))
+
+    @property
+    def factors(self) -> tuple[int, int]:
+        """The paper's a and b, whose product is n."""
+        n = self.length
+        first = self.dense_factor or max(each for each in range(1, math.isqrt(n) + 1) if n % each == 0)
+        return first, n // first
+
+    @property
+    def reach(self) -> float:
+        """How far a logit may have to travel, by `Facts.reach`: equal parts of a mixture count by their share."""
+        return len(self.parts) * math.log(max(self.length - 1, 1))
+
+
+class RandomLogits(nnx.Module):
+    """R, the same for every input: `logits` [heads, n, n]."""
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs, trained: bool = True):
+        draw = nnx.initializers.normal(spec.random_std)
+        value = draw(rngs.params(), (spec.heads, spec.length, spec.length), spec.param_dtype)
+        reach = spec.reach if trained else 0.0
+        self.logits = parameter(value, decayed=False, fit=TokenLogits((-2, -1)), reach=reach)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [heads, tokens, tokens]."""
+        tokens = x.shape[1]
+        return self.logits[...][:, :tokens, :tokens]
+
+
+class FixedRandomLogits(RandomLogits):
+    """The same R, which never changes: its gradient is 0, and it is not decayed."""
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
+        super().__init__(spec, rngs, trained=False)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """See `RandomLogits`."""
+        return jax.lax.stop_gradient(super().__call__(x))
+
+
+class FactorizedRandomLogits(nnx.Module):
+    """R1 R2^T, the same for every input: `rows` and `columns`, each [heads, n, rank].
+
+    If every entry of both travels by t, a logit travels by rank t^2, which gives their reach.
+    """
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
+        draw = nnx.initializers.normal((spec.random_std / spec.rank**0.5) ** 0.5)
+        shape, reach = (spec.heads, spec.length, spec.rank), (spec.reach / spec.rank) ** 0.5
+        self.rows, self.columns = (
+            parameter(draw(rngs.params(), shape, spec.param_dtype), decayed=False, fit=TokenLogits((-2,)), reach=reach)
+            for _ in range(2)
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [heads, tokens, tokens]."""
+        tokens = x.shape[1]
+        return outer(self.rows[...][:, :tokens], self.columns[...][:, :tokens])
+
+
+class Heads(nnx.Module):
+    """A linear layer for each head: `weight` [heads, d_model / heads, out], `bias` [heads, out]. `fit` as in `Facts`."""
+
+    def __init__(self, spec: SynthesizerSpec, outputs: int, rngs: nnx.Rngs, fit: TokenLogits | None = None):
+        init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-1, batch_axis=0)
+        shape = (spec.heads, spec.d_model // spec.heads, outputs)
+        self.weight = parameter(init(rngs.params(), shape, spec.param_dtype), fit=fit)
+        self.bias = parameter(jnp.zeros((spec.heads, outputs), spec.param_dtype), decayed=False, fit=fit)
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, heads, tokens, out]."""
+        heads, size, _ = self.weight.shape
+        return by_head(hidden.reshape(*hidden.shape[:2], heads, size), self.weight[...], self.bias[...])
+
+
+class DenseLogits(nnx.Module):
+    """W2 relu(W1 x_i + b1) + b2 in R^n, W1 for all heads together and W2 for each head's share of the channels.
+
+    The paper's count for it, d^2 + d n beside the biases, leaves room for no more [recalled].
+    """
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
+        self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
+        self.proj_out = Heads(spec, spec.length, rngs, TokenLogits((-1,)))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
+        return self.proj_out(jax.nn.relu(self.proj_in(x)))[..., : x.shape[1]]
+
+
+class FactorizedDenseLogits(nnx.Module):
+    """Every product of A(x_i) in R^a and C(x_i) in R^b, a b = n; the layer before them is that of `DenseLogits`."""
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
+        self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
+        self.first, self.second = (Heads(spec, factor, rngs) for factor in spec.factors)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
+        hidden = jax.nn.relu(self.proj_in(x))
+        return all_products(self.first(hidden), self.second(hidden))[..., : x.shape[1]]
+
+
+class ContentLogits(nnx.Module):
+    """q k^T / sqrt(d_model / heads), as in a Transformer."""
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
+        self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs)
+        self.heads, self.precise_dtype = spec.heads, spec.precise_dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
+        q, k = self.proj_in(x).reshape(*x.shape[:2], 2, self.heads, -1).transpose(2, 0, 3, 1, 4)
+        return scaled_scores(q, k, self.precise_dtype)
+
+
+LOGITS = {
+    "random": RandomLogits, "fixed_random": FixedRandomLogits, "factorized_random": FactorizedRandomLogits,
+    "dense": DenseLogits, "factorized_dense": FactorizedDenseLogits, "attention": ContentLogits,
+}  # fmt: skip
+
+
+class SyntheticAttention(nnx.Module):
+    """softmax(B) V in each head, the heads side by side through a projection; B by the options.
+
+    A mixture has a parameter `weights`, one per part, whose softmax weighs the logits; it starts with equal shares.
+    """
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
+        for part in spec.parts:
+            setattr(self, part, LOGITS[part](spec, rngs))
+        mixed = len(spec.parts) > 1
+        self.weights = parameter(jnp.zeros((len(spec.parts),), spec.param_dtype), decayed=False) if mixed else None
+        self.values = Linear(spec, spec.d_model, spec.d_model, rngs)
+        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
+        self.spec = spec
+
+    def scores(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to logits [batch or 1, heads, tokens, tokens].
+
+        Raises:
+            ValueError: more tokens than n, and logits that have parameters for each token.
+        """
+        tokens = x.shape[1]
+        if not takes(self.spec, tokens):
+            made, most = self.spec.synthesizer, self.spec.length
+            raise ValueError(f"the logits ({made}) were made for at most {most} tokens and were given {tokens}")
+        logits = [getattr(self, part)(x) for part in self.spec.parts]
+        mixed = logits[0] if self.weights is None else mixture(logits, self.weights[...])
+        return mixed.reshape(-1, *mixed.shape[-3:])
+
+    def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""
+        values = self.values(x).reshape(*x.shape[:2], self.spec.heads, -1).swapaxes(1, 2)
+        scores = hide_padding(self.scores(x), seen, heads=True)
+        return self.out(mix(scores, values, self.spec.attention_dropout, key).swapaxes(1, 2).reshape(x.shape))
+
+
+def takes(spec: SynthesizerSpec, tokens: int) -> bool:
+    """Whether the logits can be made for so many tokens: at most n, unless they come from content alone."""
+    return tokens <= spec.length or spec.parts == ("attention",)
+
+
+class SynthesizerBlock(Block):
+    """x + synthesized(norm(x)), then x + mlp(norm(x))."""
+
+    Spec = SynthesizerSpec
+
+    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
+        self.mixing_norm = LayerNorm(spec, spec.d_model)
+        self.synthesizer = SyntheticAttention(spec, rngs)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
+
+    def __call__(
+        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+    ) -> jax.Array:
+        """See `Block`."""
+        x = residual(x, self.synthesizer(self.mixing_norm(x), seen, key))
+        return residual(x, self.mlp(self.mlp_norm(x)))
+
+    @classmethod
+    def takes(cls, spec: SynthesizerSpec, tokens: int) -> bool:
+        """See `Block`: up to n tokens; any number if the logits come from content alone."""
+        return takes(spec, tokens) and up_to_length(spec, tokens)
+
+    def attention_scores(self, x: jax.Array) -> jax.Array:
+        """See `Block`."""
+        return self.synthesizer.scores(self.mixing_norm(x))

@@ -1,0 +1,132 @@
+"""Causal language modelling: each token is predicted by those before it, and a trained model continues a text."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from gmlp_flax.data.text.tokenizer import MASK
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.models import blocks
+from gmlp_flax.models.sampling import Sampling
+from gmlp_flax.models.text import CausalLM
+from gmlp_flax.tasks.base import Baseline, Batch, Continuation, Outputs, Ranked, Sums, Totals, model_keys, ranked, weighted
+from gmlp_flax.tasks.generation import Writer
+from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
+
+
+class CausalLanguageModeling(LanguageModeling):
+    """Predicts each token of a text by those before it.
+
+    A window is [CLS] and the next n tokens of the text, a [SEP] after each document among them: the model reads the
+    first n and predicts the last n, so that every token of a text is predicted once in an epoch. [PAD] after the end of
+    a text is read, where nothing sees it, and not predicted.
+    """
+
+    lower_is_better = (*LanguageModeling.lower_is_better, "bits_per_byte")
+    more_tokens = 1
+    closed = False
+    continues = True
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        able = [name for name, block in blocks.BLOCKS.items() if block.can_be_causal]
+        if not blocks.find(config.model.block).can_be_causal:
+            raise ConfigError(
+                f"config.task is 'causal_lm' and config.model.block is {config.model.block!r}, which mixes all tokens: "
+                f"expected one of {', '.join(able)}"
+            )
+        if not config.model.causal:
+            raise ConfigError(
+                "config.task is 'causal_lm' and config.model.causal is False: set it to True, or config.task=masked_lm"
+            )
+
+    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        model = self.config.model
+        return CausalLM(self.spec(), model.vocab_size, rngs, transform=model.transform, **self.embedding())
+
+    def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
+        targets, weights = self._targets(batch)
+        sums = cross_entropy(self._logits(params, batch, model_keys(batch)), targets, weights)
+        return sums["loss"][0], sums
+
+    def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
+        targets, weights = self._targets(batch)
+        weights = weights * batch["weight"][:, None]
+        sums = cross_entropy(self._logits(params, batch, None), targets, weights)
+        sums |= {"bytes": weighted(jnp.asarray(self.tokenizer.byte_counts())[targets], weights)}
+        return self.evaluation_sums(sums, batch, targets, weights), {}
+
+    def _targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """What is to be predicted, int [batch, n], and its weights: 0 for padding."""
+        targets = batch["tokens"][:, 1:]
+        return targets, (targets != self.tokenizer.pad_id).astype(jnp.float32)
+
+    def _logits(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
+        return self.apply(params, batch["tokens"][:, :-1], key)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        return *super().evaluated, "bits_per_byte"
+
+    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
+        """Perplexity of tokens, and the loss in bits for each byte of the text, whatever the vocabulary."""
+        found = super().summarize(sums, outputs)
+        return {"perplexity": found.pop("perplexity"), "bits_per_byte": _bits(sums["loss"][0], sums)} | found
+
+    def baseline(self, sums: Totals) -> Baseline:
+        """See `LanguageModeling`; in bits per byte as well."""
+        found = super().baseline(sums)
+        loss = math.log(found.metrics["perplexity"]) * sums["targets"][1]
+        return Baseline(found.name, found.metrics | {"bits_per_byte": _bits(loss, sums)})
+
+    @property
+    def unpredicted(self) -> tuple[int, ...]:
+        return self.tokenizer.pad_id, self.tokenizer.cls_id, self.tokenizer.mask_id
+
+    def continuation(self, params: Any, text: str, how: Sampling) -> Continuation:
+        """See `Task`."""
+        _refuse_mask(text)
+        return self.writer.write(params, text, how)
+
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+        """The likeliest next tokens of each line.
+
+        Raises:
+            RunError: a line has a [MASK].
+        """
+        pieces, found = [self.tokenizer.piece(i) for i in range(self.tokenizer.vocab_size)], []
+        for line in inputs:
+            _refuse_mask(line)
+            logits, _ = next(self.writer.logits(params, self.tokenizer.encode(line), []))
+            found.append([ranked(jnp.asarray(logits), pieces, top)])
+        return found
+
+    def prediction_label(self, number: int) -> str:
+        return "next: "
+
+    @functools.cached_property
+    def writer(self) -> Writer:
+        """What continues texts."""
+        return Writer(self.extend, self.length, self.tokenizer)
+
+    def extend(self, params: Any, *inputs: Any) -> Any:
+        """`CausalLM.extend` with the given parameters."""
+        return self.merged(params).extend(*inputs)
+
+
+def _bits(loss: float, sums: Totals) -> float:
+    """A loss in nats as bits per byte of the text that was predicted."""
+    return loss / math.log(2) / max(sums["bytes"][0], 1)
+
+
+def _refuse_mask(text: str) -> None:
+    if MASK in text:
+        raise RunError(f"a causal model continues a text and fills no {MASK}: leave it out of {text[:60]!r}")

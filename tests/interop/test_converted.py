@@ -1,0 +1,31 @@
+"""Run folders made from somebody else's weights; tests/interop/test_timm.py and test_fnet.py use them."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import RunError
+from gmlp_flax.interop import converted
+from gmlp_flax.tasks.image_classification import CLASSES_FILE, ImageClassification
+from gmlp_flax.training import run_folder
+
+
+def test_what_is_written_is_read(tmp_path):
+    config = config_lib.default(task="image_classification")
+    config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
+    config.data.train = ""
+    shapes = ImageClassification.without_data(config, 3).shapes()
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.5, np.float32), shapes)
+    out = str(tmp_path / "run")
+    converted.require_free(out)
+    converted.write(params, config, {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}, out)
+    trained = run_folder.load(out)
+    assert trained.step == 0 and trained.task.classes == ("a", "b", "c")
+    jax.tree.map(np.testing.assert_array_equal, trained.params, params)
+    with pytest.raises(RunError, match=r"--out=.*run holds a run already \(config.json\): give another folder"):
+        converted.require_free(out)

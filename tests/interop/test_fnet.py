@@ -1,0 +1,177 @@
+"""FNet's weights as the package transformers names them: read by name, and the same logits."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.interop import fnet, parity, weight_files
+from gmlp_flax.interop.timm_names import to_timm
+from gmlp_flax.paper import recipes
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.training import loop, run_folder
+from tests import preloaded
+from tests.models.reference import in_float64
+from tests.training import tiny
+
+SIZES = {"layers": 2, "d_model": 8, "d_ffn": 12, "length": 16, "vocab_size": 320}
+TINY = dict(vocab_size=50, hidden_size=16, num_hidden_layers=3, intermediate_size=24, max_position_embeddings=12)
+
+
+@pytest.fixture
+def transformers():
+    pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
+    pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
+    return parity.import_beside_torch("transformers")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "spiece.model"
+    corpus = tiny.write_corpus(path.parent / "corpus.jsonl")
+    with open(corpus) as file:
+        Tokenizer.train(list(file), 300).save(path)
+    return str(path)
+
+
+def random_weights():
+    """A state dict, and our parameters with the same numbers."""
+    config = recipes.language_model("fnet_base")
+    config.model.update(SIZES)
+    numbers = np.random.default_rng(0)
+    shapes = MaskedLanguageModeling.without_data(config).shapes()
+    params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
+    return to_timm(params, fnet.ROWS, ()), params
+
+
+def with_heads(state):
+    """As FNetForPreTraining is saved, by older versions of transformers."""
+    return state | {
+        "fnet.embeddings.position_ids": np.arange(16)[None], "fnet.pooler.dense.weight": np.ones((8, 8), np.float32),
+        "fnet.pooler.dense.bias": np.ones(8, np.float32), "cls.seq_relationship.weight": np.ones((2, 8), np.float32),
+        "cls.seq_relationship.bias": np.ones(2, np.float32), "cls.predictions.decoder.weight": state[fnet.WORDS],
+        "cls.predictions.decoder.bias": state[fnet.BIAS],
+    }
+
+
+def test_names_and_shapes_are_those_of_transformers(transformers):
+    """Every tensor of FNet-base but tied ones; nothing is allocated."""
+    import torch
+
+    config = recipes.language_model("fnet_base")
+    config.model.vocab_size = 32_000
+    with torch.device("meta"):
+        theirs = transformers.FNetForMaskedLM(transformers.FNetConfig()).state_dict()
+    wanted = {name: tuple(leaf.shape) for name, leaf in theirs.items() if not fnet.LEFT_OUT.match(name)}
+    zeros = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), MaskedLanguageModeling.without_data(config).shapes())
+    assert {name: leaf.shape for name, leaf in to_timm(zeros, fnet.ROWS, ()).items()} == wanted
+
+
+@in_float64
+def test_float64(transformers):
+    """Tight enough to see a wrong epsilon or another GELU."""
+    assert fnet.compare("float64", **TINY) < 1e-12
+
+
+def test_float32(transformers):
+    assert fnet.compare(**TINY) < 1e-5
+
+
+@pytest.mark.slow
+def test_fnet_base(transformers):
+    assert fnet.compare() < 1e-4
+
+
+def test_a_saved_file_is_read_by_name(transformers, tmp_path):
+    """As save_pretrained writes it, which leaves out what is tied."""
+    import torch
+
+    torch.manual_seed(0)
+    model = transformers.FNetForMaskedLM(transformers.FNetConfig(**TINY)).eval()
+    model.save_pretrained(tmp_path)
+    state = weight_files.read(str(tmp_path / "model.safetensors"))
+    config = fnet.config_for(state, "the file")
+    params = fnet.from_transformers(state, config, "the file")
+    tokens = np.arange(24).reshape(2, 12)
+    places = np.broadcast_to(np.arange(12), (2, 12))
+    with torch.inference_mode():
+        theirs = model(torch.tensor(tokens)).logits.numpy()
+    ours = MaskedLanguageModeling.without_data(config).apply(params, tokens, places)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_sizes_come_from_the_shapes(heads):
+    state, params = random_weights()
+    state = with_heads(state) if heads else state
+    config = fnet.config_for(state, "FILE")
+    assert {name: config.model[name] for name in SIZES} == SIZES
+    assert (config.model.token_types, config.model.norm, config.model.activation) == (4, "post", "gelu_tanh")
+    jax.tree.map(np.testing.assert_array_equal, fnet.from_transformers(state, config, "FILE"), params)
+
+
+def test_a_bias_by_the_name_of_its_layer():
+    state, params = random_weights()
+    state["cls.predictions.decoder.bias"] = state.pop(fnet.BIAS)
+    found = fnet.from_transformers(state, fnet.config_for(state, "FILE"), "FILE")
+    np.testing.assert_array_equal(found["bias"], params["bias"])
+
+
+def test_other_weights_are_refused():
+    state, _ = random_weights()
+    with pytest.raises(RunError, match=r"FILE does not hold an FNet as transformers names it \(it has bert.x, ...\)"):
+        fnet.config_for({"bert.x": np.ones(3)}, "FILE")
+    config = fnet.config_for(state, "FILE")
+    del state["fnet.encoder.layer.1.output.dense.bias"]
+    with pytest.raises(RunError, match=r"1 missing \(fnet.encoder.layer.1.output.dense.bias\)"):
+        fnet.from_transformers(state, config, "FILE")
+
+
+def test_the_folder_is_a_run_folder_that_finetuning_starts_from(tokenizer, tmp_path):
+    state, params = random_weights()
+    fnet.convert(with_heads(state), tokenizer, str(tmp_path / "run"), "FILE")
+    trained = run_folder.load(str(tmp_path / "run"), "best")
+    jax.tree.map(np.testing.assert_array_equal, trained.params, params)
+    ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=3)
+    assert len(ranked) == 3
+    with pytest.raises(RunError, match="holds a run already"):
+        fnet.convert(state, tokenizer, str(tmp_path / "run"), "FILE")
+    (tmp_path / "train.tsv").write_text("".join(f"the {word}\t{number % 2}\n" for number, word in enumerate(tiny.WORDS)))
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + (tmp_path / "train.tsv").read_text())
+    options = config_lib.from_file("finetune_glue", "sst2,scale=small")
+    options.update(steps=2, batch_size=4, init_from=str(tmp_path / "run"))
+    options.model.update(length=12)
+    options.optimizer.warmup = 1
+    options.data.update(train=str(tmp_path / "train.tsv"), heldout=str(tmp_path / "train.tsv"), cache=str(tmp_path / "cache"))
+    loop.train(options, str(tmp_path / "sst2"))
+    tuned = run_folder.load(str(tmp_path / "sst2"))
+    assert tuned.config.model.block == "fnet" and tuned.params["segments"]["table"].shape == (4, 8)
+    moved = np.abs(tuned.params["segments"]["table"] - params["segments"]["table"]).max()
+    assert 0 < moved < 0.01  # its own values, two steps further
+
+
+def test_a_tokenizer_that_is_too_large(tokenizer, tmp_path):
+    state, _ = random_weights()
+    state[fnet.WORDS], state[fnet.BIAS] = state[fnet.WORDS][:290], state[fnet.BIAS][:290]
+    with pytest.raises(RunError, match=r"has 300 pieces, the weights have 290 rows: give the tokenizer of these weights"):
+        fnet.convert(state, tokenizer, str(tmp_path / "run"), "FILE")
+    with pytest.raises(DataError, match="no tokenizer: nowhere.model: cannot be read"):
+        fnet.convert(state, "nowhere.model", str(tmp_path / "run"), "FILE")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command(tokenizer, tmp_path):
+    pytest.importorskip("safetensors")
+    state, _ = random_weights()
+    weight_files.write(str(tmp_path / "model.safetensors"), with_heads(state))
+    given = ["--model=fnet", f"--checkpoint={tmp_path}/model.safetensors", f"--out={tmp_path}/run"]
+    done = preloaded.gmlp("import", *given)
+    assert done.returncode == 2 and "--tokenizer is missing" in done.stderr
+    done = preloaded.gmlp("import", *given, f"--tokenizer={tokenizer}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"wrote {tmp_path}/run: an FNet from {tmp_path}/model.safetensors\n"
+    assert (tmp_path / "run" / "config.json").exists()

@@ -1,0 +1,191 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.models import parameters
+from gmlp_flax.models.blocks.convolution import ConvolutionBlock, convolve
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.training import optimizer
+from tests.models import reference
+from tests.models.blocks.calls import add
+from tests.models.reference import (
+    convolution_block,
+    in_float64,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+    softmax,
+)
+
+KINDS = pytest.mark.parametrize("kind", ["lightweight", "dynamic"])
+
+
+def spec_of(kind="lightweight", **fields):
+    return small_spec(**{"block": "convolution", "convolution": kind} | fields)
+
+
+def block(kind="lightweight", **fields):
+    return ConvolutionBlock(spec_of(kind, **fields), nnx.Rngs(0))
+
+
+def token_jacobian(module, x):
+    """Largest entry of each block of the Jacobian of a whole block: [output token, input token]."""
+    jacobian = quick_jit(jax.jacrev(lambda x: module(x[None], add)[0]))(x)
+    return np.abs(jacobian).max(axis=(1, 3))
+
+
+@pytest.mark.smoke
+@KINDS
+@pytest.mark.parametrize(("width", "dilation"), [(1, 1), (3, 1), (4, 1), (3, 2), (2, 2), (7, 1)])
+@in_float64
+def test_against_numpy(kind, width, dilation):
+    module = randomized(lambda: block(kind, kernel_widths=(width,), dilations=(dilation,)))
+    x = normal(0, 2, 5, 6)
+    expected = [convolution_block(params_of(module), sample, dilation=dilation) for sample in x]
+    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(("width", "dilation"), [(1, 1), (3, 1), (7, 1), (3, 3), (5, 2)])
+@in_float64
+def test_against_torch(width, dilation):
+    """torch's depthwise convolution, one kernel a channel; it correlates, as ours."""
+    torch = pytest.importorskip("torch")
+    x, kernel, heads = normal(0, 2, 9, 3, 4), normal(1, 3, width), 3
+    weight = torch.tensor(np.repeat(kernel, 4, axis=0))[:, None]
+    flat = torch.tensor(x.reshape(2, 9, 12)).mT
+    theirs = torch.nn.functional.conv1d(flat, weight, padding=dilation * (width // 2), dilation=dilation, groups=12)
+    found = convolve(jnp.asarray(x), jnp.asarray(kernel), dilation)
+    np.testing.assert_allclose(found, theirs.mT.numpy().reshape(2, 9, heads, 4), atol=1e-12)
+
+
+@in_float64
+def test_channels_of_a_head_share_its_kernel():
+    x = np.zeros((1, 7, 2, 3))
+    x[0, 3] = 1
+    kernel = normal(0, 2, 3)
+    found = np.asarray(convolve(jnp.asarray(x), jnp.asarray(kernel)))[0]
+    for head in range(2):
+        # An impulse gives the kernel backwards, in every channel.
+        np.testing.assert_allclose(found[2:5, head], np.broadcast_to(kernel[head, ::-1, None], (3, 3)))
+    assert not found[[0, 1, 5, 6]].any()
+
+
+@KINDS
+@pytest.mark.parametrize(("width", "dilation", "before", "after"), [(3, 1, 1, 1), (4, 1, 1, 2), (3, 2, 2, 2)])
+@in_float64
+def test_a_fresh_block_reads_its_window_alone(kind, width, dilation, before, after):
+    module = block(kind, kernel_widths=(width,), dilations=(dilation,), length=8)
+    found = token_jacobian(module, jnp.asarray(normal(0, 8, 6)))
+    offset = np.arange(8)[None, :] - np.arange(8)[:, None]
+    inside = (offset >= -before) & (offset <= after) & (offset % dilation == 0)
+    assert (found[~inside] == 0).all() and found[inside].min() > 1e-4
+
+
+@KINDS
+@in_float64
+def test_no_entry_prevails_in_a_fresh_kernel(kind):
+    """A softmax of logits within 1 (lightweight), or of normed tokens (dynamic, for each token another)."""
+    module = block(kind, kernel_widths=(3,))
+    kernel = np.asarray(module.convolution.kernel(jnp.asarray(normal(0, 2, 5, 6))))
+    np.testing.assert_allclose(kernel.sum(-1), 1, atol=1e-12)
+    assert kernel.shape == ((3, 3) if kind == "lightweight" else (2, 5, 3, 3))
+    least, most = (math.e**-2 / (math.e**-2 + 2), math.e**2 / (math.e**2 + 2)) if kind == "lightweight" else (0.003, 0.98)
+    assert least < kernel.min() and kernel.max() < most
+    assert np.ptp(kernel) > 0.1
+
+
+@KINDS
+@pytest.mark.parametrize("tokens", [1, 3, 9])
+@in_float64
+def test_other_lengths(kind, tokens):
+    module, x = randomized(lambda: block(kind)), normal(0, tokens, 6)
+    expected = convolution_block(params_of(module), x)
+    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x[None])[0], expected, atol=1e-10)
+    assert ConvolutionBlock.takes(spec_of(kind), tokens)
+    assert ConvolutionBlock.takes(spec_of(kind, positions="absolute"), tokens) == (tokens <= 5)
+
+
+@KINDS
+@in_float64
+def test_padding_counts_as_nothing(kind):
+    """As beyond the last token."""
+    module, x = randomized(lambda: block(kind)), normal(0, 1, 5, 6)
+    seen = jnp.arange(5)[None] < 3
+    found = quick_jit(lambda x: module(x, add, seen))(x)[:, :3]
+    np.testing.assert_allclose(found, module(jnp.asarray(x[:, :3]), add), atol=1e-12)
+
+
+@pytest.mark.parametrize(("widths", "dilations", "stacks"), [
+    ((3,), (1,), [3]), ((3, 3, 3), (1,), [3]), ((3, 3, 5), (1,), [2, 1]), ((3, 5, 3), (1,), [1, 1, 1]),
+    ((3,), (1, 2, 2), [1, 2]), ((3, 4, 4), (1, 1, 2), [1, 1, 1]),
+])  # fmt: skip
+@in_float64
+def test_kernels_that_grow_with_depth(widths, dilations, stacks):
+    """Layers with equal kernels are scanned together; each layer computes what it would alone."""
+    spec = spec_of(kernel_widths=widths, dilations=dilations)
+    module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
+    p, x = params_of(module), normal(0, 5, 6)
+    blocks = [p["blocks"]] if len(stacks) == 1 else list(p["blocks"].values())
+    assert [len(each["mlp_norm"]["scale"]) for each in blocks] == stacks
+    y = quick_jit(module)(x[None])[0]
+    flat = [jax.tree.map(lambda leaf, at=at: leaf[at], each) for each, count in zip(blocks, stacks, strict=True) for at in range(count)]
+    for layer, (width, dilation) in zip(flat, spec.kernels, strict=True):
+        assert layer["convolution"]["kernel"]["logits"].shape == (3, width)
+        x = convolution_block(layer, x, dilation=dilation)
+    np.testing.assert_allclose(y, reference.layer_norm(p["norm"], x), atol=1e-9)
+
+
+def test_rates_grow_over_the_depth_of_all_stacks():
+    config = gmlp_config.default(block="convolution")
+    config.model.update(kernel_widths=(3, 3, 5, 7), layers=4, d_model=8, d_ffn=8, vocab_size=20)
+    shapes = tasks.find(config.task).without_data(config).shapes()
+    found = optimizer.factors(shapes, ("^encoder/blocks/=0.125..1",))
+    by_stack = [found[f"encoder/blocks/stack_{number}/mlp_norm/scale"] for number in range(3)]
+    np.testing.assert_allclose(np.concatenate(by_stack)[:, 0], [0.125, 0.25, 0.5, 1], rtol=1e-6)
+    assert [each.shape for each in by_stack] == [(2, 1), (1, 1), (1, 1)] and found["embedding"] == 1
+
+
+def test_parameters_and_what_they_say():
+    module = nnx.eval_shape(lambda: block("lightweight", dtype="float32"))
+    params = nnx.to_pure_dict(nnx.state(module, nnx.Param))["convolution"]
+    around = {"proj_in": {"kernel": (6, 12), "bias": (12,)}, "out": {"kernel": (6, 6), "bias": (6,)}}
+    assert jax.tree.map(lambda p: p.shape, params) == around | {"kernel": {"logits": (3, 7)}}
+    fact = parameters.facts(module)["convolution/kernel/logits"]
+    assert fact.reach == pytest.approx(math.log(6)) and not fact.decayed
+    share = softmax(np.eye(7)[2] * fact.reach)[2]
+    assert share == pytest.approx(0.5)
+    dynamic = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block("dynamic", dtype="float32")), nnx.Param))
+    found = jax.tree.map(lambda p: p.shape, dynamic["convolution"])
+    assert found == around | {"kernel": {"proj": {"kernel": (6, 21), "bias": (21,)}}}
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"kernel_widths": (3, 3)}, r"model.kernel_widths is \(3, 3\): expected one number from 1 for all layers, or 3 of them"),
+    ({"kernel_widths": ()}, r"model.kernel_widths is \(\): expected one value or more"),
+    ({"kernel_widths": (0,)}, r"model.kernel_widths is \(0,\): expected one number from 1"),
+    ({"dilations": (1, 0, 2)}, r"model.dilations is \(1, 0, 2\): expected one number from 1"),
+    ({"kernel_widths": (3, 3, 11)}, r"has 11 \(dilation 1\), which reads 5 tokens ahead, beyond the 5 .* at most 9"),
+    ({"dilations": (5,), "kernel_widths": (3,)}, r"has 3 \(dilation 5\), which reads 5 tokens ahead.* at most 1"),
+    ({"heads": 4}, "model.d_model is 6: model.heads, 4, must divide it"),
+    ({"convolution": "fixed"}, "model.convolution is 'fixed': expected one of lightweight, dynamic"),
+])  # fmt: skip
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        spec_of(**options)
+
+
+def test_the_widest_kernels_that_make_sense():
+    """One entry more would meet no token from any place."""
+    for width, dilation in ((9, 1), (5, 2), (3, 4)):
+        spec = spec_of(kernel_widths=(width,), dilations=(dilation,))
+        assert spec.widest(dilation) == width
+        with pytest.raises(ValueError, match=f"at most {width}"):
+            spec_of(kernel_widths=(width + 1,), dilations=(dilation,))

@@ -1,0 +1,205 @@
+"""Next-token prediction: its loss, its metrics, what it sees, and its mistakes."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.models.sampling import Sampling
+from gmlp_flax.planning import workload
+from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
+from gmlp_flax.training import evaluation
+from gmlp_flax.training.partition import Partition
+from tests.training import tiny
+
+KINDS = {
+    "gmlp": {}, "amlp": {"d_attn": 4}, "transformer": {"block": "transformer", "heads": 2, "positions": "relative"},
+}
+
+
+def causal_config(folder, **model):
+    config = gmlp_config.changed(tiny.text_config(folder, **model), "causal_lm")
+    config.model.causal = True
+    return config
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def task(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("causal")
+    return CausalLanguageModeling(causal_config(folder, **KINDS[request.param]), str(folder))
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    """Fresh ones, made large enough for the model to tell sequences apart."""
+    return jax.tree.map(lambda x: 3 * x, jax.jit(task.init)(jax.random.key(0)))
+
+
+def held_out(task):
+    source = task.windows("heldout")
+    return np.stack([source[index]["tokens"] for index in range(len(source))])
+
+
+def test_every_token_of_the_text_is_a_target_once(task):
+    windows, pad = held_out(task), task.tokenizer.pad_id
+    assert windows.shape[1] == task.length + 1 and (windows[:, 0] == task.tokenizer.cls_id).all()
+    text = task.windows("heldout").prepared
+    assert windows[:, 1:][windows[:, 1:] != pad].tolist() == text.read(0, text.tokens).tolist()
+    # A [SEP] stands where a document ends, and nowhere else.
+    assert (windows == task.tokenizer.sep_id).sum() == text.documents
+
+
+def test_evaluation_against_numpy(task, params):
+    """Perplexity of tokens, and bits for each byte of the text; the last window and the last batch are padded."""
+    metrics, _ = evaluation.Evaluator(task, Partition.make())(params)
+    windows = held_out(task)
+    assert (windows == task.tokenizer.pad_id).any() and len(windows) % 8
+    logits = np.asarray(jax.jit(task.apply)(params, windows[:, :-1]), np.float64)
+    losses, hits, text = [], [], []
+    for window, rows in zip(windows, logits, strict=True):
+        for target, row in zip(window[1:], rows, strict=True):
+            if target != task.tokenizer.pad_id:
+                losses.append(math.log(np.exp(row - row.max()).sum()) + row.max() - row[target])
+                hits.append(row.argmax() == target)
+                text.append(int(target))
+    documents = task.tokenizer.decode(text)  # in one line: each begins with a space that the first one lacks
+    assert metrics["predictions"] == len(losses) and metrics["examples"] == len(windows)
+    assert metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(math.exp(np.mean(losses)), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(np.mean(hits), abs=1e-6)
+    size = len(documents.encode()) + 1
+    assert metrics["bits_per_byte"] == pytest.approx(sum(losses) / math.log(2) / size, rel=1e-5)
+    assert {*task.evaluated, "predictions", "examples"} == set(metrics)
+
+
+def test_the_baseline_has_seen_the_ends_of_documents(task, params):
+    evaluator = evaluation.Evaluator(task, Partition.make())
+    evaluator(params)
+    found = evaluator.baseline()
+    text = task.windows("train").prepared
+    counts = np.bincount(text.read(0, text.tokens), minlength=320) + 1.0
+    counts[[0, 2, 4]] = 0
+    targets = held_out(task)[:, 1:]
+    losses = -np.log(counts[targets[targets != 0]] / counts.sum())
+    assert found.metrics["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+    size = task.tokenizer.byte_counts()[targets].sum()
+    assert found.metrics["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / size, rel=1e-5)
+
+
+def batch_of(tokens):
+    return {"tokens": np.asarray(tokens, np.int32), "key": jax.random.split(jax.random.key(0), len(tokens))}
+
+
+def test_padding_counts_nothing_and_changes_nothing(task, params):
+    """Windows shorter than n: the loss is that of a model for as many tokens, whatever stands behind the text."""
+    tokens = held_out(task)[:1, :10]
+    padded = np.pad(tokens, ((0, 0), (0, task.length + 1 - 10)))
+    loss, sums = jax.jit(task.loss)(params, batch_of(padded))
+    assert float(sums["loss"][1]) == 9
+    short, _ = jax.jit(task.loss)(params, batch_of(tokens))
+    assert float(loss) == pytest.approx(float(short), rel=1e-5)
+    logits = jax.jit(task.apply)(params, padded[:, :-1])
+    np.testing.assert_allclose(logits[:, :9], jax.jit(task.apply)(params, tokens[:, :-1]), atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_of_the_loss_from_the_future_is_exactly_0(kind, tmp_path):
+    """Seen through a table of positions, of which each row enters at its place alone: losses up to a place move no row
+    behind it, and all rows before."""
+    model = KINDS[kind] | {"positions": "absolute"}
+    task = CausalLanguageModeling.without_data(causal_config(tmp_path, **model))
+    params = jax.tree.map(lambda x: 3 * x, jax.jit(task.init)(jax.random.key(0)))
+    text = np.random.default_rng(0).integers(5, 320, (3, task.length + 1))
+    gradient = jax.jit(jax.grad(lambda params, batch: task.loss(params, batch)[0]))
+    for places in (1, 7, task.length):
+        tokens = np.where(np.arange(task.length + 1) <= places, text, 0)  # [PAD] is read, but not predicted
+        table = np.asarray(gradient(params, batch_of(tokens))["positions"]["table"])
+        assert (table[places:] == 0).all() and (np.abs(table[:places]).max(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("packing", ["concatenated", "documents"])
+def test_documents_in_windows(packing, tmp_path):
+    """In a row, a window holds parts of several; alone, each begins a window, and its end is predicted."""
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("abc", "d", "efghijk")))
+    config = causal_config(tmp_path, length=6)
+    config.data.update(train=str(tmp_path / "text.jsonl"), tokenizer="bytes", packing=packing)
+    task = CausalLanguageModeling(config, str(tmp_path / "run"))
+    config.data.heldout = config.data.train
+    windows = [[task.tokenizer.piece(token) for token in row] for row in held_out(task)]
+    letters = ["".join({"[CLS]": "<", "[SEP]": ">", "[PAD]": "_"}.get(piece, piece) for piece in row) for row in windows]
+    assert letters == {
+        "concatenated": ["<abc>d>", "<efghij", "<k>____"], "documents": ["<abc>__", "<d>____", "<efghij", "<k>____"],
+    }[packing]
+
+
+def test_bytes_need_no_training(tmp_path):
+    """A whole evaluation: a byte costs 8 bits and a little for a model that knows nothing."""
+    config = causal_config(tmp_path)
+    config.data.tokenizer, config.model.vocab_size = "bytes", 261
+    task = CausalLanguageModeling(config, str(tmp_path / "run"))
+    metrics, _ = evaluation.Evaluator(task, Partition.make())(jax.tree.map(jnp.zeros_like, task.shapes()))
+    text = task.windows("heldout").prepared
+    expected = math.log2(261) * text.tokens / (text.tokens - text.documents)
+    assert metrics["bits_per_byte"] == pytest.approx(expected, rel=1e-5) and 8 < expected < 8.3
+    assert metrics["perplexity"] == pytest.approx(261, rel=1e-4) and task.assets() == {"tokenizer.model": b"bytes\n"}
+
+
+@pytest.mark.parametrize("name", ["masked_lm", "text_classification"])
+def test_other_tasks_take_bytes(name, tmp_path):
+    config = gmlp_config.changed(tiny.text_config(tmp_path), name)
+    config.data.tokenizer = "bytes"
+    task = tasks.create(config, str(tmp_path / "run"))
+    assert task.tokenizer == Tokenizer.load("bytes")
+    params = jax.jit(task.init)(jax.random.key(0))
+    if name == "masked_lm":
+        (ranked,), = task.predict(params, ["a[MASK]c"], top=261)
+        assert len(ranked) == 261 and {"b", "[SEP]", "<0xFF>"} < {piece for piece, _ in ranked}
+    else:
+        (ranked,), = task.predict(params, ["naïve"], top=2)
+        assert len(ranked) == 2
+
+
+def test_operations_of_a_step(tmp_path):
+    """gMLP: U (both halves), V and W of 2 layers, and logits at each of n places; three times for a step."""
+    config = causal_config(tmp_path)
+    n, d, f, vocabulary = 16, 8, 16, 320
+    layer = 2 * n * d * f + 2 * n * n * (f // 2) + 2 * n * (f // 2) * d
+    assert workload.of(config).flops == 3 * config.batch_size * (2 * layer + 2 * n * d * vocabulary)
+
+
+def test_the_likeliest_next_tokens(task, params):
+    (ranked,), = task.predict(params, ["the one"], top=3)
+    ids = [task.tokenizer.cls_id, *task.tokenizer.encode("the one")]
+    logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
+    assert [piece for piece, _ in ranked] == [task.tokenizer.piece(int(i)) for i in np.argsort(-logits)[:3]]
+    for call in (lambda: task.predict(params, ["the [MASK]"]), lambda: task.continuation(params, "[MASK]", Sampling())):
+        with pytest.raises(RunError, match=r"^a causal model continues a text and fills no \[MASK\]: leave it out of"):
+            call()
+
+
+def test_what_a_config_may_not_be(tmp_path):
+    def refused(message, task="causal_lm", **model):
+        config = gmlp_config.changed(tiny.text_config(tmp_path, block=model.get("block", "gmlp")), task)
+        config.model.update(model)
+        with pytest.raises(ConfigError, match=message) as caught:
+            gmlp_config.validate(config)
+        assert "\n" not in str(caught.value)
+
+    refused("config.model.causal is False: set it to True, or config.task=masked_lm$", causal=False)
+    refused("'mixer', which mixes all tokens: expected one of gmlp, transformer$", block="mixer", causal=True)
+    refused("'masked_lm', which reads tokens on both sides, and config.model.causal is True", "masked_lm", causal=True)
+    refused("^config.model.causal is True: MixerBlock mixes all tokens", "text_classification", block="mixer", causal=True)
+    refused("^config.model.toeplitz is 'fft', whose rounding", causal=True, toeplitz="fft")
+    config = gmlp_config.changed(tiny.text_config(tmp_path), "text_classification")
+    config.model.update(causal=True, pool="cls")
+    with pytest.raises(ConfigError, match="config.model.pool is 'cls', and the model is causal: its"):
+        tasks.find("text_classification").without_data(config).shapes()
+    config.model.pool = "mean"
+    assert tasks.find("text_classification").without_data(config).shapes()

@@ -1,0 +1,84 @@
+"""Loss and gradients of every block of other papers and every causal one, under every mesh of 8 fake devices: python many_blocks.py OUT.npz"""
+
+import sys
+
+import jax
+import numpy as np
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.models.blocks import fnet
+from gmlp_flax.tasks.base import Task
+from gmlp_flax.training.partition import AXES, Partition
+from gmlp_flax.training.state import path_name
+from tests.models.reference import quick_jit
+from tests.training.many_devices import MESHES
+
+BATCH, TOKENS = 16, 24
+BLOCKS = {
+    "fnet": {"block": "fnet", "dft": "matmul"}, "fnet by fft": {"block": "fnet", "dft": "fft", "norm": "pre"},
+    "fnet_hybrid": {"block": "fnet_hybrid", "attention_layers": 1, "heads": 2},
+    "synthesizer": {"block": "synthesizer", "synthesizer": "random+factorized_random+dense", "heads": 2},
+    "synthesizer, more": {"block": "synthesizer", "synthesizer": "fixed_random+factorized_dense+attention", "heads": 2},
+    "external_attention": {"block": "external_attention", "heads": 2, "memory": 6},
+    "lightweight": {"block": "convolution", "kernel_widths": (3, 5)},
+    "dynamic": {"block": "convolution", "convolution": "dynamic"},
+    "causal gmlp": {"block": "gmlp", "causal": True, "spatial_init_std": 0.02},
+    "causal amlp": {"block": "gmlp", "causal": True, "spatial_init_std": 0.02, "d_attn": 4},
+    "causal dense": {"block": "gmlp", "causal": True, "spatial_init_std": 0.02, "spatial": "dense"},
+    "causal transformer": {"block": "transformer", "causal": True, "heads": 2, "positions": "relative"},
+}
+
+
+def make(options, sizes) -> Task:
+    """The task of a small model with a block, dropout and padding, for a mesh."""
+    name = "causal_lm" if options.get("causal") else "masked_lm"
+    config = gmlp_config.default(task=name, block=options["block"])
+    sizes_of_model = {"layers": 2, "d_model": 16, "d_ffn": 32, "length": TOKENS, "vocab_size": 64, "dropout": 0.1}
+    config.model.update(options | sizes_of_model | {"mask_padding": True})
+    config.mesh.update(dict(zip(AXES, sizes, strict=True)))
+    return tasks.find(name).without_data(config)
+
+
+def results(task, sizes, fresh) -> dict[str, np.ndarray]:
+    """The loss and all gradients of one batch, at given parameters."""
+    partition = Partition.make(task.config.mesh, jax.devices()[: int(np.prod(sizes))]).for_model(task.facts())
+    partition.check_parameters(task.shapes())
+    params = jax.device_put(fresh, partition.shardings(task.shapes()))
+    (size,), _ = task.example_shapes()["tokens"]
+    tokens = jax.random.randint(jax.random.key(1), (BATCH, size), 0, 64).at[:, 20:].set(0)
+    batch = {"tokens": tokens, "key": jax.random.split(jax.random.key(2), BATCH)}
+    batch = jax.device_put(batch, partition.over_batch)
+
+    def share(params, batch):
+        (_, sums), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, batch)
+        return {"loss": sums["loss"][0], "gradient": gradient}
+
+    found = quick_jit(partition.on_each_share(share))(params, batch)
+    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(found)}
+
+
+def fft_gathers() -> bool:
+    """Whether devices that share a batch by fsdp gather it for a Fourier transform."""
+    partition = Partition.make({"data": 1, "fsdp": 8, "tensor": 1})
+    x = jax.ShapeDtypeStruct((BATCH, TOKENS, 16), np.float32, sharding=partition.over_batch)
+    transform = partition.on_each_share(lambda _, x: fnet.fourier(x, "fft").sum())
+    program = jax.jit(transform).lower({}, x).compile().as_text()
+    assert " fft(" in program
+    return "all-gather" in program
+
+
+def main(out: str) -> None:
+    assert not fft_gathers()
+    arrays = {}
+    for name, options in BLOCKS.items():
+        fresh = quick_jit(make(options, MESHES[0]).init)(jax.random.key(0))
+        for sizes in MESHES:
+            found = results(make(options, sizes), sizes, fresh)
+            arrays |= {f"{name}:{'x'.join(map(str, sizes))}:{path}": leaf for path, leaf in found.items()}
+    assert all(np.isfinite(leaf).all() for leaf in arrays.values())
+    np.savez(out, **arrays)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

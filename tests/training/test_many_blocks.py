@@ -1,0 +1,55 @@
+"""Blocks of other papers, and causal ones, on fake devices: a mesh changes nothing but rounding. See many_blocks.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmlp_flax.models import blocks
+from tests import preloaded
+from tests.training.many_blocks import BLOCKS, MESHES
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    out = tmp_path_factory.mktemp("blocks") / "results.npz"
+    environment = os.environ | {
+        "XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "tests.training.many_blocks", str(out)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(out) as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.parametrize("sizes", MESHES[1:])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_mesh_changes_nothing_but_rounding(results, name, sizes):
+    """The loss and each gradient of a whole model."""
+    alone, mesh = f"{name}:1x1x1:", f"{name}:{'x'.join(map(str, sizes))}:"
+    expected = {path.removeprefix(alone): leaf for path, leaf in results.items() if path.startswith(alone)}
+    found = {path.removeprefix(mesh): leaf for path, leaf in results.items() if path.startswith(mesh)}
+    assert found.keys() == expected.keys() and len(found) > 10
+    for path in expected:
+        scale = np.abs(expected[path]).max()
+        np.testing.assert_allclose(found[path], expected[path], rtol=1e-4, atol=1e-4 * scale + 1e-6, err_msg=path)
+
+
+def test_every_block_of_other_papers_is_here():
+    older = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}
+    assert {options["block"] for options in BLOCKS.values() if "causal" not in options} == set(blocks.BLOCKS) - older
+
+
+def test_every_causal_block_is_here():
+    able = {name for name, block in blocks.BLOCKS.items() if block.can_be_causal}
+    assert {options["block"] for options in BLOCKS.values() if "causal" in options} == able

@@ -30,8 +30,7 @@ def make(folder):
             loop.train(options, str(folder / task))
         folders[task] = str(folder / task)
     if "workdir" not in flags.FLAGS:
-        predict.cli.define_run_flags(checkpoint="latest")
-        flags.DEFINE_integer("top", 5, "")
+        predict.define_flags()
     pictures = list(images.whole_files())
     loaded = {path: run_folder.load(path) for path in folders.values()}
     run_folder.load = lambda path, which: loaded[path]

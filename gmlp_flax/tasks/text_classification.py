@@ -18,7 +18,8 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.finetuning import pairs, sentences
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask, own_task
+from gmlp_flax.data.finetuning.glue import SentenceTask, own_task
+from gmlp_flax.data.finetuning.long_range import SENTENCE_TASKS
 from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import ConfigError, DataError, RunError
@@ -50,7 +51,9 @@ class TextClassification(Finetuning):
     options = TEXT_OPTIONS | {
         "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
         "model.pooler": Option(False, "BERT's tanh layer before the head"),
-        "glue.task": Option("sst2", "what is learned: a task of GLUE, SNLI, or own data", (*GLUE_TASKS, OWN)),
+        "glue.task": Option(
+            "sst2", "what is learned: a task of GLUE, SNLI, one on long texts, or own data", (*SENTENCE_TASKS, OWN)
+        ),
         "own.text": Option("text", "of own data, the column of the text, or of a pair's first text"),
         "own.second": Option("", "of own data, the column of the pairs' second text; empty: there are no pairs"),
         "own.label": Option("label", "of own data, the column of the labels: words or numbers"),
@@ -78,7 +81,7 @@ class TextClassification(Finetuning):
     def glue(self) -> SentenceTask:
         """The task that the config names. Labels of own data come from the run folder, or from the training data."""
         if self.config.glue.task != OWN:
-            return GLUE_TASKS[self.config.glue.task]
+            return SENTENCE_TASKS[self.config.glue.task]
         own, saved = self.config.own, os.path.join(self.folder, LABELS_FILE)
         task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
         if not files.exists(saved):

@@ -19,11 +19,12 @@ import os
 import time
 
 from gmlp_flax.commands import cli
+from gmlp_flax.data.listops import folder
+from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.data.storage import cache
 from gmlp_flax.data.storage.buckets import is_remote
-from gmlp_flax.data.text import corpora, listops_folder, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data.text import corpora, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.corpora import Corpus
-from gmlp_flax.data.text.listops import Grammar
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
@@ -89,18 +90,18 @@ def make_listops(options: argparse.Namespace) -> None:
     """Makes the data set ListOps, and prints its statistics.
 
     Raises:
-        DataError: the size or a flag makes no sense, or as in `listops_folder.make`.
+        DataError: the size or a flag makes no sense, or as in `listops.folder.make`.
     """
-    sizes = listops_folder.sizes_of(options.corpus.removeprefix(LISTOPS))
+    sizes = folder.sizes_of(options.corpus.removeprefix(LISTOPS))
     limits = options.lengths.split(",")
     if len(limits) != 2 or not all(each.isascii() and each.isdecimal() and len(each) < 10 for each in limits):
         raise DataError(f"--lengths={options.lengths}: expected two numbers, as in --lengths=500,2000")
     if not 0 <= options.seed < 2**31:
         raise DataError(f"--seed={options.seed}: expected a number from 0 to 2,147,483,647")
     grammar = Grammar(int(limits[0]), int(limits[1]), options.depth)
-    listops_folder.check(grammar)
-    folder = options.out if is_remote(options.out) else os.path.realpath(options.out)
-    found = listops_folder.make(folder, sizes, grammar, options.seed)
+    folder.check(grammar)
+    out = options.out if is_remote(options.out) else os.path.realpath(options.out)
+    found = folder.make(out, sizes, grammar, options.seed)
     print(f"{'split':<12}{'trees':>8}  {'symbols':<26}{'depth':<24}share of the values 0 to 9, %")
     for name, split in found.items():
         lengths, depths = (f"{low} to {high}, mean {mean:.{digits}f}" for (low, mean, high), digits in (
@@ -108,7 +109,7 @@ def make_listops(options: argparse.Namespace) -> None:
         shares = " ".join(f"{100 * share:.1f}" for share in split["values"])
         print(f"{name:<12}{split['trees']:>8,}  {lengths:<26}{depths:<24}{shares}")
     longest = max(split["length"][2] for split in found.values())
-    print(f"to use it     --config=lra_listops --config.data.train={folder}")
+    print(f"to use it     --config=lra_listops --config.data.train={out}")
     print(f"              with --config.model.length={longest + 2} or more, no tree is cut")
 
 

@@ -7,12 +7,12 @@
 """
 
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask
-from gmlp_flax.data.text import listops
+from gmlp_flax.data.listops import trees
 
 LONG_RANGE_TASKS: dict[str, SentenceTask] = {
     "listops": SentenceTask(
-        (("text", "Source"),), listops.DIGITS, submission=("ListOps.tsv",), label=("label", "Target"),
-        words=(*listops.SYMBOLS, *listops.BRACES),
+        (("text", "Source"),), trees.DIGITS, submission=("ListOps.tsv",), label=("label", "Target"),
+        words=(*trees.SYMBOLS, *trees.BRACES),
     ),
     "imdb": SentenceTask((("text",),), ("neg", "pos"), submission=("IMDB.tsv",)),
     "retrieval": SentenceTask(

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from gmlp_flax.data.text import listops
+from gmlp_flax.data.listops import trees
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
@@ -13,7 +13,7 @@ SYMBOLS = Tokenizer.load("listops")
 
 def test_a_vocabulary_without_a_file(tmp_path):
     assert SYMBOLS.vocab_size == 20 and SYMBOLS.special_ids == (0, 1, 2, 3, 4)
-    assert [SYMBOLS.piece(i) for i in range(5, 20)] == list(listops.SYMBOLS)
+    assert [SYMBOLS.piece(i) for i in range(5, 20)] == list(trees.SYMBOLS)
     SYMBOLS.save(tmp_path / "tokenizer.model")
     assert Tokenizer.load(tmp_path / "tokenizer.model") == SYMBOLS == pickle.loads(pickle.dumps(SYMBOLS))
     assert SYMBOLS != Tokenizer.load("bytes")

@@ -53,7 +53,7 @@ class Tree(NamedTuple):
     depth: int
 
 
-def trees(grammar: Grammar, seed: int) -> Iterator[Tree]:
+def endless(grammar: Grammar, seed: int) -> Iterator[Tree]:
     """Endless different trees, the same ones for the same grammar and seed, on any machine.
 
     Raises:

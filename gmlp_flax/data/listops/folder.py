@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gmlp_flax.data.storage import files, json_files, tfds_writing
-from gmlp_flax.data.text import listops
-from gmlp_flax.data.text.listops import Grammar, Tree
+from gmlp_flax.data.listops import trees
+from gmlp_flax.data.listops.trees import Grammar, Tree
 from gmlp_flax.errors import DataError
 
 SPLITS = ("train", "validation", "test")
@@ -50,12 +50,12 @@ def check(grammar: Grammar) -> None:
 
 
 def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> dict[str, Any]:
-    """Makes the data set, unless the folder has it already, and returns the `listops.statistics` of each split.
+    """Makes the data set, unless the folder has it already, and returns the `trees.statistics` of each split.
 
     The same arguments give the same bytes. The trees of all splits differ from each other.
 
     Raises:
-        DataError: the folder holds another data set or cannot be written to; or as in `listops.trees`.
+        DataError: the folder holds another data set or cannot be written to; or as in `trees.endless`.
     """
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     if (there := _facts(folder)) is not None:
@@ -63,19 +63,19 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
             raise DataError(f"{folder!r} holds another data set, {there.get('made of', 'unknown')}: give another folder")
         return there["statistics"]
     found: dict[str, list[Tree]] = {name: [] for name in SPLITS}
-    endless = listops.trees(grammar, seed)
+    stream = trees.endless(grammar, seed)
 
     def examples(split: str, count: int) -> Iterator[tuple[str, int]]:
-        for tree in itertools.islice(endless, count):
+        for tree in itertools.islice(stream, count):
             found[split].append(tree._replace(text=""))
             yield tree.text, tree.value
 
     def facts() -> bytes:
-        of_splits = {name: listops.statistics(kept) for name, kept in found.items()}
+        of_splits = {name: trees.statistics(kept) for name, kept in found.items()}
         return (json.dumps({"made of": asked, "statistics": of_splits}, indent=1) + "\n").encode()
 
     splits = {name: examples(name, size) for name, size in zip(SPLITS, sizes, strict=True)}
-    tfds_writing.write_labelled_texts(folder, "listops", listops.DIGITS, splits, {FACTS: facts})
+    tfds_writing.write_labelled_texts(folder, "listops", trees.DIGITS, splits, {FACTS: facts})
     return (_facts(folder) or {})["statistics"]
 
 

@@ -11,8 +11,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gmlp_flax.data.text import listops
-from gmlp_flax.data.text.listops import Grammar
+from gmlp_flax.data.listops import trees
+from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.errors import DataError
 
 SMALL = Grammar(shortest=5, longest=80, depth=6)
@@ -61,14 +61,14 @@ def length(tree) -> int:
 
 
 def taken(grammar, count, seed=0):
-    return list(itertools.islice(listops.trees(grammar, seed), count))
+    return list(itertools.islice(trees.endless(grammar, seed), count))
 
 
 def test_the_example():
     words = "[MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]".split()
     assert value(parsed(words)) == 5 and words == []
-    assert listops.applied("[MED", [1, 5, 8, 9, 2]) == 5 and listops.applied("[MED", [1, 8, 2, 5]) == 3
-    assert listops.applied("[SM", [9, 9, 4]) == 2 and listops.applied("[MIN", [3, 7]) == 3
+    assert trees.applied("[MED", [1, 5, 8, 9, 2]) == 5 and trees.applied("[MED", [1, 8, 2, 5]) == 3
+    assert trees.applied("[SM", [9, 9, 4]) == 2 and trees.applied("[MIN", [3, 7]) == 3
 
 
 @pytest.mark.parametrize(("grammar", "count"), [(SMALL, 1500), (Grammar(), 60)])
@@ -78,7 +78,7 @@ def test_every_tree(grammar, count):
     assert len({tree.text for tree in found}) == count
     for tree in found:
         words = tree.text.split()
-        assert set(words) <= set(listops.SYMBOLS) and len(words) == tree.length
+        assert set(words) <= set(trees.SYMBOLS) and len(words) == tree.length
         again = parsed(words)
         assert words == [] and value(again) == tree.value and depth(again) == tree.depth <= grammar.depth
         assert grammar.shortest < tree.length == length(again) < grammar.longest
@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_trees():
 def test_the_published_draws():
     """Before any tree is thrown away: operators with probability 1/4, 2 to 10 arguments, 4 operators equally likely."""
     draw = random.Random(0).random
-    found = [listops._grown(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
+    found = [trees._grown(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
     every = [each for tree in found if tree for each in operators(parsed(tree.text.split()))]
     roots = [each for each in every if each[2] == 1]
     below = len(every) - len(roots)
@@ -110,7 +110,7 @@ def test_the_published_draws():
 def test_statistics_of_the_published_grammar():
     """Of 600 trees: 0 and 9, the ends that MIN and MAX prefer, are twice as frequent as others; all trees are deep."""
     found = taken(Grammar(), 600, seed=3)
-    told = listops.statistics(found)
+    told = trees.statistics(found)
     assert told["trees"] == 600 and sum(told["values"]) == pytest.approx(1)
     assert told["length"][0] > 500 and told["length"][2] < 2000 and 900 < told["length"][1] < 1150
     assert told["length"][1] == pytest.approx(np.mean([tree.length for tree in found]))
@@ -121,5 +121,5 @@ def test_statistics_of_the_published_grammar():
 
 def test_a_grammar_without_such_trees_ends():
     with pytest.raises(DataError, match="none was new and had more than 500 and fewer than 502") as caught:
-        next(listops.trees(Grammar(500, 502, depth=2), 0))
+        next(trees.endless(Grammar(500, 502, depth=2), 0))
     assert "\n" not in str(caught.value)

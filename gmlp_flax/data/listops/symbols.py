@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gmlp_flax.data.text import listops
+from gmlp_flax.data.listops import trees
 from gmlp_flax.data.text.sentence_piece import SPECIAL_PIECES
 from gmlp_flax.errors import DataError
 
@@ -28,17 +28,17 @@ class Symbols:
     def __init__(self) -> None:
         self.special = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}
         self.special_ids = tuple(self.special.values())
-        self._pieces = (*SPECIAL_PIECES, *listops.SYMBOLS)
+        self._pieces = (*SPECIAL_PIECES, *trees.SYMBOLS)
         self._numbers = {word: i for i, word in enumerate(self._pieces) if i >= len(SPECIAL_PIECES)}
         self.vocab_size = len(self._pieces)
 
     def encode(self, text: str) -> list[int]:
         """Raises DataError for a word that is no symbol."""
-        words = [word for word in text.split() if word not in listops.BRACES]
+        words = [word for word in text.split() if word not in trees.BRACES]
         try:
             return [self._numbers[word] for word in words]
         except KeyError as error:
-            raise DataError(listops.unknown(str(error.args[0]))) from None
+            raise DataError(trees.unknown(str(error.args[0]))) from None
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         return [np.array(self.encode(text), np.int32) for text in texts]
@@ -49,7 +49,7 @@ class Symbols:
         for word in text.split():
             start = text.index(word, place)
             place = start + len(word)
-            if word not in listops.BRACES:
+            if word not in trees.BRACES:
                 spans.append((start, place))
         return np.array(self.encode(text), np.int32), np.array(spans, np.int32).reshape(-1, 2)
 

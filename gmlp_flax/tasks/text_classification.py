@@ -24,7 +24,7 @@ from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.options import Option
-from gmlp_flax.models.text import SequenceClassifier
+from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
@@ -51,6 +51,10 @@ class TextClassification(Finetuning):
     options = TEXT_OPTIONS | {
         "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
         "model.pooler": Option(False, "BERT's tanh layer before the head"),
+        "model.pairs": Option(
+            "joined", "both texts of a pair in one sequence; or apart, each of model.length tokens, compared by the "
+            "head alone", ("joined", "apart"),
+        ),
         "glue.task": Option(
             "sst2", "what is learned: a task of GLUE, SNLI, one on long texts, or own data", (*SENTENCE_TASKS, OWN)
         ),
@@ -69,13 +73,35 @@ class TextClassification(Finetuning):
             raise ConfigError(
                 "config.model.pool is 'cls', and the model is causal: its [CLS] sees no other token; set it to 'mean'"
             )
+        if self.apart:
+            return PairClassifier(
+                self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool, **self.embedding()
+            )
         return SequenceClassifier(
             self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
             pooler=model.pooler, **self.embedding(),
         )
 
+    @property
+    def apart(self) -> bool:
+        """Whether the texts of a pair are read apart."""
+        return self.config.model.pairs == "apart"
+
     def example_shapes(self) -> Shapes:
-        return super().example_shapes() | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
+        text = ((2, self.length), jnp.int32)
+        apart = {"tokens": text, "segments": text} if self.apart else {}
+        return super().example_shapes() | apart | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        """See `Task`."""
+        if config.model.pairs != "apart":
+            return
+        task = config.glue.task
+        if len(SENTENCE_TASKS[task].texts) == 1 if task != OWN else not config.own.second:
+            raise ConfigError(f"config.model.pairs is 'apart', and the task {task} has no pairs: set it to 'joined'")
+        if config.model.pooler:
+            raise ConfigError("config.model.pairs is 'apart', whose head has other layers: set config.model.pooler=False")
 
     @functools.cached_property
     def glue(self) -> SentenceTask:
@@ -183,7 +209,9 @@ class TextClassification(Finetuning):
             advice = "put a tab between two texts, none in a single one"
             raise RunError(f"the line has {given} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
         first, second = pairs.encode_pairs(texts[:1], texts[1:] or None, self.tokenizer)
-        source = pairs.Pairs(first, second, {}, length=self.length, tokenizer=self.tokenizer, name="the line")
+        source = pairs.Pairs(
+            first, second, {}, length=self.length, tokenizer=self.tokenizer, name="the line", apart=self.apart
+        )
         batch = {name: np.asarray(value)[None] for name, value in source[0].items()}
         return ranked(self._compiled_scores(params, batch)[0], self.glue.labels, top)
 
@@ -199,10 +227,13 @@ class TextClassification(Finetuning):
     def examples(self, side: str) -> pairs.Pairs:
         """The encoded examples of a side, "train" or "heldout", in the order of `prediction_files`."""
         found, length = self._sentences(side), self.config.model.length
-        first, second = pairs.encode_pairs(found.first, found.second, self.tokenizer)
+        # No more tokens are ever read, and one more tells that a text is cut.
+        first, second = pairs.encode_pairs(found.first, found.second, self.tokenizer, most=length)
         columns = {"label": found.labels, "part": found.part}
         try:
-            source = pairs.Pairs(first, second, columns, length=length, tokenizer=self.tokenizer, name=found.path)
+            source = pairs.Pairs(
+                first, second, columns, length=length, tokenizer=self.tokenizer, name=found.path, apart=self.apart
+            )
         except DataError as error:
             raise DataError(f"config.model.{error}") from None
         if source.cut:

@@ -280,8 +280,9 @@ def _text(record: Record, names: tuple[str, ...], words: tuple[str, ...] = ()) -
         raise BadRecord(f"no text {' or '.join(map(repr, names))}, found {', '.join(map(repr, sorted(record)))}")
     if not value.strip():
         raise BadRecord(f"an empty sentence {' or '.join(map(repr, names))}")
-    if words and (strange := next((word for word in value.split() if word not in words), "")):
-        raise BadRecord(f"the symbol {strange[:40]!r}; expected one of {' '.join(words)}")
+    if words and (strange := set(value.split()).difference(words)):
+        first = next(word for word in value.split() if word in strange)
+        raise BadRecord(f"the symbol {first[:40]!r}; expected one of {' '.join(words)}")
     return value.strip()  # so that equal premises are equal
 
 

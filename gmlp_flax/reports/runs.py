@@ -21,7 +21,8 @@ from gmlp_flax.training.layout import METRICS_FILE, RESULT_FILE
 from gmlp_flax.training.metrics_file import MetricsFile
 
 STEPS = "steps"  # also tells rows apart, if the rows of a table differ in it
-RATE = "optimizer.learning_rate"  # chosen for each row
+RATE = "optimizer.learning_rate"
+OWN = (RATE, "optimizer.rates")  # chosen for each row
 FINETUNED = "finetuned"  # the folder, beside a table's runs, of the runs finetuned from them
 # Keys that may differ between the runs of one table: they say how a run was run.
 FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
@@ -170,7 +171,7 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
             task = task_of(config), config.batch_size
             key = run.row, *task, config[RATE], config.init_from, config.init_parameters, config.seed
             _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
-            free = RATE, "init_from", "init_parameters"
+            free = *OWN, "init_from", "init_parameters"
             _compare(alike.setdefault(task, run), run, [*_compared([run], free), *READING])
             found[run.row].append(run)
     return found
@@ -266,10 +267,10 @@ def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
 
 def _check_alike(runs: Sequence[Run], steps: Sequence[str]) -> None:
     first_of_row: dict[str, Run] = {}
-    keys = _compared(runs, (RATE, *steps))
+    keys = _compared(runs, (*OWN, *steps))
     for run in runs:
         _compare(runs[0], run, keys)
-        _compare(first_of_row.setdefault(run.row, run), run, [RATE])
+        _compare(first_of_row.setdefault(run.row, run), run, OWN)
 
 
 def _check_tokenizers(runs: Sequence[Run]) -> None:
@@ -291,5 +292,5 @@ def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:
             what = next((what for what, names in COLUMN_KEYS.items() if key in names), "configs")
             raise RunError(
                 f"runs of different {what}: {key} is {one.config.get(key)!r} in {one.path} and "
-                f"{other.config.get(key)!r} in {other.path}: give runs that differ only in model, seed and a row's rate"
+                f"{other.config.get(key)!r} in {other.path}: give runs that differ only in model, seed and a row's rates"
             )

@@ -18,7 +18,7 @@ def test_files_of_a_report(tmp_path):
     assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")  # a paper's column, 200 dpi
     rows = list(csv.reader(found["table.csv"].read_text().splitlines()))
     assert rows[0][0] == "model" and len(rows) == 5
-    assert "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.008 |" in found["table.md"].read_text()
+    assert "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |" in found["table.md"].read_text()
     assert found["curves.csv"].read_text().splitlines()[1].startswith("mixer,,921600,70.0")
     before = {name: path.read_bytes() for name, path in found.items()}
     files.write(gather("table3", tmp_path / "runs"), str(tmp_path / "table3"))

@@ -61,6 +61,7 @@ def test_a_pattern_names_runs_or_folders_of_them(tmp_path):
     ({"seed": 1, "data.tokenizer": "other"}, "runs of different tokenizers: data.tokenizer is '' in .*a and 'other'"),
     ({"seed": 1, "data.heldout_share": 0.2}, "runs of different configs: data.heldout_share is 0.05 in .*a and 0.2"),
     ({"seed": 1, "optimizer.learning_rate": 0.5}, "optimizer.learning_rate is 0.001 in .*a and 0.5"),
+    ({"seed": 1, "optimizer.rates": ("norm=2",)}, r"optimizer.rates is \(\) in .*a and \('norm=2',\)"),
     ({}, "a and .*b are both the row split with seed 0: leave one out"),
 ])
 def test_what_cannot_stand_in_one_table(tmp_path, changes, message):
@@ -94,10 +95,10 @@ def test_runs_up_to_a_number_of_tokens(tmp_path):
 
 
 def test_what_may_differ(tmp_path):
-    """How a run was run; and between rows, the rate that was chosen for each."""
+    """How a run was run; and between rows, the rate and its factors, which were chosen for each."""
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(seed=1, **{"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"}))
-    write_run(tmp_path / "c", config("additive", **{"optimizer.learning_rate": 0.5}))
+    write_run(tmp_path / "c", config("additive", **{"optimizer.learning_rate": 0.5, "optimizer.rates": ("norm=2",)}))
     assert len(find(str(tmp_path), ROWS)) == 3
 
 

@@ -7,6 +7,9 @@ ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by 
     Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36, gmlp_72, gmlp_144
     appendix B  thin_12, thin_24, thin_48, thin_96
     Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of size 128.
+    siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of offsets), fnet, hybrid, random,
+                fixed_random, factorized, dense, factorized_dense, random_vanilla, external, lightweight, dynamic,
+                growing, resmlp, feed_forward. `gmlp reproduce alternatives` compares them with Table 3's rows.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which is most likely what
     the paper means; it does not say.
 SCALE:
@@ -18,7 +21,8 @@ SCALE:
            a run of 900 steps; `--config.data.train` is to be given. Table 4's rows are bert_rel and sgu at half, once,
            twice and four times their depth, amlp_18 and amlp_72 amlp_36 at two thirds and twice, the rows of appendix B
            0.40 to 0.47 M parameters. The last, gmlp_144 and transformer_48 train as their
-           families do, unsearched.
+           families do, unsearched. The siblings have two layers and as many parameters as Table 3's rows; their rates
+           are those of their nearest relatives, unsearched (configs/sweeps/alternatives_rates.py would search them).
     gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16: sized for about 10 minutes
            on one data-centre GPU by counting operations. Never run here.
 Evaluation masks the same tokens of the same sequences for every model.
@@ -27,17 +31,18 @@ Evaluation masks the same tokens of the same sequences for every model.
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
+from gmlp_flax.paper.published import PUBLISHED, SIBLING, VOCAB_SIZE
 from gmlp_flax.paper.recipes import Setting
 
 MODELS = tuple(
-    name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", "ablation")
+    name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", "ablation", SIBLING)
 )
 
-# What a row is in small: Table 3's have 0.40 to 0.41 M parameters beside embeddings of 128 channels. The rows keep the
-# paper's relations: BERT has half the layers or fewer, gates without a split are narrower, aMLP is shallower, the Mixer's
-# MLP over tokens is 3n wide.
+# What a row is in small: Table 3's and the siblings have 0.40 M parameters in the encoder, which is 128 wide, up to 1 %.
+# The rows keep the paper's relations: BERT has half the layers or fewer, gates without a split are narrower, aMLP is
+# shallower, the Mixer's MLP over tokens is 3n wide.
 TRANSFORMER = dict(layers=2, d_ffn=512, heads=4)
+HEADS = dict(layers=2, heads=4)
 UNSPLIT = dict(layers=4, d_ffn=384)
 AMLP = dict(d_ffn=480, d_attn=64)
 SMALL = {
@@ -55,6 +60,39 @@ SMALL = {
        for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))},
     **{f"thin_{paper}": dict(layers=layers, d_model=width, d_ffn=4 * width, heads=4)
        for paper, layers, width in ((12, 2, 128), (24, 4, 96), (48, 8, 64), (96, 16, 48))},
+    "bert_t5": TRANSFORMER,
+    "fnet": dict(layers=2, d_ffn=776),
+    "hybrid": HEADS | dict(d_ffn=648, attention_layers=1),
+    **dict.fromkeys(("random", "fixed_random"), HEADS | dict(d_ffn=392)),
+    "factorized": HEADS | dict(d_ffn=616),
+    "dense": HEADS | dict(d_ffn=520),
+    "factorized_dense": HEADS | dict(d_ffn=568),
+    "random_vanilla": HEADS | dict(d_ffn=264),
+    "external": dict(layers=2, d_ffn=584),
+    "lightweight": HEADS | dict(d_ffn=584),
+    "dynamic": HEADS | dict(d_ffn=568),
+    "growing": HEADS | dict(d_ffn=584, kernel_widths=(7, 31)),
+    "resmlp": dict(layers=2, d_ffn=712),
+    "feed_forward": dict(layers=2, d_ffn=392, d_spatial=384),
+}
+
+# What twice the depth and width would not bring to 3.16 M parameters, up to 1 %: layers over tokens do not grow.
+WIDE = {
+    "mixer": dict(d_ffn=1344),
+    **{f"amlp_{paper}": dict(d_ffn=1136) for paper in (18, 36, 72)},
+    "fnet": dict(d_ffn=1536),
+    "hybrid": dict(d_ffn=1280, attention_layers=2),
+    **dict.fromkeys(("random", "fixed_random"), dict(d_ffn=1152)),
+    "factorized": dict(d_ffn=1264),
+    "dense": dict(d_ffn=1088),
+    "factorized_dense": dict(d_ffn=1136),
+    "random_vanilla": dict(d_ffn=896),
+    "external": dict(d_ffn=1216),
+    "lightweight": dict(d_ffn=1152),
+    "dynamic": dict(d_ffn=1136),
+    "growing": dict(d_ffn=1152, kernel_widths=(4, 7, 15, 31)),
+    "resmlp": dict(d_ffn=1504),
+    "feed_forward": dict(d_ffn=1344),
 }
 
 # How they train at `small`: the best of what configs/sweeps/table3_rates.py tried, by one seed that no table uses.
@@ -75,6 +113,14 @@ SMALL_SETTINGS = {
     "amlp": Setting(4e-3, TAPS_4),
     "thin": Setting(4e-3, BIAS),
 }
+# Not searched: rates of relatives, and factors that let logits travel as far as they may have to (docs/rates.md).
+SIBLING_SETTINGS = {
+    "bert_t5": Setting(4e-3, BIAS),
+    **dict.fromkeys(("fnet", "hybrid", "external", "resmlp", "feed_forward"), Setting(4e-3, norm=True)),
+    **dict.fromkeys(("random", "random_vanilla"), Setting(4e-3, ("random/logits=16",))),
+    **dict.fromkeys(("fixed_random", "factorized", "dense", "factorized_dense", "dynamic"), Setting(4e-3)),
+    **dict.fromkeys(("lightweight", "growing"), Setting(4e-3, ("kernel/logits=4",))),
+}
 
 
 def get_config(arg: str = "sgu"):
@@ -92,8 +138,9 @@ def get_config(arg: str = "sgu"):
         config.batch_size, config.steps = 2048, 125_000
         config.eval.every = config.checkpoint.every = 5000
     elif name in SMALL:
-        setting = SMALL_SETTINGS.get(name) or SMALL_SETTINGS[name.partition("_")[0]]
-        recipes.small_language(config, scale, setting, tokens=128, shape=SMALL[name])
+        settings = SMALL_SETTINGS | SIBLING_SETTINGS
+        setting = settings.get(name) or settings[name.partition("_")[0]]
+        recipes.small_language(config, scale, setting, tokens=128, shape=SMALL[name], wide=WIDE.get(name, {}))
     else:
         raise ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
     config.steps *= int(times)

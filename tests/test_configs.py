@@ -14,9 +14,12 @@ from gmlp_flax.models import blocks
 from gmlp_flax.paper import long_range
 from gmlp_flax.paper import published as sizes
 from gmlp_flax.paper import recipes
+from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.training import optimizer
 
 ABLATION, BERT = (runpy.run_path(f"configs/{name}.py")["MODELS"] for name in ("c4_ablation", "c4_bert"))
 SMALL = tuple(runpy.run_path("configs/c4_ablation.py")["SMALL"])
+COMPARED = TABLES["alternatives"].rows
 LENGTHS = runpy.run_path("configs/long_text.py")["LENGTHS"]
 TEXT_PARAMS_BESIDE_VOCABULARY = (0.39e6, 0.42e6)
 THIN_PARAMS_BESIDE_VOCABULARY = (0.39e6, 0.48e6)
@@ -40,8 +43,35 @@ def test_the_papers_models(path, name):
 
 
 def test_the_tables_are_complete():
-    """8 rows of Table 3, 8 of Table 4, 4 of appendix B, four aMLPs; 7 of Table 5 and 2 with relative positions."""
-    assert len(ABLATION) == 24 and len(BERT) == 9
+    """8 rows of Table 3, 8 of Table 4, 4 of appendix B, four aMLPs, 15 siblings; 7 of Table 5 and 2 with relative
+    positions."""
+    assert len(ABLATION) == 39 and len(BERT) == 9
+
+
+def encoder_size(options) -> int:
+    """Parameters of the encoder: without embeddings, positions, stem and head."""
+    shapes = tasks.find(options.task).without_data(options).shapes()["encoder"]
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize(("scale", "size"), [("small", 0.4e6), ("gpu", 3.16e6)])
+def test_the_alternatives_have_the_same_number_of_parameters(scale, size):
+    """Up to 2 %, at about the same depth: two branches per layer, or four layers of gMLP's one; aMLP is shallower."""
+    depth = 1 if scale == "small" else 2
+    for name in COMPARED:
+        options = config_lib.from_file("configs/c4_ablation.py", f"{name},scale={scale}")
+        config_lib.validate(options)
+        assert abs(encoder_size(options) / size - 1) < 0.02, name
+        assert options.model.layers == depth * {"sgu": 4, "amlp_36": 3}.get(name, 2)
+        assert (options.steps, options.batch_size) == ((900, 16) if scale == "small" else (10_000, 256))
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_logits_can_travel_as_far_as_they_may_have_to(name):
+    """With the factors that the rows have at `small`, all of which match some parameter."""
+    options = config_lib.from_file("configs/c4_ablation.py", f"{name},scale=small")
+    task = tasks.find(options.task).without_data(options)
+    assert not optimizer.out_of_reach(options, task.shapes(), task.facts())
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -177,11 +207,11 @@ def test_small_image_models_are_of_one_size(file):
     for name in recipes.SMALL_IMAGE_MODELS:
         options = config_lib.from_file(f"configs/{file}.py", name)
         config_lib.validate(options)
-        shapes = tasks.find(options.task).without_data(options).shapes()
-        inside = sum(math.prod(leaf.shape) for part, tree in shapes.items() if part not in ("stem", "head")
-                     for leaf in jax.tree.leaves(tree))
-        assert 0.51e6 < inside < 0.54e6
-        config_lib.validate(config_lib.from_file(f"configs/{file}.py", f"{name},scale=gpu"))
+        assert abs(encoder_size(options) / 0.525e6 - 1) < 0.02, name
+        wide = config_lib.from_file(f"configs/{file}.py", f"{name},scale=gpu")
+        config_lib.validate(wide)
+        assert abs(encoder_size(wide) / 9e6 - 1) < 0.01, name
+        assert (wide.model.layers, wide.model.d_model) == (2 * options.model.layers, 288)
 
 
 @pytest.mark.parametrize("scale", ["paper", "small"])

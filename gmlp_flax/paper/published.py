@@ -177,6 +177,9 @@ _HYBRID = "FNet-base with attention in its last two layers; without pooler and n
 _MIXING = "FNet's transform, as products, in the pre-norm frame, with learned positions"
 _MEMORY = "of 2105.02358: a memory of 64 entries, one head; learned positions, without which it knows no order"
 _FIXED = "2.36M of these, the logits, are not trained"
+_T5 = "of 1910.10683: relative positions in T5's 32 buckets"
+_ACROSS = "the image model of {} on text, with a layer across tokens per block"
+_HYBRID_MIXING = "the same; attention in the last two layers"
 _GROWING = "kernels of 4, 4, 7, 7, 15 (4 times), 31 (4 times): of the last, the paper's list may have three (recalled)"
 
 PUBLISHED: dict[str, Published] = {
@@ -243,6 +246,7 @@ PUBLISHED: dict[str, Published] = {
     "fnet_large": _fnet(24, 1024, 238, _FNET.format("238.03M")),
     "fnet_hybrid": _fnet(12, 768, None, _HYBRID, "fnet_hybrid", heads=12),
     "fnet": _sibling("fnet", _MIXING, norm="pre", norm_eps=1e-6, positions="absolute"),
+    "hybrid": _sibling("fnet_hybrid", _HYBRID_MIXING, norm="pre", norm_eps=1e-6, positions="absolute", heads=12),
     "random": _synthesizer("random"),
     "fixed_random": _synthesizer("fixed_random", _FIXED),
     "factorized": _synthesizer("factorized_random", "of rank 8"),
@@ -253,6 +257,9 @@ PUBLISHED: dict[str, Published] = {
     "lightweight": _convolution(),
     "dynamic": _convolution(convolution="dynamic"),
     "growing": _convolution(_GROWING, kernel_widths=GROWING),
+    "bert_t5": _sibling("transformer", _T5, heads=12, positions="relative", relative_buckets=32),
+    "resmlp": _sibling("resmlp", _ACROSS.format("2105.03404"), layer_scale=0.1),
+    "feed_forward": _sibling("feed_forward", _ACROSS.format("2105.02723"), d_spatial=384),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -18,13 +19,38 @@ IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
 # ImageNet's mean and deviation, for models whose published weights use them; gMLP and Mixer use 0.5.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-# For CPUs: 64 patches, and 0.51 to 0.54 M parameters in every family, without stem and head.
+# For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers.
+_SYNTHESIZER = dict(block="synthesizer", layers=5, heads=3)
+_CONVOLUTION = dict(block="convolution", layers=5, heads=3)
+_FNET = dict(norm="pre", norm_eps=1e-6, positions="absolute", layers=5)
 SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "gmlp": dict(layers=6, d_ffn=576, spatial="dense"),
     "mixer": dict(block="mixer", layers=6, d_ffn=384, d_spatial=96),
     "vit": dict(block="transformer", positions="absolute", layers=5, d_ffn=352, heads=3, pool="cls"),
-    "resmlp": dict(block="resmlp", layers=6, d_ffn=416),
-    "feed_forward": dict(block="feed_forward", positions="absolute", layers=6, d_ffn=352, d_spatial=128, pool="cls"),
+    "resmlp": dict(block="resmlp", layers=6, d_ffn=432),
+    "feed_forward": dict(block="feed_forward", positions="absolute", layers=6, d_ffn=360, d_spatial=128, pool="cls"),
+    "amlp": dict(layers=5, d_ffn=560, spatial="dense", d_attn=32),
+    "fnet": dict(block="fnet", d_ffn=544, **_FNET),
+    "hybrid": dict(block="fnet_hybrid", d_ffn=504, heads=3, attention_layers=1, **_FNET),
+    "random": dict(d_ffn=384, synthesizer="random", **_SYNTHESIZER),
+    "fixed_random": dict(d_ffn=384, synthesizer="fixed_random", **_SYNTHESIZER),
+    "factorized": dict(d_ffn=432, synthesizer="factorized_random", **_SYNTHESIZER),
+    "dense": dict(d_ffn=360, synthesizer="dense", **_SYNTHESIZER),
+    "factorized_dense": dict(d_ffn=392, synthesizer="factorized_dense", **_SYNTHESIZER),
+    "random_vanilla": dict(d_ffn=288, synthesizer="random+attention", **_SYNTHESIZER),
+    "external": dict(block="external_attention", positions="absolute", layers=5, d_ffn=384),
+    "lightweight": dict(d_ffn=400, **_CONVOLUTION),
+    "dynamic": dict(d_ffn=384, convolution="dynamic", **_CONVOLUTION),
+    "growing": dict(d_ffn=400, kernel_widths=(4, 4, 7, 15, 31), **_CONVOLUTION),
+}
+# At twice the depth and three times the width: d_ffn that gives 9.0 M parameters, up to 1 %, and what belongs to depth.
+WIDE_IMAGE_MODELS: dict[str, dict[str, Any]] = {
+    "gmlp": dict(d_ffn=1712), "mixer": dict(d_ffn=1232), "vit": dict(d_ffn=976), "resmlp": dict(d_ffn=1296),
+    "feed_forward": dict(d_ffn=1216), "amlp": dict(d_ffn=1920), "fnet": dict(d_ffn=1552),
+    "hybrid": dict(d_ffn=1440, attention_layers=2), "random": dict(d_ffn=1248), "fixed_random": dict(d_ffn=1248),
+    "factorized": dict(d_ffn=1264), "dense": dict(d_ffn=1088), "factorized_dense": dict(d_ffn=1120),
+    "random_vanilla": dict(d_ffn=960), "external": dict(d_ffn=1200), "lightweight": dict(d_ffn=1120),
+    "dynamic": dict(d_ffn=1120), "growing": dict(d_ffn=1120, kernel_widths=(4, 4, 4, 4, 7, 7, 15, 15, 31, 31)),
 }
 
 # What each scale of a reproduction adds to a config file's argument.
@@ -111,8 +137,9 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
     gmlp_imagenet(config)
     config.batch_size, config.steps, config.optimizer.warmup = 128, steps, steps // 10
     if scale == "gpu":
-        wide = {key: 3 * config.model[key] for key in ("d_model", "d_ffn", "d_spatial") if key in config.model}
-        config.model.update(layers=2 * config.model.layers, dtype="bfloat16", survival=0.95, **wide)
+        wide = {key: 3 * config.model[key] for key in ("d_model", "d_spatial") if key in config.model}
+        wide |= {"layers": 2 * config.model.layers, "dtype": "bfloat16", "survival": 0.95}
+        config.model.update(wide | WIDE_IMAGE_MODELS[name])
         config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * examples // 512, 2000
     config.eval.every = config.checkpoint.every = 1000
     return config
@@ -136,7 +163,7 @@ def published(row: str, scale: str) -> str:
         file, row = ("imagenet", row) if scale == "paper" else ("cifar10", row.partition("_")[0])
     else:
         file = "c4_bert" if model.source in MAIN_SETTING else "c4_ablation"
-    return f"{file}:{row}{_scale(scale)}"
+    return f"{file}:{row}{added(scale)}"
 
 
 def longer(row: str, times: int) -> str:
@@ -144,7 +171,8 @@ def longer(row: str, times: int) -> str:
     return f"{row},data={times}"
 
 
-def _scale(scale: str) -> str:
+def added(scale: str) -> str:
+    """What a scale adds to the argument of a config file. Raises ConfigError: there is no such scale."""
     if scale not in SCALES:
         raise ConfigError(f"there is no scale {scale!r}: expected one of {', '.join(SCALES)}")
     return SCALES[scale]
@@ -157,7 +185,7 @@ def finetuning(task: str, scale: str) -> str:
     Raises:
         ConfigError: there is no such scale.
     """
-    return FINETUNED[task] + _scale(scale)
+    return FINETUNED[task] + added(scale)
 
 
 class Setting(NamedTuple):
@@ -175,7 +203,8 @@ class Setting(NamedTuple):
 
 
 def small_language(
-    config: ConfigDict, scale: str, setting: Setting, tokens: int, shape: Mapping[str, float]
+    config: ConfigDict, scale: str, setting: Setting, tokens: int, shape: Mapping[str, Any],
+    wide: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Shrinks a language model so that it trains in minutes on 2 CPU cores ("small") or in about 10 on a GPU ("gpu").
 
@@ -185,6 +214,7 @@ def small_language(
         setting: at "small"; at "gpu" the norm alone counts.
         tokens: in a sequence.
         shape: keys of config.model at "small", and their values.
+        wide: those at "gpu" that are not "small"'s, or twice as much for depth and widths.
     """
     config.data.train = ""  # must be given
     config.model.update({"d_model": 128, "vocab_size": 2000, "length": tokens, "embedding_norm": setting.norm, **shape})
@@ -196,8 +226,8 @@ def small_language(
     config.eval.every = config.checkpoint.every = 150
     if scale == "gpu":
         widths = ("layers", "d_model", "d_ffn")  # a d_spatial belongs to n
-        wide = {key: 2 * config.model[key] for key in widths if key in config.model}
-        config.model.update(dtype="bfloat16", **wide)
+        twice = {key: 2 * config.model[key] for key in widths if key in config.model}
+        config.model.update({"dtype": "bfloat16", **twice, **wide})
         config.batch_size, config.steps = 256 * 128 // tokens, 10_000
         config.optimizer.update(learning_rate=1e-3, rates=(), warmup=500)
         config.eval.every = config.checkpoint.every = 2500

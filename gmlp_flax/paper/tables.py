@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.paper import recipes
+from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.published import MAIN, PUBLISHED
 from gmlp_flax.paper.quoted import QUOTED, Quoted
 from gmlp_flax.paper.recipes import SCALES
@@ -179,6 +179,11 @@ TABLES: dict[str, PaperTable] = {
     "figure9": _one_model(  # every checkpoint is kept, to see how the matrices change
         "Figure 9: spatial matrices without the Toeplitz constraint", "sgu",
         settings={"model.spatial": "dense", "checkpoint.keep": 100},
+    ),
+    # Not the paper's: its mixers beside those of others. Columns beside this one: paper/alternatives.py.
+    "alternatives": PaperTable(
+        "The alternatives: token mixers in one frame", alternatives.ROWS, _at_every_scale(*alternatives.ROWS),
+        {scale: alternatives.COLUMNS["mlm"].seeds_at(scale) for scale in SCALES}, tasks=("sst2", "mnli"),
     ),
     # The paper does not say which aMLP it draws; this one has attention of size 64.
     "figure10": _one_model("Figure 10: tiny attention in a pair of sentences", "amlp_36", tasks=("mnli",)),

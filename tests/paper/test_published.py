@@ -37,7 +37,7 @@ TABLES = {
     "2105.03824": {"fnet_base": (83, None), "fnet_large": (238, None), "fnet_hybrid": (None, None)},
     "sibling": {name: (None, None) for name in (
         "fnet", "random", "fixed_random", "factorized", "dense", "factorized_dense", "random_vanilla", "external",
-        "lightweight", "dynamic", "growing",
+        "lightweight", "dynamic", "growing", "hybrid", "bert_t5", "resmlp", "feed_forward",
     )},
 }  # fmt: skip
 # Image models: source, printed parameters and multiply-adds, layers, d_model, heads, patch; then the counted parameters
@@ -240,13 +240,17 @@ MIXERS = {
     "external": (2 * DENSE + 2 * 64 * 768, 96.77),
     "lightweight": (2 * DENSE + DENSE + 12 * 7, 102.58),
     "dynamic": (2 * DENSE + DENSE + (768 * 12 * 7 + 12 * 7), 103.35),
+    "bert_t5": (4 * DENSE + 12 * 32, 109.67),
+    "resmlp": (128 * 128 + 128 + 2 * 768, 81.53),  # and affine layers in the place of norms
+    "feed_forward": (2 * 128 * 384 + 384 + 128 - 2 * (768 - 128), 82.49),  # one norm is over tokens
+    "hybrid": (8 * DENSE // 12, 86.14),  # attention in two layers of 12
 }
 
 
 @pytest.mark.parametrize("name", [*MIXERS, "growing"])
 def test_mixers_of_other_papers_by_hand(name):
     """To FACTS' figures (C.9), which were derived another time, where it has one."""
-    model, positions = PUBLISHED[name], 128 * (name in ("fnet", "external"))
+    model, positions = PUBLISHED[name], 128 * (name in ("fnet", "hybrid", "external"))
     if name == "growing":
         expected = frame_params(3 * DENSE) + 12 * sum(GROWING)
         assert sum(GROWING) == 8 + 14 + 60 + 124 and model.spec.kernel_widths == GROWING
@@ -350,7 +354,7 @@ def test_rows_state_the_papers_choices():
             assert spec.d_ffn == 4 * spec.d_model
             assert (spec.positions == "absolute") == (name in ("bert", "bert_base", "bert_large"))
         else:
-            assert (spec.positions == "absolute") == name.startswith(("fnet", "external"))
+            assert (spec.positions == "absolute") == name.startswith(("fnet", "hybrid", "external"))
     for name in ("linear", "additive", "multiplicative"):
         spec = PUBLISHED[name].spec
         assert (spec.gate, spec.layers, spec.d_model) == (name, 36, 512)

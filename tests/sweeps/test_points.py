@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from gmlp_flax import config
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import recipes
+from gmlp_flax.paper.alternatives import ROWS
+from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.sweeps import points as sweep
 
 NAMES = list(config.keys(config.default()))
@@ -114,6 +116,37 @@ def test_sweeps_that_chose_settings():
     assert {point["optimizer.learning_rate"] for point in make()} == {1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2}
     with pytest.raises(ConfigError, match=f"argument is 'third': expected one of {', '.join(rounds)}$"):
         make("third")
+
+
+def test_a_sweep_that_would_choose_the_siblings_settings():
+    """Every row of the comparison, by one grid; the factors have rows with logits of their own."""
+    make = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"]
+    rates, factors, norms = (make(arg) for arg in ("", "factors", "norms"))
+    configs = {recipes.published(row, "cpu") for row in ROWS}
+    assert {point["config"] for point in rates} == {point["config"] for point in norms} == configs
+    assert len(rates) == 5 * len(ROWS) and len(norms) == 2 * len(ROWS) and len(factors) == 6 * 10
+    assert {point["seed"] for point in (*rates, *factors, *norms)} == {100}
+    patterns = {(point["config"], *point["optimizer.rates"]) for point in factors}
+    siblings = runpy.run_path("configs/c4_ablation.py")["SIBLING_SETTINGS"]
+    searched = {config for config, _ in patterns}
+    for row, setting in siblings.items():
+        config = recipes.published(row, "cpu")
+        assert setting.rates == () or (config, *setting.rates) in patterns
+        assert (config in searched) == (bool(setting.rates) or row == "factorized")
+
+
+def test_the_runs_of_a_column():
+    make = runpy.run_path("configs/sweeps/alternatives.py")["get_sweep"]
+    assert len(make()) == 3 * len(ROWS) and make("mlm") == TABLES["alternatives"].points("cpu")
+    chosen = make("cifar10,rows=fnet+sgu+bert_rel,scale=gpu")
+    assert [point["config"] for point in chosen] == ["cifar10:gmlp,scale=gpu", "cifar10:fnet,scale=gpu"]
+    for arg, message in {
+        "mlm,rows=sg": "rows: there is no 'sg'; did you mean 'sgu'?", "costs": "argument is 'costs': expected one of mlm",
+        "cifar10,scale=paper": "CIFAR-10, top-1 (%) has no scale paper: expected cpu or gpu",
+        "cifar10,rows=bert_rel": "CIFAR-10, top-1 (%) has none of the rows bert_rel",
+    }.items():
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            make(arg)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""Searches the rates of the rows of `gmlp reproduce alternatives` (SIBLING_SETTINGS in configs/c4_ablation.py).
+
+    gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books.jsonl.xz
+
+ARGUMENT: the round. No round uses a seed of a table.
+    rates    (default) every row: five rates from one grid, for all 900 steps
+    factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
+    norms    every row with and without BERT's norm on the embedding, at its own rate and factors
+The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows; the siblings were not searched yet.
+"""
+
+from gmlp_flax.config import arguments
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.alternatives import ROWS
+from gmlp_flax.sweeps import points
+
+SEED = 100  # table3_rates' own, too
+GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+# Rows -> the parameters that are logits of a softmax, or factors of such logits.
+LOGITS = {
+    ("bert_rel", "bert_rel_only", "bert_t5"): "relative/bias", ("random", "random_vanilla"): "random/logits",
+    ("factorized",): "rows|columns", ("lightweight", "growing"): "kernel/logits", ("sgu", "amlp_36"): "spatial/taps",
+}
+FACTORS = (1, 4, 16)
+
+
+def _configs(rows) -> list[str]:
+    return [recipes.published(row, "cpu") for row in rows]
+
+
+def get_sweep(arg: str = "rates") -> points.Points:
+    """See the module's docstring."""
+    (name,) = arguments(arg or "rates", ("rates", "factors", "norms"))
+    if name == "rates":
+        tried = points.product({"config": _configs(ROWS), "optimizer.learning_rate": GRID})
+    elif name == "factors":
+        tried = points.chained(*(
+            points.product({
+                "config": _configs(rows), "optimizer.learning_rate": (2e-3, 4e-3),
+                "optimizer.rates": [(f"{pattern}={factor}",) for factor in FACTORS],
+            })
+            for rows, pattern in LOGITS.items()
+        ))
+    else:
+        tried = points.product({"config": _configs(ROWS), "model.embedding_norm": (False, True)})
+    return points.product(tried, {"seed": [SEED]})

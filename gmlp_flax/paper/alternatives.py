@@ -1,0 +1,163 @@
+"""What `gmlp reproduce alternatives` compares: the token mixers, and column by column what is trained or measured.
+
+Every row stands in one frame. At `cpu` and `gpu` all rows have the same number of parameters in the encoder, up to 2 %,
+and about the same depth; at `paper`, the siblings have the depth and the widths of BERT, and as many parameters as that
+gives. A new column is one entry of COLUMNS.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import PUBLISHED, SIBLING
+from gmlp_flax.sweeps import points
+
+# What the siblings stand beside: Table 3's Transformers, its Mixer, gMLP, and aMLP.
+ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36") + tuple(
+    name for name, model in PUBLISHED.items() if model.source == SIBLING
+)
+# Rows that images have under another name. Biases of offsets are not among them: patches lie on a grid.
+IMAGES = {row: row for row in ROWS if row not in ("bert_rel", "bert_rel_only", "bert_t5")} | {
+    "bert": "vit", "sgu": "gmlp", "amlp_36": "amlp",
+}
+
+TRAINED, FINETUNED, MEASURED = "trained", "finetuned", "measured"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Column(NamedTuple):
+    """What is trained or measured for each row.
+
+    Attributes:
+        title: for people.
+        kind: TRAINED from random parameters; FINETUNED from the column "mlm" and from random parameters; or MEASURED.
+        config: of runs, the config file, which takes the row as its argument; of FINETUNED, the whole config.
+        metric: of an evaluation.
+        lower: whether a lower metric is better.
+        percent: the factor that turns the metric into what is shown.
+        tokens: in an example, which says at which length its speed was measured.
+        minutes: of the column at scale cpu, all rows, on two cores: estimated.
+        seeds: of each row at scale cpu; the first alone elsewhere.
+        cpu: config keys that scale cpu sets further, and their values: the column is shortened by them.
+        gpu: the same of scale gpu.
+        rows: row -> what the config calls it; empty for all rows, by their names.
+        needs_data: whether its data must be given.
+        at_paper: whether it has the scale paper.
+    """
+
+    title: str
+    kind: str = TRAINED
+    config: str = ""
+    metric: str = "accuracy"
+    lower: bool = False
+    percent: float = 100.0
+    tokens: int = 128
+    minutes: int = 0
+    seeds: Sequence[int] = (0,)
+    cpu: Mapping[str, Any] = NOTHING
+    gpu: Mapping[str, Any] = NOTHING
+    rows: Mapping[str, str] = NOTHING
+    needs_data: bool = True
+    at_paper: bool = True
+
+    def of(self, row: str, scale: str) -> str:
+        """A row's config, FILE:ARGUMENT.
+
+        Raises:
+            ConfigError: there is no such scale.
+        """
+        if self.kind == FINETUNED:
+            return f"{self.config}{recipes.added(scale)}"
+        return f"{self.config}:{self.rows.get(row, row)}{recipes.added(scale)}"
+
+    def settings(self, scale: str) -> dict[str, Any]:
+        """What a scale sets beside the config."""
+        return dict({"cpu": self.cpu, "gpu": self.gpu}.get(scale, NOTHING))
+
+    def seeds_at(self, scale: str) -> tuple[int, ...]:
+        """The seeds of each row."""
+        return tuple(self.seeds if scale == "cpu" else self.seeds[:1])
+
+    def configs(self, scale: str, rows: Sequence[str] = ROWS) -> dict[str, ConfigDict]:
+        """The config of each row, without the rows that the config file does not have at this scale.
+
+        Raises:
+            ConfigError: there is no such config file or scale, or it has none of the rows.
+        """
+        if scale == "paper" and not self.at_paper:
+            raise ConfigError(f"{self.title} has no scale paper: expected cpu or gpu")
+        config_lib.open_config(self.config)  # there is such a file
+        found, refused = {}, []
+        for row in rows:
+            if self.rows and row not in self.rows:
+                continue
+            try:
+                config = config_lib.open_config(self.of(row, scale))
+            except ConfigError as error:
+                refused.append(str(error))
+                continue
+            config.update_from_flattened_dict(self.settings(scale))
+            found[row] = config
+        if not found:
+            raise ConfigError(refused[0] if refused else f"{self.title} has none of the rows {', '.join(rows)}")
+        return found
+
+    def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
+        """The sweep that trains the column. Raises ConfigError as `configs`."""
+        named = [self.of(row, scale) for row in self.configs(scale, rows)]
+        settings = {key: [value] for key, value in self.settings(scale).items()}
+        return points.product({"config": named, "seed": self.seeds_at(scale)}, settings)
+
+
+_SENTENCES: dict[str, Any] = {"kind": FINETUNED, "seeds": (0, 1, 2)}
+_LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
+_LRA: dict[str, Any] = {
+    "cpu": {"steps": 300, "optimizer.warmup": 30}, "minutes": 30, "needs_data": False, "at_paper": False,
+}
+
+COLUMNS: dict[str, Column] = {
+    "mlm": Column(
+        "masked LM, perplexity", config="c4_ablation", metric="perplexity", lower=True, percent=1, seeds=(0, 1, 2),
+        minutes=75,
+    ),
+    "sst2": Column("SST-2 (%)", config="finetune_glue:sst2", **_SENTENCES, cpu=_LENGTH, gpu=_LENGTH, minutes=45),
+    "imdb": Column("IMDB (%)", config="finetune_glue:own", **_SENTENCES, cpu=_LENGTH, gpu=_LENGTH, minutes=45),
+    "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", **_SENTENCES, cpu=_LENGTH, gpu=_LENGTH, minutes=45),
+    "cifar10": Column(
+        "CIFAR-10, top-1 (%)", config="cifar10", metric="top1", tokens=64, minutes=60, rows=IMAGES, at_paper=False,
+        cpu={"steps": 400, "optimizer.warmup": 40, "augment.auto": "none"},
+        gpu={"steps": 3500, "optimizer.warmup": 350},
+    ),
+    "listops": Column("ListOps (%)", config="lra_listops", tokens=2000, **_LRA),
+    "bytes": Column("IMDB by bytes (%)", config="lra_text", tokens=1000, **_LRA),
+    "pixels": Column("CIFAR-10 by pixels (%)", config="lra_image", tokens=1024, **_LRA),
+    "costs": Column("time and memory over n, measured here", MEASURED, minutes=25, needs_data=False),
+    "tpu": Column("memory and least time on a TPU v5e, compiled", MEASURED, minutes=35, needs_data=False),
+    "lengths": Column("other lengths than trained at", MEASURED, minutes=10, needs_data=False),
+}
+# Lengths at which `costs` trains, and `tpu` compiles; those at which `lengths` scores models that were trained at 128.
+COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+TPU_LENGTHS = (512, 4096)
+OTHER_LENGTHS = (64, 256)
+
+
+def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str, ...]:
+    """The names in the order of `known`.
+
+    Raises:
+        ConfigError: one is not known, or there is none.
+    """
+    for name in names or ("",):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            expected = f"did you mean {close[0]!r}?" if close else f"expected some of {', '.join(known)}"
+            raise ConfigError(f"{what}: there is no {name!r}; {expected}")
+    return tuple(name for name in known if name in names)

@@ -18,8 +18,8 @@ from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.processes import log_filter, platforms
 
 TRUST_HELP = (
-    "A module whose classes a run's config may name, as my_package.my_block; repeatable. A run's config alone imports nothing "
-    "from outside gmlp_flax; a config file of your own may."
+    "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from outside "
+    "gmlp_flax; a config file of your own may"
 )
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
 
@@ -71,7 +71,7 @@ def import_trusted(argv: list[str]) -> None:
     words = [re.match(r"--?trust(?:=(.*))?$", word) for word in argv]
     found = [
         following if match[1] is None else match[1]
-        for match, following in zip(words, [*argv[1:], ""], strict=True) if match
+        for match, following in zip(words, [*argv[1:], ""], strict=False) if match
     ]
     if found:
         from gmlp_flax.models import plugins

@@ -7,9 +7,9 @@
 
     echo "The def statement" | gmlp predict --workdir=DIR --tokens=50 --temperature=0.8
 
-A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error what that cost;
-with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab between
-them, a pair, and a model that answers questions reads a question and a passage.
+A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error what that
+cost; with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab
+between them, a pair, and a model that answers questions reads a question and a passage.
 """
 
 from __future__ import annotations

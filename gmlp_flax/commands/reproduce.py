@@ -90,9 +90,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", help="compare the runs after this many tokens")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
+    parser.add_argument("--trust", metavar="MODULE", action="append", help=cli.TRUST_HELP)
     words = sys.argv[1:]
     own = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:own])
+    cli.import_trusted(words[:own])
     args.flags = words[own + 1 :]
     if args.all:
         check_all(args)

@@ -6,6 +6,7 @@ from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS, SENTENCE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.data.storage.tfds_writing import write_labelled_texts
 from gmlp_flax.errors import DataError
 
 PAIRS = "1.0\tP09-1\tW02-7\tfirst document \\xe9\tsecond \"document\n0.0\tP09-1\tC90-3\tfirst document \\xe9\tthird\n"
@@ -81,3 +82,11 @@ def test_bytes_that_are_no_utf8(tmp_path):
 def test_reviews_with_names_or_numbers(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "good", "label": "pos"}\n{"text": "bad", "label": 0}\n')
     assert opened(tmp_path / "a.jsonl", "imdb").labels.tolist() == [1, 0]
+
+
+def test_reviews_as_tfds_prepares_them(tmp_path):
+    """imdb_reviews: train, test, and reviews without a label, which no side reads."""
+    splits = {"train": [("good", 1), ("bad", 0)], "test": [("poor", 0)], "unsupervised": [("film", -1)]}
+    write_labelled_texts(str(tmp_path), "imdb_reviews", ("neg", "pos"), splits, {})
+    assert opened(tmp_path, "imdb", heldout_split="test").labels.tolist() == [1, 0]
+    assert opened(tmp_path, "imdb", "heldout", heldout_split="test").first == ["poor"]

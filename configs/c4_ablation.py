@@ -107,6 +107,7 @@ SMALL_SETTINGS = {
     "multiplicative": Setting(4e-3, TAPS_4, norm=True),
     "sgu": Setting(4e-3, TAPS_8),
     "amlp_36": Setting(4e-3, TAPS_4),
+    "transformer_6": Setting(8e-3, BIAS),
     "transformer": Setting(4e-3, BIAS),
     "gmlp": Setting(4e-3, TAPS_8),
     "amlp": Setting(4e-3, TAPS_4),

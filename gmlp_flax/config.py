@@ -23,7 +23,7 @@ import ml_collections
 from gmlp_flax import schema, tasks
 from gmlp_flax.data.storage import json_files
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.models import blocks
+from gmlp_flax.models import blocks, plugins
 from gmlp_flax.models.options import Option, options_of
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.schema import BLOCK, TASK
@@ -211,7 +211,7 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
     """A config from nested values, as `to_json` writes them; keys that are left out take their defaults.
 
     Raises:
-        ConfigError: a key is unknown or a value has another type.
+        ConfigError: a key is unknown, a value has another type, or `plugins.refuse_foreign` refuses a class.
     """
     given = {
         f"{group}.{name}" if isinstance(entry, dict) else group: value
@@ -221,6 +221,8 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
     kinds = {name: given[name] for name in (TASK, BLOCK) if name in given}
     if strange := [f"{name} {_shown(value)}" for name, value in kinds.items() if not isinstance(value, str)]:
         raise ConfigError(f"{where}: {strange[0]} is no name: expected a string")
+    for name, kind in kinds.items():
+        plugins.refuse_foreign(kind, f"{where}: {name}")
     config = default(**{name.rpartition(".")[2]: kind for name, kind in kinds.items()})
     known = keys(config)
     for name, value in given.items():
@@ -235,7 +237,7 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
 
 
 def load(path: str) -> ml_collections.ConfigDict:
-    """Reads a run's config.json.
+    """Reads a run's config.json, which may be anybody's.
 
     Raises:
         ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that makes no sense.
@@ -251,10 +253,9 @@ def load(path: str) -> ml_collections.ConfigDict:
 def _from_json(path: str) -> ml_collections.ConfigDict:
     """The values may still make no sense."""
     try:
-        values = json_files.read(path, dict)
+        return from_dict(json_files.read(path, dict), path)
     except DataError as error:
         raise ConfigError(f"cannot read the config {error}") from None
-    return from_dict(values, path)
 
 
 def locate(name: str, kind: str = "config") -> str:

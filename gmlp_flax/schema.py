@@ -53,7 +53,9 @@ COMMON = {
     "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", Range("from 0 to 1,024", 0, 1024)),
     "optimizer.name": Option("adamw", "the optimizer; the paper's is AdamW", tuple(OPTIMIZERS)),
     "optimizer.learning_rate": Option(1e-3, "peak of the schedule", AT_LEAST_0),
-    "optimizer.schedule": Option("cosine", "after the warmup", ("cosine", "linear", "constant")),
+    "optimizer.schedule": Option(
+        "cosine", "after the warmup; rsqrt: peak * sqrt(warmup / step)", ("cosine", "linear", "constant", "rsqrt")
+    ),
     "optimizer.warmup": Option(100, "steps of linear warmup from 0", AT_LEAST_0),
     "optimizer.b1": Option(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
     "optimizer.b2": Option(0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY),

@@ -155,7 +155,7 @@ def _server() -> str:
     """The address of the server, which ends with this process: it reads a pipe that then closes."""
     command = [sys.executable, "-W", "error", "-m", "tests.preloaded"]
     variables = environment()
-    address = os.path.join(variables["JAX_COMPILATION_CACHE_DIR"], "..", f"gmlp-tests-{os.getpid()}.socket")
+    address = os.path.join(variables["JAX_COMPILATION_CACHE_DIR"], "socket")
     pipe = subprocess.PIPE
     process = subprocess.Popen([*command, address], cwd=ROOT, env=variables, stdin=pipe, stdout=pipe)
     _server.process = process  # type: ignore[attr-defined] - keeps the pipe open

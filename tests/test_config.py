@@ -28,6 +28,8 @@ def test_every_key_has_a_comment_and_a_default_that_is_valid(task, block):
     for name, option in gmlp_config.keys(config).items():
         assert len(option.comment) > 10 and not option.comment.endswith("."), name
         assert config[name] == {"task": task, "model.block": block}.get(name, option.default), name
+    if task == "causal_lm":
+        config.model.causal = True
     gmlp_config.validate(config)
 
 

@@ -11,6 +11,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.models import blocks
+from gmlp_flax.paper import long_range
 from gmlp_flax.paper import published as sizes
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.tables import TABLES
@@ -211,3 +212,66 @@ def test_small_image_models_are_of_one_size(file):
         config_lib.validate(wide)
         assert abs(encoder_size(wide) / 9e6 - 1) < 0.01, name
         assert (wide.model.layers, wide.model.d_model) == (2 * options.model.layers, 288)
+
+
+@pytest.mark.parametrize("scale", ["paper", "small"])
+@pytest.mark.parametrize("file", ["lra_listops", "lra_text", "lra_retrieval", "lra_image", "lra_pathfinder"])
+def test_long_range_arena_has_every_block(file, scale):
+    used = set()
+    for name in long_range.MODELS:
+        options = config_lib.from_file(f"configs/{file}.py", f"{name},scale={scale}")
+        config_lib.validate(options)
+        assert options.data.train == "" and options.steps == (200 if scale == "small" else options.steps)
+        used.add(options.model.block)
+    assert used == set(blocks.BLOCKS)
+    assert config_lib.from_file(f"configs/{file}.py").model.block == "gmlp"
+    for arg in long_range.MODELS:
+        assert arg in runpy.run_path(f"configs/{file}.py")["__doc__"]
+
+
+def test_long_range_arenas_settings():
+    """FACTS: D.5, and the configs of its repository."""
+    listops, text, retrieval, image, pathfinder = (
+        config_lib.from_file(f"configs/lra_{name}.py", "transformer")
+        for name in ("listops", "text", "retrieval", "image", "pathfinder")
+    )
+    sizes_of = {"layers", "d_model", "heads", "d_ffn"}
+    for options, wanted in (
+        (listops, (6, 512, 8, 2048)), (text, (4, 256, 4, 1024)), (retrieval, (4, 128, 4, 512)), (image, (1, 32, 1, 64)),
+        (pathfinder, (1, 128, 4, 128)),
+    ):
+        assert {name: options.model[name] for name in sizes_of} == dict(
+            zip(("layers", "d_model", "heads", "d_ffn"), wanted, strict=True)
+        )
+        assert (options.optimizer.b2, options.optimizer.eps, options.optimizer.clip) == (0.98, 1e-9, 0)
+    assert [each.batch_size for each in (listops, text, retrieval, image, pathfinder)] == [32, 32, 32, 256, 512]
+    assert [each.steps for each in (listops, text, retrieval, image, pathfinder)] == [5000, 20_000, 5000, 35_000, 62_400]
+    assert [each.optimizer.warmup for each in (listops, text, retrieval, image, pathfinder)] == [1000, 8000, 8000, 175, 312]
+    for options in (listops, text, retrieval):
+        assert options.optimizer.schedule == "rsqrt" and options.optimizer.weight_decay == 0.1
+        peak = options.optimizer.learning_rate
+        assert peak == pytest.approx(0.05 / options.optimizer.warmup**0.5) and options.model.pool == "cls"
+    assert (image.optimizer.learning_rate, image.optimizer.schedule, image.optimizer.weight_decay) == (5e-4, "cosine", 0)
+    assert (image.model.dropout, image.model.attention_dropout, image.model.pool) == (0.3, 0.2, "cls")
+    assert (pathfinder.optimizer.learning_rate, pathfinder.model.dropout, pathfinder.model.pool) == (1e-3, 0.2, "mean")
+    assert (listops.data.tokenizer, text.data.tokenizer, retrieval.model.pairs) == ("listops", "bytes", "apart")
+    assert image.model.stem == pathfinder.model.stem == "table"
+
+
+def test_lengths_of_byte_level_text():
+    for length in runpy.run_path("configs/lra_text.py")["LENGTHS"]:
+        for scale in ("paper", "small"):
+            options = config_lib.from_file("configs/lra_text.py", f"mixer,length={length},scale={scale}")
+            config_lib.validate(options)
+            assert options.model.length == int(length) and options.batch_size * int(length) <= 32 * 4096
+
+
+@pytest.mark.parametrize(("path", "arg", "message"), [
+    ("lra_listops", "gmpl", "did you mean 'gmlp'"), ("lra_image", "vit", "expected one of gmlp, amlp, "),
+    ("lra_text", "gmlp,length=1000", "length is one of 1024, 2048, 3072, 4096"),
+    ("lra_pathfinder", "gmlp,scale=gpu", "scale is one of paper, small"),
+])
+def test_a_wrong_argument_of_long_range_arena(path, arg, message):
+    with pytest.raises(Exception, match=message) as caught:
+        config_lib.from_file(f"configs/{path}.py", arg)
+    assert type(caught.value).__name__ == "ConfigError" and "\n" not in str(caught.value)

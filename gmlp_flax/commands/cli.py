@@ -17,6 +17,10 @@ from ml_collections import config_flags
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.processes import log_filter, platforms
 
+TRUST_HELP = (
+    "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from outside "
+    "gmlp_flax; a config file of your own may"
+)
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
 
 USER_ERRORS = (ConfigError, DataError, RunError)
@@ -60,6 +64,20 @@ def among_processes() -> Iterator[None]:
     except BaseException as error:
         distributed.end_failed(error)
         raise
+
+
+def import_trusted(argv: list[str]) -> None:
+    """Imports what --trust names, before the config of a run is read."""
+    words = [re.match(r"--?trust(?:=(.*))?$", word) for word in argv]
+    found = [
+        following if match[1] is None else match[1]
+        for match, following in zip(words, [*argv[1:], ""], strict=False) if match
+    ]
+    if found:
+        from gmlp_flax.models import plugins
+
+        for module in found:
+            plugins.import_trusted(module)
 
 
 def required(name: str, usage: str) -> str:
@@ -175,9 +193,12 @@ def run(
         positional: whether there may be such arguments.
         parser: parses the command line.
     """
+    flags.DEFINE_multi_string("trust", [], TRUST_HELP)
     if {"--help", "-help", "-h"} & set(sys.argv[1:]):
         explained(print, help_text(main, () if parser is parse_flags else CONFIG_FLAGS))
         return
+    with explaining():
+        import_trusted(sys.argv[1:])
 
     def guarded(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:

@@ -40,7 +40,8 @@ def _evaluate(workdir: str) -> None:
     from gmlp_flax.training import evaluation, run_folder, storage
 
     trained = run_folder.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
-    trained.partition.check_batch(trained.task.evaluation_batch_size(), 1, "config.eval.batch_size")
+    size = trained.config.eval.batch_size or trained.config.batch_size
+    trained.partition.check_batch(size, 1, "config.eval.batch_size")
     evaluator = evaluation.Evaluator(trained.task, trained.partition)
     metrics, outputs = evaluator(trained.params, trained.ema)
     if not distributed.is_first():

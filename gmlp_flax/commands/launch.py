@@ -69,6 +69,13 @@ def define_flags() -> None:
             flags.DEFINE_string(option, "", text)
 
 
+def engine_flags_given() -> list[str]:
+    """The names of the flags on the command line that mean something with --on alone."""
+    from gmlp_flax.launching.engine import HELP
+
+    return [name for name in ("dry_run", *HELP) if flags.FLAGS[name].present]
+
+
 def start(runs: Sequence[Run], folder: str) -> None:
     """Starts runs on the engine that the flags name; ends the program with an exit code that is not 0.
 

@@ -7,9 +7,9 @@
 
     echo "The def statement" | gmlp predict --workdir=DIR --tokens=50 --temperature=0.8
 
-A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error what that cost;
-with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab between
-them, a pair, and a model that answers questions reads a question and a passage.
+A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error what that
+cost; with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab
+between them, a pair, and a model that answers questions reads a question and a passage.
 """
 
 from __future__ import annotations
@@ -105,11 +105,16 @@ def show(ranked: Ranked) -> str:
     return "  ".join(f"{name.strip() or repr(name)} {100 * value:.1f}%" for name, value in ranked)
 
 
-def run() -> None:
-    """The command line."""
+def define_flags() -> None:
+    """Defines the flags of this command."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
     for name, option in options_of(Sampling).items():
         define: Any = flags.DEFINE_float if isinstance(option.default, float) else flags.DEFINE_integer
         define(name, option.default, f"Causal models: {option.comment}.")
+
+
+def run() -> None:
+    """The command line."""
+    define_flags()
     cli.run(main, positional=True)

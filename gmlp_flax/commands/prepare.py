@@ -2,10 +2,14 @@
 
     gmlp prepare books.jsonl.xz --out=tokens/books --vocab_size=8000
     gmlp prepare CORPUS --out=DIR --tokenizer=FILE
+    gmlp prepare listops:paper --out=lra/listops
 
 CORPUS is a file or folder of text, JSON lines or parquet (also compressed, also gs://), a folder prepared by TFDS, or
 tfds:NAME. DIR may be gs://BUCKET/FOLDER. If it is killed, the same command goes on where it was, and the result is the
 same, byte for byte. Give the folder to training as --config.data.train=DIR.
+
+listops:paper and listops:TRAIN,VALIDATION,TEST, three numbers of trees, make the data set ListOps of Long Range Arena:
+labelled text for --config=lra_listops. It takes a minute or two, is all or nothing, and has flags of its own.
 """
 
 from __future__ import annotations
@@ -15,17 +19,22 @@ import os
 import time
 
 from gmlp_flax.commands import cli
+from gmlp_flax.data.listops import folder
+from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.data.storage import cache
 from gmlp_flax.data.storage.buckets import is_remote
 from gmlp_flax.data.text import corpora, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.corpora import Corpus
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+
+LISTOPS = "listops:"  # what its name begins with
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = cli.ArgumentParser("prepare", __doc__)
-    parser.add_argument("corpus", metavar="CORPUS", help="the text to tokenise")
+    parser.add_argument("corpus", metavar="CORPUS", help="the text to tokenise; or listops:SIZE")
     parser.add_argument("--out", required=True, help="folder for the result; with --train_tokenizer_only, the file")
     parser.add_argument("--split", default="", help="a split, such as train, if the corpus has splits; default: all")
     parser.add_argument("--tokenizer", default="", help="a SentencePiece model or BERT's vocab.txt; default: train one")
@@ -44,7 +53,19 @@ def arguments() -> argparse.Namespace:
     )
     kept = "folder for trained tokenizers (%(default)s)"
     parser.add_argument("--cache", default=cache.default_folder(), help=kept)
+    made, grammar = parser.add_argument_group("of listops:SIZE alone"), Grammar()
+    made.add_argument("--seed", type=int, default=0, help="decides all trees (0)")
+    made.add_argument(
+        "--lengths", default=f"{grammar.shortest},{grammar.longest}",
+        help="a tree has more symbols than the first number and fewer than the second (%(default)s)",
+    )
+    made.add_argument("--depth", type=int, default=grammar.depth, help="levels of a tree, at most (%(default)s)")
     options = parser.parse_args()
+    strange = _strange(parser, options)
+    if strange:
+        cli.fail(strange)
+    if options.corpus.startswith(LISTOPS):
+        return options
     for name in ("vocab_size", "tokenizer_sample", "workers", "shard_bytes"):
         if not 1 <= getattr(options, name) < 2**31:
             cli.fail(f"--{name}={getattr(options, name)}: expected a number from 1 to 2,147,483,647")
@@ -52,6 +73,44 @@ def arguments() -> argparse.Namespace:
     if is_remote(corpus) == is_remote(out) and os.path.commonpath([corpus, out]) == corpus.rstrip("/"):
         cli.fail(f"--out={options.out} lies in the corpus, which would grow by it; give a folder beside it")
     return options
+
+
+def _strange(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """What to say if flags were given that do not count; an empty string if none was."""
+    own, listops = {"seed", "lengths", "depth"}, options.corpus.startswith(LISTOPS)
+    given = [name for name, value in vars(options).items() if value != parser.get_default(name)]
+    wrong = [name for name in given if name not in ("corpus", "out") and (name in own) != listops]
+    if not wrong:
+        return ""
+    which = f"is not a flag of {LISTOPS}SIZE" if listops else f"is a flag of {LISTOPS}SIZE alone"
+    return f"--{wrong[0]} {which}: leave it out"
+
+
+def make_listops(options: argparse.Namespace) -> None:
+    """Makes the data set ListOps, and prints its statistics.
+
+    Raises:
+        DataError: the size or a flag makes no sense, or as in `listops.folder.make`.
+    """
+    sizes = folder.sizes_of(options.corpus.removeprefix(LISTOPS))
+    limits = options.lengths.split(",")
+    if len(limits) != 2 or not all(each.isascii() and each.isdecimal() and len(each) < 10 for each in limits):
+        raise DataError(f"--lengths={options.lengths}: expected two numbers, as in --lengths=500,2000")
+    if not 0 <= options.seed < 2**31:
+        raise DataError(f"--seed={options.seed}: expected a number from 0 to 2,147,483,647")
+    grammar = Grammar(int(limits[0]), int(limits[1]), options.depth)
+    folder.check(grammar)
+    out = options.out if is_remote(options.out) else os.path.realpath(options.out)
+    found = folder.make(out, sizes, grammar, options.seed)
+    print(f"{'split':<12}{'trees':>8}  {'symbols':<26}{'depth':<24}share of the values 0 to 9, %")
+    for name, split in found.items():
+        lengths, depths = (f"{low} to {high}, mean {mean:.{digits}f}" for (low, mean, high), digits in (
+            (split["length"], 0), (split["depth"], 2)))
+        shares = " ".join(f"{100 * share:.1f}" for share in split["values"])
+        print(f"{name:<12}{split['trees']:>8,}  {lengths:<26}{depths:<24}{shares}")
+    longest = max(split["length"][2] for split in found.values())
+    print(f"to use it     --config=lra_listops --config.data.train={out}")
+    print(f"              with --config.model.length={longest + 2} or more, no tree is cut")
 
 
 def find_tokenizer(options: argparse.Namespace, corpus: Corpus, chosen: selection.Selection) -> Tokenizer:
@@ -80,6 +139,9 @@ def report(made: prepared.Prepared, seconds: float, side: str) -> None:
 def main() -> None:
     """Prepares a corpus."""
     options = arguments()
+    if options.corpus.startswith(LISTOPS):
+        make_listops(options)
+        return
     chosen = selection.Selection(options.heldout_share, options.side)
     chosen.check()
     corpus = corpora.open_corpus(options.corpus, options.split)

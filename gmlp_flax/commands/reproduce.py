@@ -105,6 +105,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", help="compare the runs after this many tokens")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
+    parser.add_argument("--trust", metavar="MODULE", action="append", help=cli.TRUST_HELP)
     alone = parser.add_argument_group("of alternatives")
     alone.add_argument("--columns", metavar="COLUMN[=DATA],...", action="append", default=[],
                        help=f"which, and their data (default: {columns.DEFAULT})")
@@ -114,6 +115,7 @@ def arguments() -> argparse.Namespace:
     words = sys.argv[1:]
     own = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:own])
+    cli.import_trusted(words[:own])
     args.flags = words[own + 1 :]
     if args.all:
         check_all(args)

@@ -100,6 +100,8 @@ def planned() -> Sweep:
         raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
     seeds = _seeds(bare, overrides)
     choosing = values.choose == "best" and len(bare) > 1
+    if not values.on and (given := launch.engine_flags_given()):
+        raise ConfigError(f"--{given[0]} is for an engine: give --on=ENGINE with it; --print shows the runs' commands")
     if values.on and values.index is not None:
         raise ConfigError("--on starts all runs, and --index one: give one of them")
     if choosing and (values.print or values.on or values.index is not None):

@@ -17,6 +17,8 @@ from gmlp_flax.models.positions import LearnedPositions
 from gmlp_flax.models.spec import BlockSpec
 
 POOLS = ("mean", "cls")
+STEMS = ("patches", "table")
+GREYS = 256  # values of a pixel
 
 
 def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
@@ -44,6 +46,22 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows * columns, -1)
 
 
+class GreyTable(nnx.Module):
+    """One vector per grey value, `table` [256, d_model]: pixels as tokens of a text (Long Range Arena, 2011.04006).
+
+    Standard normal at the start, as there.
+    """
+
+    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
+        self.table = parameter(nnx.initializers.normal(1.0)(rngs.params(), (GREYS, spec.d_model), spec.param_dtype))
+        self.dtype = spec.compute_dtype
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """[batch, height, width, 1], 0 to 255, to [batch, height * width, d_model], row by row."""
+        values = images.reshape(images.shape[0], -1).astype(jnp.int32)
+        return jnp.take(self.table[...], values, axis=0, mode="clip").astype(self.dtype)
+
+
 class ImageClassifier(nnx.Module):
     """Patch stem, encoder, pooled classifier; no position embedding (paper, section 3) unless the spec asks for it.
 
@@ -52,21 +70,29 @@ class ImageClassifier(nnx.Module):
     have: with a cls token and this layer, a gMLP matches the paper's parameter counts.
 
     Pixels come as they are stored, 0 to 255, and are normalised by `mean` and `std` (of pixels in 0 to 1) in the stem.
+    `stem="table"` reads each grey pixel as a token of its own instead, whose vector it looks up.
     """
 
     def __init__(
         self, spec: BlockSpec, rngs: nnx.Rngs, *, image_size: tuple[int, int], patch_size: tuple[int, int],
         classes: int, channels: int = 3, pool: str = "mean", pre_logits: bool = False,
-        mean: Sequence[float] = (0.5, 0.5, 0.5), std: Sequence[float] = (0.5, 0.5, 0.5),
+        mean: Sequence[float] = (0.5, 0.5, 0.5), std: Sequence[float] = (0.5, 0.5, 0.5), stem: str = "patches",
     ):
-        if pool not in POOLS:
-            raise ValueError(f"model.pool is {pool!r}: expected one of {', '.join(POOLS)}")
+        for name, given, known in (("pool", pool, POOLS), ("stem", stem, STEMS)):
+            if given not in known:
+                raise ValueError(f"model.{name} is {given!r}: expected one of {', '.join(known)}")
+        if stem == "table" and (tuple(patch_size), channels) != ((1, 1), 1):
+            raise ValueError(
+                f"model.stem is 'table', which reads single grey pixels: set model.patch_size to (1, 1), not "
+                f"{tuple(patch_size)}, and model.channels to 1, not {channels}"
+            )
         tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:
             raise ValueError(f"the encoder was made for {spec.length} tokens, but the images give {tokens}")
         if min(len(mean), len(std)) < channels:
             raise ValueError(f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels")
-        self.stem = Linear(spec, patch_size[0] * patch_size[1] * channels, spec.d_model, rngs)
+        pixels = patch_size[0] * patch_size[1] * channels
+        self.stem = GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, spec.d_model, rngs)
         cls = parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False)
         self.cls = cls if pool == "cls" else None
         self.positions = LearnedPositions(spec, rngs, OverPatches(outputs=-2)) if spec.positions == "absolute" else None
@@ -87,9 +113,7 @@ class ImageClassifier(nnx.Module):
             float32 logits [batch, classes].
         """
         chex.assert_shape(images, (None, None, None, len(self.mean)))
-        definition, params = nnx.split(self.stem)
-        # Backward recomputes the patches from the pixels: kept, they would be the largest array outside the encoder.
-        x = jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))(params, images)
+        x = self._embedded(images)
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
             x = jnp.concatenate([cls, x], axis=1)
@@ -100,6 +124,14 @@ class ImageClassifier(nnx.Module):
         if self.pre_logits is not None:
             pooled = jnp.tanh(self.pre_logits(pooled))
         return self.head(pooled.astype(precise))
+
+    def _embedded(self, images: jax.Array) -> jax.Array:
+        """The stem's output, [batch, tokens, d_model]."""
+        if isinstance(self.stem, GreyTable):
+            return self.stem(images)
+        definition, params = nnx.split(self.stem)
+        # Backward recomputes the patches from the pixels: kept, they would be the largest array outside the encoder.
+        return jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))(params, images)
 
     def _patches(self, images: jax.Array) -> jax.Array:
         dtype = self.spec.precise_dtype

@@ -5,9 +5,11 @@ A block declares its options as fields of its spec, a task as a table; `schema.p
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -51,6 +53,17 @@ def _can_be_path(text: str) -> bool:
         return False
 
 
+def _is_list(text: str) -> bool:
+    """Whether text is what Python writes for a tuple or a list, as of a value that was meant for another key."""
+    if not (text[:1] in ("(", "[") and text[-1:] in (")", "]") and len(text) < 10_000):
+        return False
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return isinstance(ast.literal_eval(text), tuple | list)
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
+        return False
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
     """One option.
@@ -73,6 +86,12 @@ class Option:
         """What was expected, if a value makes no sense; else an empty string."""
         if isinstance(self.default, tuple) and isinstance(value, tuple):
             return self._problem_in(value)
+        if isinstance(self.default, str) and isinstance(value, str) and _is_list(value):
+            return "expected one text, not a tuple or a list"
+        return self._problem_of(value)
+
+    def _problem_of(self, value: Any) -> str:
+        """The same for what is no tuple."""
         kind, values = type(self.default), self.values
         if self.default is not None and type(value) not in _TAKEN.get(kind, (kind,)):
             return f"expected {_NAMES.get(kind, kind.__name__)}"
@@ -95,7 +114,7 @@ class Option:
             return f"expected one value or more, as in {self.default}"
         if len(self.default) > 1 and len(values) != len(self.default):
             return f"expected {len(self.default)} values, as in {self.default}"
-        found = next((f"{value!r}: {problem}" for value in values if (problem := entry.problem(value))), "")
+        found = next((f"{value!r}: {problem}" for value in values if (problem := entry._problem_of(value))), "")
         return found and f"in it is {found}"
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import TypeVar
 
 from gmlp_flax.errors import ConfigError
 
+OWN = __name__.partition(".")[0]
 T = TypeVar("T")
 
 
@@ -45,3 +47,37 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
     if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
         raise ConfigError(f"config.{key} is {name!r}: the class lacks {', '.join(missing)}")
     return loaded
+
+
+def refuse_foreign(name: str, key: str) -> None:
+    """Refuses a name that somebody else wrote, such as a run's config, if to find its class would import code from outside
+    this package. What is imported already, by the user's own config or by `import_trusted`, is found without another import.
+
+    Args:
+        name: see `find`.
+        key: the config key that names it, for messages.
+
+    Raises:
+        ConfigError: in one line, which says how to trust the module.
+    """
+    module, colon, _ = name.partition(":")
+    if not colon or module in sys.modules or module.partition(".")[0] == OWN:
+        return
+    raise ConfigError(
+        f"{key} is {name!r}, which is code from outside {OWN} and is not run because a run's config names it: if you trust "
+        f"{module}, add --trust={module} (in Python: import it first)"
+    )
+
+
+def import_trusted(module: str) -> None:
+    """Imports a module of the user's own, so that the configs of runs may name its classes.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001 - see `find`
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        advice = "install its package, or start in the folder that holds it"
+        raise ConfigError(f"--trust={module} cannot be imported ({reason}): {advice}") from None

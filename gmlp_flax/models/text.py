@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import chex
@@ -186,11 +187,65 @@ class SequenceClassifier(TextModel):
         """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. The pooled state has dropout, too."""
         encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
         states = self.hidden(tokens, encoder_key, segments, seen).astype(self.spec.precise_dtype)
-        where = None if seen is None else seen[..., None]
-        pooled = states[:, 0] if self.pool == "cls" else states.mean(axis=1, where=where)
+        pooled = pooled_states(states, self.pool, seen)
         if self.pooler is not None:
             pooled = jnp.tanh(self.pooler(pooled))
         return self.head(dropout(pooled, self.spec.dropout, head_key))
+
+
+class PairClassifier(TextModel):
+    """Classes of a pair of texts that one encoder reads apart: neither sees the other before the head.
+
+    From the two pooled states u and v, `pool` as in `SequenceClassifier`, the head makes [u, v, u * v, u - v], then two
+    layers with a ReLU, of 4 d_model and 2 d_model, and the logits: Long Range Arena's for its task Retrieval
+    (google-research/long-range-arena, models/layers/common_layers.py, interaction NLI). `embedding` are the options of
+    `TextModel`.
+    """
+
+    def __init__(
+        self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls", **embedding: Any
+    ):
+        super().__init__(spec, vocab_size, rngs, **embedding)
+        self.pool = pool
+        sizes = 4 * spec.d_model, 4 * spec.d_model, 2 * spec.d_model, classes
+        self.head = PairHead([Linear(spec, *each, rngs) for each in itertools.pairwise(sizes)])
+
+    def __call__(
+        self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
+    ) -> jax.Array:
+        """float32 logits [batch, classes] of tokens [batch, 2, tokens]; `segments` and `seen` have this shape, too."""
+        chex.assert_shape(tokens, (None, 2, None))
+
+        def flat(given: jax.Array) -> jax.Array:
+            return given.reshape(-1, *given.shape[2:])
+
+        encoder_key, head_key = None, None
+        if key is not None:
+            *both, head_key = split_keys(key, 3)
+            encoder_key = jnp.stack(both, axis=1).reshape(-1)
+        types = None if self.segments is None else flat(segments)
+        states = self.hidden(flat(tokens), encoder_key, types, None if seen is None else flat(seen))
+        pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, None if seen is None else flat(seen))
+        first, second = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
+        compared = jnp.concatenate([first, second, first * second, first - second], axis=-1)
+        return self.head(dropout(compared, self.spec.dropout, head_key))
+
+
+class PairHead(nnx.Module):
+    """Linear layers with a ReLU between."""
+
+    def __init__(self, layers: list[Linear]):
+        self.first, self.second, self.last = layers
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, d_in] to [batch, d_out]."""
+        return self.last(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
+
+
+def pooled_states(states: jax.Array, pool: str, seen: jax.Array | None) -> jax.Array:
+    """The state of the first token of each text, or the mean of those that are seen: [batch, tokens, d_model] to
+    [batch, d_model]."""
+    return states[:, 0] if pool == "cls" else states.mean(axis=1, where=None if seen is None else seen[..., None])
 
 
 class SpanPredictor(TextModel):

@@ -86,6 +86,7 @@ class Task(abc.ABC):
             parameters that then start anew.
         added: beginnings of paths of parameters that the starting run may lack; they then start anew.
         inherited: `shared_assets` of the starting run, by name, for a run that begins.
+        batch_shares: how many even parts the devices cut an evaluation batch into; whoever evaluates sets it.
     """
 
     options: ClassVar[Mapping[str, Option]] = {}
@@ -101,6 +102,7 @@ class Task(abc.ABC):
     inherits_model: ClassVar[bool] = False
     heads: Mapping[str, str] = {}
     added: tuple[str, ...] = ()
+    batch_shares: int = 1
 
     def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
         self.config, self.folder, self.inherited = config, folder, inherited
@@ -277,8 +279,10 @@ class Task(abc.ABC):
         return [stack for _, stack in self.merged(params).encoder.stacks()]
 
     def evaluation_batch_size(self) -> int:
-        """Examples of an evaluation batch, over all hosts."""
-        return self.config.eval.batch_size or self.config.batch_size
+        """Examples of an evaluation batch, over all hosts: not more than are held out, in even shares."""
+        shares = self.batch_shares
+        whole = -(-max(1, self.evaluation_examples()) // shares) * shares
+        return min(self.config.eval.batch_size or self.config.batch_size, whole)
 
 
 def model_keys(batch: Batch) -> jax.Array:

@@ -23,7 +23,7 @@ from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.errors import ConfigError, DataError
-from gmlp_flax.models.image import ImageClassifier, token_count
+from gmlp_flax.models.image import STEMS, ImageClassifier, token_count
 from gmlp_flax.models.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
 from gmlp_flax.tasks.base import (
     EMBEDDED,
@@ -54,6 +54,9 @@ class ImageClassification(Task):
         "model.image_size": Option((224, 224), "height and width of images", SIDE),
         "model.patch_size": Option((16, 16), "height and width of a patch", SIDE),
         "model.channels": Option(3, "3 for RGB, 1 for grey", (1, 3)),
+        "model.stem": Option(
+            "patches", "a linear layer of patches; or a table of 256 vectors, for single grey pixels as tokens", STEMS
+        ),
         "model.pool": Option("mean", "the head reads the mean of the tokens, or a cls token (ViT)", ("mean", "cls")),
         "model.pre_logits": Option(False, "a tanh layer between pooling and the head, as the first ViTs have"),
         "data.min_scale": Option(0.08, "least share of an image that a training crop covers; 1: no crop", SHARE),
@@ -99,7 +102,7 @@ class ImageClassification(Task):
         return ImageClassifier(
             self.spec(), rngs, image_size=model.image_size, patch_size=model.patch_size,
             classes=len(self.classes), channels=model.channels, pool=model.pool,
-            pre_logits=model.pre_logits, mean=self.config.data.mean, std=self.config.data.std,
+            pre_logits=model.pre_logits, stem=model.stem, mean=self.config.data.mean, std=self.config.data.std,
         )
 
     @classmethod
@@ -110,6 +113,8 @@ class ImageClassification(Task):
                 f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
                 "optimizer.accumulate) must be even"
             )
+        if config.model.stem == "table":
+            _check_table(config)
 
     @classmethod
     def without_data(cls, config: ConfigDict, classes: int = 1000) -> ImageClassification:
@@ -331,3 +336,12 @@ class ImageClassification(Task):
             )
         except DataError as error:
             raise DataError(f"config.data.{key}: {error}") from None
+
+
+def _check_table(config: ConfigDict) -> None:
+    """Raises ConfigError for keys that do not go with a stem that looks pixels up."""
+    model, begin = config.model, "config.model.stem is 'table', a vector for each grey value"
+    if model.channels != 1 or model.patch_size != (1, 1):
+        raise ConfigError(f"{begin}: set config.model.channels=1 and config.model.patch_size=(1,1)")
+    if config.augment.mixup or config.augment.cutmix:
+        raise ConfigError(f"{begin}, and mixed pixels have none: set config.augment.mixup=0 and cutmix=0")

@@ -18,12 +18,13 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.finetuning import pairs, sentences
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS, SentenceTask, own_task
+from gmlp_flax.data.finetuning.glue import SentenceTask, own_task
+from gmlp_flax.data.finetuning.long_range import SENTENCE_TASKS
 from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.options import Option
-from gmlp_flax.models.text import SequenceClassifier
+from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
@@ -50,7 +51,13 @@ class TextClassification(Finetuning):
     options = TEXT_OPTIONS | {
         "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
         "model.pooler": Option(False, "BERT's tanh layer before the head"),
-        "glue.task": Option("sst2", "what is learned: a task of GLUE, SNLI, or own data", (*GLUE_TASKS, OWN)),
+        "model.pairs": Option(
+            "joined", "both texts of a pair in one sequence; or apart, each of model.length tokens, compared by the "
+            "head alone", ("joined", "apart"),
+        ),
+        "glue.task": Option(
+            "sst2", "what is learned: a task of GLUE, SNLI, one on long texts, or own data", (*SENTENCE_TASKS, OWN)
+        ),
         "own.text": Option("text", "of own data, the column of the text, or of a pair's first text"),
         "own.second": Option("", "of own data, the column of the pairs' second text; empty: there are no pairs"),
         "own.label": Option("label", "of own data, the column of the labels: words or numbers"),
@@ -66,19 +73,41 @@ class TextClassification(Finetuning):
             raise ConfigError(
                 "config.model.pool is 'cls', and the model is causal: its [CLS] sees no other token; set it to 'mean'"
             )
+        if self.apart:
+            return PairClassifier(
+                self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool, **self.embedding()
+            )
         return SequenceClassifier(
             self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
             pooler=model.pooler, **self.embedding(),
         )
 
+    @property
+    def apart(self) -> bool:
+        """Whether the texts of a pair are read apart."""
+        return self.config.model.pairs == "apart"
+
     def example_shapes(self) -> Shapes:
-        return super().example_shapes() | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
+        text = ((2, self.length), jnp.int32)
+        apart = {"tokens": text, "segments": text} if self.apart else {}
+        return super().example_shapes() | apart | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        """See `Task`."""
+        if config.model.pairs != "apart":
+            return
+        task = config.glue.task
+        if len(SENTENCE_TASKS[task].texts) == 1 if task != OWN else not config.own.second:
+            raise ConfigError(f"config.model.pairs is 'apart', and the task {task} has no pairs: set it to 'joined'")
+        if config.model.pooler:
+            raise ConfigError("config.model.pairs is 'apart', whose head has other layers: set config.model.pooler=False")
 
     @functools.cached_property
     def glue(self) -> SentenceTask:
         """The task that the config names. Labels of own data come from the run folder, or from the training data."""
         if self.config.glue.task != OWN:
-            return GLUE_TASKS[self.config.glue.task]
+            return SENTENCE_TASKS[self.config.glue.task]
         own, saved = self.config.own, os.path.join(self.folder, LABELS_FILE)
         task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
         if not files.exists(saved):
@@ -180,7 +209,9 @@ class TextClassification(Finetuning):
             advice = "put a tab between two texts, none in a single one"
             raise RunError(f"the line has {given} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
         first, second = pairs.encode_pairs(texts[:1], texts[1:] or None, self.tokenizer)
-        source = pairs.Pairs(first, second, {}, length=self.length, tokenizer=self.tokenizer, name="the line")
+        source = pairs.Pairs(
+            first, second, {}, length=self.length, tokenizer=self.tokenizer, name="the line", apart=self.apart
+        )
         batch = {name: np.asarray(value)[None] for name, value in source[0].items()}
         return ranked(self._compiled_scores(params, batch)[0], self.glue.labels, top)
 
@@ -196,10 +227,13 @@ class TextClassification(Finetuning):
     def examples(self, side: str) -> pairs.Pairs:
         """The encoded examples of a side, "train" or "heldout", in the order of `prediction_files`."""
         found, length = self._sentences(side), self.config.model.length
-        first, second = pairs.encode_pairs(found.first, found.second, self.tokenizer)
+        # No more tokens are ever read, and one more tells that a text is cut.
+        first, second = pairs.encode_pairs(found.first, found.second, self.tokenizer, most=length)
         columns = {"label": found.labels, "part": found.part}
         try:
-            source = pairs.Pairs(first, second, columns, length=length, tokenizer=self.tokenizer, name=found.path)
+            source = pairs.Pairs(
+                first, second, columns, length=length, tokenizer=self.tokenizer, name=found.path, apart=self.apart
+            )
         except DataError as error:
             raise DataError(f"config.model.{error}") from None
         if source.cut:

@@ -13,8 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.storage import files
-from gmlp_flax.data.text import byte_level
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import NAMED, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.models.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Task, require_path
@@ -44,7 +43,8 @@ TEXT_OPTIONS = {
         False, "attention and convolutions ignore [PAD]; spatial projections and Fourier transforms never do"
     ),
     "data.tokenizer": Option(
-        "", "a SentencePiece model or a WordPiece vocabulary; `bytes`: no tokenizer; empty: trained on the text"
+        "", "a SentencePiece model or a WordPiece vocabulary; `bytes`: no tokenizer; `listops`: its symbols; empty: "
+        "trained on the text"
     ),
 }
 
@@ -117,8 +117,7 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
     if not files.exists(places["this run's"]):
         del places["this run's"]
     if given := task.config.data.tokenizer:
-        is_path = given != byte_level.NAME
-        places["config.data.tokenizer"] = require_path(given, "data.tokenizer") if is_path else given
+        places["config.data.tokenizer"] = given if given in NAMED else require_path(given, "data.tokenizer")
     found = {f"{what}, {path}": Tokenizer.load(path) for what, path in (places | dict(more)).items()}
     for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):
         if tokenizer != next_tokenizer:

@@ -28,6 +28,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
 from gmlp_flax.training import assets, places, reading, storage
 from gmlp_flax.training.checksums import examine
+from gmlp_flax.training.deletion import Deleter
 from gmlp_flax.training.layout import DAMAGED
 from gmlp_flax.training.reading import Damaged
 from gmlp_flax.training.retention import About, Retention
@@ -74,6 +75,10 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
         except Exception as error:  # noqa: BLE001 - also bare ones of Orbax
             raise self._failure(f"opening {folder}", error) from error
+        if not read_only:
+            deleter = Deleter(folder)
+            deleter.finish()
+            self._manager._checkpoint_deleter = deleter  # its own one deletes file by file, under the checkpoint's name
 
     def steps(self) -> list[int]:
         """Steps of all finished checkpoints, oldest first."""

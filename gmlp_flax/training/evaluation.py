@@ -19,6 +19,7 @@ class Evaluator:
 
     def __init__(self, task: Task, partition: Partition):
         self.task, self.partition = task, partition
+        task.batch_shares = partition.batch_shares
         self._step = make_eval_step(task, partition)
         self._totals: Totals = {}
 

@@ -19,7 +19,7 @@ from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import run_folder, storage
 from gmlp_flax.training.assets import Files
-from gmlp_flax.training.checkpoint import require_fit
+from gmlp_flax.training.checkpoint import Unfit, require_fit
 from gmlp_flax.training.partition import Partition
 
 
@@ -139,8 +139,23 @@ def adapt(
     for name, leaf in wanted.items():
         if name in flat and flat[name].shape != leaf.shape and (fit := facts[name].fit):
             flat[name] = fit(flat[name], leaf.shape, grids)
-    require_fit(flat, wanted, where)
+    try:
+        require_fit(flat, wanted, where)
+    except Unfit as error:
+        # Images of another size were resized above: their number of patches is not to blame.
+        raise Unfit(f"{error}{'' if grids else _other_length(task, old_config)}") from None
     return traverse_util.unflatten_dict({name: flat[name] for name in wanted}, sep="/")
+
+
+def _other_length(task: Task, old_config: ConfigDict) -> str:
+    """What to add if the two models are made for different numbers of tokens; an empty string if they are not."""
+    before = tasks.find(old_config.task).without_data(old_config).length
+    if before == task.length:
+        return ""
+    return (
+        f"; the saved model was made for {before} tokens and this config has {task.length}: set as many, or train a "
+        "block that takes other lengths"
+    )
 
 
 def _grids(old_config: ConfigDict, config: ConfigDict) -> Grids | None:

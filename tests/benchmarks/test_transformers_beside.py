@@ -144,7 +144,7 @@ def test_other_factors_on_rates_are_refused(folder):
     options = tiny_settings("bert_rel_full", folder, rates=("embedding=2", f"{beside.BIAS}=8"))
     with pytest.raises(RunError, match="the models in torch know a factor on encoder/.*/bias alone; give --bias_rate"):
         beside.bias_factor(tasks.create(options, ""))
-    for given, factor in ((8.0, 8.0), (None, 1.0)):
+    for given, factor in ((8.0, 8.0), (1.0, 1.0), (None, 16.0)):  # the config's own factor is 16
         assert beside.bias_factor(tasks.create(tiny_settings("bert_rel_full", folder, given), "")) == factor
     assert beside.bias_factor(tasks.create(tiny_settings("bert_full", folder, 8.0), "")) == 1
 

@@ -10,6 +10,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.commands import cli
+from gmlp_flax.errors import ConfigError
 from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
@@ -167,3 +168,17 @@ def test_another_broken_pipe_is_not_hidden(capfd):
 
     with pytest.raises(BrokenPipeError):
         cli.explained(broken)
+
+
+def test_trusted_modules_are_imported_first(tmp_path, monkeypatch):
+    """All of them, however they are written; the word after a last --trust is missing."""
+    for name in ("trusted_one", "trusted_two"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    cli.import_trusted([])
+    cli.import_trusted(["--workdir=x", "--trust=trusted_one", "-trust", "trusted_two"])
+    assert {"trusted_one", "trusted_two"} <= set(sys.modules)
+    with pytest.raises(ConfigError, match=r"^--trust=no_such_module cannot be imported \(ModuleNotFoundError: No module"):
+        cli.import_trusted(["--trust=no_such_module"])
+    with pytest.raises(ConfigError, match="^--trust= cannot be imported"):
+        cli.import_trusted(["--trust"])

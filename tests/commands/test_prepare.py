@@ -179,3 +179,34 @@ def test_books_with_t5(shared_data, tmp_path):  # noqa: F811
             expected += [token for part in json.loads(line)["text"].splitlines() for token in tokenizer.encode(part)]
             expected.append(tokenizer.sep_id)
     assert made.tokenizer.vocab_size == 32_002 and made.read(0, made.tokens).tolist() == expected
+
+
+def test_listops(tmp_path):
+    """Made once, with its statistics printed."""
+    words = ("listops:40,8,8", f"--out={tmp_path / 'a'}", "--lengths=10,60", "--depth=5", "--seed=2")
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    header, train, validation, test, use, more = done.stdout.splitlines()
+    assert header.split()[:2] == ["split", "trees"] and train.split()[:2] == ["train", "40"]
+    assert validation.split()[:2] == ["validation", "8"] and test.split()[:2] == ["test", "8"]
+    assert use.endswith(f"--config=lra_listops --config.data.train={tmp_path / 'a'}") and "model.length=" in more
+    assert run(*words).stdout == done.stdout
+    shares = [float(share) for share in train.split()[-10:]]
+    assert sum(shares) == pytest.approx(100, abs=0.6)
+    assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".json", ".txt", ".array_record-00000-of-00001"}
+
+
+def test_mistakes_with_listops_are_one_line(tmp_path):
+    out = f"--out={tmp_path / 'a'}"
+    for words, message in (
+        (("listops:tiny",), "expected listops:paper, or three numbers"),
+        (("listops:1,1,0",), "expected from 1 to 10,000,000 trees"),
+        (("listops:1,1,1", "--lengths=9"), "--lengths=9: expected two numbers"),
+        (("listops:1,1,1", "--lengths=9,10"), "expected two numbers with one between them"),
+        (("listops:1,1,1", "--depth=1"), "depth 1: expected 2 to 100"),
+        (("listops:1,1,1", "--seed=-1"), "--seed=-1: expected a number from 0"),
+        (("listops:1,1,1", "--vocab_size=300"), "--vocab_size is not a flag of listops:SIZE"),
+        (("corpus.txt", "--depth=3"), "--depth is a flag of listops:SIZE alone"),
+    ):
+        assert message in error(*words, out)
+    assert not (tmp_path / "a").exists()

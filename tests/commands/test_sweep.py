@@ -178,6 +178,8 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
         (["--choose=first"], "flag --choose=first: value should be one of <best|none>"),
         (["--jobs=0"], "flag --jobs=0: 0 is not a positive integer"),
         (["--out="], "--out is missing: give --out=DIR"),
+        (["--dry_run"], "--dry_run is for an engine: give --on=ENGINE with it; --print shows the runs' commands"),
+        (["--topology=v5e:4x4", "--seeds=0"], "--topology is for an engine: give --on=ENGINE with it"),
         (["--seed=1"], "Unknown command line flag 'seed'"),
         (["more"], "'more' is no flag: flags are written --name=value"),
     ],

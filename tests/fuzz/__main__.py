@@ -5,18 +5,21 @@
     python -m tests.fuzz images --first=4711 --count=1     # one input again
 
 A target is a file of this folder with `make(folder)`, which returns a function of a random number generator: it makes one
-input and reads it. A user's error (ConfigError, DataError, RunError, BadRecord) is an answer; any other exception, an
+input and reads it, in a temporary folder that is also the current one. A user's error (ConfigError, DataError, RunError, BadRecord) is an answer; any other exception, an
 answer that takes longer than 30 seconds, and a process that dies are failures, and are printed with their seeds. The inputs
-run in a process of their own with 8 GB of memory, which is started again after a hang.
+run in a process of their own with 8 GB of memory, which is started again after a hang. Time in which the process could run,
+but other processes had the processor, does not count: a busy machine is no hang.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import importlib
 import json
 import mmap
+import os
 import random
 import resource
 import struct
@@ -30,6 +33,7 @@ from pathlib import Path
 
 TARGETS = ("config", "run_files", "metrics", "prepared", "tokenizers", "images", "records", "predict")
 SECONDS, MEMORY = 30, 8 << 30
+BROKEN = 3  # the exit code of a target that cannot begin
 PLACE = struct.Struct("qqq")  # the seed in work, inputs that were read or refused, those refused
 
 
@@ -60,7 +64,14 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
     progress, known = Progress(place), set()
     _, done, refused = progress.numbers
     with tempfile.TemporaryDirectory(prefix="gmlp_fuzz_") as folder:
-        check = importlib.import_module(f"tests.fuzz.{target}").make(Path(folder))
+        here = Path(folder, "inside", "here")  # the current folder: a value that is taken for a path, ../.. too, stays in `folder`
+        here.mkdir(parents=True)
+        os.chdir(here)
+        try:
+            check = importlib.import_module(f"tests.fuzz.{target}").make(Path(folder))
+        except Exception:
+            traceback.print_exc()
+            raise SystemExit(BROKEN) from None
         end = time.monotonic() + seconds
         for seed in range(first, first + count):
             if time.monotonic() > end:
@@ -103,6 +114,8 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
                     print(f"{target}, seed {failure['seed']}: {failure['traceback']}", flush=True)
                 messages.seek(0)
                 last = messages.read()[-2000:]
+            if child.returncode == BROKEN:
+                raise SystemExit(f"{target} cannot begin: {last}")
             seed, done, refused = progress.numbers
             if seed < 0:
                 break
@@ -118,17 +131,28 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
 
 def _watch(child: subprocess.Popen, progress: Progress) -> bool:
     """Waits for a process, or ends it if it stays at one seed for too long, which the result says."""
-    seed, since = None, time.monotonic()
+    seed, since = None, 0.0
+    begun = time.monotonic()
     while child.poll() is None:
         time.sleep(0.1)
+        own = time.monotonic() - begun - starved(child.pid)  # seconds
         now = progress.numbers[0]
         if now != seed:
-            seed, since = now, time.monotonic()
-        elif time.monotonic() - since > SECONDS * (1 if seed is not None and progress.numbers[1] else 4):  # imports
+            seed, since = now, own
+        elif own - since > SECONDS * (1 if progress.numbers[1] else 4):  # imports
             child.kill()
             child.wait()
             return True
     return False
+
+
+def starved(process: int) -> float:
+    """Seconds that a process was ready to run while others had the processor, by Linux: of its thread that waited longest."""
+    waits = [0.0]
+    for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, IndexError):  # a thread that ends
+            waits.append(int(path.read_text().split()[1]) / 1e9)
+    return max(waits)
 
 
 def main() -> None:

@@ -1,19 +1,23 @@
-"""Kills training runs at random moments, restarts them, and compares them with runs that were never killed.
+"""Kills runs at random moments, restarts them, and compares them with runs that were never killed.
 
-    python tests/fuzz/kills.py --minutes=10 [--kills=N] [--seed=0] [--mode=any|save|evaluation|processes]
+    python tests/fuzz/kills.py --minutes=10 [--kills=N] [--seed=0] [--mode=any|save|evaluation|processes|preparation]
 
 Checked after each kill: the restarted run goes on from the newest checkpoint that was finished, no checkpoint is damaged,
 nothing but the process's own words is on standard error. Checked at each run's end: parameters, optimizer and all, to the
-last bit; each line of metrics once; the result.
+last bit; each line of metrics once; the result. Of `gmlp prepare`: every byte of every file. Commands are forked from a server
+that has imported all there is (see tests/preloaded.py), so that a start costs a second. What a kill broke off is told from what
+the process had said, and from what is half done in its folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,14 +34,13 @@ import numpy as np
 from tests import preloaded
 from tests.runs.command import Commands, final_state, metrics
 from tests.runs.processes import two_processes
+from tests.training import tiny
 
-STEPS = 60
-FLAGS = (f"--config.steps={STEPS}", "--config.log.every=4", "--config.checkpoint.every=3", "--config.optimizer.ema=0.9",
+STEPS = 120
+FLAGS = (f"--config.steps={STEPS}", "--config.log.every=1", "--config.checkpoint.every=3", "--config.optimizer.ema=0.9",
          "--config.model.dropout=0.1", "--config.model.layers=1")
-MODES: dict[str, tuple[str, ...]] = {
-    "any": ("--config.eval.every=15",), "save": ("--config.eval.every=30",), "evaluation": ("--config.eval.every=2",),
-    "processes": ("--config.eval.every=15",),
-}
+EVALUATIONS = {"any": 15, "save": 30, "evaluation": 2, "processes": 15}  # steps between them, by mode
+MODES = (*EVALUATIONS, "preparation")
 TALK = re.compile(  # what a run says
     r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |no checkpoint was finished before |"
     r".*orbax-checkpoint-tmp.* was never finished and is ignored|tokenising |training a tokenizer|error: lost a process|$|E\d+ "
@@ -45,18 +48,16 @@ TALK = re.compile(  # what a run says
 
 
 class Campaign:
-    """Kills the runs of one mode."""
+    """Kills the runs of one mode of training."""
 
     def __init__(self, mode: str, rng: random.Random, folder: Path):
         self.mode, self.rng, self.folder = mode, rng, folder
         self.counts: collections.Counter[str] = collections.Counter()
+        self.broken_off: collections.Counter[str] = collections.Counter()
         self._commands = Commands()
-        self._flags = [f"--config=tests/runs/tiny_text.py:{folder}", *FLAGS, *MODES[mode]]
+        self._flags = [f"--config=tests/runs/tiny_text.py:{folder}", *FLAGS, f"--config.eval.every={EVALUATIONS[mode]}"]
         self._expected = folder / f"{mode}-expected"
         self._attempt(self._expected, lambda _: None)
-        begin = time.monotonic()  # without compiling
-        self._attempt(folder / f"{mode}-timed", lambda _: None)
-        self.seconds = time.monotonic() - begin
 
     def run(self, enough: Callable[[], bool]) -> None:
         """Kills run after run until it is enough; the last run is brought to its end."""
@@ -71,33 +72,47 @@ class Campaign:
 
     def _attempt(self, workdir: Path, kill: Callable[[list[Any]], None]) -> str:
         arguments = [*self._flags, f"--workdir={workdir}"]
-        if self.mode == "processes":
-            with two_processes(self._commands, *arguments) as processes:
-                return self._ended(list(processes), kill)
-        return self._ended([self._commands.start(*arguments)], kill)
-
-    def _ended(self, processes: list[Any], kill: Callable[[list[Any]], None]) -> str:
-        kill(processes)
-        words = [each.communicate(timeout=300)[1] for each in processes]
-        self.counts["kills"] += processes[0].returncode < 0 or processes[-1].returncode < 0
+        with contextlib.ExitStack() as closing:
+            if self.mode == "processes":
+                processes = list(closing.enter_context(two_processes(self._commands, *arguments)))
+            else:
+                processes = [self._commands.start(*arguments)]
+            self._said = ""
+            kill(processes)
+            words = [each.communicate(timeout=300)[1] for each in processes]
+        words[0] = self._said + words[0]
         allowed = (0, 1, -9, -6)  # 1 and SIGABRT: a process whose peer was killed
         assert all(each.returncode in allowed for each in processes), words
+        if -9 in (each.returncode for each in processes):
+            self.counts["kills"] += 1
+            self.broken_off[broken_off(words[0], workdir, EVALUATIONS[self.mode])] += 1
         return "".join(words)
 
     def _kill(self, processes: list[Any], workdir: Path) -> None:
-        """At a random moment, or as soon as a save or an evaluation has begun, and some milliseconds."""
-        begun, old = self.rng.randint(1, 4), {*workdir.glob("checkpoints/*tmp*")}
-        deadline = time.monotonic() + self.rng.random() * self.seconds * (1 if self.mode in ("any", "processes") else 10)
-        while time.monotonic() < deadline and processes[0].poll() is None and begun:
-            if self.mode == "save" and (new := {*workdir.glob("checkpoints/*tmp*")} - old):
-                begun, old = begun - 1, old | new
-            elif self.mode == "evaluation":  # the line before one
-                begun -= processes[0].stderr.readline().startswith("step ")
-            time.sleep(0.002)
-        if not begun:
-            time.sleep(self.rng.uniform(0, 0.03))
+        """Some milliseconds after any line that a run says, or after a save or an evaluation has begun. No clock decides, so
+        that runs get on also on a busy machine."""
+        if self.mode == "save":
+            self._await_saves(processes[0], workdir, self.rng.randint(1, 2))
+        else:
+            self._await_lines(processes[0], self.rng.randint(0, 14) if self.mode != "evaluation" else self.rng.randint(1, 4))
+        time.sleep(self.rng.uniform(0, 0.06))
         for each in self.rng.sample(processes, self.rng.randint(1, len(processes))):
             each.kill()
+
+    @staticmethod
+    def _await_saves(process: Any, workdir: Path, count: int) -> None:
+        old = {*workdir.glob("checkpoints/*tmp*")}
+        while count and process.poll() is None:
+            if new := {*workdir.glob("checkpoints/*tmp*")} - old:
+                count, old = count - 1, old | new
+            time.sleep(0.002)
+
+    def _await_lines(self, process: Any, count: int) -> None:
+        """Of evaluations, the line of the step before one."""
+        while count and (line := process.stderr.readline()):
+            self._said += line
+            found = re.match(r"step (\d+)/", line)
+            count -= self.mode != "evaluation" or bool(found) and int(found[1]) % EVALUATIONS[self.mode] == 0
 
     def _check_start(self, words: str, before: int | None) -> None:
         found = re.search(r"^resuming .* at step (\d+)$", words, re.MULTILINE)
@@ -112,10 +127,86 @@ class Campaign:
     def _check_end(self, workdir: Path) -> None:
         jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(self._expected))
         assert metrics(workdir) == metrics(self._expected)
-        steps = [line["step"] for line in metrics(workdir) if "loss" in line]
-        assert steps == list(range(4, STEPS + 1, 4))
+        assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(range(1, STEPS + 1))
         assert not (workdir / "damaged").exists() and not (workdir / "lease.json").exists()
+        assert not [*workdir.rglob("*tmp*")] and not [*workdir.glob("checkpoints/deleted")]
         self.counts["runs"] += 1
+
+
+class Preparations:
+    """Kills `gmlp prepare`."""
+
+    def __init__(self, rng: random.Random, folder: Path):
+        self.rng, self.folder = rng, folder
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.broken_off: collections.Counter[str] = collections.Counter()
+        self._corpus = folder / "corpus"
+        self._corpus.mkdir()
+        for number in range(12):
+            tiny.write_corpus(self._corpus / f"{number}.jsonl", documents=500)
+        for name in ("first", "expected"):
+            begin = time.monotonic()
+            _, errors = (process := self._start(folder / name)).communicate(timeout=300)
+            assert process.returncode == 0, errors
+            self._seconds, self._files = time.monotonic() - begin, contents(folder / name / "out")
+
+    def _start(self, folder: Path) -> Any:
+        words = [self._corpus, f"--out={folder / 'out'}", f"--cache={folder / 'cache'}", "--vocab_size=320", "--shard_bytes=50000"]
+        return preloaded.start("-m", "gmlp_flax", "prepare", *words, "--workers=1")
+
+    def run(self, enough: Callable[[], bool]) -> None:
+        """Kills one after another until it is enough; each is brought to its end and compared."""
+        while not enough():
+            folder, code = self.folder / "killed", -9
+            while code:
+                shards = len([*folder.glob("out/ids*")])
+                process = self._start(folder)
+                if not enough():
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(self.rng.random() * self._seconds)
+                    process.kill()
+                _, errors = process.communicate(timeout=300)
+                code = process.returncode
+                assert code in (0, -9) and "Traceback" not in errors, errors
+                if code:
+                    self.counts["kills"] += 1
+                    more = len([*folder.glob("out/ids*")]) > shards
+                    self.broken_off["tokenising" if more else "training a tokenizer" if "training" in errors else "a start"] += 1
+                    self.counts["resumed"] += shards > 0
+            assert contents(folder / "out") == self._files, "other files than of a preparation that was never killed"
+            self.counts["runs"] += 1
+            shutil.rmtree(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder that are not hidden."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def broken_off(words: str, workdir: Path, evaluations: int) -> str:
+    """What a run that was killed was doing.
+
+    Args:
+        words: what it had said.
+        workdir: its folder, as it was left.
+        evaluations: steps between two of them.
+    """
+    inside = [path.name for path in workdir.glob("checkpoints/*")]
+    lines = [line for line in words.splitlines() if re.match(r"step \d+|compiling|to compare", line)]
+    found = re.match(r"step (\d+)/", lines[-1]) if lines else None
+    if "deleted" in inside:
+        return "a deletion"
+    if any("tmp" in name for name in inside) and len(lines) > 1:  # what an earlier kill left is deleted before the first step
+        return "a save"
+    if [*workdir.glob(".*.tmp")]:
+        return "the writing of a file"
+    if not lines:
+        return "a start"
+    if lines[-1].startswith("compiling"):
+        return "compiling"
+    if lines[-1].startswith("to compare"):
+        return "the end of a run"
+    return "an evaluation" if found and int(found[1]) % evaluations == 0 else "steps"
 
 
 def newest(workdir: Path) -> int | None:
@@ -123,17 +214,31 @@ def newest(workdir: Path) -> int | None:
     return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=None)
 
 
-def campaign(mode: str, seed: int, minutes: float, kills: int) -> collections.Counter[str]:
+def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Preparations:
     """Kills for so many minutes, or so many times; returns how many kills, resumed starts and finished runs there were.
 
     Raises:
-        AssertionError: something was lost, or is wrong.
+        AssertionError: something was lost, or is wrong; the folder then stays.
     """
-    with tempfile.TemporaryDirectory(prefix="gmlp-kills-") as folder:
-        found = Campaign(mode, random.Random(seed), Path(folder))
-        end = time.monotonic() + 60 * minutes
-        found.run(lambda: time.monotonic() > end or found.counts["kills"] >= kills)
-        return found.counts
+    folder, rng = Path(tempfile.mkdtemp(prefix=f"gmlp-kills-{mode}-")), random.Random(seed)
+    found = Preparations(rng, folder) if mode == "preparation" else Campaign(mode, rng, folder)
+    end, told = time.monotonic() + 60 * minutes, [0]
+
+    def enough() -> bool:
+        if found.counts["kills"] >= told[0] + 25:
+            told[0] = found.counts["kills"]
+            print(report(mode, found), flush=True)
+        return time.monotonic() > end or found.counts["kills"] >= kills
+
+    found.run(enough)
+    shutil.rmtree(folder)
+    return found
+
+
+def report(mode: str, found: Campaign | Preparations) -> str:
+    """The counts in a line."""
+    counts, of = found.counts, ", ".join(f"{what} {number}" for what, number in sorted(found.broken_off.items()))
+    return f"{mode}: {counts['kills']} kills ({of}), {counts['resumed']} resumed, {counts['runs']} ended as if never killed"
 
 
 def main() -> None:
@@ -142,12 +247,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0, help="for each mode")
     parser.add_argument("--kills", type=int, default=10**9, help="at most, for each mode")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mode", choices=list(MODES), action="append")
+    parser.add_argument("--mode", choices=MODES, action="append")
     given = parser.parse_args()
     for mode in given.mode or MODES:
-        found = campaign(mode, given.seed, given.minutes, given.kills)
-        print(f"{mode}: {found['kills']} kills, {found['resumed']} resumed, {found['runs']} runs ended as if never killed",
-              flush=True)
+        print(report(mode, campaign(mode, given.seed, given.minutes, given.kills)), flush=True)
 
 
 if __name__ == "__main__":

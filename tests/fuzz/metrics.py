@@ -8,10 +8,12 @@ import json
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.analysis import curves
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.reports import runs
 from gmlp_flax.sweeps import status
 from gmlp_flax.sweeps.definition import Sweep, Trial
-from gmlp_flax.training.metrics_file import METRICS_FILE, RESULT_FILE, MetricsFile
+from gmlp_flax.training.layout import METRICS_FILE, RESULT_FILE
+from gmlp_flax.training.metrics_file import MetricsFile
 from tests.fuzz import config as configs
 from tests.fuzz.damage import damaged, damaged_json
 
@@ -37,12 +39,25 @@ def make(folder):
         (workdir / METRICS_FILE).write_bytes(damaged(data, rng) if rng.random() < 0.3 else data)
         (workdir / RESULT_FILE).write_bytes(damaged_json({"step": 9, "eval": EVALUATION}, rng))
         (workdir / "config.json").write_text(gmlp_config.to_json(whole))
+        refused = None
         with contextlib.redirect_stderr(io.StringIO()):
-            found = MetricsFile(str(workdir / METRICS_FILE), 9, read_only=True)
-            _ = found.evaluations, found.baseline
-            curves.draw(str(workdir)) if rng.random() < 0.02 else curves.chart(str(workdir))
-            status.table(sweep)
-            for run in runs.find(str(workdir), {"row": whole}):
-                _ = run.last_step, run.curve("perplexity"), run.baseline("perplexity"), run.finished
+            for read in (resumed, lambda: drawn(rng), lambda: status.table(sweep), reported):
+                try:
+                    read()
+                except (DataError, RunError) as error:
+                    refused = error
+        if refused:
+            raise refused
+
+    def resumed():
+        found = MetricsFile(str(workdir / METRICS_FILE), 9, read_only=True)
+        _ = found.evaluations, found.baseline
+
+    def drawn(rng):
+        curves.draw(str(workdir)) if rng.random() < 0.02 else curves.chart(str(workdir))
+
+    def reported():
+        for run in runs.find(str(workdir), {"row": whole}):
+            _ = run.last_step, run.curve("perplexity"), run.baseline("perplexity"), run.finished
 
     return check

@@ -20,21 +20,27 @@ LINES = (
     "[MASK] " + "word " * 2000, "[PAD][CLS][SEP][MASK]", "\ufeff[MASK]", "x" * 100_000 + "[MASK]", "<s> </s> <unk> [MASK]",
 )
 
+SAMPLING = {
+    "tokens": ("0", "1", "40", "-1"), "temperature": ("0", "1e-30", "1e30", "nan", "-1"), "top_k": ("0", "1", "1000000", "-1"),
+    "top_p": ("0", "1e-30", "1", "2", "nan"), "seed": ("0", "-1", "2147483648"),
+}
+
 
 def make(folder):
     folders = {}
-    for task in ("masked_lm", "image_classification"):
+    for task in ("masked_lm", "causal_lm", "image_classification"):
         options = configs.small(task, "gmlp", folder)
         options.steps = 2
+        if task == "causal_lm":
+            options.model.causal = True
         with contextlib.redirect_stderr(io.StringIO()):
             loop.train(options, str(folder / task))
         folders[task] = str(folder / task)
     if "workdir" not in flags.FLAGS:
-        predict.cli.define_run_flags(checkpoint="latest")
-        flags.DEFINE_integer("top", 5, "")
+        predict.define_flags()
     pictures = list(images.whole_files())
     loaded = {path: run_folder.load(path) for path in folders.values()}
-    run_folder.load = lambda path, which: loaded[path]
+    run_folder.load = lambda path, which, **_: loaded[path]
 
     def check(rng: random.Random) -> None:
         task = rng.choice([*folders])
@@ -47,13 +53,25 @@ def make(folder):
         else:
             text = "\n".join(rng.choices(LINES, k=2)).encode("utf-8", "replace")
             text = damaged(text, rng) if rng.random() < 0.6 else text
-        flags.FLAGS(["predict", f"--workdir={folders[task]}", f"--top={rng.choice((1, 5, 10**6))}"])
-        before = sys.stdin, sys.stdout
+        given = [f"--workdir={folders[task]}"]
+        if task != "causal_lm" or rng.random() < 0.5:
+            given.append(f"--top={rng.choice((1, 5, 10**6))}")
+        elif rng.random() < 0.8:
+            name, values = rng.choice([*SAMPLING.items()])
+            given.append(f"--{name}={rng.choice(values)}")
+        else:
+            given.append("--tokens=20")
+        for name in ("top", *SAMPLING):
+            flags.FLAGS[name].unparse()
+            flags.FLAGS[name].present = 0
+        flags.FLAGS(["predict", *given])
+        before = sys.stdin, sys.stdout, sys.stderr
         try:
             sys.stdin = io.TextIOWrapper(io.BytesIO(text), "utf-8")
             sys.stdout = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
+            sys.stderr = io.StringIO()
             predict.main(["predict", *words])
         finally:
-            sys.stdin, sys.stdout = before
+            sys.stdin, sys.stdout, sys.stderr = before
 
     return check

@@ -13,6 +13,7 @@ import safetensors.numpy
 
 from gmlp_flax.data.finetuning import sentences, squad
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.storage.records import BadRecord, BadRecords
@@ -29,7 +30,8 @@ LABELS = [[i % 2] for i in range(8)]
 
 
 def make(folder):
-    checks = [_tars(folder), _safetensors(folder), _squad(folder), _tsv(folder), _real_labels(folder)]
+    checks = [_tars(folder), _safetensors(folder), _squad(folder), _tsv(folder), _real_labels(folder), _pathfinder(folder)]
+    checks += [_long_texts(folder, name) for name in ("listops", "retrieval")]
     for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz"):
         checks.append(_corpora(folder, kind))
     for file_format in ("tfrecord", "array_record", "parquet"):
@@ -130,6 +132,33 @@ def _tsv(folder):
         sentences.open_sentences(
             str(path), GLUE_TASKS["sst2"], rng.choice(sources.SIDES), heldout_share=0.3, bad=BadRecords(rng.choice((0, 5)))
         )
+
+    return check
+
+
+def _pathfinder(folder):
+    lines = "".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14 0.75\n" for i in range(8)).encode()
+    images = {f"imgs/0/sample_{i}.png": image_files.png(i) for i in range(8)}
+    path = image_files.make_folder(folder / "paths", images | {"metadata/0.npy": lines})
+
+    def check(rng):
+        (path / "metadata" / "0.npy").write_bytes(damaged(lines, rng))
+        _read_images(path)
+
+    return check
+
+
+def _long_texts(folder, name):
+    rows = {
+        "listops": ["Source\tTarget", *(f"( ( ( [MAX {i} ) 5 ) ] )\t{max(i, 5)}" for i in range(10))],
+        "retrieval": [f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é" for i in range(10)],
+    }[name]
+
+    def check(rng):
+        path = folder / f"{name}.train.tsv"
+        path.write_bytes(damaged("\n".join(rows).encode(), rng))
+        bad = BadRecords(rng.choice((0, 5)))
+        sentences.open_sentences(str(path), LONG_RANGE_TASKS[name], rng.choice(sources.SIDES), heldout_share=0.3, bad=bad)
 
     return check
 

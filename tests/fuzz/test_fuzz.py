@@ -1,22 +1,28 @@
 """A minute of every fuzzer; by hand `python -m tests.fuzz` runs as many inputs as there is time for."""
 
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 
+from tests.fuzz import __main__ as fuzz
 from tests.preloaded import ROOT, environment
 
-COUNTS = {"config": 60, "run_files": 100, "prepared": 200, "tokenizers": 300, "images": 3000, "records": 300, "predict": 20}
+COUNTS = {"config": 60, "run_files": 100, "metrics": 300, "prepared": 200, "tokenizers": 300, "images": 3000, "records": 300, "predict": 20}
 
 FAILING = """
 import os, time
 from gmlp_flax.errors import DataError
 
+CALLS = __file__ + ".calls"
+
 def check(rng):
-    with open("calls", "a") as file:
+    open("left", "w").close()
+    with open(CALLS, "a") as file:
         file.write(".")
-    number = os.path.getsize("calls") - 1
+    number = os.path.getsize(CALLS) - 1
     if number == 1:
         raise DataError("one line")
     if number == 2:
@@ -53,3 +59,20 @@ def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
     assert "records, seed 2: Traceback" in done.stdout and "KeyError: 'x'" in done.stdout
     assert "records, seed 3: no answer in 2 s" in done.stdout and "records, seed 4: the process died, exit code -6" in done.stdout
     assert done.stdout.splitlines()[-1] == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"
+    assert [path.name for path in tmp_path.iterdir()] == ["tests"], "a file in the folder where it was started"
+
+
+def test_a_busy_machine_is_told_from_a_hang():
+    """Of two programs on one processor each waits about half of the time; one that sleeps does not."""
+    alone = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})"
+    busy = [subprocess.Popen([sys.executable, "-c", f"{alone}\nwhile True: pass"]) for _ in range(2)]
+    asleep = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        time.sleep(2)
+        waits = [fuzz.starved(each.pid) for each in (*busy, asleep)]
+    finally:
+        for each in (*busy, asleep):
+            each.kill()
+            each.wait()
+    assert min(waits[:2]) > 0.5 > waits[2], waits
+    assert fuzz.starved(2**22 + 1) == 0, "no such process"

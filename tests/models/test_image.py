@@ -137,6 +137,50 @@ def test_errors():
         classifier("cls", length=6)
 
 
+    with pytest.raises(ValueError, match="model.stem is 'lookup': expected one of patches, table"):
+        table(stem="lookup")
+    for wrong in ({"patch_size": (2, 2)}, {"channels": 3}):
+        with pytest.raises(ValueError, match="reads single grey pixels: set model.patch_size to .1, 1., not"):
+            table(**wrong)
+
+
+def table(pool="mean", stem="table", **fields):
+    """A model of grey pixels as tokens, on images of 3 x 4."""
+    form = {"patch_size": (1, 1), "channels": 1} | {name: fields.pop(name) for name in ("patch_size", "channels") if name in fields}
+    spec = small_spec(length=12 + (pool == "cls"), spatial="dense", **fields)
+    return ImageClassifier(spec, nnx.Rngs(0), image_size=(3, 4), classes=5, pool=pool, stem=stem, **form)
+
+
+@POOL
+@in_float64
+def test_grey_pixels_are_looked_up_row_by_row(pool):
+    """And every gradient is finite; vectors of values that no pixel has get none."""
+    module = randomized(lambda: table(pool, positions="absolute"))
+    p, images = params_of(module), np.random.default_rng(0).integers(0, 256, (2, 3, 4, 1), dtype=np.uint8)
+    images[0, 0, :2, 0] = 0, 255
+    assert p["stem"]["table"].shape == (256, module.spec.d_model)
+    expected = []
+    for image in images:
+        x = np.stack([p["stem"]["table"][image[i, j, 0]] for i in range(3) for j in range(4)])
+        x = np.concatenate([p["cls"][None], x]) if pool == "cls" else x
+        hidden = reference.encoder(p["encoder"], x + p["positions"]["table"])
+        expected.append(linear(p["head"], hidden[:1] if pool == "cls" else hidden.mean(0, keepdims=True))[0])
+    np.testing.assert_allclose(quick_jit(module)(images), expected, atol=1e-10)
+    state, call = function_of(module)
+    gradient = quick_jit(jax.grad(lambda state: (call(state, images) ** 2).sum()))(state)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    moved = np.abs(nnx.to_pure_dict(gradient)["stem"]["table"]).max(1) > 0
+    assert set(np.flatnonzero(moved)) == set(images.ravel().tolist())
+
+
+def test_a_fresh_table_is_standard_normal():
+    values = np.asarray(ImageClassifier(
+        small_spec(length=12, d_model=64, dtype="float32"), nnx.Rngs(0), image_size=(3, 4), patch_size=(1, 1), classes=5,
+        channels=1, stem="table",
+    ).stem.table[...])
+    assert abs(values.mean()) < 0.03 and abs(values.std() - 1) < 0.03
+
+
 @in_float64
 def test_a_fresh_head_scores_nothing():
     fresh = quick_jit(lambda: nnx.state(classifier().head, nnx.Param))()

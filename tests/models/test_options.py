@@ -20,7 +20,10 @@ NUMBER = "expected a number"
     (1.0, None, (-1e300,), {math.nan: "expected a finite number", False: NUMBER}),
     (0.5, INNER_SHARE, (0.5,), {0: "expected a share above 0 and below 1", 1: "expected a share above 0 and below 1"}),
     ("a", ("a", "b"), ("a",), {"c": "expected one of a, b", 1: "expected text"}),
-    ("", None, ("x", "\udcff"), {"\0": "expected text without a zero byte or a lone surrogate"}),
+    ("", None, ("x", "\udcff", "(x", "(a, b)", "[0-9]"), {
+        "\0": "expected text without a zero byte or a lone surrogate", "('.*=nan',)": "expected one text, not a tuple or a list",
+        "()": "expected one text, not a tuple or a list", "['x']": "expected one text, not a tuple or a list",
+    }),
     (False, None, (True,), {1: "expected True or False"}),
     ((), None, ((), ("a",)), {(1,): "in it is 1: expected text", "a": "expected a tuple"}),
     ((1, 1), AT_LEAST_1, ((3, 4),), {(0, 1): "in it is 0: expected at least 1", (1,): "expected 2 values, as in (1, 1)"}),

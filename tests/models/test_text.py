@@ -10,7 +10,7 @@ from gmlp_flax.models import toeplitz
 from gmlp_flax.models.attention import AttentionSpec
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.options import options_of
-from gmlp_flax.models.text import MaskedLM, SequenceClassifier, SpanPredictor
+from gmlp_flax.models.text import MaskedLM, PairClassifier, SequenceClassifier, SpanPredictor
 from tests.models import reference
 from tests.models.reference import (
     function_of,
@@ -299,6 +299,47 @@ def test_the_mean_is_of_all_tokens_if_none_is_hidden():
     module = randomized(lambda: classifier("mean"))
     every = quick_jit(module)(TOKENS, SEGMENTS, np.ones_like(SEEN))
     np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), every, atol=1e-12)
+
+
+def twins(pool="cls", **fields):
+    return PairClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pool=pool)
+
+
+PAIR = np.stack([TOKENS, TOKENS[::-1, ::-1]], axis=1)  # [batch, 2, tokens]
+NO_SEGMENTS = np.zeros_like(PAIR)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+@in_float64
+def test_texts_that_are_read_apart(pool):
+    """Each by the same encoder, then [u, v, u v, u - v] and two layers with a ReLU."""
+    module = randomized(lambda: twins(pool))
+    p, seen = params_of(module), np.stack([SEEN, np.ones_like(SEEN)], axis=1)
+    assert p["head"]["first"]["kernel"].shape == (4 * 6, 4 * 6) and p["head"]["second"]["kernel"].shape == (4 * 6, 2 * 6)
+    expected = []
+    for texts, visible in zip(PAIR, seen, strict=True):
+        u, v = (
+            reference.encoder(p["encoder"], p["embedding"][tokens])[[0] if pool == "cls" else shown].mean(0)
+            for tokens, shown in zip(texts, visible, strict=True)
+        )
+        x = np.concatenate([u, v, u * v, u - v])
+        for name in ("first", "second"):
+            x = np.maximum(linear(p["head"][name], x[None])[0], 0)
+        expected.append(linear(p["head"]["last"], x[None])[0])
+    np.testing.assert_allclose(quick_jit(module)(PAIR, NO_SEGMENTS, seen), expected, atol=1e-10)
+
+
+@in_float64
+def test_the_two_texts_of_a_pair_draw_dropout_of_their_own():
+    module = randomized(lambda: twins(dropout=0.5))
+    call, same = quick_jit(module), np.stack([TOKENS, TOKENS], axis=1)
+    assert np.abs(call(same, NO_SEGMENTS, None, keys(0, 2)) - call(same, NO_SEGMENTS)).max() > 1e-3
+    alone = call(same[:1], NO_SEGMENTS[:1], None, keys(0, 2)[:1])
+    np.testing.assert_allclose(call(same, NO_SEGMENTS, None, keys(0, 2))[:1], alone, atol=1e-12)
+    state, function = function_of(module)
+    gradient = quick_jit(jax.grad(lambda state: (function(state, same, NO_SEGMENTS, None, keys(0, 2)) ** 2).sum()))(state)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        assert np.isfinite(leaf).all() and np.abs(leaf).max() > 0, path
 
 
 @in_float64

@@ -313,3 +313,24 @@ def test_own_labelled_text(vocabulary, tmp_path):
     with pytest.raises(DataError, match=r"^config.data.train: .*the label 'no'; expected 'maybe', 'yes'"):
         again.examples("train")
     assert TextClassification.without_data(options).shapes()["head"]["kernel"].shape == (8, 2)
+
+
+def test_pairs_that_are_read_apart(vocabulary, tmp_path):
+    """Each text is laid out as if it were alone, and loses only its own tokens."""
+    options = config(vocabulary, rte(tmp_path))
+    options.model.update(pairs="apart", length=12)
+    task = TextClassification(options, str(tmp_path))
+    joined = TextClassification(config(vocabulary, rte(tmp_path)), str(tmp_path))
+    found, tokenizer = task.examples("train"), task.tokenizer
+    cut = 0
+    for i in range(len(found)):
+        example, texts = found[i], [joined.examples("train").first[i], joined.examples("train").second[i]]
+        assert example["tokens"].shape == (2, 12) and not example["segments"].any()
+        for row, ids in zip(example["tokens"], texts, strict=True):
+            expected = [tokenizer.cls_id, *ids[:10], tokenizer.sep_id]
+            assert row.tolist() == expected + [tokenizer.pad_id] * (12 - len(expected))
+        cut += any(len(ids) > 10 for ids in texts)
+    assert found.cut == cut > 0
+    assert task.example_shapes()["tokens"] == ((2, 12), jax.numpy.int32)
+    metrics, _ = Evaluator(task, Partition.make())(task.init(jax.random.key(0)))
+    assert metrics["examples"] == 21 and metrics["loss"] == pytest.approx(math.log(2), rel=0.3)

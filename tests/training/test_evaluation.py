@@ -24,6 +24,24 @@ def test_batch_size_changes_nothing(text_run):
         assert found[name] == pytest.approx(value, rel=1e-5)
 
 
+def test_a_batch_is_not_larger_than_what_is_held_out(text_run):
+    """Rounded up to even shares of the devices: a million rows of padding would take the memory, and minutes."""
+    trained = run_folder.load(str(text_run))
+    task, examples = trained.task, trained.task.evaluation_examples()
+    evaluator = evaluation.Evaluator(task, trained.partition)
+    expected, _ = evaluator(trained.params)
+    task.config.eval.batch_size = 2**20
+    sizes = []
+    for task.batch_shares in (1, 8):
+        sizes.append(task.evaluation_batch_size())
+        with task.evaluation_batches(0, 1) as batches:
+            (batch,) = batches
+        assert len(batch["weight"]) == sizes[-1] and batch["weight"].sum() == examples
+    assert sizes == [examples, -(-examples // 8) * 8]
+    found, _ = evaluator(trained.params)
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5) and found["examples"] == expected["examples"]
+
+
 def test_a_lost_example_is_noticed(text_run, monkeypatch):
     trained = run_folder.load(str(text_run))
     monkeypatch.setattr(trained.task, "evaluation_examples", lambda: 1)

@@ -34,6 +34,28 @@ def test_no_warmup(config):
     np.testing.assert_allclose(rates(config, schedule="linear", warmup=0), 0.4 * (1 - np.arange(10) / 10), rtol=1e-5)
 
 
+def test_rsqrt(config):
+    """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), of which the peak is base / sqrt(warmup).
+    Its first step has number 0; ours is one ahead in the warmup alone."""
+    base, warmup = 0.05, 4
+    steps = np.arange(4, 10)
+    published = base * np.minimum(1, steps / warmup) / np.sqrt(np.maximum(steps, warmup))
+    config.steps = 10
+    config.optimizer.update(learning_rate=base / warmup**0.5, schedule="rsqrt", warmup=warmup)
+    rate = schedule.learning_rate(config)
+    np.testing.assert_allclose([float(rate(step)) for step in range(4)], 0.025 * np.arange(1, 5) / 4, rtol=1e-6)
+    np.testing.assert_allclose([float(rate(step)) for step in steps], published, rtol=1e-6)
+    np.testing.assert_allclose(rate(steps), published, rtol=1e-6)
+
+
+def test_rsqrt_does_not_depend_on_the_end(config):
+    short = rates(config, schedule="rsqrt", warmup=3)
+    config.steps = 1000
+    config.optimizer.update(learning_rate=0.4)
+    np.testing.assert_allclose([float(schedule.learning_rate(config)(step)) for step in range(10)], short)
+    np.testing.assert_allclose(rates(config, schedule="rsqrt", warmup=0)[:4], 0.4 / np.sqrt([1, 2, 3, 4]), rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["cosine", "linear"])
 def test_ends_at_zero(config, name):
     config.steps = 1000

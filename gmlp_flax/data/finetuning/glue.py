@@ -15,9 +15,11 @@ class SentenceTask(NamedTuple):
         scores: GLUE's scores of class 1 beside accuracy: "matthews", "f1".
         submission: names of the files that GLUE's server expects, one for each part of the test set.
         names: whether these files have the names of labels, not their numbers.
-        headerless: names of the columns of files without a header (CoLA).
+        headerless: names of the columns of files without a header (CoLA, Retrieval).
         label: the names that the column of labels may have.
         unlabelled: the values of that column in rows without a label.
+        aliases: other names of the labels, in their order.
+        words: all that its texts may consist of, with white space between; () for any text.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -28,6 +30,8 @@ class SentenceTask(NamedTuple):
     headerless: tuple[str, ...] = ()
     label: tuple[str, ...] = ("gold_label", "label", "Quality", "is_duplicate")
     unlabelled: tuple[str, ...] = ("-", "-1")  # annotators did not agree (SNLI); a test set
+    aliases: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 _SENTENCE = (("sentence",),)

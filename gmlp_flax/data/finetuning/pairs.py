@@ -38,21 +38,25 @@ class TokenLists:
         return np.diff(self.offsets)
 
 
-def encode(texts: Sequence[str], tokenizer: Tokenizer, threads: int | None = None) -> TokenLists:
-    """Encodes texts, without special tokens; `threads=None` uses all cores."""
+def encode(
+    texts: Sequence[str], tokenizer: Tokenizer, threads: int | None = None, most: int | None = None
+) -> TokenLists:
+    """Encodes texts, without special tokens; `threads=None` uses all cores. Of each text `most` tokens are kept."""
     ids, lengths = [np.zeros(0, np.int32)], [0]
     for start in range(0, len(texts), _TEXTS):
-        batch = tokenizer.encode_batch(texts[start : start + _TEXTS], threads)
-        ids.extend(batch)
+        batch = [each[:most] for each in tokenizer.encode_batch(texts[start : start + _TEXTS], threads)]
+        ids.append(np.concatenate(batch))
         lengths.extend(map(len, batch))
     return TokenLists(np.concatenate(ids), np.cumsum(lengths, dtype=np.int64))
 
 
 def encode_pairs(
-    first: Sequence[str], second: Sequence[str] | None, tokenizer: Tokenizer, threads: int | None = None
+    first: Sequence[str], second: Sequence[str] | None, tokenizer: Tokenizer, threads: int | None = None,
+    most: int | None = None,
 ) -> tuple[TokenLists, TokenLists | None]:
-    """Encodes both texts of each pair; `second` is None for single texts."""
-    return encode(first, tokenizer, threads), None if second is None else encode(second, tokenizer, threads)
+    """Encodes both texts of each pair, as `encode` does; `second` is None for single texts."""
+    encoded = encode(first, tokenizer, threads, most)
+    return encoded, None if second is None else encode(second, tokenizer, threads, most)
 
 
 def kept_lengths(
@@ -119,6 +123,8 @@ class Pairs:
         columns: name -> array with an entry for each example.
         length, tokenizer: as in `assemble`.
         name: the source's name in messages.
+        apart: whether both texts of a pair are laid out alone, each `[CLS] a [SEP]`: "tokens" and "segments" are then
+            [2, length].
 
     Attributes:
         cut: how many examples lose tokens.
@@ -129,13 +135,14 @@ class Pairs:
 
     def __init__(
         self, first: TokenLists, second: TokenLists | None, columns: Mapping[str, np.ndarray], *, length: int,
-        tokenizer: Tokenizer, name: str,
+        tokenizer: Tokenizer, name: str, apart: bool = False,
     ):
         self.first, self.second, self.columns = first, second, dict(columns)
-        self.length, self.tokenizer, self.name = length, tokenizer, name
+        self.length, self.tokenizer, self.name, self.apart = length, tokenizer, name, apart and second is not None
         lengths = first.lengths, None if second is None else second.lengths
         lost = np.zeros(len(first), np.int64)
-        for before, after in zip(lengths, kept_lengths(*lengths, length), strict=True):
+        alone = (kept_lengths(each, None, length)[0] for each in lengths if each is not None)
+        for before, after in zip(lengths, alone if self.apart else kept_lengths(*lengths, length), strict=True):
             if before is not None and after is not None:
                 lost += before - after
         self.cut = int(np.count_nonzero(lost))
@@ -144,8 +151,12 @@ class Pairs:
         return len(self.first)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        second = None if self.second is None else self.second[index]
-        tokens, segments = assemble(self.first[index], second, self.length, self.tokenizer)
+        texts = [self.first[index], *([] if self.second is None else [self.second[index]])]
+        if self.apart:
+            both = [assemble(text, None, self.length, self.tokenizer) for text in texts]
+            tokens, segments = map(np.stack, zip(*both, strict=True))
+        else:
+            tokens, segments = assemble(texts[0], texts[1] if len(texts) == 2 else None, self.length, self.tokenizer)
         columns = {name: values[index] for name, values in self.columns.items()}
         return {"tokens": tokens, "segments": segments, "index": np.int32(index), **columns}
 

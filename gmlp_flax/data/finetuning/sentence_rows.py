@@ -52,12 +52,15 @@ def _tsv_rows(path: str, lines: Lines, task: SentenceTask) -> Rows:
 
 
 def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str, ...]:
-    """Names of the columns, by the first line; in CoLA's files that line may be an example."""
+    """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an example."""
     missing = [wanted for wanted in task.texts if not set(wanted) & set(cells)]
     if not missing:
         return cells
     if len(cells) == len(task.headerless):
         return task.headerless
+    if task.headerless and len(task.texts) > 1:
+        names = ", ".join(task.headerless)
+        raise BadRecord(f"{len(cells)} columns, separated by tabs, where {len(task.headerless)} were expected: {names}")
     raise DataError(
         f"{where}: no column {' or '.join(map(repr, missing[0]))} in the header, found "
         f"{', '.join(repr(cell[:40]) for cell in cells[:15])}; give a file whose "

@@ -241,13 +241,14 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
     labels = {name: place for place, name in enumerate(task.labels)}
     if not any(name.isdecimal() for name in labels):
         labels |= {str(place): place for place in labels.values()}
-    labels |= dict.fromkeys(task.unlabelled, UNLABELLED)
+    labels |= dict.fromkeys(task.unlabelled, UNLABELLED) | {name: i for i, name in enumerate(task.aliases)}
+    once: dict[str, str] = {}  # Retrieval has each long document in many pairs
     texts, found, ids, tags, seen = [[] for _ in task.texts], [], [], [], set()
     for place, (where, record) in enumerate(rows):
         try:
             if isinstance(record, BadRecord):
                 raise record
-            pair = [_text(record, names) for names in task.texts]
+            pair = [_text(record, names, task.words) for names in task.texts]
             label = _label(record, labels, task)
             own_id, tag = _field(record, _IDS), str(_field(record, _TAGS) or "")
             if own_id is not None and (tag, own_id) in seen:
@@ -257,7 +258,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
             continue
         seen.add((tag, own_id))
         for column, text in zip(texts, pair, strict=True):
-            column.append(text)
+            column.append(once.setdefault(text, text))
         found.append(label)
         ids.append(str(place if own_id is None else own_id))
         tags.append(SPLIT_WORDS.get(tag, tag))
@@ -273,12 +274,15 @@ def _field(record: Record, names: Sequence[str]) -> Any:
     return next((record[name] for name in names if name in record), None)
 
 
-def _text(record: Record, names: tuple[str, ...]) -> str:
+def _text(record: Record, names: tuple[str, ...], words: tuple[str, ...] = ()) -> str:
     value = _field(record, names)
     if not isinstance(value, str):
         raise BadRecord(f"no text {' or '.join(map(repr, names))}, found {', '.join(map(repr, sorted(record)))}")
     if not value.strip():
         raise BadRecord(f"an empty sentence {' or '.join(map(repr, names))}")
+    if words and (strange := set(value.split()).difference(words)):
+        first = next(word for word in value.split() if word in strange)
+        raise BadRecord(f"the symbol {first[:40]!r}; expected one of {' '.join(words)}")
     return value.strip()  # so that equal premises are equal
 
 

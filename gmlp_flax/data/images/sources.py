@@ -3,6 +3,7 @@
 A path is one of
 
     a folder with one folder of images per class, or a tar file of one (see `folders`).
+    a folder of one difficulty of Pathfinder, with metadata/ and imgs/ (see `pathfinder`).
     a TFDS folder: .../imagenet2012/5.1.0, with features.json and dataset_info.json, as ArrayRecord or TFRecord.
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets (see tfds_folders).
 """
@@ -17,6 +18,7 @@ import numpy as np
 from gmlp_flax.data import splits
 from gmlp_flax.data.images import tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
+from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.data.storage import files
@@ -83,11 +85,13 @@ class Subset:
         return f"Subset({self.source!r}, images={len(self)}, crc={zlib.crc32(self.indices.tobytes()):08x})"
 
 
-def open_images(path: str) -> ImageFolder | ImageTar:
-    """Opens a folder or a tar file of class folders; raises DataError if there is neither."""
+def open_images(path: str) -> ImageFolder | ImageTar | PathfinderImages:
+    """Opens a folder or a tar file of class folders, or Pathfinder's; raises DataError if there is neither."""
     if not files.exists(path):
         raise DataError(f"no images at {str(path)!r}: expected a folder or a tar file of class folders; check the path")
-    return ImageFolder(path) if files.is_folder(path) else ImageTar(path)
+    if not files.is_folder(path):
+        return ImageTar(path)
+    return PathfinderImages(path) if is_pathfinder(path) else ImageFolder(path)
 
 
 def open_side(
@@ -131,7 +135,9 @@ def open_side(
     return split_images(source, share)[SIDES.index(side)] if share else source
 
 
-def split_images(source: ImageFolder | ImageTar | TFDSImages, heldout_share: float) -> tuple[Subset, Subset]:
+def split_images(
+    source: ImageFolder | ImageTar | PathfinderImages | TFDSImages, heldout_share: float
+) -> tuple[Subset, Subset]:
     """Splits a source into (train, heldout).
 
     A folder or tar file is split class by class, by the images' names: each class holds out about `heldout_share` of

@@ -20,6 +20,7 @@ from gmlp_flax.errors import RunError, StorageError, install
 
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # by scheme
 CONNECT, SILENCE = 10.0, 30.0  # seconds to wait for a connection, and for the next bytes of an answer
+FINISHED = "commit_success.txt"  # Orbax's mark of a checkpoint that is whole
 _MESSAGE = 240  # characters of a store's own words
 _DENIED = ("Forbidden", "AccessDenied", "PermissionError", "403")
 _CREDENTIALS = ("Invalid Credentials", "401", "RefreshError", "DefaultCredentialsError", "NoCredentialsError", "Expired")
@@ -240,10 +241,10 @@ def remove(path: str) -> None:
 
 
 def remove_all(folder: str) -> None:
-    """Deletes all files of a folder, the upper ones first: Orbax's mark of a finished checkpoint is one of them."""
+    """Deletes all files of a folder; first Orbax's mark of a finished checkpoint, then the upper ones."""
     with explaining(folder):
         system, name = file_system(folder)
-        for file in sorted(system.find(name), key=lambda each: (each.count("/"), each)):
+        for file in sorted(system.find(name), key=lambda each: (not each.endswith(f"/{FINISHED}"), each.count("/"), each)):
             try:
                 system.rm_file(file)
             except FileNotFoundError:

@@ -1,11 +1,13 @@
 """One process at a time in a folder: a lock that the system releases when its process ends, however it ends."""
 
+import contextlib
 import fcntl
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from gmlp_flax.data.storage.cache import unwritable
 
@@ -14,20 +16,55 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends.
+    """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends. If the
+    block raises an error and leaves nothing in folders that were made, they are deleted.
 
     Raises:
         DataError: the folder cannot be made or written to.
     """
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        file = open(Path(folder) / LOCK, "ab")
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    with file:
+    made, told = missing(folder), False
+    while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process that prepares {str(folder)!r}", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            file = open(Path(folder) / LOCK, "ab")
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    print(f"waiting for another process that prepares {str(folder)!r}", file=sys.stderr, flush=True)
+                    told = True
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_there(file, Path(folder) / LOCK):
+                continue  # whoever had the lock has deleted the folder
+            try:
+                yield
+                return
+            except BaseException:
+                remove_unused(made)
+                raise
+
+
+def _is_there(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is the one that a path names."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except OSError:
+        return False
+
+
+def missing(folder: str | os.PathLike) -> list[Path]:
+    """A folder and those above it that do not exist, the deepest first."""
+    path = Path(folder)
+    return [each for each in (path, *path.parents) if not each.exists()]
+
+
+def remove_unused(folders: list[Path]) -> None:
+    """Deletes folders in which there is nothing but a lock, the first one first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if [path.name for path in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
+            folder.rmdir()

@@ -6,6 +6,7 @@ workers nor on how often the work was interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.storage import files, json_files
+from gmlp_flax.data.storage import buckets, files, json_files
 from gmlp_flax.data.storage.cache import cache_key, default_folder, write_atomically
-from gmlp_flax.data.storage.folder_lock import LOCK, locked
+from gmlp_flax.data.storage.folder_lock import LOCK, locked, missing, remove_unused
 from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpora import Corpus, Part
@@ -114,7 +115,7 @@ def prepare(
                 to_standard_error(f"tokenising {corpus.name}{selection.share and f', {selection.side}' or ''}")
                 _begin(local, plan, tokenizer)
                 _run(jobs, workers or os.cpu_count() or 1, corpus.name)
-                _finish(local, plan, [job.result() for job in jobs], corpus.name)
+                _finish(local, plan, jobs, corpus.name)
             if target:
                 files.move_to(target, [local / prepared.TOKENIZER, local / prepared.INDEX])
         if target:
@@ -133,11 +134,15 @@ def cached(corpus: Corpus, tokenizer: Tokenizer, cache_folder: str | os.PathLike
     folder = Path(cache_folder) / f"prepared-{name}"
     if (found := _opened(folder)) is not None:
         return _checked(found, options.get("max_bad_records", 0))
-    limits = options.get("max_bad_records", 0), options.get("shard_bytes", SHARD_BYTES)
+    limits, made = (options.get("max_bad_records", 0), options.get("shard_bytes", SHARD_BYTES)), missing(folder)
     with locked(folder):
         if not _is_usable(folder, _plan(corpus, tokenizer, folder, selection, *limits)[1]):
             _clear(folder)
-    return prepare(corpus, tokenizer, folder, **options)
+    try:
+        return prepare(corpus, tokenizer, folder, **options)
+    except DataError:
+        remove_unused(made)
+        raise
 
 
 def _is_usable(folder: Path, plan: dict[str, Any]) -> bool:
@@ -249,8 +254,15 @@ def _begin(folder: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     tokenizer.save(folder / prepared.TOKENIZER)
 
 
-def _finish(folder: Path, plan: dict[str, Any], results: list[dict[str, Any] | None], name: str) -> None:
+def _finish(folder: Path, plan: dict[str, Any], jobs: list[_Job], name: str) -> None:
+    """Writes the index; or, if there are no documents, leaves nothing and raises DataError."""
+    results = [job.result() for job in jobs]
     if not any(result and result["documents"] for result in results):
+        _clear(folder)
+        for job in jobs if jobs[0].target else ():
+            for path in prepared.shard_files(job.target, job.number, job.shards):
+                with contextlib.suppress(FileNotFoundError):
+                    buckets.remove(files.join(job.target, path.name))
         if not plan["heldout_share"]:
             raise DataError(f"{name!r} holds no text; give a corpus with text in it")
         raise splits.empty_side(f"the documents of {name!r}", plan["side"], plan["heldout_share"], "more documents")

@@ -12,20 +12,18 @@ that has one is whole.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
-import secrets
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader
 
 from gmlp_flax.data.storage import copies, damaged, files, json_files
-from gmlp_flax.data.storage.cache import unwritable, write_atomically
+from gmlp_flax.data.storage.array_writer import new_array_record
+from gmlp_flax.data.storage.cache import write_atomically
 from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.result_cache import ResultCache
 from gmlp_flax.data.text.tokenizer import Tokenizer
@@ -77,7 +75,7 @@ def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np
         DataError: the files cannot be written.
     """
     waiting, lengths = np.empty(0, dtype), [np.empty(0, np.uint32)]
-    with _new_array_record(ids_path) as write:
+    with new_array_record(ids_path, _WRITER_OPTIONS) as write:
         for ids, ended in batches:
             lengths.append(np.array(ended, np.uint32))
             waiting = np.concatenate([waiting, ids.astype(dtype)])
@@ -95,29 +93,6 @@ def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np
         "ids_bytes": ids_path.stat().st_size,
         "lengths_bytes": lengths_path.stat().st_size,
     }
-
-
-@contextmanager
-def _new_array_record(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that writes a record; the file appears at the end of the block, unless an error ends it."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    checked = functools.partial(_write_checked, path)
-    writer = checked(ArrayRecordWriter, str(temporary), _WRITER_OPTIONS)
-    try:
-        yield functools.partial(checked, writer.write)
-        checked(writer.close)
-        checked(os.replace, temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def _write_checked(path: Path, call: Callable, *arguments: object) -> Any:
-    """Makes a call that writes to `path`; raises DataError if it fails."""
-    try:
-        return call(*arguments)
-    except (OSError, RuntimeError) as error:
-        raise unwritable(path, error) from error
 
 
 class Prepared:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from gmlp_flax.data.listops import symbols
 from gmlp_flax.data.storage import files
 from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces, train
@@ -17,14 +18,18 @@ from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
 
 MASK = "[MASK]"
+# Names in the place of a file's: nothing is trained. Each with the file that stands for it in run folders, and its engine.
+NAMED = {
+    byte_level.NAME: (byte_level.MODEL, byte_level.Bytes), symbols.NAME: (symbols.MODEL, symbols.Symbols),
+}
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class Tokenizer:
     """A tokenizer: immutable and picklable; two are equal if their models are.
 
-    The model's content shows its kind: the line "bytes" stands for the bytes themselves, other UTF-8 text is a WordPiece
-    vocabulary, anything else a SentencePiece model.
+    The model's content shows its kind: the line "bytes" stands for the bytes themselves, "listops" for the symbols of
+    ListOps, other UTF-8 text is a WordPiece vocabulary, anything else a SentencePiece model.
 
     | model | special pieces | text |
     |---|---|---|
@@ -32,6 +37,7 @@ class Tokenizer:
     | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end | as the model says |
     | BERT's vocab.txt | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | cased if its pieces are |
     | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
+    | listops | the same, then its 15 symbols | a DataError if it has other words |
 
     But for bytes, text is normalised first (any white space becomes one space), so decoding gives the normalised text.
     `encode` never returns a special piece other than [UNK], whatever the text, and `decode` leaves special pieces out.
@@ -48,8 +54,9 @@ class Tokenizer:
         if not model:
             raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
         self.model = model
-        if model == byte_level.MODEL:
-            self._engine = byte_level.Bytes()
+        named = next((engine for content, engine in NAMED.values() if content == model), None)
+        if named is not None:
+            self._engine = named()
         else:
             self._engine = (WordPieces if _is_text(model) else SentencePieces)(model, name)
 
@@ -68,10 +75,9 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Tokenizer:
-        """Reads a tokenizer's file, or takes `bytes` for text as bytes; raises DataError if the file is missing or
-        damaged."""
-        if path == byte_level.NAME:
-            return cls(byte_level.MODEL, byte_level.NAME)
+        """Reads a tokenizer's file, or takes a name of NAMED; raises DataError if the file is missing or damaged."""
+        if path in NAMED:
+            return cls(NAMED[str(path)][0], str(path))
         try:
             model = files.read_small(path)
         except DataError as error:

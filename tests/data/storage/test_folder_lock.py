@@ -1,9 +1,10 @@
 import multiprocessing
+import threading
 import time
 
 import pytest
 
-from gmlp_flax.data.storage.folder_lock import locked
+from gmlp_flax.data.storage.folder_lock import LOCK, locked
 from gmlp_flax.errors import DataError
 
 
@@ -31,6 +32,30 @@ def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
     process.join()
     with locked(tmp_path / "a"):
         pass
+
+
+def test_an_error_that_leaves_nothing_leaves_no_folder(tmp_path):
+    for written in (False, True):
+        with pytest.raises(KeyError), locked(tmp_path / "a" / "b"):
+            (tmp_path / "a" / "file").write_text("") if written else None
+            raise KeyError
+        assert [path.name for path in tmp_path.rglob("*")] == (["a", "file"] if written else [])
+
+
+def test_whoever_waits_for_a_folder_that_is_deleted_makes_it_anew(tmp_path):
+    done = []
+
+    def wait():
+        with locked(tmp_path / "a" / "b"):
+            done.append((tmp_path / "a" / "b" / LOCK).exists())
+
+    thread = threading.Thread(target=wait)
+    with pytest.raises(KeyError), locked(tmp_path / "a" / "b"):
+        thread.start()
+        time.sleep(0.3)
+        raise KeyError
+    thread.join(10)
+    assert done == [True]
 
 
 def test_unwritable(tmp_path):

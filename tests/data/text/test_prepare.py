@@ -122,6 +122,20 @@ def test_nothing_selected(tmp_path):
         prepare(corpus(1), tokenizer(), tmp_path, selection=Selection(1e-9, "heldout"))
 
 
+@pytest.mark.parametrize("make", [prepare, cached])
+def test_an_empty_corpus_leaves_no_folder(tmp_path, make):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    empty = open_corpus(str(tmp_path / "empty.txt"))
+    for selection in (Selection(), Selection(0.1, "heldout")):
+        with pytest.raises(DataError, match="holds no text|leave nothing on the side"):
+            make(empty, tokenizer(), tmp_path / "deep" / "er", selection=selection, workers=1)
+        assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match="holds no text"):
+        prepare(empty, tokenizer(), tmp_path / "mine", workers=1)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [".lock"], "a folder that was there stays"
+
+
 def test_a_worker_that_dies_is_one_line(tmp_path, monkeypatch):
     class Broken:
         def submit(self, *_):

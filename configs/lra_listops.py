@@ -1,0 +1,30 @@
+"""Long Range Arena's ListOps: the value, a digit, of a tree of 500 to 2,000 symbols; 10 classes.
+
+    gmlp prepare listops:paper --out=lra/listops
+    gmlp train --config=lra_listops:gmlp --workdir=runs/listops --config.data.train=lra/listops
+
+`--config.data.train` also takes the folder of the published basic_train.tsv, basic_val.tsv and basic_test.tsv.
+`--config.data.heldout_split=test` scores the test trees in place of the validation trees.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp, feed_forward, fnet,
+    fnet_hybrid, synthesizer, external_attention or convolution.
+SCALE:
+    paper  (default) as published (listops/configs/base_listops_config.py and train.py of google-research/
+           long-range-arena): 6 layers, 512 wide, 8 heads, MLP of 2,048, [CLS]; 5,000 steps of 32, Adam with b2 0.98,
+           rate 0.05 / sqrt(step) after 1,000 steps of warmup, weight decay 0.1. Their Transformer ties its layers, and
+           its positions are sines; ours has 2,048 places (they cut at 2,000), learned positions, layers of their own.
+    small  2 layers of 64 channels on 512 places, 200 steps, for 2 CPU cores and short trees:
+           gmlp prepare listops:4000,500,500 --lengths=50,500 --out=lra/short
+"""
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.paper import long_range
+
+
+def get_config(arg: str = "gmlp"):
+    """See the module's docstring."""
+    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small"))
+    setting, length = long_range.SETTINGS["listops"], 2048
+    if scale == "small":
+        setting, length = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), 512
+    config = long_range.text_classifier(name, "listops", setting, length=length, tokenizer="listops", vocab_size=20)
+    return long_range.small(config, batch_size=16) if scale == "small" else config

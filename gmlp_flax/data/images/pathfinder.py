@@ -1,0 +1,114 @@
+"""Pathfinder as Long Range Arena publishes it: whether a dashed path joins two dots (2011.04006, section 2.2.5).
+
+A folder of one difficulty, such as pathfinder32/curv_contour_length_14 (the hard one), holds
+
+    metadata/N.npy           lines of text, no NumPy arrays: FOLDER FILE NUMBER LABEL and more, with spaces between
+    imgs/N/sample_K.png      the images that they name as FOLDER and FILE; label 1 if there is such a path
+
+(google-research/long-range-arena, data/pathfinder.py). Files of no bytes, of which there are some, are left out as its
+reader leaves them out.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gmlp_flax.data.images.folders import IMAGE_BYTES
+from gmlp_flax.data.storage import copies, files
+from gmlp_flax.data.storage.files import File
+from gmlp_flax.data.storage.records import BadRecord, NotUTF8, decoded
+from gmlp_flax.errors import DataError
+
+CLASSES: tuple[str, ...] = ("apart", "joined")
+
+_METADATA, _IMAGES = "metadata", "imgs"
+_LISTED = re.compile(rf"{_METADATA}/[^/]+\.npy")
+_NUMPY = b"\x93NUMPY"
+
+
+def is_pathfinder(path: str) -> bool:
+    """Whether a folder is laid out so, also if one of its two parts is missing.
+
+    Raises:
+        DataError: it is the folder around those of the difficulties.
+    """
+    inside = files.subfolders(path)
+    if curves := [name for name in inside if name.startswith("curv_")]:
+        raise DataError(f"{path!r} holds one folder per difficulty of Pathfinder: give one of {', '.join(curves)}")
+    if _METADATA in inside:
+        return _IMAGES in inside or any(_LISTED.fullmatch(file.name) for file in files.find_files(path))
+    return inside == (_IMAGES,) and all(map(str.isdecimal, files.subfolders(files.join(path, _IMAGES))))
+
+
+class PathfinderImages:
+    """The images of one difficulty: items are {"image": encoded bytes, "label": int32, "name"}, ordered by name.
+
+    An item raises BadRecord if its file is gone.
+
+    Attributes:
+        empty: how many images have no bytes and are left out.
+
+    Raises:
+        DataError: a part is missing, a line has another form, or an image that a line names is not there.
+    """
+
+    def __init__(self, path: str):
+        self.path, self.classes = str(path), CLASSES
+        found = {file.name: file for file in files.find_files(self.path)}
+        lists = sorted(name for name in found if _LISTED.fullmatch(name))
+        if not lists:
+            raise DataError(f"{self.path!r} has images and no {_METADATA}/*.npy, which has their labels: copy it as well")
+        labels: dict[str, int] = {}
+        for name in lists:
+            labels |= _read(found[name])
+        if missing := sorted(labels.keys() - found.keys()):
+            raise DataError(
+                f"{self.path!r}: {len(missing)} of the {len(labels)} images that {_METADATA} names are missing, such as "
+                f"{missing[0]!r}; copy or download them again"
+            )
+        self.names = sorted(name for name in labels if found[name].size)
+        self.empty = len(labels) - len(self.names)
+        if not self.names:
+            raise DataError(f"{self.path!r} holds no image that has bytes; copy or download it again")
+        self.labels = np.array([labels[name] for name in self.names], np.int32)
+        self._files = [found[name] for name in self.names]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> dict:
+        file = self._files[index]
+        try:
+            if files.is_remote(self.path):
+                with copies.Copy(file) as copy:
+                    data = copy.read()
+            else:
+                data = files.read_small(file.path, IMAGE_BYTES)
+        except DataError as error:
+            raise BadRecord(str(error)) from error
+        return {"image": data, "label": self.labels[index], "name": self.names[index]}
+
+    def __repr__(self) -> str:
+        return f"PathfinderImages({self.path!r}, images={len(self)})"
+
+
+def _read(file: File) -> dict[str, int]:
+    """Name of the image below the folder -> its label, by one file of lines."""
+    data, labels = files.read_small(file.path), {}
+    if data.startswith(_NUMPY):
+        raise DataError(f"{file.path}: a NumPy array; expected lines of text, as Long Range Arena publishes them")
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        try:
+            words = decoded(line).split()
+        except NotUTF8 as error:
+            raise DataError(f"{file.path}, line {number}: {error}") from error
+        if not words:
+            continue
+        if len(words) < 4 or words[3] not in ("0", "1"):
+            raise DataError(
+                f"{file.path}, line {number}: {' '.join(words)[:60]!r}; expected FOLDER FILE NUMBER LABEL, the label 0 or 1"
+            )
+        labels[f"{words[0]}/{words[1]}"] = int(words[3])
+    return labels

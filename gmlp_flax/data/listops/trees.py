@@ -1,0 +1,140 @@
+"""ListOps as Long Range Arena makes it: long trees of operators on digits, and their values (2011.04006, section 2.2).
+
+    [MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]    has the value 5
+
+The grammar is that of the published generator (google-research/long-range-arena, data/listops.py): at each node above
+the greatest depth stands an operator with probability 1/4, else a digit; an operator has 2 to 10 arguments, all equally
+likely. Trees of other lengths than the wanted ones are thrown away, and no two trees are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gmlp_flax.errors import DataError
+
+OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
+END = "]"
+DIGITS = tuple("0123456789")
+SYMBOLS = (*OPERATORS, END, *DIGITS)  # the vocabulary of a model
+BRACES = ("(", ")")  # the published files group arguments in pairs by these, and its readers drop them
+
+_OPERATOR_SHARE = 0.25
+_FRUITLESS = 200_000  # trees thrown away in a row
+
+
+class Grammar(NamedTuple):
+    """What trees are kept.
+
+    Attributes:
+        shortest, longest: a tree has more symbols than `shortest` and fewer than `longest`: 1 for a digit, 2 for an
+            operator with its bracket.
+        depth: of the lowest digits, the root's being 1.
+        arguments: of an operator, at most.
+    """
+
+    shortest: int = 500
+    longest: int = 2000
+    depth: int = 10
+    arguments: int = 10
+
+
+class Tree(NamedTuple):
+    """A tree: its symbols with a space between, its value from 0 to 9, the number of its symbols, and its depth."""
+
+    text: str
+    value: int
+    length: int
+    depth: int
+
+
+def endless(grammar: Grammar, seed: int) -> Iterator[Tree]:
+    """Endless different trees, the same ones for the same grammar and seed, on any machine.
+
+    Raises:
+        DataError: the grammar hardly ever gives a tree of the wanted length that is not among the earlier ones.
+    """
+    # Of all that `random` draws, `random()` alone is promised to stay the same in later versions of Python.
+    draw, seen, thrown = random.Random(seed).random, set(), 0
+    while thrown < _FRUITLESS:
+        thrown += 1
+        tree = _grown(draw, grammar)
+        if tree is None or tree.length <= grammar.shortest:
+            continue
+        digest = hashlib.blake2b(tree.text.encode(), digest_size=16).digest()
+        if digest in seen:
+            continue
+        seen.add(digest)
+        thrown = 0
+        yield tree
+    raise DataError(
+        f"of {_FRUITLESS:,} trees of depth {grammar.depth} none was new and had more than {grammar.shortest} and fewer "
+        f"than {grammar.longest} symbols: choose fewer trees, other lengths or another depth"
+    )
+
+
+def applied(operator: str, values: Sequence[int]) -> int:
+    """The value of an operator of its arguments, digits: the median of an even number of them is rounded down."""
+    if operator == "[MIN":
+        return min(values)
+    if operator == "[MAX":
+        return max(values)
+    if operator == "[SM":
+        return sum(values) % 10
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def unknown(word: str) -> str:
+    """What to say of a word that is none of SYMBOLS or BRACES."""
+    return f"the symbol {word[:40]!r}; expected one of {' '.join(SYMBOLS)}"
+
+
+def _grown(draw: Any, grammar: Grammar) -> Tree | None:
+    """A tree; None as soon as it has too many symbols."""
+    symbols: list[str] = []
+    open_brackets = deepest = 0
+
+    def node(depth: int) -> int:
+        """Adds a node's symbols and returns its value; -1 if there are too many."""
+        nonlocal open_brackets, deepest
+        deepest = max(deepest, depth)
+        if len(symbols) + open_brackets + 1 >= grammar.longest:
+            return -1
+        if depth >= grammar.depth or draw() > _OPERATOR_SHARE:
+            digit = int(10 * draw())
+            symbols.append(DIGITS[digit])
+            return digit
+        operator, arguments = OPERATORS[int(4 * draw())], 2 + int((grammar.arguments - 1) * draw())
+        symbols.append(operator)
+        open_brackets += 1
+        values = []
+        for _ in range(arguments):
+            values.append(node(depth + 1))
+            if values[-1] < 0:
+                return -1
+        symbols.append(END)
+        open_brackets -= 1
+        return applied(operator, values)
+
+    value = node(1)
+    if value < 0 or len(symbols) >= grammar.longest:
+        return None
+    return Tree(" ".join(symbols), value, len(symbols), deepest)
+
+
+def statistics(found: Sequence[Tree]) -> dict[str, Any]:
+    """Of one tree or more: how many, their lengths and depths, and the share of each value, 0 first."""
+    lengths, depths = (np.array([getattr(tree, name) for tree in found]) for name in ("length", "depth"))
+    shares = np.bincount([tree.value for tree in found], minlength=10) / len(found)
+    return {
+        "trees": len(found),
+        "length": [int(lengths.min()), float(lengths.mean()), int(lengths.max())],
+        "depth": [int(depths.min()), float(depths.mean()), int(depths.max())],
+        "values": shares.tolist(),
+    }

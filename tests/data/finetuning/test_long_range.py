@@ -1,0 +1,83 @@
+"""Long Range Arena's files of text: the layouts, the labels, and one line for each mistake."""
+
+import pytest
+
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS, SENTENCE_TASKS
+from gmlp_flax.data.finetuning.sentences import open_sentences
+from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.errors import DataError
+
+PAIRS = "1.0\tP09-1\tW02-7\tfirst document \\xe9\tsecond \"document\n0.0\tP09-1\tC90-3\tfirst document \\xe9\tthird\n"
+LISTOPS = "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM 5 ) 6 ) ] )\t1\n"
+
+
+def opened(path, task, side="train", **options):
+    return open_sentences(str(path), LONG_RANGE_TASKS[task], side, **options)
+
+
+def failure(path, task, **options) -> str:
+    with pytest.raises(DataError) as caught:
+        opened(path, task, **options)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_no_name_is_taken_twice():
+    assert len(SENTENCE_TASKS) == len(GLUE_TASKS) + len(LONG_RANGE_TASKS)
+    assert all(len(task.submission) == 1 for task in LONG_RANGE_TASKS.values())
+
+
+def test_retrieval_as_published(tmp_path):
+    """No header; labels as floats; a split by the end of the name. Equal documents are kept once."""
+    for part, content in (("train", PAIRS * 2), ("eval", PAIRS), ("test", PAIRS.replace(".0\t", "\t"))):
+        (tmp_path / f"new_aan_pairs.{part}.tsv").write_text(content)
+    found = opened(tmp_path, "retrieval")
+    assert len(found) == 4 and found.labels.tolist() == [1, 0, 1, 0]
+    assert found.first[0] == "first document \\xe9" and found.second[:2] == ['second "document', "third"]
+    assert found.first[0] is found.first[1] is found.first[2]
+    assert len(opened(tmp_path, "retrieval", "heldout")) == 2
+    assert opened(tmp_path, "retrieval", "heldout", heldout_split="test").labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_retrieval_with_another_number_of_columns(tmp_path, line):
+    lines = PAIRS.splitlines()
+    lines[line] = lines[line].rpartition("\t")[0]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    message = failure(tmp_path / "pairs.tsv", "retrieval")
+    assert f"line {line + 1}: 4 columns, separated by tabs, where 5 were expected" in message
+    bad = BadRecords(1)
+    assert len(opened(tmp_path / "pairs.tsv", "retrieval", bad=bad)) == bad.count == 1
+
+
+def test_retrieval_with_another_label(tmp_path):
+    (tmp_path / "pairs.tsv").write_text(PAIRS.replace("0.0", "0.5"))
+    assert "line 2: the label '0.5'; expected '0', '1'" in failure(tmp_path / "pairs.tsv", "retrieval")
+
+
+def test_listops_as_published(tmp_path):
+    for part in ("train", "val", "test"):
+        (tmp_path / f"basic_{part}.tsv").write_text(LISTOPS)
+    found = opened(tmp_path, "listops")
+    assert found.labels.tolist() == [9, 1] and found.first[1] == "( ( ( [SM 5 ) 6 ) ] )" and found.second is None
+    assert len(opened(tmp_path, "listops", "heldout")) == 2
+
+
+def test_listops_with_other_symbols(tmp_path):
+    (tmp_path / "basic_train.tsv").write_text(LISTOPS.replace("[SM", "[AVG"))
+    message = failure(tmp_path / "basic_train.tsv", "listops")
+    assert "line 3: the symbol '[AVG'; expected one of [MIN [MAX [MED [SM ] 0 1" in message
+    (tmp_path / "basic_train.tsv").write_text(LISTOPS.replace("\t1\n", "\t10\n"))
+    assert "line 3: the label '10'; expected '0'" in failure(tmp_path / "basic_train.tsv", "listops")
+
+
+def test_bytes_that_are_no_utf8(tmp_path):
+    (tmp_path / "reviews.tsv").write_bytes(b"text\tlabel\ngood\tpos\nb\xe4d\tneg\n")
+    message = failure(tmp_path / "reviews.tsv", "imdb")
+    assert "line 3: not UTF-8 (byte 0xe4); convert it" in message
+
+
+def test_reviews_with_names_or_numbers(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "good", "label": "pos"}\n{"text": "bad", "label": 0}\n')
+    assert opened(tmp_path / "a.jsonl", "imdb").labels.tolist() == [1, 0]

@@ -1,0 +1,84 @@
+"""A data set of ListOps on disk: sizes, splits, the same bytes from the same seed, and what is refused."""
+
+import hashlib
+import json
+
+import pytest
+
+from gmlp_flax.data.finetuning.sentences import open_sentences
+from gmlp_flax.data.storage import files
+from gmlp_flax.data.listops import folder
+from gmlp_flax.data.listops.trees import Grammar
+from gmlp_flax.errors import DataError
+from tests.data import writers
+
+SIZES, GRAMMAR = (30, 7, 5), Grammar(10, 60)
+
+
+def checksums(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_the_published_sizes():
+    assert folder.sizes_of("paper") == (96_000, 2_000, 2_000)
+    assert folder.sizes_of("30,7,5") == SIZES
+
+
+def test_splits_that_share_no_tree(tmp_path):
+    from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS
+
+    told = folder.make(str(tmp_path), SIZES, GRAMMAR)
+    texts = []
+    for split, size in zip(folder.SPLITS, SIZES, strict=True):
+        found = open_sentences(str(tmp_path), LONG_RANGE_TASKS["listops"], "heldout", heldout_split=split)
+        assert len(found) == size == told[split]["trees"]
+        assert told[split]["values"][3] == pytest.approx((found.labels == 3).mean())
+        texts += found.first
+    assert len(set(texts)) == sum(SIZES)
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        folder.make(str(tmp_path / name), SIZES, GRAMMAR, seed)
+    assert checksums(tmp_path / "a") == checksums(tmp_path / "b") != checksums(tmp_path / "c")
+
+
+def test_made_once(tmp_path):
+    """A whole folder is left alone, an unfinished one is made anew, one of something else is refused."""
+    first = folder.make(str(tmp_path / "a"), SIZES, GRAMMAR)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert folder.make(str(tmp_path / "a"), SIZES, GRAMMAR) == first
+    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    whole = checksums(tmp_path / "a")
+    (tmp_path / "a" / "dataset_info.json").unlink()
+    (tmp_path / "a" / "listops-train.array_record-00000-of-00001").write_bytes(b"broken off")
+    folder.make(str(tmp_path / "a"), SIZES, GRAMMAR)
+    assert checksums(tmp_path / "a") == whole
+    with pytest.raises(DataError, match="holds another data set"):
+        folder.make(str(tmp_path / "a"), SIZES, GRAMMAR, seed=1)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "novel.txt").write_text("x")
+    with pytest.raises(DataError, match="holds other files: give a new folder"):
+        folder.make(str(tmp_path / "b"), SIZES, GRAMMAR)
+
+
+def test_a_remote_folder(tmp_path):
+    writers.remote(tmp_path)
+    address = "memory://listops_folder"
+    told = folder.make(address, SIZES, GRAMMAR)
+    folder.make(str(tmp_path / "local"), SIZES, GRAMMAR)
+    found = {file.name: file.size for file in files.find_files(address)}
+    assert found == {path.name: path.stat().st_size for path in (tmp_path / "local").iterdir()}
+    assert json.loads(files.read_small(f"{address}/listops.json"))["statistics"] == told
+
+
+@pytest.mark.parametrize("given", ["", "small", "10", "10,5", "10,5,0", "1e3,2,2", "-1,2,3", "1,2,3,4", "99999999999,1,1"])
+def test_sizes_that_make_no_sense(given):
+    with pytest.raises(DataError, match=f"listops:{given}: expected"):
+        folder.sizes_of(given)
+
+
+@pytest.mark.parametrize("grammar", [Grammar(500, 500), Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)])
+def test_grammars_that_make_no_sense(grammar):
+    with pytest.raises(DataError, match="expected"):
+        folder.check(grammar)

@@ -1,0 +1,125 @@
+"""ListOps: the grammar and its statistics, and the value of every tree beside a slow, obvious evaluator."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.listops import trees
+from gmlp_flax.data.listops.trees import Grammar
+from gmlp_flax.errors import DataError
+
+SMALL = Grammar(shortest=5, longest=80, depth=6)
+
+
+def parsed(words: list[str]):
+    """A digit, or [operator, arguments...]; takes its words from the front of the list."""
+    word = words.pop(0)
+    if word.isdigit():
+        return int(word)
+    tree = [word]
+    while words[0] != "]":
+        tree.append(parsed(words))
+    words.pop(0)
+    return tree
+
+
+def value(tree) -> int:
+    """The generator's words for the operators: MED is the int of the median, SM the sum modulo 10."""
+    if isinstance(tree, int):
+        return tree
+    values = [value(each) for each in tree[1:]]
+    return {
+        "[MIN": lambda: min(values), "[MAX": lambda: max(values), "[MED": lambda: int(statistics.median(values)),
+        "[SM": lambda: sum(values) % 10,
+    }[tree[0]]()
+
+
+def depth(tree) -> int:
+    return 1 if isinstance(tree, int) else 1 + max(map(depth, tree[1:]))
+
+
+def operators(tree):
+    """Every operator of a tree with its number of arguments and its level."""
+    def below(tree, level):
+        if isinstance(tree, list):
+            yield tree[0], len(tree) - 1, level
+            for each in tree[1:]:
+                yield from below(each, level + 1)
+    return below(tree, 1)
+
+
+def length(tree) -> int:
+    """As it is published: 1 for a digit, 2 for an operator."""
+    return 1 if isinstance(tree, int) else 2 + sum(map(length, tree[1:]))
+
+
+def taken(grammar, count, seed=0):
+    return list(itertools.islice(trees.endless(grammar, seed), count))
+
+
+def test_the_example():
+    words = "[MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]".split()
+    assert value(parsed(words)) == 5 and words == []
+    assert trees.applied("[MED", [1, 5, 8, 9, 2]) == 5 and trees.applied("[MED", [1, 8, 2, 5]) == 3
+    assert trees.applied("[SM", [9, 9, 4]) == 2 and trees.applied("[MIN", [3, 7]) == 3
+
+
+@pytest.mark.parametrize(("grammar", "count"), [(SMALL, 1500), (Grammar(), 60)])
+def test_every_tree(grammar, count):
+    """Value, length and depth, counted again from the text; all texts differ."""
+    found = taken(grammar, count)
+    assert len({tree.text for tree in found}) == count
+    for tree in found:
+        words = tree.text.split()
+        assert set(words) <= set(trees.SYMBOLS) and len(words) == tree.length
+        again = parsed(words)
+        assert words == [] and value(again) == tree.value and depth(again) == tree.depth <= grammar.depth
+        assert grammar.shortest < tree.length == length(again) < grammar.longest
+        assert all(2 <= arguments <= 10 and level < grammar.depth for _, arguments, level in operators(again))
+
+
+def test_the_same_seed_gives_the_same_trees():
+    assert taken(SMALL, 20) == taken(SMALL, 20) and taken(SMALL, 20) != taken(SMALL, 20, seed=1)
+    assert taken(SMALL, 1)[0].text == "[MAX 3 3 6 7 ]"
+
+
+def test_the_published_draws():
+    """Before any tree is thrown away: operators with probability 1/4, 2 to 10 arguments, 4 operators equally likely."""
+    draw = random.Random(0).random
+    found = [trees._grown(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
+    every = [each for tree in found if tree for each in operators(parsed(tree.text.split()))]
+    roots = [each for each in every if each[2] == 1]
+    below = len(every) - len(roots)
+    children = sum(arguments for _, arguments, _ in roots)
+    assert abs(len(roots) / len(found) - 0.25) < 4 * math.sqrt(0.25 * 0.75 / len(found))
+    assert abs(below / children - 0.25) < 4 * math.sqrt(0.25 * 0.75 / children)
+    for counted, kinds in ((Counter(name for name, _, _ in every), 4), (Counter(n for _, n, _ in every), 9)):
+        assert len(counted) == kinds
+        expected = len(every) / kinds
+        chi_square = sum((count - expected) ** 2 / expected for count in counted.values())
+        assert chi_square < 30, counted  # of at most 8 degrees of freedom: exceeded once in 5,000
+
+
+def test_statistics_of_the_published_grammar():
+    """Of 600 trees: 0 and 9, the ends that MIN and MAX prefer, are twice as frequent as others; all trees are deep."""
+    found = taken(Grammar(), 600, seed=3)
+    told = trees.statistics(found)
+    assert told["trees"] == 600 and sum(told["values"]) == pytest.approx(1)
+    assert told["length"][0] > 500 and told["length"][2] < 2000 and 900 < told["length"][1] < 1150
+    assert told["length"][1] == pytest.approx(np.mean([tree.length for tree in found]))
+    assert told["depth"][1] > 9.9 and told["depth"][2] == 10
+    ends, inner = (told["values"][0], told["values"][9]), told["values"][1:9]
+    assert all(0.12 < share < 0.22 for share in ends) and all(0.04 < share < 0.13 for share in inner)
+
+
+def test_a_grammar_without_such_trees_ends():
+    with pytest.raises(DataError, match="none was new and had more than 500 and fewer than 502") as caught:
+        next(trees.endless(Grammar(500, 502, depth=2), 0))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,60 @@
+"""Models of Long Range Arena: of one size per task, as far as the number of tokens allows."""
+
+import math
+
+import jax
+import pytest
+
+from gmlp_flax import tasks
+from gmlp_flax.paper import long_range
+
+N_ALONE = ("mixer", "resmlp", "feed_forward", "synthesizer")  # n sets a part of their size
+
+
+def layers_of(config) -> int:
+    """Parameters of the encoder, without what tokens alone decide: the final norm is left in."""
+    shapes = tasks.find(config.task).without_data(config).shapes()
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes["encoder"]))
+
+
+@pytest.mark.parametrize("task", ["listops", "pathfinder"])
+def test_models_are_of_one_size(task):
+    of = long_range.SETTINGS[task]
+    def count(name):
+        if task == "pathfinder":
+            return layers_of(long_range.pixel_classifier(name, of, side=32, pool="mean"))
+        return layers_of(long_range.text_classifier(name, task, of, length=2048, tokenizer="listops", vocab_size=20))
+
+    budget = of.layers * (4 * of.d_model**2 + 2 * of.d_model * of.d_ffn)
+    counts = {name: count(name) for name in long_range.MODELS}
+    for name, found in counts.items():
+        if name not in N_ALONE:
+            assert found == pytest.approx(budget, rel=0.06), (name, found, budget)
+    assert all(counts[name] > 0.95 * budget for name in N_ALONE) and counts["resmlp"] > of.layers * 1024**2
+
+
+def test_the_whole_image_is_read():
+    """One token per pixel, none cropped, mirrored or changed."""
+    config = long_range.pixel_classifier("gmlp", long_range.SETTINGS["image"], side=32, pool="cls")
+    assert tasks.find(config.task).without_data(config).length == 1025
+    assert (config.data.min_scale, config.data.flip, config.data.eval_crop) == (1.0, False, 1.0)
+    assert config.augment.auto == "none" and config.augment.mixup == config.augment.cutmix == config.augment.erasing == 0
+
+
+def test_a_convolution_reads_the_mean():
+    """Its [CLS] would see 31 tokens per layer."""
+    of = long_range.SETTINGS["text"]
+    pools = {
+        name: long_range.text_classifier(name, "imdb", of, length=1024, tokenizer="bytes", vocab_size=261).model.pool
+        for name in long_range.MODELS
+    }
+    assert pools.pop("convolution") == "mean" and set(pools.values()) == {"cls"}
+
+
+def test_small_runs_are_short():
+    config = long_range.text_classifier(
+        "transformer", "imdb", long_range.SETTINGS["text"], length=64, tokenizer="bytes", vocab_size=261
+    )
+    small = long_range.small(config, batch_size=4, steps=50)
+    assert (small.batch_size, small.steps, small.optimizer.warmup, small.eval.every) == (4, 50, 5, 25)
+    assert (small.model.pool, small.model.dropout, small.model.attention_dropout) == ("mean", 0, 0)

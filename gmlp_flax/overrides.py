@@ -25,6 +25,12 @@ def named_overrides(argv: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def applying(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides whose keys a config has."""
+    known = config_lib.keys(config)
+    return {name: value for name, value in values.items() if name in known}
+
+
 def check_overrides(argv: list[str]) -> None:
     """Raises ConfigError if no config stands before a --config.KEY=VALUE, which then has nothing to change."""
     known = False

@@ -13,6 +13,8 @@ Without a PART, all of them:
     long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
     toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
     fourier   FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
+    mixers    the training step of each row of `gmlp reproduce alternatives`, in small, over the number of tokens: seconds,
+              memory of its program, operations. --rows and --lengths choose
     text      tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
     images    images per second and core: decoded, cropped and flipped, through AutoAugment, beside plain Pillow; and
               two worker processes beside one. On JPEG files (--images), or on made-up photographs
@@ -47,7 +49,7 @@ from gmlp_flax.errors import RunError
 
 # Part -> the module of gmlp_flax.benchmarks that has it, as bench_PART.
 PARTS = {
-    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "fourier": "models", "text": "text",
+    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "fourier": "models", "mixers": "mixers", "text": "text",
     "images": "images", "finetune": "models", "memory": "models", "compile": "models", "loop": "models", "parity": "parity",
     "transformers": "transformers_beside",
 }
@@ -83,6 +85,10 @@ def main() -> None:
     more.add_argument("--models", type=listed(str), default=[], help="which (all but bert and bert_rel)")
     more.add_argument("--data", default="embedded", help="a text corpus, as config.data.train takes it (%(default)s)")
     more.add_argument("--bias_rate", type=float, help="factor on the rate of relative biases (as in c4_ablation)")
+    mixers = parser.add_argument_group("for the part mixers; several values with commas between them")
+    mixers.add_argument("--rows", type=listed(str), default=[], help="which (all)")
+    mixers.add_argument("--lengths", type=listed(int), default=[128, 512, 2048], help="tokens (128,512,2048)")
+    mixers.add_argument("--scale", choices=("small", "gpu"), default="small", help="shapes (%(default)s)")
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")

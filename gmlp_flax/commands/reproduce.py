@@ -9,6 +9,8 @@
     gmlp reproduce NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS] [--runs=DIR]
         [--out=reports] [--tokens=N] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
     gmlp reproduce --all --from=RUNS [--scale=cpu|gpu|paper] [--out=reports]
+    gmlp reproduce alternatives --data=books.jsonl.xz --columns=mlm,lengths,costs,sst2=SST-2/,cifar10=cifar10/
+    gmlp reproduce alternatives [--columns=COLUMN[=DATA],...] [--rows=ROW,...] [--lengths=N,...] [--print] ...
 
 NAME is a table or figure of gmlp_flax/paper/tables.py:
 {names}
@@ -31,6 +33,12 @@ in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what co
 may be left out. --finetune_random finetunes from random parameters as well, to see what pretraining gives.
 --finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1,2 their seeds. Where
 RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median counts.
+
+alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
+trained or measured ({columns}), with its data behind it; --data is that of mlm, masked LM, from which the finetuned
+columns start. Each column goes on where it stopped, and the report has those that are there. --rows chooses mixers,
+--lengths those at which costs are measured; --print lists what each column has, would run and takes, and runs nothing.
+Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
 from __future__ import annotations
@@ -40,7 +48,6 @@ import dataclasses
 import itertools
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -49,17 +56,18 @@ from absl import logging
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import overrides
-from gmlp_flax.commands import cli
+from gmlp_flax.commands import cli, columns
 from gmlp_flax.errors import RunError
-from gmlp_flax.paper import recipes
+from gmlp_flax.paper import alternatives, recipes
+from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
 from gmlp_flax.planning import plan
 from gmlp_flax.reports import catalogue, files, site
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.sweeps import runner
 from gmlp_flax.tasks.base import EMBEDDED
 
+ALTERNATIVES = "alternatives"
 SEEDS = ",".join(map(str, FINETUNING_SEEDS))
 
 
@@ -73,9 +81,16 @@ def names() -> str:
     return "\n".join(lines)
 
 
+def _filled(line: str) -> str:
+    """A long line of the help in several, indented as it is."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return line if len(line) <= 118 else textwrap.fill(line, 118, subsequent_indent=indent)
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = cli.ArgumentParser("reproduce", (__doc__ or "").replace("{names}", names()))
+    described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
+    parser = cli.ArgumentParser("reproduce", "\n".join(_filled(line) for line in described.splitlines()))
     parser.add_argument("name", metavar="NAME", nargs="?", choices=list(TABLES))
     parser.add_argument("--all", action="store_true", help="every report that --from has runs for, as one site")
     parser.add_argument("--scale", choices=list(recipes.SCALES), default="cpu")
@@ -83,7 +98,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
     parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
     parser.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
-    parser.add_argument("--finetune_seeds", metavar="SEEDS", default=SEEDS, help=f"default: {SEEDS}")
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives 0,1,2")
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
@@ -91,6 +106,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
     parser.add_argument("--trust", metavar="MODULE", action="append", help=cli.TRUST_HELP)
+    alone = parser.add_argument_group("of alternatives")
+    alone.add_argument("--columns", metavar="COLUMN[=DATA],...", action="append", default=[],
+                       help=f"which, and their data (default: {columns.DEFAULT})")
+    alone.add_argument("--rows", metavar="ROW,...", help="which mixers (default: all)")
+    alone.add_argument("--lengths", metavar="N,...", help="tokens at which costs are measured (128 to 16384)")
+    alone.add_argument("--print", action="store_true", help="list the columns and run nothing")
     words = sys.argv[1:]
     own = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:own])
@@ -102,16 +123,52 @@ def arguments() -> argparse.Namespace:
     if not args.name:
         cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
     table = TABLES[args.name]
+    if args.jobs < 1:
+        cli.fail(f"--jobs={args.jobs}: expected a positive number")
+    if args.name == ALTERNATIVES:
+        args.plan = column_plan(args)
+        return args
+    if given := [flag for flag in ("columns", "rows", "lengths", "print") if vars(args)[flag]]:
+        cli.fail(f"--{given[0]} is for alternatives: {args.name} has no columns of its own")
+    args.finetune_seeds = args.finetune_seeds or SEEDS
     args.tokens = checked_tokens(args.tokens, table)
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
     args.finetune = dict(each.partition("=")[::2] for each in args.finetune)
     check_finetuning(args, table.tasks)
     check_path(f"--data={args.data}", args.data)
-    if args.jobs < 1:
-        cli.fail(f"--jobs={args.jobs}: expected a positive number")
     args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     return args
+
+
+def numbers(flag: str, given: str | None, example: str) -> list[int]:
+    """A flag's numbers; ends with one line if they are none."""
+    if given and not re.fullmatch(r"\d{1,9}(,\d{1,9})*", given):
+        cli.fail(f"--{flag}={given}: expected numbers, as in --{flag}={example}")
+    return [int(each) for each in given.split(",")] if given else []
+
+
+def column_plan(args: argparse.Namespace) -> columns.Plan:
+    """What the command line asks of the alternatives; ends with one line if that cannot be."""
+    others = {"--finetune": args.finetune, "--finetune_random": args.finetune_random, "--tokens": args.tokens}
+    if given := [name for name, value in others.items() if value]:
+        cli.fail(f"{given[0]} is not for alternatives: --columns chooses what is trained, also from random parameters")
+    if args.pattern and (args.columns or args.print or args.data):
+        cli.fail(f"--from={args.pattern} trains nothing, and the report has every column that is there: leave out "
+                 f"{'--columns' if args.columns else '--print' if args.print else '--data'}")
+    data = columns.parsed(args.columns or [columns.DEFAULT])
+    chosen = tuple(data)
+    data |= {"mlm": args.data or data.get("mlm", "")}
+    rows = tuple(args.rows.split(",")) if args.rows else alternatives.ROWS
+    plan = columns.Plan(
+        chosen, alternatives.checked(rows, alternatives.ROWS, "--rows"), data, args.scale,
+        args.pattern or args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}"), args.jobs, args.flags,
+        args.finetune_flag, numbers("finetune_seeds", args.finetune_seeds, "0,1,2"),
+        numbers("lengths", args.lengths, "128,2048") or alternatives.COST_LENGTHS,
+    )
+    if not args.pattern:
+        columns.check(plan)
+    return plan
 
 
 def check_all(args: argparse.Namespace) -> None:
@@ -161,8 +218,7 @@ def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
         check_path(f"--finetune={task}={data}", data)
         options = config_lib.open_config(recipes.finetuning(task, args.scale))
         overrides.overridden(options, overrides.named_overrides(args.finetune_flag))
-    if args.finetune_seeds and not re.fullmatch(r"\d+(,\d+)*", args.finetune_seeds):
-        cli.fail(f"--finetune_seeds={args.finetune_seeds}: expected numbers, as in --finetune_seeds=0,1,2")
+    numbers("finetune_seeds", args.finetune_seeds, "0,1,2")
 
 
 def print_costs(table: PaperTable, topology: str) -> None:
@@ -173,21 +229,11 @@ def print_costs(table: PaperTable, topology: str) -> None:
         print(f"  {row:<16}{found.run_days:8.2f} days{found.chip_hours:10,.0f} chip-hours", flush=True)
 
 
-def run_sweep(*arguments: str) -> int:
-    """Runs `gmlp sweep` in a process that dies with this one; returns its exit code."""
-    process = subprocess.Popen(runner.tied_command([sys.executable, "-m", "gmlp_flax", "sweep", *arguments]))
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # Ctrl-C reaches the sweep as well, which lets its runs save
-        raise
-
-
 def train(args: argparse.Namespace) -> int:
     """Trains what is missing; the sweep's exit code."""
     data = [f"--config.data.train={args.data}"] if args.data else []
     own = f"--sweep=paper:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
-    return run_sweep(*own, "--", *data, *args.flags)
+    return columns.run("sweep", *own, "--", *data, *args.flags)
 
 
 def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
@@ -197,7 +243,8 @@ def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
     codes = [0]
     for (task, data), row, start in itertools.product(args.finetune.items(), sorted(first), starts):
         data = data or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        codes.append(run_sweep(
+        codes.append(columns.run(
+            "sweep",
             f"--config={recipes.finetuning(task, args.scale)}", f"--seeds={args.finetune_seeds}",
             f"--out={os.path.join(args.runs, run_finder.FINETUNED, f'{task}-{row}{start}')}", f"--jobs={args.jobs}",
             f"--config.init_from={first[row].path}", f"--config.init_parameters={not start}",
@@ -260,11 +307,20 @@ def main() -> None:
     if args.all:
         report_on_all(args)
         return
-    made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)
+    if args.name == ALTERNATIVES and args.print:
+        print(columns.listing(args.plan))
+        return
+    missing = columns.make(args.plan) if args.name == ALTERNATIVES and not args.pattern else []
+    if args.name == ALTERNATIVES:
+        made, code = catalogue.of_folder(args.name, args.plan.runs, args.scale, args.flags), 0
+    else:
+        made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)
     path = files.write(made, os.path.join(args.out, args.name))
     print(f"{made.title}\n\n{made.table.markdown()}")
     print("\n".join(made.sentences()))
     print(f"\nthe report: {path}")
+    if missing:
+        raise RunError("; ".join(missing))
     if code:
         raise RunError("some runs failed: the table is made of the others")
 

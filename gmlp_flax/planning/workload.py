@@ -49,7 +49,7 @@ def of(config: ConfigDict) -> Workload:
     state = jax.eval_shape(lambda params: step.init_state(task, transformation, config, params), params)
     two, four = _batch(task, 2), _batch(task, 4)  # mixup mixes pairs
     mixed = _mixed(task, two)
-    forward = matmul_flops(task.loss, params, mixed)
+    forward = 2 * forward_flops(task)
     both = matmul_flops(jax.grad(task.loss, has_aux=True), params, mixed)
     pairs = config.batch_size / 2
     return Workload(
@@ -59,6 +59,11 @@ def of(config: ConfigDict) -> Workload:
         flops=3 * forward * pairs, executed_flops=both * pairs,
         saved_bytes=(_saved(task, params, _mixed(task, four)) - _saved(task, params, mixed)) // 2,
     )
+
+
+def forward_flops(task: Task) -> float:
+    """Operations in matrix products of one example's forward pass, with its loss."""
+    return matmul_flops(task.loss, task.shapes(), _mixed(task, _batch(task, 2))) / 2
 
 
 def _batch(task: Task, size: int) -> dict[str, jax.ShapeDtypeStruct]:

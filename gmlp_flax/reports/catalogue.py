@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import attention_maps, language_models, sizes, spatial_filters
+from gmlp_flax.reports import alternatives, attention_maps, language_models, sizes, spatial_filters
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run
 
@@ -17,6 +17,14 @@ RUNS = {
     "figure9": spatial_filters.shift_invariance_report,
     "figure10": attention_maps.attention_in_a_pair,
 }
+
+# Reports of a folder with several kinds of runs and measurements.
+FOLDERS = {alternatives.NAME: alternatives.of_folder}
+
+
+def of_folder(name: str, folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
+    """The report of a name in FOLDERS; arguments and errors as those of `alternatives.of_folder`."""
+    return FOLDERS[name](folder, scale, flags)
 
 
 def of_sizes(name: str) -> Report:

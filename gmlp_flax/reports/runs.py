@@ -172,7 +172,9 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
             key = run.row, *task, config[RATE], config.init_from, config.init_parameters, config.seed
             _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
             free = *OWN, "init_from", "init_parameters"
-            _compare(alike.setdefault(task, run), run, [*_compared([run], free), *READING])
+            first = alike.setdefault(task, run)
+            both = config_lib.keys(first.config).keys() & config_lib.keys(config).keys()
+            _compare(first, run, [*_compared([run], free), *(key for key in READING if key in both)])
             found[run.row].append(run)
     return found
 

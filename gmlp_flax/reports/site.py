@@ -50,6 +50,9 @@ def write(pattern: str, scale: str, out: str) -> Site:
     entries, absent, refused = [], {}, {}
     for name, table in TABLES.items():
         try:
+            if name in catalogue.FOLDERS:
+                _write(_of_folder(name, pattern, scale), name, out, entries)
+                continue
             place, runs = _find(name, pattern, scale) if table.trained else ("", [])
         except run_finder.NoRuns:
             absent[name] = "there is no run of it"
@@ -62,12 +65,29 @@ def write(pattern: str, scale: str, out: str) -> Site:
         except RunError as error:
             absent[name] = str(error)
             continue
-        files.write(made, os.path.join(out, name), library=f"../{page.LIBRARY}")
-        entries.append(page.Entry(name, made.title, made.every_claim, next(iter(made.figures), "")))
+        _write(made, name, out, entries)
     page.write_library(out)
     path = os.path.join(out, "index.html")
     storage.write(path, page.of_site(TITLE, entries, refused | absent).encode())
     return Site(path, [entry.folder for entry in entries], absent, refused)
+
+
+def _write(made: Report, name: str, out: str, entries: list[page.Entry]) -> None:
+    files.write(made, os.path.join(out, name), library=f"../{page.LIBRARY}")
+    entries.append(page.Entry(name, made.title, made.every_claim, next(iter(made.figures), "")))
+
+
+def _of_folder(name: str, pattern: str, scale: str) -> Report:
+    """A report of catalogue.FOLDERS, from a folder of its name: its columns are not looked for elsewhere.
+
+    Raises:
+        NoRuns: there is no such folder, or nothing in it.
+        RunError: as the report.
+    """
+    for place in (os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)):
+        if storage.exists(place):
+            return catalogue.of_folder(name, place, scale)
+    raise run_finder.NoRuns(f"{pattern} has no folder {name}-{scale} or {name}")
 
 
 def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run]]:

@@ -1,0 +1,71 @@
+"""What a masked language model scores on sequences of other lengths than it was trained on, without more training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.errors import RunError
+from gmlp_flax.training import evaluation, run_folder, warm_start
+
+TASK = "masked_lm"
+SMALLEST = 16  # tokens
+
+
+def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
+    """Scores the newest checkpoint of a run at its own length and at others.
+
+    Parameters that belong to tokens or offsets are fitted as finetuning at another length fits them: cut, or extended
+    where the kind of parameter says how. The held-out text is the same at every length, cut into other sequences, and so
+    is the number of tokens scored; every model sees the same sequences and masks.
+
+    Args:
+        workdir: of a run of masked_lm.
+        lengths: numbers of tokens.
+
+    Returns:
+        "length", the run's own; "takes", by length as text, whether the model as it is takes so many tokens;
+        "perplexity" by length as text, None if its parameters cannot be fitted, which "why" then explains.
+
+    Raises:
+        RunError: the run trained another task or cannot be loaded, or a length is too small.
+    """
+    if short := [length for length in lengths if length < SMALLEST]:
+        raise RunError(f"{short[0]} tokens: expected lengths from {SMALLEST}")
+    trained = run_folder.load(workdir)
+    if trained.config.task != TASK:
+        raise RunError(f"{workdir} trained {trained.config.task}: give a run of {TASK}")
+    own, spec = trained.config.model.length, trained.task.spec()
+    found: dict[str, Any] = {"length": own, "takes": {}, "perplexity": {}, "why": {}}
+    for tokens in dict.fromkeys((own, *lengths)):
+        found["takes"][str(tokens)] = bool(spec.block.takes(spec, tokens))
+        try:
+            value = _perplexity(trained, workdir, tokens)
+        except RunError as error:
+            value, found["why"][str(tokens)] = None, str(error)
+        found["perplexity"][str(tokens)] = value
+    return found
+
+
+def _perplexity(trained: run_folder.Trained, workdir: str, tokens: int) -> float:
+    """Held-out perplexity at a number of tokens; raises RunError if the parameters cannot be fitted to it."""
+    old = trained.config
+    config = old.copy_and_resolve_references()
+    share = old.model.length / tokens
+    config.model.length = tokens
+    config.masking.max_predictions = math.ceil(old.masking.max_predictions / share)
+    config.eval.batch_size = max(1, round(old.eval.batch_size * share)) if old.eval.batch_size else 0
+    config.eval.examples = max(1, round(old.eval.examples * share)) if old.eval.examples else 0
+    config_lib.validate(config)
+    task = tasks.create(config, workdir)
+    params = trained.params
+    if tokens != old.model.length:
+        params = warm_start.adapt(params, task, old, workdir)
+        params = jax.device_put(params, trained.partition.for_model(task.facts()).shardings(params))
+    metrics, _ = evaluation.Evaluator(task, trained.partition)(params)
+    return metrics["perplexity"]

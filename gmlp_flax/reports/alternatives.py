@@ -1,0 +1,272 @@
+"""The report of `gmlp reproduce alternatives`: every column that is there, and what it says of the papers' claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import overrides, tasks
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models import parameters
+from gmlp_flax.paper import alternatives
+from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, ROWS, TRAINED, Column
+from gmlp_flax.paper.quoted import ScoreColumn
+from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.planning import workload
+from gmlp_flax.reports import alternatives_charts, alternatives_claims, finetuned_scores, language_models
+from gmlp_flax.reports import alternatives_measured as measured
+from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.runs import Run
+from gmlp_flax.reports.table import Cell, Printed, Spread, Table, shown
+
+NAME = "alternatives"
+TASKS = {"imdb": "own"}  # what a config calls the task of a finetuned column, if it is another name
+
+
+class Found(NamedTuple):
+    """What a folder has.
+
+    Attributes:
+        scores: column -> row -> its score over seeds, as shown; finetuned ones start from pretrained parameters.
+        random: the same, from random parameters.
+        costs, compiled, lengths: as `alternatives_measured` reads them.
+        rates: row -> the rate of masked LM.
+        notes: unfinished runs, baselines, rows without a run.
+        setting: what was scaled down; None without a run of masked LM.
+    """
+
+    scores: Mapping[str, Mapping[str, Spread]]
+    random: Mapping[str, Mapping[str, Spread]]
+    costs: measured.Costs
+    compiled: Mapping[str, Mapping[int, measured.Compiled]]
+    lengths: Mapping[str, Mapping[str, Any]]
+    rates: Mapping[str, float]
+    notes: Sequence[str]
+    setting: run_finder.Setting | None
+
+
+def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence[str] = ROWS) -> Report:
+    """The report of all columns that a folder has.
+
+    Args:
+        folder: of `gmlp reproduce alternatives`: runs of masked LM, and a folder for each other column.
+        scale: at which the runs were trained.
+        flags: words of a command line that changed every run that was not finetuned and has such a key.
+        rows: names in ROWS.
+
+    Raises:
+        NoRuns: there is nothing of any column.
+        RunError: runs of a column cannot stand in it, or a file of measurements is damaged.
+    """
+    found = _find(folder, scale, flags, rows)
+    if not (found.scores or found.costs or found.compiled or found.lengths):
+        raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {NAME}: make some of its columns first")
+    columns = (*found.scores.values(), *found.random.values(), found.costs, found.compiled, found.lengths)
+    configs = {row: TABLES[NAME].config(row, scale) for row in rows if any(row in column for column in columns)}
+    charts = alternatives_charts.charts(found.scores, found.costs)
+    notes = [*found.notes, *_frame(scale, configs), *_growth_notes(found.costs)]
+    for what, absent in {
+        "Rows": [row for row in rows if row not in configs],
+        "Columns": [name for name in COLUMNS if not _has(found, name)],
+    }.items():
+        notes += [f"{what} without anything: {', '.join(absent)}."] if absent else []
+    table = _table(found, configs)
+    verdicts = alternatives_claims.claims(found.scores, found.costs)
+    return Report(TABLES[NAME].title, table, verdicts, setting=found.setting, notes=notes, figures=charts)
+
+
+def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) -> Found:
+    scores, random, notes, rates, setting = {}, {}, [], {}, None
+    given = overrides.named_overrides(flags)
+    for name, column in COLUMNS.items():
+        if column.kind != TRAINED:
+            continue
+        runs = _runs(folder if name == "mlm" else f"{folder}/{name}", column, scale, given, rows)
+        notes += [note if name == "mlm" else f"{column.title}: {note}" for note in run_finder.unfinished(runs)]
+        notes += _baselines(column, runs)
+        if name == "mlm" and runs:
+            trained = language_models.trained_rows(rows, runs)
+            scores[name] = {row: each.last for row, each in trained.items() if each.compared}
+            notes += [f"{row}: {note}." for row, each in trained.items() for note in each.footnotes()]
+            rates = {run.row: run.config.optimizer.learning_rate for run in runs}
+            setting = run_finder.setting(TABLES[NAME], runs, scale)
+        elif runs:
+            scores[name] = _scores(column, runs)
+    tuned = run_finder.find_finetuned(folder, {row: TABLES[NAME].config(row, scale) for row in rows})
+    for name, column in COLUMNS.items():
+        if column.kind == FINETUNED:
+            scores[name], random[name] = (_finetuned(name, column, tuned, start) for start in (True, False))
+            notes += _baselines(column, [run for runs in tuned.values() for run in runs if _is_of(run, name)])
+    return Found(
+        {name: of_row for name, of_row in scores.items() if of_row},
+        {name: of_row for name, of_row in random.items() if of_row}, measured.costs(folder, rows),
+        measured.compiled(folder, rows), measured.lengths(folder, rows), rates, list(dict.fromkeys(notes)), setting,
+    )
+
+
+def _runs(
+    folder: str, column: Column, scale: str, given: Mapping[str, Any], rows: Sequence[str]
+) -> list[Run]:
+    """The runs of a column that is trained; none if there is none, or if there is no such config."""
+    try:
+        configs = column.configs(scale, rows)
+    except ConfigError:
+        return []
+    try:
+        return run_finder.find(folder, {
+            row: overrides.overridden(each, overrides.applying(each, given)) for row, each in configs.items()
+        })
+    except run_finder.NoRuns:
+        return []
+
+
+def _scores(column: Column, runs: Sequence[Run]) -> dict[str, Spread]:
+    """Row -> the last score of its finished runs."""
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        if run.finished and (curve := run.curve(column.metric)):
+            values.setdefault(run.row, []).append(column.percent * curve[-1][1])
+    return {row: Spread(statistics.mean(each), tuple(each)) for row, each in values.items()}
+
+
+def _finetuned(
+    name: str, column: Column, tuned: Mapping[str, Sequence[Run]], pretrained: bool
+) -> dict[str, Spread]:
+    """Row -> the median of its best rate."""
+    wanted = ScoreColumn(column.title, TASKS.get(name, name), column.metric)
+    scores = {row: finetuned_scores.score(runs, wanted, pretrained) for row, runs in tuned.items()}
+    return {row: score.spread for row, score in scores.items() if score}
+
+
+def _is_of(run: Run, name: str) -> bool:
+    return run_finder.task_of(run.config) == TASKS.get(name, name)
+
+
+def _baselines(column: Column, runs: Sequence[Run]) -> list[str]:
+    """What a trivial model scores in a column."""
+    found = dict.fromkeys(each for run in runs if (each := run.baseline(column.metric)))
+    return [f"{column.title}, to compare: {name}: {shown(column.percent * value)}." for name, value in found]
+
+
+def _has(found: Found, name: str) -> bool:
+    measurements = {"costs": found.costs, "tpu": found.compiled, "lengths": found.lengths}
+    return bool(measurements[name] if name in measurements else found.scores.get(name))
+
+
+def _frame(scale: str, configs: Mapping[str, ConfigDict]) -> list[str]:
+    """What the rows have in common, counted."""
+    sizes = [_encoder_size(config) for config in configs.values()]
+    low, high, depths = min(sizes), max(sizes), sorted({config.model.layers for config in configs.values()})
+    same = f"the same up to {100 * (high / low - 1):.1f} %" if scale != "paper" else "as BERT's depth and widths give them"
+    return [
+        f"One frame: {low:.3f} to {high:.3f} M parameters in the encoder ({same}), {', '.join(map(str, depths))} layers, "
+        "the same text, steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
+    ]
+
+
+def _encoder_size(config: ConfigDict) -> float:
+    """Millions of parameters without embeddings and positions."""
+    return parameters.count(tasks.find(config.task).without_data(config).shapes()["encoder"]) / 1e6
+
+
+def _growth_notes(costs: measured.Costs) -> list[str]:
+    """What the costs are, and the fitted powers with their intervals."""
+    if not costs:
+        return []
+    laws = [(row, measured.growth(by_length), measured.growth(by_length, memory=True)) for row, by_length in costs.items()]
+    fits = [
+        f"{row} {time.exponent:.2f} ({time.low:.2f} to {time.high:.2f}) and {size.exponent:.2f}"
+        for row, time, size in laws if time and size
+    ]
+    untimed = sorted({
+        f"{row} at {cost.tokens:,}" for row, by_length in costs.items() for cost in by_length.values() if not cost.seconds
+    })
+    said = ["Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time."]
+    if fits:
+        fitted = f"from {measured.FITTED_FROM:,} tokens on"
+        said.append(f"Time and memory of a sequence grow as n to the power ({fitted}, 95 % interval): {'; '.join(fits)}.")
+    if untimed:
+        said.append(f"Compiled but not run, for want of memory: {', '.join(untimed)}.")
+    return said
+
+
+def _table(found: Found, configs: Mapping[str, ConfigDict]) -> Table:
+    """A line per row that has anything; columns that nothing has are left out."""
+    columns = {
+        "layers": {row: config.model.layers for row, config in configs.items()},
+        "M parameters": {row: _encoder_size(config) for row, config in configs.items()},
+        "GFLOPs": {row: _flops(config) for row, config in configs.items()},
+    } | _score_columns(found) | _cost_columns(found.costs) | _compiled_columns(found.compiled)
+    columns |= _length_columns(found.lengths)
+    columns["rate"] = {row: Printed(rate) for row, rate in found.rates.items()}
+    lines: list[list[Cell]] = [[row, *(cells.get(row) for cells in columns.values())] for row in configs]
+    return Table(("model", *columns), lines).full()
+
+
+def _flops(config: ConfigDict) -> float:
+    return workload.forward_flops(tasks.find(config.task).without_data(config)) / 1e9
+
+
+def _score_columns(found: Found) -> dict[str, dict[str, Cell]]:
+    columns: dict[str, dict[str, Cell]] = {}
+    for name, column in COLUMNS.items():
+        columns[column.title] = dict(found.scores.get(name, {}))
+        columns[f"{column.title}, from random parameters"] = dict(found.random.get(name, {}))
+    return columns
+
+
+def _cost_columns(costs: measured.Costs) -> dict[str, dict[str, Cell]]:
+    """Time and memory at the shortest and at the longest length that was measured, and how they grow."""
+    columns: dict[str, dict[str, Cell]] = {}
+    for tokens in _ends(cost.tokens for by_length in costs.values() for cost in by_length.values() if cost.seconds):
+        at = {row: by_length[tokens].per_thousand for row, by_length in costs.items() if tokens in by_length}
+        columns[f"ms per 1,000 tokens, n = {tokens:,}"] = {
+            row: Spread(statistics.median(values), values) for row, values in at.items() if values
+        }
+    for tokens in _ends(tokens for by_length in costs.values() for tokens in by_length):
+        columns[f"MB of a step, n = {tokens:,}"] = {
+            row: by_length[tokens].size / 1e6 for row, by_length in costs.items() if tokens in by_length
+        }
+    for title, memory in (("time grows as n^", False), ("memory grows as n^", True)):
+        laws = {row: measured.growth(by_length, memory) for row, by_length in costs.items()}
+        columns[title] = {row: law.exponent for row, law in laws.items() if law}
+    return columns
+
+
+def _ends(values: Iterable[int]) -> list[int]:
+    """The smallest and the largest, which may be one."""
+    every = sorted(set(values))
+    return list(dict.fromkeys(every[:1] + every[-1:]))
+
+
+def _compiled_columns(compiled: Mapping[str, Mapping[int, measured.Compiled]]) -> dict[str, dict[str, Cell]]:
+    """Paper's shapes on one v5e chip."""
+    columns: dict[str, dict[str, Cell]] = {}
+    for tokens in sorted({tokens for by_length in compiled.values() for tokens in by_length}):
+        at = {row: by_length[tokens] for row, by_length in compiled.items() if tokens in by_length}
+        columns[f"v5e: GB, n = {tokens:,}"] = {
+            row: each.peak / 1e9 if each.fits else f"{shown(each.peak / 1e9)}, does not fit" for row, each in at.items()
+        }
+        columns[f"v5e: ms per 1,000 tokens at least, n = {tokens:,}"] = {
+            row: 1e6 * each.seconds / each.tokens for row, each in at.items()
+        }
+    return columns
+
+
+def _length_columns(lengths: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Cell]]:
+    """Whether a model takes another length as it is, and its perplexity there over that at its own."""
+    columns: dict[str, dict[str, Cell]] = {}
+    for tokens in map(str, alternatives.OTHER_LENGTHS):
+        columns[f"takes {tokens} tokens"] = {
+            row: "yes" if found["takes"].get(tokens) else "fitted" if found["perplexity"].get(tokens) else "no"
+            for row, found in lengths.items()
+        }
+        columns[f"perplexity at {tokens} / at its own"] = {
+            row: value / found["perplexity"][str(found["length"])]
+            for row, found in lengths.items() if (value := found["perplexity"].get(tokens))
+        }
+    return columns

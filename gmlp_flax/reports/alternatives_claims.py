@@ -1,0 +1,103 @@
+"""What the papers of the alternatives claim, and whether our columns support it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gmlp_flax.paper.alternatives import COLUMNS
+from gmlp_flax.reports import alternatives_measured as measured
+from gmlp_flax.reports import claims as verdicts
+from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
+from gmlp_flax.reports.table import Spread, shown
+
+SPEED_AT = 512  # tokens, where FNet's paper gives its speeds
+LINEAR = 1.2  # a power of n up to which time counts as linear
+
+
+class Statement(NamedTuple):
+    """In each of some columns, `better` is better than `share` of `worse`; or not worse, if `share` is below 1."""
+
+    source: str
+    better: str
+    worse: str
+    columns: Sequence[str]
+    share: float = 1.0
+
+
+_ACCURACIES = ("sst2", "imdb", "mnli")
+STATEMENTS = (
+    # The gMLP paper's Table 3: 4.35 and 4.37; 4.26; 5.34; 5.64.
+    Statement("gMLP matches BERT, Table 3", "sgu", "bert", ("mlm",)),
+    Statement("gMLP is behind relative positions, Table 3", "bert_rel", "sgu", ("mlm",)),
+    Statement("gMLP beats the Mixer, Table 3", "sgu", "mixer", ("mlm",)),
+    Statement("gMLP beats positions alone, Table 3", "sgu", "bert_rel_only", ("mlm",)),
+    Statement("gMLP is behind on pairs, Table 4", "bert_rel", "sgu", ("mnli",)),
+    Statement("tiny attention helps on pairs, Figure 8", "amlp_36", "sgu", ("mnli",)),
+    Statement("FNet has 92 % of BERT's accuracy, 2105.03824", "fnet", "bert", _ACCURACIES, 0.92),
+    Statement("FNet is behind BERT, 2105.03824", "bert", "fnet", (*_ACCURACIES, "listops", "pixels")),
+    Statement("FNet beats the Transformer on bytes, 2105.03824 (recalled)", "fnet", "bert", ("bytes",)),
+    Statement("the random Synthesizer beats dynamic convolution, 2005.00743", "random", "dynamic", ("mlm",)),
+    Statement("learned logits beat fixed ones, 2005.00743", "random", "fixed_random", ("mlm",)),
+    Statement("random logits help attention, 2005.00743", "random_vanilla", "bert", ("mlm",)),
+    Statement("random logits alone are behind attention, 2005.00743", "bert", "random", ("mlm",)),
+    Statement("convolutions keep up on sentences, 2105.03322", "lightweight", "bert_t5", ("sst2", "imdb")),
+    Statement("convolutions fall behind on pairs, 2105.03322", "bert_t5", "lightweight", ("mnli",)),
+)
+# (source, faster, slower): time per token at SPEED_AT tokens.
+FASTER = (
+    ("FNet is faster than BERT, 2105.03824", "fnet", "bert"),
+    ("the random Synthesizer is faster than dynamic convolution, 2005.00743", "random", "dynamic"),
+)
+GROWS = (
+    ("external attention costs O(n), 2105.02358", "external"), ("convolutions cost O(n), 2105.03322", "lightweight"),
+    ("FNet costs O(n log n), 2105.03824", "fnet"),
+)
+
+
+def claims(scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs) -> list[Claim]:
+    """Every statement for which both rows are there, with our numbers.
+
+    Args:
+        scores: column -> row -> its score over seeds.
+        costs: row -> tokens -> a measured step; its repeats are compared as seeds are.
+    """
+    return [*_of_scores(scores), *_of_speeds(costs), *_of_growth(costs)]
+
+
+def _of_scores(scores: Mapping[str, Mapping[str, Spread]]) -> list[Claim]:
+    found = []
+    for source, better, worse, columns, share in STATEMENTS:
+        for name in columns:
+            of_row = scores.get(name, {})
+            if better in of_row and worse in of_row:
+                column, one, other = COLUMNS[name], of_row[better], of_row[worse]
+                sign = 1 if column.lower else -1
+                values = [sign * value for value in one.values], [sign * share * value for value in other.values]
+                bound = f"{share:g} of {worse}" if share != 1 else worse
+                text = f"{source}. {column.title}: {better} {'<' if column.lower else '>'} {bound}"
+                found.append(Claim(text, verdicts.verdict(*values), f"{shown(one)} and {shown(other)}"))
+    return found
+
+
+def _of_speeds(costs: measured.Costs) -> list[Claim]:
+    found = []
+    for source, faster, slower in FASTER:
+        steps = [measured.nearest(costs.get(row, {}), SPEED_AT) for row in (faster, slower)]
+        if steps[0] and steps[1] and steps[0].tokens == steps[1].tokens:
+            ratio = steps[0].speed / steps[1].speed
+            verdict = verdicts.verdict(steps[0].per_thousand, steps[1].per_thousand)
+            text = f"{source}. A training step of {steps[0].tokens:,} tokens: {faster} takes less time than {slower}"
+            found.append(Claim(text, verdict, f"{ratio:.2f} times its speed here"))
+    return found
+
+
+def _of_growth(costs: measured.Costs) -> list[Claim]:
+    found = []
+    for source, row in GROWS:
+        law = measured.growth(costs.get(row, {}))
+        if law:
+            verdict = HOLDS if law.high < LINEAR else REVERSED if law.low > LINEAR else OPEN
+            detail = f"n^{law.exponent:.2f}, 95 % interval {law.low:.2f} to {law.high:.2f}"
+            found.append(Claim(f"{source}. Time grows by less than n^{LINEAR}: {row}", verdict, detail))
+    return found

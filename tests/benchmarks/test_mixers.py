@@ -1,0 +1,49 @@
+"""Time and memory of the mixers over the number of tokens: what is measured, not how fast it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax import tasks
+from gmlp_flax.benchmarks import mixers
+from gmlp_flax.models import parameters
+from tests import preloaded
+
+
+def by_figure(entries):
+    return {(entry["row"], entry["tokens"], entry["figure"]): entry for entry in entries}
+
+
+def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
+    found = by_figure(mixers.bench_mixers(2, ["fnet"], [64]))
+    assert set(found) == {("fnet", 64, figure) for figure in ("seconds", "bytes", "flops", "parameters")}
+    seconds = found["fnet", 64, "seconds"]
+    assert len(seconds["values"]) == 2 and min(seconds["values"]) > 0 and seconds["batch"] == 32
+    config = mixers.at_length("fnet", 64)
+    assert config.masking.max_predictions == 10 and config.model.length == 64
+    task = tasks.find(config.task).without_data(config)
+    assert found["fnet", 64, "parameters"]["median"] == parameters.count(task.shapes())
+    # Two layers: the transform's 2 d^2 + 2 n d and the MLP's 2 d d_ffn per token; logits at 10 places.
+    d, n = 128, 64
+    expected = 2 * (2 * n * (2 * d * d + 2 * n * d + 2 * d * 776) + 10 * d * 2000)
+    assert found["fnet", 64, "flops"]["median"] == expected
+    assert found["fnet", 64, "bytes"]["median"] > 12 * parameters.count(task.shapes())  # parameters and Adam's moments
+
+
+def test_what_does_not_fit_is_compiled_alone(monkeypatch):
+    monkeypatch.setattr(mixers, "_memory", lambda: 1000)
+    found = by_figure(mixers.bench_mixers(2, ["sgu"], [64]))
+    assert ("sgu", 64, "seconds") not in found and found["sgu", 64, "bytes"]["median"] > 1e6
+
+
+def test_one_sequence_per_step_where_it_is_long():
+    assert [mixers.at_length("sgu", tokens).batch_size for tokens in (128, 2048, 16_384)] == [16, 1, 1]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--rows=sgv",), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
+    (("--rows=sgu", "--lengths=7"), "--lengths has 7: expected numbers of tokens from 32"),
+])
+def test_mistakes_are_one_line(arguments, message):
+    done = preloaded.gmlp("benchmark", "mixers", *arguments)
+    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

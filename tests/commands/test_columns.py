@@ -1,0 +1,184 @@
+"""What `gmlp reproduce alternatives` would run, what it refuses, and how each column goes on by itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gmlp_flax.commands import columns
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.paper.alternatives import COST_LENGTHS, OTHER_LENGTHS, ROWS, TPU_LENGTHS
+from tests import preloaded
+from tests.reports import made_up_columns
+
+ROW = ("sgu", "fnet")
+
+
+def plan(folder, *names, **options):
+    data = dict.fromkeys(names, "embedded") | {"mlm": "embedded"}
+    return columns.Plan(names, ROW, data, "cpu", str(folder), **options)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The commands that would have run; none of them fails."""
+    commands = []
+    monkeypatch.setattr(columns, "run", lambda *words: commands.append(list(words)) or 0)
+    return commands
+
+
+def test_columns_and_their_data():
+    assert columns.parsed(["costs,mlm=a/b", "sst2=tfds:glue/sst2"]) == {
+        "mlm": "a/b", "sst2": "tfds:glue/sst2", "costs": "",
+    }
+    assert list(columns.parsed([columns.DEFAULT])) == ["mlm", "costs", "lengths"]
+    with pytest.raises(ConfigError, match="--columns: there is no 'sst'; did you mean 'sst2'?"):
+        columns.parsed(["sst"])
+
+
+def test_a_trained_column_is_one_sweep(tmp_path, ran):
+    flags = ("--config.steps=3", "--config.model.vocab_size=500")
+    assert columns.make(plan(tmp_path, "mlm", "cifar10", jobs=2, flags=flags)) == []
+    assert ran == [
+        ["sweep", "--sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet", f"--out={tmp_path}", "--jobs=2", "--",
+         "--config.data.train=embedded", *flags],
+        ["sweep", "--sweep=alternatives:cifar10,scale=cpu,rows=sgu+fnet", f"--out={tmp_path}/cifar10", "--jobs=2", "--",
+         "--config.data.train=embedded", "--config.steps=3"],  # no vocabulary
+    ]
+
+
+def test_costs_go_on_where_they_stopped(tmp_path, ran):
+    made_up_columns.write_cost(tmp_path, "sgu", 128, (1.0,))
+    columns.make(plan(tmp_path, "costs", lengths=(128, 512)))
+    assert [words[2:4] for words in ran] == [
+        ["--rows=sgu", "--lengths=512"], ["--rows=fnet", "--lengths=128"], ["--rows=fnet", "--lengths=512"],
+    ]
+    assert ran[0][-1] == f"--json={tmp_path}/costs/sgu-512.json" and len(COST_LENGTHS) == 8
+
+
+def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameters(tmp_path, ran):
+    made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0), (9.0, 7.0))})
+    columns.make(plan(tmp_path, "imdb", finetune_seeds=(4,), finetune_flags=("--config.steps=5",)))
+    assert ran == [
+        ["sweep", "--config=finetune_glue:own,scale=small", "--seeds=4", "--jobs=1",
+         f"--out={tmp_path}/finetuned/imdb-sgu{name}", f"--config.init_from={tmp_path}/sgu-0",
+         f"--config.init_parameters={start}", "--config.data.train=embedded", "--config.model.length=128",
+         "--config.steps=150", "--config.optimizer.warmup=15", "--config.eval.every=150", "--config.steps=5"]
+        for name, start in (("", True), ("-random", False))
+    ]
+
+
+def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, ran):
+    missing = columns.make(plan(tmp_path, "sst2", "costs", "lengths", lengths=(128,)))
+    assert [line.partition(" holds")[0] for line in missing] == [f"sst2: {tmp_path}", f"lengths: {tmp_path}"]
+    assert len(ran) == 2
+
+
+def test_failed_runs_are_said(tmp_path, monkeypatch):
+    for code, said in {1: "mlm: some runs failed", 2: "mlm: gmlp sweep ended with exit code 2: what it wrote"}.items():
+        monkeypatch.setattr(columns, "run", lambda *words, code=code: code)
+        [line] = columns.make(plan(tmp_path, "mlm"))
+        assert line.startswith(said)
+
+
+def test_plans_are_kept(tmp_path, monkeypatch):
+    class Process:
+        returncode = 0
+
+        def communicate(self):
+            return json.dumps({"fits": True}).encode(), None
+
+    monkeypatch.setattr(columns, "gmlp", lambda *words, **options: asked.append(words) or Process())
+    asked = []
+    assert columns.make(plan(tmp_path, "tpu")) == []
+    assert len(asked) == len(ROW) * len(TPU_LENGTHS) and asked[0] == (
+        "plan", "--config=c4_ablation:sgu", "--config.model.length=4096", "--config.batch_size=8", "--topology=v5e:1x1",
+        "--json",
+    )
+    kept = json.loads((tmp_path / "tpu" / "sgu-4096.json").read_text())
+    assert kept == {"fits": True, "tokens": 32_768}
+    asked.clear()
+    columns.make(plan(tmp_path, "tpu"))
+    assert not asked
+    Process.returncode = 2
+    (tmp_path / "tpu" / "sgu-4096.json").unlink()
+    [line] = columns.make(plan(tmp_path, "tpu"))
+    assert line == "tpu: gmlp plan failed: what it wrote stands above"
+
+
+def test_lengths_are_scored_once(tmp_path, monkeypatch):
+    from gmlp_flax.analysis import lengths
+
+    made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "fnet": ((9.0, 8.0),)})
+    made_up_columns.write_lengths(tmp_path, "fnet")
+    scored = []
+    monkeypatch.setattr(lengths, "score", lambda *given: scored.append(given) or {"length": 128})
+    columns.make(plan(tmp_path, "lengths"))
+    assert scored == [(f"{tmp_path}/sgu-0", OTHER_LENGTHS)]
+
+
+def test_the_listing(tmp_path):
+    made_up_columns.write_everything(tmp_path)
+    made_up_columns.write_runs(tmp_path / "mine", "alternatives", {"fnet": ((9.0, 8.0),)})
+    (tmp_path / "mine" / "fnet-0").rename(tmp_path / "c4_ablation-fnet-scale_small,seed=0")
+    lines = columns.listing(plan(tmp_path, "mlm", "sst2", "cifar10", "costs", "lengths", lengths=(128, 256))).splitlines()
+    assert lines[0] == f"2 rows at scale cpu, in {tmp_path}"
+    about = [line for line in lines if " there, about " in line]
+    assert [line.partition(", about")[0] for line in about] == [
+        "mlm: masked LM, perplexity: 1 of 6 there", "sst2: SST-2 (%): 2 of 8 there", "cifar10: CIFAR-10, top-1 (%): 0 of 2 there",
+        "costs: time and memory over n, measured here: 2 of 4 there", "lengths: other lengths than trained at: 2 of 2 there",
+    ]
+    assert "    gmlp sweep --sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet " in "\n".join(lines)
+    assert "    steps=300: shorter than its config" in lines and "--config.init_from=RUN" in "\n".join(lines)
+    assert lines[-1].startswith("in all about ")
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"data": {}}, "--columns: mlm needs its data: give mlm=PATH in its place"),
+    ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere: there is no such file or folder"),
+    ({"columns": ("listops",), "data": {"listops": "embedded"}, "scale": "paper"}, "ListOps (%) has no scale paper"),
+    ({"columns": ("cifar10",), "data": {"cifar10": "embedded"}, "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
+    ({"flags": ("--config.step=3",)}, "there is no config key 'step'; did you mean 'steps'?"),
+    ({"flags": ("--config.steps=x",)}, "expected a whole number"),
+    ({"flags": ("--config.augment.mixup=1",)}, "--config.augment.mixup=1: no run of mlm has such a key"),
+    ({"columns": ("sst2",), "data": {"sst2": "embedded"}, "finetune_flags": ("--config.masking.rate=1",)}, "masking.rate"),
+])
+def test_what_could_not_run_is_refused(tmp_path, options, message):
+    asked = plan(tmp_path, "mlm")._replace(**options)
+    with pytest.raises((ConfigError, RunError)) as caught:
+        columns.check(asked)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--columns=mlm",), "--columns: mlm needs its data"),
+    (("--columns=mlx", "--data=setup.cfg"), "--columns: there is no 'mlx'; did you mean 'mlm'?"),
+    (("--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
+    (("--columns=costs", "--lengths=a"), "--lengths=a: expected numbers, as in --lengths=128,2048"),
+    (("--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives: --columns chooses"),
+    (("--columns=costs", "--tokens=5"), "--tokens is not for alternatives"),
+    (("--columns=costs", "--jobs=0"), "--jobs=0: expected a positive number"),
+    (("--from=/nowhere",), "/nowhere holds no run and no measurement of alternatives"),
+    (("--from=/nowhere", "--columns=costs"), "--from=/nowhere trains nothing, and the report has every column"),
+])
+def test_mistakes_are_one_line(tmp_path, arguments, message):
+    done = preloaded.gmlp("reproduce", "alternatives", f"--out={tmp_path}", *arguments)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and message in line and not list(tmp_path.iterdir())
+
+
+def test_the_flags_of_columns_are_for_alternatives(tmp_path):
+    done = preloaded.gmlp("reproduce", "table3", f"--from={tmp_path}", "--rows=sgu")
+    assert done.stderr == "error: --rows is for alternatives: table3 has no columns of its own\n"
+
+
+def test_a_report_of_columns_that_are_there(tmp_path):
+    made_up_columns.write_everything(tmp_path / "runs")
+    done = preloaded.gmlp("reproduce", "alternatives", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports")
+    assert done.returncode == 0, done.stderr
+    assert "| bert | 2 | 0.397 | " in done.stdout and "FNet is faster than BERT" in done.stdout
+    for name in ("index.html", "table.csv", "speed_mlm.svg", "costs.png"):
+        assert (tmp_path / "reports" / "alternatives" / name).exists()
+    assert len(ROWS) == 21

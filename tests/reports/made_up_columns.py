@@ -1,0 +1,93 @@
+"""Columns of `gmlp reproduce alternatives` whose numbers are known, for the tests of reports and of the command."""
+
+from __future__ import annotations
+
+import json
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.paper.alternatives import COLUMNS
+from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.training import warm_start
+from tests.reports.test_language_models import write_finetuned, write_runs
+from tests.reports.test_runs import write_run
+
+PERPLEXITIES = {  # of two seeds, in the middle and at the end
+    "bert": ((70.0, 60.0), (71.0, 62.0)), "sgu": ((60.0, 50.0), (61.0, 61.0)), "fnet": ((80.0, 70.0), (81.0, 72.0)),
+    "random": ((60.0, 55.0), (60.0, 54.0)), "dynamic": ((50.0, 40.0), (50.0, 41.0)),
+}
+LENGTHS = (128, 1024, 2048, 4096)
+# Row -> seconds of a step at 1,024 tokens, and the power of n with which a sequence's time grows.
+COSTS = {"bert": (0.8, 2.0), "sgu": (0.4, 1.5), "fnet": (0.2, 1.0), "random": (0.3, 2.0), "dynamic": (0.6, 1.0)}
+
+
+def write_cost(folder, row, tokens, seconds, size=1e6, batch=None):
+    """A file as `gmlp benchmark mixers` writes it; without seconds, of a step that was compiled only."""
+    about = {"row": row, "tokens": tokens, "batch": batch or max(1, 2048 // tokens), "unit": "", "goal": ""}
+    figures = {"seconds": list(seconds), "bytes": [float(size)], "flops": [1e9]}
+    entries = [about | {"figure": figure, "values": values, "median": sorted(values)[len(values) // 2]}
+               for figure, values in figures.items() if values]
+    (folder / "costs").mkdir(parents=True, exist_ok=True)
+    (folder / "costs" / f"{row}-{tokens}.json").write_text(json.dumps(entries))
+
+
+def write_costs(folder, costs=COSTS, lengths=LENGTHS):
+    """Three repeats of each step, 1 % apart; memory grows as n squared of bert, as n of the others."""
+    for row, (seconds, power) in costs.items():
+        for tokens in lengths:
+            batch = max(1, 2048 // tokens)
+            one = seconds / 2 * (tokens / 1024) ** power * batch
+            size = 1e6 * batch * (tokens / 1024) ** (2 if row == "bert" else 1)
+            write_cost(folder, row, tokens, (one, 0.99 * one, 1.01 * one), size)
+
+
+def write_images(folder, scores):
+    """Row -> top-1 as a share, a finished run of CIFAR-10 each."""
+    for row, config in COLUMNS["cifar10"].configs("cpu", tuple(scores)).items():
+        config.data.train = "images"
+        write_run(folder / "cifar10" / row, config)
+        line = {"step": config.steps, "eval": {"top1": scores[row]}}
+        (folder / "cifar10" / row / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+
+
+def write_imdb(folder, row, accuracies, pretrained=True):
+    """Runs on labelled text of one's own, from a row's pretrained parameters or from random ones."""
+    start = "" if pretrained else "-random"
+    for seed, accuracy in enumerate(accuracies):
+        made = config_lib.from_file("configs/finetune_glue.py", "own,scale=small")
+        made = warm_start.inherit_model(made, TABLES["alternatives"].config(row, "cpu"))
+        made.seed, made.init_from, made.init_parameters = seed, "anywhere", pretrained
+        path = folder / "finetuned" / f"imdb-{row}{start}" / f"seed={seed}"
+        write_run(path, made)
+        (path / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
+
+
+def write_lengths(folder, row, takes=(True, False), perplexities=(75.0, None)):
+    """At 64 and 256 tokens; 60 at the 128 of training."""
+    (folder / "lengths").mkdir(parents=True, exist_ok=True)
+    at = dict(zip(("64", "256"), perplexities, strict=True)) | {"128": 60.0}
+    found = {"length": 128, "takes": dict(zip(("64", "256"), takes, strict=True)), "perplexity": at, "why": {}}
+    (folder / "lengths" / f"{row}.json").write_text(json.dumps(found))
+
+
+def write_tpu(folder, row, tokens=512, peak=5_000_000_000, fits=True, seconds=0.1):
+    """A file that keeps what `gmlp plan --json` printed."""
+    (folder / "tpu").mkdir(parents=True, exist_ok=True)
+    plan = {"per_chip_bytes": {"peak": peak}, "fits": fits, "step_seconds": seconds, "tokens": 32_768}
+    (folder / "tpu" / f"{row}-{tokens}.json").write_text(json.dumps(plan))
+
+
+def write_everything(folder):
+    """Something of most columns."""
+    write_runs(folder, "alternatives", PERPLEXITIES)
+    for row, accuracies in {"bert": (0.8, 0.82), "fnet": (0.75, 0.78)}.items():
+        write_finetuned(folder, row, accuracies, pretrained="alternatives")
+        write_imdb(folder, row, accuracies)
+    write_imdb(folder, "bert", (0.6, 0.61), pretrained=False)
+    write_images(folder, {"bert": 0.4, "sgu": 0.5, "fnet": 0.3})
+    write_costs(folder)
+    write_cost(folder, "bert", 16384, (), size=2e10)
+    write_lengths(folder, "sgu")
+    write_lengths(folder, "fnet", (True, True), (66.0, 90.0))
+    write_lengths(folder, "mixer", (False, False), (None, None))
+    write_tpu(folder, "sgu")
+    write_tpu(folder, "bert", 4096, 20_000_000_000, False, 0.4)

@@ -1,0 +1,73 @@
+"""Verdicts on the papers' claims, from made-up scores and costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS
+from gmlp_flax.reports import alternatives_claims, alternatives_measured
+from gmlp_flax.reports.alternatives_claims import STATEMENTS, claims
+from gmlp_flax.reports.table import Spread
+from tests.reports import made_up_columns
+
+
+def scores(**of_rows):
+    return {row: Spread(sum(values) / len(values), values) for row, values in of_rows.items()}
+
+
+def verdicts(made):
+    return {claim.text.partition(". ")[2]: claim.verdict for claim in made}
+
+
+def test_statements_are_about_rows_and_columns_that_there_are():
+    for source, better, worse, columns, share in STATEMENTS:
+        assert {better, worse} <= set(ROWS) and set(columns) <= set(COLUMNS) and 0 < share <= 1 and source
+    assert {row for _, *rows in alternatives_claims.FASTER for row in rows} <= set(ROWS)
+
+
+def test_lower_perplexities_and_higher_accuracies_are_better():
+    found = verdicts(claims({
+        "mlm": scores(sgu=(50.0, 51.0), bert=(60.0, 61.0), bert_rel=(70.0,), random=(9.0, 70.0), dynamic=(10.0,)),
+        "mnli": scores(bert_rel=(50.0,), sgu=(40.0, 41.0), amlp_36=(39.0,)),
+    }, {}))
+    assert found["masked LM, perplexity: sgu < bert"] == "holds"
+    assert found["masked LM, perplexity: bert_rel < sgu"] == "is reversed"
+    assert found["masked LM, perplexity: random < dynamic"] == "is inside the seeds' spread"
+    assert found["MNLI-m (%): bert_rel > sgu"] == "holds" and found["MNLI-m (%): amlp_36 > sgu"] == "is reversed"
+    assert not any("fnet" in text for text in found)
+
+
+def test_a_share_of_the_others_accuracy():
+    """92 % of 80 is 73.6."""
+    for fnet, verdict in {(74.0, 75.0): "holds", (73.0, 73.5): "is reversed", (73.0, 74.0): "is inside the seeds' spread"}.items():
+        found = claims({"sst2": scores(fnet=fnet, bert=(80.0, 80.0))}, {})
+        assert verdicts(found)["SST-2 (%): fnet > 0.92 of bert"] == verdict
+        assert verdicts(found)["SST-2 (%): bert > fnet"] == "holds"
+
+
+def test_speeds_and_growth(tmp_path):
+    made_up_columns.write_costs(tmp_path, {
+        "bert": (0.8, 2.0), "fnet": (0.2, 1.0), "random": (0.5, 2.0), "dynamic": (0.3, 1.0), "lightweight": (0.3, 1.5),
+    }, (512, 1024, 2048, 4096))
+    found = claims({}, alternatives_measured.costs(str(tmp_path), ROWS))
+    by_text = verdicts(found)
+    assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
+    assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "holds"
+    assert by_text["Time grows by less than n^1.2: fnet"] == "holds"
+    assert by_text["Time grows by less than n^1.2: lightweight"] == "is reversed"
+    [fnet] = [claim for claim in found if "fnet takes less" in claim.text]
+    assert fnet.detail == "2.00 times its speed here"  # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
+    assert not any("external" in claim.text for claim in found)
+
+
+def test_speeds_of_different_lengths_are_not_compared(tmp_path):
+    made_up_columns.write_cost(tmp_path, "fnet", 512, (1.0,))
+    made_up_columns.write_cost(tmp_path, "bert", 1024, (1.0,))
+    assert claims({}, alternatives_measured.costs(str(tmp_path), ROWS)) == []
+
+
+@pytest.mark.parametrize("lengths", [(1024, 2048)])
+def test_two_points_leave_a_growth_open(tmp_path, lengths):
+    made_up_columns.write_costs(tmp_path, {"external": (1.0, 1.0)}, lengths)
+    [claim] = claims({}, alternatives_measured.costs(str(tmp_path), ROWS))
+    assert claim.verdict == "is inside the seeds' spread" and "n^1.00" in claim.detail

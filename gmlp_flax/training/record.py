@@ -13,6 +13,7 @@ import importlib.resources
 import json
 import os
 import platform
+import re
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -81,6 +82,8 @@ def _enter(workdir: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
         storage.write(probe, b"")
         storage.remove(probe)
     except RunError as error:
+        if storage.is_remote(workdir):  # it says what helps
+            raise type(error)(re.sub(r"/\.writable\.\w+", "", str(error))) from None
         raise type(error)(f"--workdir={workdir} cannot be written to ({error}): give another folder") from None
     lease = Lease(workdir)
     closing.callback(_remove_empty, missing, lease)

@@ -195,7 +195,7 @@ def without(tmp_path):
 
 
 def test_bucket_without_the_extra(refused, without):
-    words = ["gs://bucket/c4/index.json: its scheme needs a package", "not installed; pip install 'gmlp_flax[gcs]'"]
+    words = ["gs://bucket/c4/index.json: gs:// needs gcsfs, which cannot be imported (", "); pip install 'gmlp_flax[gcs]'"]
     refused("gs://bucket/c4", *words, environment=without("gcsfs"))
 
 

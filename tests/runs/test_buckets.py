@@ -183,12 +183,19 @@ def test_bad_addresses_are_one_line_within_20_seconds(commands, store, text):
         store.faults({"kind": "403", "times": 1_000_000})
         run = [*command[1:], "--workdir=gs://runs/x"]
         within(20, lambda run=run, name=command[0]: commands(*run, command=name, **at), "permission denied")
+    store.faults({"kind": "401", "times": 1_000_000})
+    within(20, lambda: commands(text, "--workdir=gs://runs/x", **at), "does not accept the credentials")
+    store.faults({"kind": "503", "times": 1_000_000})
+    began = time.monotonic()
+    down = commands(text, "--workdir=gs://runs/x", **at)
+    assert down.returncode == 1 and "error: gs://runs/x: cannot be reached (" in down.stderr.splitlines()[-1], down.stderr
+    assert "Traceback" not in down.stderr and 8 < time.monotonic() - began < 30
 
 
 def test_without_gcsfs(commands, text, tmp_path):
     (tmp_path / "gcsfs.py").write_text("raise ImportError(\"No module named 'gcsfs'\")")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    words = ["its scheme needs a package that is not installed; pip install 'gmlp_flax[gcs]'"]
+    words = ["gs:// needs gcsfs, which cannot be imported (No module named 'gcsfs'); pip install 'gmlp_flax[gcs]'"]
     within(20, lambda: commands(text, "--workdir=gs://runs/x", PYTHONPATH=path), *words)
     within(20, lambda: commands("--workdir=gs://runs/x", command="evaluate", PYTHONPATH=path), *words)
 

@@ -2,12 +2,13 @@
 
 A store has no folders: one is a common beginning of names, is there as soon as a file in it is, and is moved file by file.
 A file is written whole or not at all. The clients themselves try again, with growing pauses, what a store refuses for a
-moment: gcsfs six times, over half a minute.
+moment: gcsfs six times, over half a minute. Only the first request is given up sooner: see `_greet`.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import time
@@ -19,6 +20,7 @@ from typing import Any
 from gmlp_flax.errors import RunError, StorageError, install
 
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # by scheme
+START = 12.0  # seconds to wait for the first answer of a store
 CONNECT, SILENCE = 10.0, 30.0  # seconds to wait for a connection, and for the next bytes of an answer
 FINISHED = "commit_success.txt"  # Orbax's mark of a checkpoint that is whole
 _MESSAGE = 240  # characters of a store's own words
@@ -38,7 +40,37 @@ def file_system(path: str) -> tuple[Any, str]:
     _configure(path.partition("://")[0])
     import fsspec.core  # slow, and only remote paths need it
 
-    return fsspec.core.url_to_fs(path)
+    system, name = fsspec.core.url_to_fs(path)
+    if EXTRAS.get(path.partition("://")[0]) == "gcs":
+        _greet(system, bucket_of(path))
+    return system, name
+
+
+@functools.cache
+def _greet(system: Any, bucket: str) -> None:
+    """Asks a bucket once for a sign of life, so that a command learns within `START` seconds that there is none.
+
+    Later requests are tried again for longer, by gcsfs itself: then there is work to lose. Credentials that are refused twice
+    are no passing fault. Whether there is such a bucket and such a right, the request tells that needs it.
+    """
+    import fsspec.asyn
+    from gcsfs.retry import is_retriable
+
+    begun, refused = time.monotonic(), 0
+    for pause in itertools.chain((0.5, 1, 2, 4), itertools.repeat(5)):
+        try:
+            left = START - (time.monotonic() - begun)
+            once = type(system)._request.__wrapped__  # without gcsfs's own attempts
+            fsspec.asyn.sync(system.loop, once, system, "GET", "b/{}/o", bucket, maxResults=1, timeout=max(left, 1))
+            return
+        except Exception as error:
+            refused += any(sign in f"{type(error).__name__}: {error}" for sign in _CREDENTIALS)
+            late = time.monotonic() - begun + pause > START
+            if refused > 1 or late and (is_retriable(error) or isinstance(error, TimeoutError)):
+                raise
+            if not refused and not is_retriable(error):
+                return
+        time.sleep(pause)
 
 
 @functools.cache
@@ -83,9 +115,11 @@ def explained(path: str, error: BaseException) -> RunError:
     line = " ".join(words.split())
     line = line if len(line) <= _MESSAGE else f"{line[:_MESSAGE]} ..."
     if isinstance(error, ImportError):
-        extra = EXTRAS.get(path.partition("://")[0])
-        package = install(extra) if extra else str(error).partition("\n")[0]
-        return RunError(f"{path}: its scheme needs a package that is not installed; {package}")
+        scheme = path.partition("://")[0]
+        extra, why = EXTRAS.get(scheme), " ".join(str(error.__cause__ or error).split())[:_MESSAGE]
+        if not extra:
+            return RunError(f"{path}: {scheme}:// needs a package that cannot be imported ({why})")
+        return RunError(f"{path}: {scheme}:// needs {extra}fs, which cannot be imported ({why}); {install(extra)}")
     if any(sign in words for sign in _CREDENTIALS):
         return RunError(
             f"{path}: the store does not accept the credentials ({line}); renew them, with gcloud auth "

@@ -67,6 +67,27 @@ def test_what_passes_is_tried_again(store, kind):
     assert buckets.read(path) == b"2"
 
 
+@pytest.mark.parametrize(("kind", "times", "seconds", "words"), [
+    ("401", 1000, 2, "does not accept the credentials"), ("503", 1000, 4, r"cannot be reached \(HttpError: Backend Error, 503\)"),
+    ("drop", 1000, 4, "cannot be reached .ServerDisconnectedError"), ("503", 2, 4, ""), ("401", 1, 2, ""),
+])
+def test_a_first_request_is_given_up_soon(store, monkeypatch, kind, times, seconds, words):
+    monkeypatch.setattr(buckets, "START", 2.0)
+    buckets._greet.cache_clear()
+    store.faults({"kind": kind, "times": times})
+    began = time.monotonic()
+    if words:
+        with pytest.raises(RunError, match=f"^gs://test/x: .*{words}"):
+            buckets.exists("gs://test/x")
+    else:
+        assert not buckets.exists("gs://test/x") and store.met() == {kind: times}
+    assert time.monotonic() - began < seconds
+    store.faults()
+    assert not buckets.exists("gs://test/x")
+    monkeypatch.setattr(buckets, "START", 0.0)
+    assert buckets.read_joined("gs://test/x") == b"", "a bucket is greeted once"
+
+
 @pytest.mark.parametrize(("kind", "words"), [("403", "permission denied .*storage.objects.create access.*right to read and write")])
 def test_what_does_not_pass_is_one_line(store, kind, words):
     store.faults({"kind": kind, "times": 100})
@@ -89,7 +110,8 @@ def test_bucket_that_does_not_exist(store):
     (PermissionError("AccessDenied"), RunError, "permission denied"),
     (RuntimeError("RefreshError: reauthentication is needed"), RunError, "does not accept the credentials"),
     (TimeoutError("no answer\nfor 30 s"), StorageError, r"cannot be reached \(TimeoutError: no answer for 30 s\)"),
-    (ImportError("Please install s3fs"), RunError, r"pip install 'gmlp_flax\[s3\]'"),
+    (ImportError("Please install s3fs"), RunError,
+     r"^s3://runs/x: s3:// needs s3fs, which cannot be imported \(Please install s3fs\); pip install 'gmlp_flax\[s3\]'$"),
     (OSError("x" * 9999), StorageError, "cannot be reached"),
 ])
 def test_explained(error, kind, words):

@@ -2,15 +2,15 @@
 
     gmlp train --config=lra_image:gmlp --workdir=runs/pixels --config.data.train=PATH
 
-PATH is a folder or tar of ten class folders, of which a tenth is held out, or `tfds:cifar10`, whose test part is. Colours
-become grey as they are read. Nothing is augmented.
+PATH is a folder or tar of ten class folders, of which a tenth is held out, or `tfds:cifar10`, whose test part is held
+out. Colours become grey as they are read. Nothing is augmented.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp, feed_forward, fnet,
     fnet_hybrid, synthesizer, external_attention or convolution.
 SCALE:
-    paper  (default) as published (image/configs/cifar10/base_cifar10_config.py of google-research/long-range-arena): 1
-           layer, 32 wide, 1 head, MLP of 64, cls token, learned positions; 200 epochs of 45,000 in batches of 256, rate
-           5e-4 with one epoch of warmup and a cosine, no weight decay, dropout 0.3, of attention 0.2; Adam as in its
-           listops/train.py. Never run here.
+    paper  (default) as published (image/configs/cifar10/base_cifar10_config.py of google-research/long-range-arena):
+           1 layer, 32 wide, 1 head, MLP of 64, cls token, learned positions; 200 epochs of 45,000 in batches of 256,
+           rate 5e-4 with one epoch of warmup and a cosine, no weight decay, dropout 0.3, of attention 0.2; Adam as in
+           its listops/train.py. Never run here.
     small  2 layers of 64 channels, 200 steps of 16, for 2 CPU cores; a fiftieth is held out.
 """
 

@@ -12,6 +12,7 @@ SCALE:
            long-range-arena): 6 layers, 512 wide, 8 heads, MLP of 2,048, [CLS]; 5,000 steps of 32, Adam with b2 0.98,
            rate 0.05 / sqrt(step) after 1,000 steps of warmup, weight decay 0.1. Their Transformer ties its layers, and
            its positions are sines; ours has 2,048 places (they cut at 2,000), learned positions, layers of their own.
+           Never run here.
     small  2 layers of 64 channels on 512 places, 200 steps, for 2 CPU cores and short trees:
            gmlp prepare listops:4000,500,500 --lengths=50,500 --out=lra/short
 """

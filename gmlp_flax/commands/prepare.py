@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from gmlp_flax.commands import cli
 from gmlp_flax.data.listops import folder
@@ -87,7 +89,7 @@ def _strange(parser: argparse.ArgumentParser, options: argparse.Namespace) -> st
 
 
 def make_listops(options: argparse.Namespace) -> None:
-    """Makes the data set ListOps, and prints its statistics.
+    """Makes the data set ListOps and prints its statistics.
 
     Raises:
         DataError: the size or a flag makes no sense, or as in `listops.folder.make`.
@@ -102,15 +104,20 @@ def make_listops(options: argparse.Namespace) -> None:
     folder.check(grammar)
     out = options.out if is_remote(options.out) else os.path.realpath(options.out)
     found = folder.make(out, sizes, grammar, options.seed)
+    report_listops(found, out)
+
+
+def report_listops(found: Mapping[str, Mapping[str, Any]], out: str) -> None:
+    """Prints the statistics of each split, and how to train on them."""
     print(f"{'split':<12}{'trees':>8}  {'symbols':<26}{'depth':<24}share of the values 0 to 9, %")
     for name, split in found.items():
-        lengths, depths = (f"{low} to {high}, mean {mean:.{digits}f}" for (low, mean, high), digits in (
-            (split["length"], 0), (split["depth"], 2)))
+        (shortest, length, longest), (lowest, depth, deepest) = split["length"], split["depth"]
+        lengths, depths = f"{shortest} to {longest}, mean {length:.0f}", f"{lowest} to {deepest}, mean {depth:.2f}"
         shares = " ".join(f"{100 * share:.1f}" for share in split["values"])
         print(f"{name:<12}{split['trees']:>8,}  {lengths:<26}{depths:<24}{shares}")
-    longest = max(split["length"][2] for split in found.values())
+    most = max(split["length"][2] for split in found.values())
     print(f"to use it     --config=lra_listops --config.data.train={out}")
-    print(f"              with --config.model.length={longest + 2} or more, no tree is cut")
+    print(f"              with --config.model.length={most + 2} or more, no tree is cut")
 
 
 def find_tokenizer(options: argparse.Namespace, corpus: Corpus, chosen: selection.Selection) -> Tokenizer:

@@ -131,7 +131,8 @@ class ImageClassifier(nnx.Module):
             return self.stem(images)
         definition, params = nnx.split(self.stem)
         # Backward recomputes the patches from the pixels: kept, they would be the largest array outside the encoder.
-        return jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))(params, images)
+        stem = jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))
+        return stem(params, images)
 
     def _patches(self, images: jax.Array) -> jax.Array:
         dtype = self.spec.precise_dtype

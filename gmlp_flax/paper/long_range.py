@@ -171,7 +171,7 @@ def pixel_classifier(name: str, of: Setting, *, side: int, pool: str) -> ConfigD
 
 
 def small(config: ConfigDict, *, batch_size: int, steps: int = 200) -> ConfigDict:
-    """Training of a few minutes on 2 CPU cores, in place of the published one; the head reads the mean of the tokens."""
+    """Training of a few minutes on 2 CPU cores in place of the published one; the head reads the mean of the tokens."""
     config.model.update(pool="mean", dropout=0.0)
     if "attention_dropout" in config.model:
         config.model.attention_dropout = 0.0

@@ -101,7 +101,7 @@ class TextClassification(Finetuning):
         if len(SENTENCE_TASKS[task].texts) == 1 if task != OWN else not config.own.second:
             raise ConfigError(f"config.model.pairs is 'apart', and the task {task} has no pairs: set it to 'joined'")
         if config.model.pooler:
-            raise ConfigError("config.model.pairs is 'apart', whose head has other layers: set config.model.pooler=False")
+            raise ConfigError("config.model.pairs is 'apart', whose head has other layers: set model.pooler to False")
 
     @functools.cached_property
     def glue(self) -> SentenceTask:

@@ -129,7 +129,7 @@ def test_another_length_than_a_fixed_one(reviews, tmp_path):
     ("image", {"channels": 3}, "set config.model.channels=1 and config.model.patch_size=(1,1)"),
     ("image", {"patch_size": (2, 2)}, "set config.model.channels=1 and config.model.patch_size=(1,1)"),
     ("listops", {"pairs": "apart"}, "the task listops has no pairs: set it to 'joined'"),
-    ("retrieval", {"pooler": True}, "whose head has other layers: set config.model.pooler=False"),
+    ("retrieval", {"pooler": True}, "whose head has other layers: set model.pooler to False"),
 ])
 def test_options_that_contradict_each_other(task, change, message):
     config = config_lib.from_file(f"configs/lra_{task}.py", "gmlp,scale=small")

@@ -59,14 +59,14 @@ class PathfinderImages:
         found = {file.name: file for file in files.find_files(self.path)}
         lists = sorted(name for name in found if _LISTED.fullmatch(name))
         if not lists:
-            raise DataError(f"{self.path!r} has images and no {_METADATA}/*.npy, which has their labels: copy it as well")
+            raise DataError(f"{self.path!r} has images and no {_METADATA}/*.npy with their labels: copy it as well")
         labels: dict[str, int] = {}
         for name in lists:
             labels |= _read(found[name])
         if missing := sorted(labels.keys() - found.keys()):
             raise DataError(
-                f"{self.path!r}: {len(missing)} of the {len(labels)} images that {_METADATA} names are missing, such as "
-                f"{missing[0]!r}; copy or download them again"
+                f"{self.path!r}: {len(missing)} of the {len(labels)} images that {_METADATA} names are missing, such "
+                f"as {missing[0]!r}; copy or download them again"
             )
         self.names = sorted(name for name in labels if found[name].size)
         self.empty = len(labels) - len(self.names)
@@ -108,7 +108,8 @@ def _read(file: File) -> dict[str, int]:
             continue
         if len(words) < 4 or words[3] not in ("0", "1"):
             raise DataError(
-                f"{file.path}, line {number}: {' '.join(words)[:60]!r}; expected FOLDER FILE NUMBER LABEL, the label 0 or 1"
+                f"{file.path}, line {number}: {' '.join(words)[:60]!r}; expected FOLDER FILE NUMBER LABEL, the label "
+                "0 or 1"
             )
         labels[f"{words[0]}/{words[1]}"] = int(words[3])
     return labels

@@ -31,7 +31,7 @@ def sizes_of(given: str) -> tuple[int, ...]:
         return PUBLISHED
     numbers = given.split(",")
     if len(numbers) != len(SPLITS) or not all(each.isascii() and each.isdecimal() for each in numbers):
-        raise DataError(f"listops:{given}: expected listops:paper, or three numbers of trees, as in listops:2000,200,200")
+        raise DataError(f"listops:{given}: expected listops:paper, or three numbers of trees, as listops:2000,200,200")
     sizes = tuple(map(int, numbers))
     if not all(1 <= size <= _MOST for size in sizes):
         raise DataError(f"listops:{given}: expected from 1 to {_MOST:,} trees in each split")
@@ -42,8 +42,8 @@ def check(grammar: Grammar) -> None:
     """Raises DataError for a grammar that makes no sense."""
     if not 0 <= grammar.shortest < grammar.longest - 1 <= 2**20:
         raise DataError(
-            f"lengths {grammar.shortest},{grammar.longest}: expected two numbers with one between them, up to 1,048,577; "
-            "a tree has more symbols than the first and fewer than the second"
+            f"lengths {grammar.shortest},{grammar.longest}: expected two numbers with one between them, up to "
+            "1,048,577; a tree has more symbols than the first and fewer than the second"
         )
     if not 2 <= grammar.depth <= _DEEPEST:
         raise DataError(f"depth {grammar.depth}: expected 2 to {_DEEPEST}")
@@ -60,7 +60,8 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     if (there := _facts(folder)) is not None:
         if there.get("made of") != asked or not isinstance(there.get("statistics"), dict):
-            raise DataError(f"{folder!r} holds another data set, {there.get('made of', 'unknown')}: give another folder")
+            what = there.get("made of", "unknown")
+            raise DataError(f"{folder!r} holds another data set, {what}: give another folder")
         return there["statistics"]
     found: dict[str, list[Tree]] = {name: [] for name in SPLITS}
     stream = trees.endless(grammar, seed)

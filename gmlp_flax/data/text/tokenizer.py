@@ -18,7 +18,7 @@ from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
 
 MASK = "[MASK]"
-# Names in the place of a file's: nothing is trained. Each with the file that stands for it in run folders, and its engine.
+# Names in the place of a file's: nothing is trained. Each with its file in run folders, and its engine.
 NAMED = {
     byte_level.NAME: (byte_level.MODEL, byte_level.Bytes), symbols.NAME: (symbols.MODEL, symbols.Symbols),
 }

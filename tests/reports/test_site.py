@@ -6,7 +6,9 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
+from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import site
+from tests.reports import made_up_columns
 from tests.reports.test_language_models import PERPLEXITIES, write_runs
 
 COUNTED = {"table1", "table5"}
@@ -65,3 +67,12 @@ def test_what_cannot_stand_in_one_report_is_refused_and_the_rest_is_made(tmp_pat
 def test_no_such_folder(out):
     with pytest.raises(RunError, match="^/nowhere: there is no such folder$"):
         site.write("/nowhere", "cpu", str(out))
+
+
+def test_the_alternatives_are_made_of_a_folder_of_their_name(tmp_path, out, monkeypatch):
+    monkeypatch.setattr(site, "TABLES", {"alternatives": TABLES["alternatives"]})
+    made_up_columns.write_costs(tmp_path / "runs" / "alternatives-cpu", {"sgu": (1.0, 1.0), "fnet": (1.0, 1.0)})
+    found = site.write(str(tmp_path / "runs"), "cpu", str(out))
+    assert found.made == ["alternatives"] and (out / "alternatives" / "costs.svg").exists()
+    found = site.write(str(tmp_path), "cpu", str(out))
+    assert found.absent == {"alternatives": "there is no run of it"}

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.storage import damaged, json_files
-from gmlp_flax.data.storage.cache import write_atomically
+from gmlp_flax.data.storage import buckets, damaged, files, json_files
 from gmlp_flax.errors import RunError, install
 
 PICKLES = (".pth", ".pt", ".bin")
@@ -23,6 +22,9 @@ def read(path: str) -> dict[str, np.ndarray]:
     Raises:
         RunError: the file is missing, of another kind, damaged, or holds more than tensors; or its library is missing.
     """
+    if buckets.is_remote(path):
+        with files.local_copy(path) as copy:
+            return read(copy)
     if not os.path.isfile(path):
         raise RunError(f"there is no file {path}: give a .safetensors or .pth file")
     suffix = os.path.splitext(path)[1]
@@ -70,7 +72,7 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
     if not path.endswith(".safetensors"):
         raise RunError(f"--out={path}: expected a name that ends in .safetensors")
     content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
-    write_atomically(path, lambda file: file.write(content))
+    files.write(path, content)
 
 
 def download(repository: str) -> tuple[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 import urllib.parse
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -91,6 +92,8 @@ def _configure(scheme: str) -> None:
         options.setdefault("use_listings_cache", False)
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)  # it prints a traceback of each error that it raises
         logging.getLogger("google.auth").setLevel(logging.ERROR)
+        # aiohttp says so of more than 1 MB; fsspec's event loop has a thread of its own.
+        warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)
 
 
 @contextmanager

@@ -1,0 +1,116 @@
+"""Commands whose run, weights or reports are in a bucket: several processes, attention, tables, import and export."""
+
+from pathlib import Path
+
+import pytest
+
+from gmlp_flax.interop import timm_names, weight_files
+from tests import buckets
+from tests.interop.test_fnet import random_weights
+from tests.interop.test_timm import random_state, write_image
+from tests.runs.command import assert_done, assert_one_line_error
+from tests.runs.processes import await_step, run_two, two_processes
+from tests.runs.test_buckets import assert_same, fetched
+from tests.runs.test_reproduce import FLAGS, ROWS
+from tests.training import tiny
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def store():
+    if not buckets.installed():
+        pytest.skip("needs gcsfs and gcp-storage-emulator")
+    with buckets.store(seconds=1800) as found:
+        found.make("runs")
+        yield found
+
+
+def upload(store: buckets.Store, folder: Path, prefix: str) -> None:
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        store.write("runs", f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
+
+
+def test_two_processes(commands, store, text, tmp_path):
+    """Both write parts of a checkpoint, are killed, and read their own part again; the bits are those of a run on a disk."""
+    run_two(commands, text, f"--workdir={tmp_path / 'local'}")
+    with two_processes(commands, text, "--workdir=gs://runs/two", **store.environment) as killed:
+        await_step(killed[0], 9)
+    first, _ = run_two(commands, text, "--workdir=gs://runs/two", **store.environment)
+    assert "resuming gs://runs/two at step " in first.stderr
+    assert_same(fetched(store, "two/", tmp_path), tmp_path / "local")
+
+
+def test_attention(commands, store, text):
+    workdir = "--workdir=gs://runs/attention"
+    assert_done(commands(text, workdir, "--config.model.d_attn=4", "--config.steps=2", **store.environment))
+    drawn = commands(workdir, "--text=the of and", "--second=to in", command="attention", **store.environment)
+    assert_done(drawn)
+    names = [f"gs://runs/attention/figures/{name}.png" for name in ("attention", "attention_layers")]
+    assert drawn.stdout.split() == names
+    assert all(store.read("runs", name.removeprefix("gs://runs/")).startswith(b"\x89PNG") for name in names)
+
+
+def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
+    from gmlp_flax import config as config_lib
+    from tests.reports.test_runs import write_run
+
+    changes = FLAGS | {"optimizer.rates": ()}
+    for row in ROWS:
+        made = config_lib.from_file("configs/c4_ablation.py", f"{row},scale=small")
+        made.update_from_flattened_dict(changes)
+        write_run(tmp_path / "runs" / row, made, ((1, 400.0), (2, 300.0 + ROWS.index(row))))
+    upload(store, tmp_path / "runs", "table")
+    flags = [f"--config.{name}={value}" for name, value in changes.items()]
+    for place, out in ((f"{tmp_path}/runs", f"{tmp_path}/reports"), ("gs://runs/table", "gs://runs/reports")):
+        done = commands("table3", f"--from={place}", f"--out={out}", "--", *flags, command="reproduce", **store.environment)
+        assert_done(done)
+        assert f"the report: {out}/table3/index.html" in done.stdout
+    files = sorted(path.relative_to(tmp_path) for path in (tmp_path / "reports").rglob("*") if path.is_file())
+    assert store.names("runs", "reports/") == sorted(map(str, files))
+    table = (tmp_path / "reports" / "table3" / "table.csv").read_bytes()
+    assert b",300" in table and store.read("runs", "reports/table3/table.csv") == table
+
+
+def test_import(commands, store, tmp_path):
+    """Weights and tokenizer from a bucket, the run to a bucket; a second run is not written over it."""
+    state, _ = random_weights()
+    weight_files.write(str(tmp_path / "model.safetensors"), state)
+    store.write("runs", "fnet/model.safetensors", (tmp_path / "model.safetensors").read_bytes())
+    from gmlp_flax.data.text.tokenizer import Tokenizer
+
+    with open(tiny.write_corpus(tmp_path / "corpus.jsonl")) as file:
+        Tokenizer.train(list(file), 300).save(tmp_path / "spiece.model")
+    store.write("runs", "fnet/spiece.model", (tmp_path / "spiece.model").read_bytes())
+    command = ["--model=fnet", "--checkpoint=gs://runs/fnet/model.safetensors", "--tokenizer=gs://runs/fnet/spiece.model"]
+    assert_done(commands(*command, "--out=gs://runs/imported", command="import", **store.environment))
+    local = [f"--checkpoint={tmp_path}/model.safetensors", f"--tokenizer={tmp_path}/spiece.model", f"--out={tmp_path}/run"]
+    assert_done(commands("--model=fnet", *local, command="import"))
+    told = [
+        commands(f"--workdir={place}", command="predict", input="the [MASK] of\n", **store.environment)
+        for place in ("gs://runs/imported", tmp_path / "run")
+    ]
+    assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
+    again = commands(*command, "--out=gs://runs/imported", command="import", **store.environment)
+    assert_one_line_error(again, "--out=gs://runs/imported holds a run already")
+    nothing = commands("--model=fnet", "--checkpoint=gs://runs/no.safetensors", command[2], "--out=gs://runs/none",
+                       command="import", **store.environment)
+    assert_one_line_error(nothing, "gs://runs/no.safetensors")
+    assert not store.names("runs", "none")
+
+
+def test_export(commands, store, tmp_path):
+    """The smallest model that timm has, to a bucket and back: the same numbers."""
+    name, weights = "gmlp_ti16_224", tmp_path / "w.safetensors"
+    state, _ = random_state(name, 2)
+    weight_files.write(str(weights), state)
+    assert timm_names.MODELS[name]
+    write_image(tmp_path / "0.png")
+    made = commands(f"--model={name}", f"--checkpoint={weights}", "--out=gs://runs/timm", command="import", **store.environment)
+    assert_done(made)
+    out = "gs://runs/back.safetensors"
+    done = commands("--workdir=gs://runs/timm", f"--out={out}", command="export", **store.environment)
+    assert_done(done)
+    assert done.stdout.startswith(f"wrote {out}: timm.create_model('{name}', num_classes=2, checkpoint_path='{out}'")
+    assert store.read("runs", "back.safetensors") == weights.read_bytes()
+    assert not Path("gs:").exists()

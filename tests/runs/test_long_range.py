@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
 from gmlp_flax.data.listops import folder as listops_folder
 from gmlp_flax.data.listops import trees
 from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.paper import long_range
 from gmlp_flax.training import loop, run_folder
 from tests.runs.command import assert_only_one_line
 
@@ -82,7 +85,7 @@ def test_listops_from_trees_to_values(listops, tmp_path):
 def test_pairs_of_papers(papers, tmp_path, model):
     """Read apart; the order in the pair counts, what else stands in the batch does not."""
     result = loop.train(tiny("retrieval", papers, model, length=32), str(tmp_path))
-    assert result["eval"]["examples"] == 9 and result["eval"]["loss"] == pytest.approx(np.log(2), rel=0.2)
+    assert result["eval"]["examples"] == 9 and 0.5 < result["eval"]["loss"] < 2
     trained = run_folder.load(str(tmp_path))
     assert trained.params["head"]["first"]["kernel"].shape == (32, 32) and "segments" not in trained.params
     task = trained.task
@@ -106,12 +109,27 @@ def test_paths_in_pixels(paths, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_model_learns_from_bytes(reviews, tmp_path):
-    """The words that tell classes apart are learned by all, in 60 steps."""
-    for model in ("gmlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "synthesizer", "external_attention"):
-        config = tiny("text", reviews, model, length=64, d_model=16)
+def test_models_learn_from_bytes(reviews, tmp_path):
+    """The words that tell classes apart are learned in 60 steps."""
+    for model in ("amlp", "mixer", "fnet_hybrid", "convolution"):
+        config = tiny("text", reviews, model, length=64, d_model=16, layers=2)
         config.steps, config.optimizer.learning_rate = 60, 5e-3
-        assert loop.train(config, str(tmp_path / model))["eval"]["loss"] < 0.9, model
+        assert loop.train(config, str(tmp_path / model))["eval"]["loss"] < 0.5, model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["retrieval", "image"])
+def test_every_model_has_gradients_on_pairs_and_on_pixels(name):
+    for model in long_range.MODELS:
+        config = config_lib.from_file(f"configs/lra_{name}.py", f"{model},scale=small")
+        config.model.update({"d_model": 8, "d_ffn": 16} | ({"length": 32} if name == "retrieval" else {"image_size": (8, 8)}))
+        task = tasks.find(config.task).without_data(config)
+        rng = np.random.default_rng(0)
+        batch = {key: rng.integers(0, 2, (4, *shape)).astype(kind) for key, (shape, kind) in task.example_shapes().items()}
+        batch["key"] = jax.random.split(jax.random.key(0), 4)
+        call = jax.jit(jax.value_and_grad(task.loss, has_aux=True))
+        (loss, _), gradient = call(task.init(jax.random.key(1)), batch)
+        assert np.isfinite(loss) and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)), model
 
 
 def test_another_length_than_a_fixed_one(reviews, tmp_path):

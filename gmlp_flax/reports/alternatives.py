@@ -96,7 +96,8 @@ def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) ->
             setting = run_finder.setting(TABLES[NAME], runs, scale)
         elif runs:
             scores[name] = _scores(column, runs)
-    tuned = run_finder.find_finetuned(folder, {row: TABLES[NAME].config(row, scale) for row in rows})
+    pretrained = {row: TABLES[NAME].config(row, scale) for row in rows}
+    tuned = run_finder.find_finetuned(folder, _changed(pretrained, given))
     for name, column in COLUMNS.items():
         if column.kind == FINETUNED:
             scores[name], random[name] = (_finetuned(name, column, tuned, start) for start in (True, False))
@@ -117,11 +118,14 @@ def _runs(
     except ConfigError:
         return []
     try:
-        return run_finder.find(folder, {
-            row: overrides.overridden(each, overrides.applying(each, given)) for row, each in configs.items()
-        })
+        return run_finder.find(folder, _changed(configs, given))
     except run_finder.NoRuns:
         return []
+
+
+def _changed(configs: Mapping[str, ConfigDict], given: Mapping[str, Any]) -> dict[str, ConfigDict]:
+    """Configs with the overrides whose keys they have."""
+    return {row: overrides.overridden(each, overrides.applying(each, given)) for row, each in configs.items()}
 
 
 def _scores(column: Column, runs: Sequence[Run]) -> dict[str, Spread]:
@@ -179,13 +183,13 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
         return []
     laws = [(row, measured.growth(by_length), measured.growth(by_length, memory=True)) for row, by_length in costs.items()]
     fits = [
-        f"{row} {time.exponent:.2f} ({time.low:.2f} to {time.high:.2f}) and {size.exponent:.2f}"
+        f"{row} {time.exponent:.2f} ({measured.interval(time)}) and {size.exponent:.2f}"
         for row, time, size in laws if time and size
     ]
     untimed = sorted({
         f"{row} at {cost.tokens:,}" for row, by_length in costs.items() for cost in by_length.values() if not cost.seconds
     })
-    said = ["Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time."]
+    said = ["Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time. Their ± is between repeats."]
     if fits:
         fitted = f"from {measured.FITTED_FROM:,} tokens on"
         said.append(f"Time and memory of a sequence grow as n to the power ({fitted}, 95 % interval): {'; '.join(fits)}.")

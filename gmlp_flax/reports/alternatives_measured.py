@@ -105,6 +105,11 @@ def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | No
     return power_law(*zip(*points, strict=True)) if len(points) > 1 else None
 
 
+def interval(law: PowerLaw) -> str:
+    """The exponent's interval in words."""
+    return "two lengths, no interval" if math.isinf(law.low) else f"{law.low:.2f} to {law.high:.2f}"
+
+
 def nearest(by_length: Mapping[int, Cost], tokens: int) -> Cost | None:
     """The measured step whose length is nearest to a number of tokens, by their ratio; None if nothing was timed, or if
     the nearest is more than twice as long or short."""

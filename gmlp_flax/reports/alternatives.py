@@ -165,10 +165,11 @@ def _frame(scale: str, configs: Mapping[str, ConfigDict]) -> list[str]:
     """What the rows have in common, counted."""
     sizes = [_encoder_size(config) for config in configs.values()]
     low, high, depths = min(sizes), max(sizes), sorted({config.model.layers for config in configs.values()})
-    same = f"the same up to {100 * (high / low - 1):.1f} %" if scale != "paper" else "as BERT's depth and widths give them"
+    same = f"the same up to {100 * (high / low - 1):.1f} %" if scale != "paper" else "by BERT's depth and widths"
+    layers = ", ".join(map(str, depths))
     return [
-        f"One frame: {low:.3f} to {high:.3f} M parameters in the encoder ({same}), {', '.join(map(str, depths))} layers, "
-        "the same text, steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
+        f"One frame: {low:.3f} to {high:.3f} M parameters in the encoder ({same}), {layers} layers, the same text, "
+        "steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
     ]
 
 
@@ -181,18 +182,21 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
     """What the costs are, and the fitted powers with their intervals."""
     if not costs:
         return []
-    laws = [(row, measured.growth(by_length), measured.growth(by_length, memory=True)) for row, by_length in costs.items()]
+    laws = [(row, *(measured.growth(steps, memory) for memory in (False, True))) for row, steps in costs.items()]
     fits = [
         f"{row} {time.exponent:.2f} ({measured.interval(time)}) and {size.exponent:.2f}"
         for row, time, size in laws if time and size
     ]
     untimed = sorted({
-        f"{row} at {cost.tokens:,}" for row, by_length in costs.items() for cost in by_length.values() if not cost.seconds
+        f"{row} at {cost.tokens:,}" for row, steps in costs.items() for cost in steps.values() if not cost.seconds
     })
-    said = ["Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time. Their ± is between repeats."]
+    said = [
+        "Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time. "
+        "Their ± is between repeats."
+    ]
     if fits:
-        fitted = f"from {measured.FITTED_FROM:,} tokens on"
-        said.append(f"Time and memory of a sequence grow as n to the power ({fitted}, 95 % interval): {'; '.join(fits)}.")
+        fitted = f"fitted from {measured.FITTED_FROM:,} tokens on, 95 % interval"
+        said.append(f"Time and memory of a sequence grow as n to a power ({fitted}): {'; '.join(fits)}.")
     if untimed:
         said.append(f"Compiled but not run, for want of memory: {', '.join(untimed)}.")
     return said

@@ -42,10 +42,11 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: measured.Costs) -
     best = choose(points, key=lambda row: points[row][1].centre)
     fastest = max(points, key=lambda row: points[row][0])
     value = shown(points[best][1].centre)
-    title = f"{best} is best ({value}), {fastest} the fastest" if best != fastest else f"{best} is best ({value}) and fastest"
+    title = f"{best} is best ({value}){' and fastest' if best == fastest else f', {fastest} the fastest'}"
     speed = Scale(f"tokens per second in training, n = {min(lengths):,}", log=True)
     several = any(len(score.values) > 1 for _, score in points.values())
-    return Chart([Panel(title, speed, Scale(column.title, log=column.lower), _families(points))], BARS if several else "One seed each.")
+    panel = Panel(title, speed, Scale(column.title, log=column.lower), _families(points))
+    return Chart([panel], BARS if several else "One seed each.")
 
 
 def _families(points: Mapping[str, tuple[float, Spread]]) -> list[Series]:

@@ -46,8 +46,8 @@ class Cost(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A training step compiled for one TPU chip that is not here: bytes at its peak, whether that fits, seconds at least,
-    and the number of its tokens."""
+    """A training step compiled for one TPU chip that is not here: bytes at its peak, whether that fits, seconds at
+    least, and the number of its tokens."""
 
     peak: int
     fits: bool
@@ -96,8 +96,8 @@ def _scores(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | None:
-    """The power of n with which a sequence's time, or its memory, grows, fitted to all lengths from FITTED_FROM on; None
-    for fewer than two."""
+    """The power of n with which a sequence's time, or its memory, grows, fitted to all lengths from FITTED_FROM on;
+    None for fewer than two."""
     points = [
         (cost.tokens, cost.size / cost.batch if memory else statistics.median(cost.seconds) / cost.batch)
         for cost in by_length.values() if cost.tokens >= FITTED_FROM and (memory or cost.seconds)

@@ -7,8 +7,8 @@ ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by 
     Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36, gmlp_72, gmlp_144
     appendix B  thin_12, thin_24, thin_48, thin_96
     Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of size 128.
-    siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of offsets), fnet, hybrid, random,
-                fixed_random, factorized, dense, factorized_dense, random_vanilla, external, lightweight, dynamic,
+    siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of offsets), fnet, hybrid,
+                random, fixed_random, factorized, dense, factorized_dense, random_vanilla, external, lightweight, dynamic,
                 growing, resmlp, feed_forward. `gmlp reproduce alternatives` compares them with Table 3's rows.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which is most likely what
     the paper means; it does not say.
@@ -38,7 +38,7 @@ MODELS = tuple(
     name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", "ablation", SIBLING)
 )
 
-# What a row is in small: Table 3's and the siblings have 0.40 M parameters in the encoder, which is 128 wide, up to 1 %.
+# What a row is in small: Table 3's and the siblings have 0.40 M parameters in an encoder of 128 channels, up to 1 %.
 # The rows keep the paper's relations: BERT has half the layers or fewer, gates without a split are narrower, aMLP is
 # shallower, the Mixer's MLP over tokens is 3n wide.
 TRANSFORMER = dict(layers=2, d_ffn=512, heads=4)

@@ -3,9 +3,9 @@
     gmlp sweep --sweep=alternatives:mlm --out=runs/mlm --config.data.train=books.jsonl.xz
     gmlp sweep --sweep=alternatives:cifar10,rows=sgu+mixer+fnet --out=runs/cifar10 --config.data.train=cifar10/
 
-ARGUMENT: COLUMN, with ,scale=SCALE and ,rows=ROW+ROW+... behind it. COLUMN is a column of gmlp_flax/paper/alternatives.py
-that is trained: mlm, cifar10, listops, bytes, pixels. SCALE: cpu (default), gpu or paper. ROW: a row's name; all of them
-unless some are named.
+ARGUMENT: COLUMN, with ,scale=SCALE and ,rows=ROW+ROW+... behind it. COLUMN is a trained column of
+gmlp_flax/paper/alternatives.py: mlm, cifar10, listops, bytes, pixels. SCALE: cpu (default), gpu or paper. ROW: a row's
+name; all of them unless some are named.
 """
 
 from gmlp_flax.config import arguments

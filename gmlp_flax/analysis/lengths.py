@@ -21,8 +21,8 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     """Scores the newest checkpoint of a run at its own length and at others.
 
     Parameters that belong to tokens or offsets are fitted as finetuning at another length fits them: cut, or extended
-    where the kind of parameter says how. The held-out text is the same at every length, cut into other sequences, and so
-    is the number of tokens scored; every model sees the same sequences and masks.
+    where the kind of parameter says how. The held-out text is the same at every length, cut into other sequences, and
+    so is the number of tokens scored; every model sees the same sequences and masks.
 
     Args:
         workdir: of a run of masked_lm.

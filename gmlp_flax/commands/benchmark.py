@@ -13,8 +13,8 @@ Without a PART, all of them:
     long      the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
     toeplitz  the two Toeplitz algorithms, forward and backward, at n = 64 to 8192: where FFT overtakes
     fourier   FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
-    mixers    the training step of each row of `gmlp reproduce alternatives`, in small, over the number of tokens: seconds,
-              memory of its program, operations. --rows and --lengths choose
+    mixers    the training step of each row of `gmlp reproduce alternatives`, in small, over the number of tokens:
+              seconds, memory of its program, operations. --rows and --lengths choose
     text      tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
     images    images per second and core: decoded, cropped and flipped, through AutoAugment, beside plain Pillow; and
               two worker processes beside one. On JPEG files (--images), or on made-up photographs

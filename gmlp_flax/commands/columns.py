@@ -142,7 +142,9 @@ def listing(plan: Plan) -> str:
                   if key in ("steps", "batch_size")]
         commands = list(_commands(plan, name)) if column.kind != FINETUNED else list(_finetuning(plan, name, None))
         # A plan is printed, and kept in the file that stands last.
-        shown = [f"{shlex.join(words[:-1])} > {words[-1]}" if words[0] == "plan" else shlex.join(words) for words in commands]
+        shown = [
+            f"{shlex.join(words[:-1])} > {words[-1]}" if words[0] == "plan" else shlex.join(words) for words in commands
+        ]
         lines += [f"    gmlp {words}" for words in shown[:2]]
         lines += [f"    ... {len(shown)} commands in all"] if len(shown) > 2 else []
     total = sum(COLUMNS[name].minutes for name in plan.columns)
@@ -200,8 +202,8 @@ def _commands(plan: Plan, name: str) -> Iterator[list[str]]:
         one = next(iter(column.configs(plan.scale, plan.rows).values()))
         given = overrides.applying(one, overrides.named_overrides(plan.flags))
         flags = [f"--config.{key}={value}" for key, value in given.items()]
-        own = f"--sweep=alternatives:{name},scale={plan.scale}{rows}", f"--out={plan.folder(name)}", f"--jobs={plan.jobs}"
-        yield ["sweep", *own, "--", *data, *flags]
+        sweep = f"--sweep=alternatives:{name},scale={plan.scale}{rows}"
+        yield ["sweep", sweep, f"--out={plan.folder(name)}", f"--jobs={plan.jobs}", "--", *data, *flags]
     elif column.kind == FINETUNED:
         yield from _finetuning(plan, name, _first_runs(plan))
     elif name == "costs":

@@ -98,7 +98,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
     parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
     parser.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
-    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives 0,1,2")
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives 0,1")
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
@@ -160,9 +160,9 @@ def column_plan(args: argparse.Namespace) -> columns.Plan:
     chosen = tuple(data)
     data |= {"mlm": args.data or data.get("mlm", "")}
     rows = tuple(args.rows.split(",")) if args.rows else alternatives.ROWS
+    runs = args.pattern or args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     plan = columns.Plan(
-        chosen, alternatives.checked(rows, alternatives.ROWS, "--rows"), data, args.scale,
-        args.pattern or args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}"), args.jobs, args.flags,
+        chosen, alternatives.checked(rows, alternatives.ROWS, "--rows"), data, args.scale, runs, args.jobs, args.flags,
         args.finetune_flag, numbers("finetune_seeds", args.finetune_seeds, "0,1,2"),
         numbers("lengths", args.lengths, "128,2048") or alternatives.COST_LENGTHS,
     )

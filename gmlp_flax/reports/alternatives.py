@@ -96,7 +96,8 @@ def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) ->
             setting = run_finder.setting(TABLES[NAME], runs, scale)
         elif runs:
             scores[name] = _scores(column, runs)
-    tuned = run_finder.find_finetuned(folder, {row: TABLES[NAME].config(row, scale) for row in rows})
+    pretrained = {row: TABLES[NAME].config(row, scale) for row in rows}
+    tuned = run_finder.find_finetuned(folder, _changed(pretrained, given))
     for name, column in COLUMNS.items():
         if column.kind == FINETUNED:
             scores[name], random[name] = (_finetuned(name, column, tuned, start) for start in (True, False))
@@ -117,11 +118,14 @@ def _runs(
     except ConfigError:
         return []
     try:
-        return run_finder.find(folder, {
-            row: overrides.overridden(each, overrides.applying(each, given)) for row, each in configs.items()
-        })
+        return run_finder.find(folder, _changed(configs, given))
     except run_finder.NoRuns:
         return []
+
+
+def _changed(configs: Mapping[str, ConfigDict], given: Mapping[str, Any]) -> dict[str, ConfigDict]:
+    """Configs with the overrides whose keys they have."""
+    return {row: overrides.overridden(each, overrides.applying(each, given)) for row, each in configs.items()}
 
 
 def _scores(column: Column, runs: Sequence[Run]) -> dict[str, Spread]:
@@ -161,10 +165,11 @@ def _frame(scale: str, configs: Mapping[str, ConfigDict]) -> list[str]:
     """What the rows have in common, counted."""
     sizes = [_encoder_size(config) for config in configs.values()]
     low, high, depths = min(sizes), max(sizes), sorted({config.model.layers for config in configs.values()})
-    same = f"the same up to {100 * (high / low - 1):.1f} %" if scale != "paper" else "as BERT's depth and widths give them"
+    same = f"the same up to {100 * (high / low - 1):.1f} %" if scale != "paper" else "by BERT's depth and widths"
+    layers = ", ".join(map(str, depths))
     return [
-        f"One frame: {low:.3f} to {high:.3f} M parameters in the encoder ({same}), {', '.join(map(str, depths))} layers, "
-        "the same text, steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
+        f"One frame: {low:.3f} to {high:.3f} M parameters in the encoder ({same}), {layers} layers, the same text, "
+        "steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
     ]
 
 
@@ -177,18 +182,21 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
     """What the costs are, and the fitted powers with their intervals."""
     if not costs:
         return []
-    laws = [(row, measured.growth(by_length), measured.growth(by_length, memory=True)) for row, by_length in costs.items()]
+    laws = [(row, *(measured.growth(steps, memory) for memory in (False, True))) for row, steps in costs.items()]
     fits = [
-        f"{row} {time.exponent:.2f} ({time.low:.2f} to {time.high:.2f}) and {size.exponent:.2f}"
+        f"{row} {time.exponent:.2f} ({measured.interval(time)}) and {size.exponent:.2f}"
         for row, time, size in laws if time and size
     ]
     untimed = sorted({
-        f"{row} at {cost.tokens:,}" for row, by_length in costs.items() for cost in by_length.values() if not cost.seconds
+        f"{row} at {cost.tokens:,}" for row, steps in costs.items() for cost in steps.values() if not cost.seconds
     })
-    said = ["Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time."]
+    said = [
+        "Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time. "
+        "Their ± is between repeats."
+    ]
     if fits:
-        fitted = f"from {measured.FITTED_FROM:,} tokens on"
-        said.append(f"Time and memory of a sequence grow as n to the power ({fitted}, 95 % interval): {'; '.join(fits)}.")
+        fitted = f"fitted from {measured.FITTED_FROM:,} tokens on, 95 % interval"
+        said.append(f"Time and memory of a sequence grow as n to a power ({fitted}): {'; '.join(fits)}.")
     if untimed:
         said.append(f"Compiled but not run, for want of memory: {', '.join(untimed)}.")
     return said

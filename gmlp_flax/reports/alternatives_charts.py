@@ -6,11 +6,11 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 
+from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
-from gmlp_flax.analysis.drawing import DASHES
 from gmlp_flax.paper.alternatives import COLUMNS, ROWS
 from gmlp_flax.reports import alternatives_measured as measured
-from gmlp_flax.reports.families import looks
+from gmlp_flax.reports.families import family, looks
 from gmlp_flax.reports.table import Spread, shown
 
 BARS = "Bars go from the lowest to the highest seed."
@@ -38,22 +38,31 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: measured.Costs) -
     }
     if len(points) < 2:
         return None
-    seen = looks(ROWS)
-    series = [
-        Series(
-            row, seen[row]._replace(dashes=DASHES[0]), [speed], [score.centre], [min(score.values)], [max(score.values)],
-            joined=False, band=False,
-        )
-        for row, (speed, score) in points.items()
-    ]
     choose = min if column.lower else max
     best = choose(points, key=lambda row: points[row][1].centre)
     fastest = max(points, key=lambda row: points[row][0])
     value = shown(points[best][1].centre)
-    title = f"{best} is best ({value}), {fastest} the fastest" if best != fastest else f"{best} is best ({value}) and fastest"
+    title = f"{best} is best ({value}){' and fastest' if best == fastest else f', {fastest} the fastest'}"
     speed = Scale(f"tokens per second in training, n = {min(lengths):,}", log=True)
     several = any(len(score.values) > 1 for _, score in points.values())
-    return Chart([Panel(title, speed, Scale(column.title, log=column.lower), series)], BARS if several else "One seed each.")
+    panel = Panel(title, speed, Scale(column.title, log=column.lower), _families(points))
+    return Chart([panel], BARS if several else "One seed each.")
+
+
+def _families(points: Mapping[str, tuple[float, Spread]]) -> list[Series]:
+    """One series per family of mixers, whose points are labelled with their rows."""
+    members: dict[str, list[str]] = {}
+    for row in points:
+        members.setdefault(family(row), []).append(row)
+    series = []
+    for (name, rows), look in zip(members.items(), drawing.looks(list(members)), strict=True):
+        scores = [points[row][1] for row in rows]
+        series.append(Series(
+            name, look, [points[row][0] for row in rows], [score.centre for score in scores],
+            [min(score.values) for score in scores], [max(score.values) for score in scores], labels=rows, joined=False,
+            band=False,
+        ))
+    return series
 
 
 def over_tokens(costs: measured.Costs) -> Chart | None:

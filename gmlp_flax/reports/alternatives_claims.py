@@ -99,6 +99,6 @@ def _of_growth(costs: measured.Costs) -> list[Claim]:
         law = measured.growth(costs.get(row, {}))
         if law:
             verdict = HOLDS if law.high < LINEAR else REVERSED if law.low > LINEAR else OPEN
-            detail = f"n^{law.exponent:.2f}, 95 % interval {law.low:.2f} to {law.high:.2f}"
+            detail = f"n^{law.exponent:.2f}, 95 % interval: {measured.interval(law)}"
             found.append(Claim(f"{source}. Time grows by less than n^{LINEAR}: {row}", verdict, detail))
     return found

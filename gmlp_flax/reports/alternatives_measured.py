@@ -46,8 +46,8 @@ class Cost(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A training step compiled for one TPU chip that is not here: bytes at its peak, whether that fits, seconds at least,
-    and the number of its tokens."""
+    """A training step compiled for one TPU chip that is not here: bytes at its peak, whether that fits, seconds at
+    least, and the number of its tokens."""
 
     peak: int
     fits: bool
@@ -96,13 +96,18 @@ def _scores(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | None:
-    """The power of n with which a sequence's time, or its memory, grows, fitted to all lengths from FITTED_FROM on; None
-    for fewer than two."""
+    """The power of n with which a sequence's time, or its memory, grows, fitted to all lengths from FITTED_FROM on;
+    None for fewer than two."""
     points = [
         (cost.tokens, cost.size / cost.batch if memory else statistics.median(cost.seconds) / cost.batch)
         for cost in by_length.values() if cost.tokens >= FITTED_FROM and (memory or cost.seconds)
     ]
     return power_law(*zip(*points, strict=True)) if len(points) > 1 else None
+
+
+def interval(law: PowerLaw) -> str:
+    """The exponent's interval in words."""
+    return "two lengths, no interval" if math.isinf(law.low) else f"{law.low:.2f} to {law.high:.2f}"
 
 
 def nearest(by_length: Mapping[int, Cost], tokens: int) -> Cost | None:

@@ -97,12 +97,11 @@ function element(parent, tag, name, text) {
 }
 
 class Panel {
-  constructor(parent, values, name) {
+  constructor(box, values, name) {
     this.values = values;
     this.name = name;
     this.log = { x: values.x.log, y: values.y.log };
     this.hidden = new Set();
-    const box = element(parent, "div", "panel");
     element(box, "h3", "", values.title);
     this.addChips(element(box, "div", "tools series"));
     this.plot = element(box, "div", "plot");
@@ -330,9 +329,11 @@ if (window.Plotly) {
   for (const figure of document.querySelectorAll("figure.chart")) {
     figure.classList.add("drawn");
     const values = JSON.parse(figure.querySelector("script").textContent);
+    // All boxes first: a panel that is alone while it is drawn would be as wide as all of them.
+    const boxes = values.map(() => element(figure.querySelector(".panels"), "div", "panel"));
     values.forEach((each, index) => {
       const name = figure.dataset.name + (values.length > 1 ? `-${index + 1}` : "");
-      panels.push(new Panel(figure.querySelector(".panels"), each, name));
+      panels.push(new Panel(boxes[index], each, name));
     });
   }
   let waiting;

@@ -98,7 +98,11 @@ def test_flags_that_changed_the_runs(tmp_path):
     for run in ("sgu-0", "bert-0"):
         path = tmp_path / run / "config.json"
         path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
+    made_up_columns.write_imdb(tmp_path, "sgu", (0.5,))
+    path = tmp_path / "finetuned" / "imdb-sgu" / "seed=0" / "config.json"
+    path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
     with pytest.raises(NoRuns):
         alternatives.of_folder(str(tmp_path), "cpu")
-    made = alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=500"])
-    assert [row[0] for row in made.table.rows] == ["bert", "sgu"]
+    made = alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=500", "--config.augment.mixup=0"])
+    rows = cells(made)
+    assert list(rows) == ["bert", "sgu"] and rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)

@@ -21,7 +21,8 @@ def costs(tmp_path):
 def test_a_score_over_speed(costs):
     scores = {"bert": Spread(60.0, (58.0, 62.0)), "fnet": Spread(70.0, (70.0,)), "mixer": Spread(10.0, (10.0,))}
     [panel] = charts.over_speed("mlm", scores, costs).panels
-    found = {each.name: (each.x, each.y, each.low, each.high) for each in panel.series}
+    found = {each.labels[0]: (each.x, each.y, each.low, each.high) for each in panel.series}
+    assert [each.name for each in panel.series] == ["Transformer", "FNet"]
     # bert: 0.4 s of a sequence at 1,024 tokens, a 64th of it at 128, sixteen of them in a step.
     assert found["bert"] == ([pytest.approx(2048 / (0.4 / 64 * 16))], [60], [58], [62])
     assert set(found) == {"bert", "fnet"}  # the Mixer's speed is not known
@@ -36,9 +37,17 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     both = measured.costs(str(tmp_path), ROWS)
     scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}
     [panel] = charts.over_speed("mlm", scores, both).panels
-    assert [each.name for each in panel.series] == ["bert", "sgu"]
+    assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
     assert charts.over_speed("mlm", {"bert": scores["bert"]}, both) is None
     assert charts.over_speed("bytes", scores, both).panels[0].x.label.endswith("n = 1,024")
+
+
+def test_rows_of_a_family_are_one_series(costs):
+    scores = {row: Spread(value, (value,)) for row, value in {"random": 40.0, "sgu": 50.0, "fnet": 60.0, "dynamic": 70.0}.items()}
+    costs = costs | {"fixed_random": costs["bert"]}
+    [panel] = charts.over_speed("sst2", scores | {"fixed_random": Spread(30.0, (30.0,))}, costs).panels
+    [synthesizer] = [each for each in panel.series if each.name == "Synthesizer"]
+    assert synthesizer.labels == ["random", "fixed_random"] and synthesizer.y == [40, 30] and not synthesizer.joined
 
 
 def test_costs_over_tokens_with_their_powers(costs):

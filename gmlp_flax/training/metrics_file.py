@@ -130,4 +130,6 @@ def _is_line(line: dict[str, Any]) -> bool:
 
 
 def _are_numbers(values: Any) -> bool:
-    return isinstance(values, dict) and all(type(value) in (int, float) for value in values.values())
+    return isinstance(values, dict) and all(
+        type(value) is float or type(value) is int and abs(value) < 1 << 63 for value in values.values()
+    )

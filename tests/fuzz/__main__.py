@@ -131,15 +131,16 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
 
 def _watch(child: subprocess.Popen, progress: Progress) -> bool:
     """Waits for a process, or ends it if it stays at one seed for too long, which the result says."""
-    seed, since = None, 0.0
-    begun = time.monotonic()
+    seed, since, work_since, waits, begun = None, 0.0, 0.0, 0.0, time.monotonic()
     while child.poll() is None:
         time.sleep(0.1)
-        own = time.monotonic() - begun - starved(child.pid)  # seconds
-        now = progress.numbers[0]
+        now, work = progress.numbers[0], worked(child.pid)
+        waits = max(waits, starved(child.pid))  # the waits of a thread that ends are forgotten by Linux
+        own = time.monotonic() - begun - waits  # seconds
+        limit = SECONDS * (1 if progress.numbers[1] else 4)  # imports
         if now != seed:
-            seed, since = now, own
-        elif own - since > SECONDS * (1 if progress.numbers[1] else 4):  # imports
+            seed, since, work_since = now, own, work
+        elif own - since > limit or work - work_since > 4 * limit:
             child.kill()
             child.wait()
             return True
@@ -147,12 +148,21 @@ def _watch(child: subprocess.Popen, progress: Progress) -> bool:
 
 
 def starved(process: int) -> float:
-    """Seconds that a process was ready to run while others had the processor, by Linux: of its thread that waited longest."""
-    waits = [0.0]
+    """Seconds that a process's threads, added up, were ready to run while others had the processor, by Linux."""
+    waits = 0
     for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, IndexError):  # a thread that ends
-            waits.append(int(path.read_text().split()[1]) / 1e9)
-    return max(waits)
+            waits += int(path.read_text().split()[1])
+    return waits / 1e9
+
+
+def worked(process: int) -> float:
+    """Seconds of the processor that a process has had."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ class Campaign:
                 processes = [self._commands.start(*arguments)]
             self._said = ""
             kill(processes)
-            words = [each.communicate(timeout=300)[1] for each in processes]
+            words = [each.communicate(timeout=1800)[1] for each in processes]
         words[0] = self._said + words[0]
         allowed = (0, 1, -9, -6)  # 1 and SIGABRT: a process whose peer was killed
         assert all(each.returncode in allowed for each in processes), words

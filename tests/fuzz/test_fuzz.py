@@ -70,9 +70,10 @@ def test_a_busy_machine_is_told_from_a_hang():
     try:
         time.sleep(2)
         waits = [fuzz.starved(each.pid) for each in (*busy, asleep)]
+        works = [fuzz.worked(each.pid) for each in (*busy, asleep)]
     finally:
         for each in (*busy, asleep):
             each.kill()
             each.wait()
-    assert min(waits[:2]) > 0.5 > waits[2], waits
-    assert fuzz.starved(2**22 + 1) == 0, "no such process"
+    assert min(waits[:2]) > 0.5 > waits[2] and min(works[:2]) > 0 and works[2] < 0.5, (waits, works)
+    assert fuzz.starved(2**22 + 1) == fuzz.worked(2**22 + 1) == 0, "no such process"

@@ -191,7 +191,7 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
         f"{row} at {cost.tokens:,}" for row, steps in costs.items() for cost in steps.values() if not cost.seconds
     })
     said = [
-        "Costs: a whole training step of the small shapes, about 2,048 tokens or one sequence; on a CPU, processor time. "
+        "Costs: a whole training step of the small shapes, of about 2,048 tokens; on a CPU, processor time. "
         "Their ± is between repeats."
     ]
     if fits:

@@ -50,6 +50,7 @@ def test_half_a_line_that_looks_whole(path):
     '{"step": 4, "lo', "\0\0\0\0", "\xff", "[4]", '{"loss": 1.0}', '{"step": "4"}', '{"step": true}', '{"step": -1}',
     '{"step": 4, "eval": 3}', '{"step": 4, "eval": {"loss": "a"}}', '{"step": 4, "loss": [1]}', "[" * 100_000,
     '{"step": 4, "changed": {"seed": 3}}', '{"step": 4, "baseline": []}', '{"step": 1' + "0" * 6000 + "}",
+    '{"step": 4, "baseline": {"eval": {"loss": 1}}}', '{"step": 4, "baseline": {"name": [], "eval": {"loss": 1}}}',
     '{"step": 4, "eval": {"loss": 1' + "0" * 400 + "}}",
 ])
 def test_damaged_line_is_named_and_nothing_is_lost(path, line):

@@ -49,9 +49,9 @@ from gmlp_flax.errors import RunError
 
 # Part -> the module of gmlp_flax.benchmarks that has it, as bench_PART.
 PARTS = {
-    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "fourier": "models", "mixers": "mixers", "text": "text",
-    "images": "images", "finetune": "models", "memory": "models", "compile": "models", "loop": "models", "parity": "parity",
-    "transformers": "transformers_beside",
+    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "fourier": "models",
+    "mixers": "mixers", "text": "text", "images": "images", "finetune": "models", "memory": "models", "compile": "models",
+    "loop": "models", "parity": "parity", "transformers": "transformers_beside",
 }
 
 

@@ -81,8 +81,8 @@ def parsed(words: Sequence[str]) -> dict[str, str]:
     return {name: pairs[name] for name in alternatives.checked(tuple(pairs), tuple(COLUMNS), "--columns")}
 
 
-def check(plan: Plan) -> None:
-    """Ends what could not run, before anything is trained.
+def check(plan: Plan, needs_data: bool = True) -> None:
+    """Ends what could not run, before anything is trained. A plan that is only listed needs no data.
 
     Raises:
         ConfigError: a column lacks its data, its config file or this scale; a flag is wrong; data are not there.
@@ -91,7 +91,7 @@ def check(plan: Plan) -> None:
     for name in plan.columns:
         column = COLUMNS[name]
         given = plan.data.get(name)
-        if column.needs_data and not given and plan.scale != "paper":
+        if needs_data and column.needs_data and not given and plan.scale != "paper":
             raise ConfigError(f"--columns: {name} needs its data: give {name}=PATH in its place")
         if given and ":" not in given and given != "embedded" and not os.path.exists(given):
             raise ConfigError(f"--columns={name}={given}: there is no such file or folder")
@@ -106,7 +106,6 @@ def check(plan: Plan) -> None:
     for key, value in unknown.items():
         config_lib.check_name(key, f"--config.{key}={value}")
         raise ConfigError(f"--config.{key}={value}: no run of {', '.join(plan.columns)} has such a key")
-
 
 
 def make(plan: Plan) -> list[str]:

@@ -67,7 +67,6 @@ from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
 from gmlp_flax.tasks.base import EMBEDDED
 
-ALTERNATIVES = "alternatives"
 SEEDS = ",".join(map(str, FINETUNING_SEEDS))
 
 
@@ -125,7 +124,7 @@ def arguments() -> argparse.Namespace:
     table = TABLES[args.name]
     if args.jobs < 1:
         cli.fail(f"--jobs={args.jobs}: expected a positive number")
-    if args.name == ALTERNATIVES:
+    if args.name in catalogue.FOLDERS:
         args.plan = column_plan(args)
         return args
     if given := [flag for flag in ("columns", "rows", "lengths", "print") if vars(args)[flag]]:
@@ -167,7 +166,7 @@ def column_plan(args: argparse.Namespace) -> columns.Plan:
         numbers("lengths", args.lengths, "128,2048") or alternatives.COST_LENGTHS,
     )
     if not args.pattern:
-        columns.check(plan)
+        columns.check(plan, needs_data=not args.print)
     return plan
 
 
@@ -307,11 +306,12 @@ def main() -> None:
     if args.all:
         report_on_all(args)
         return
-    if args.name == ALTERNATIVES and args.print:
+    if args.print:
         print(columns.listing(args.plan))
         return
-    missing = columns.make(args.plan) if args.name == ALTERNATIVES and not args.pattern else []
-    if args.name == ALTERNATIVES:
+    missing = []
+    if args.name in catalogue.FOLDERS:
+        missing = [] if args.pattern else columns.make(args.plan)
         made, code = catalogue.of_folder(args.name, args.plan.runs, args.scale, args.flags), 0
     else:
         made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)

@@ -37,6 +37,7 @@ class CausalLanguageModeling(LanguageModeling):
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
+        """See `Task`."""
         able = [name for name, block in blocks.BLOCKS.items() if block.can_be_causal]
         if not blocks.find(config.model.block).can_be_causal:
             raise ConfigError(

@@ -83,6 +83,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
+        """See `Task`."""
         if config.model.causal:
             raise ConfigError(
                 "config.task is 'masked_lm', which reads tokens on both sides, and config.model.causal is True: set it to "

@@ -68,6 +68,7 @@ class TextClassification(Finetuning):
     added = ("segments/", "pooler/")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        """See `Task`."""
         model = self.config.model
         if model.causal and model.pool == "cls":
             raise ConfigError(

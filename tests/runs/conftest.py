@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import buckets
 from tests.runs.command import Commands, assert_done
 
 
@@ -14,6 +15,16 @@ def commands() -> Commands:
 def text(tmp_path_factory) -> str:
     """The flag of a run of 12 steps, a line of metrics each 3, a checkpoint each 4."""
     return f"--config=tests/runs/tiny_text.py:{tmp_path_factory.mktemp('text')}"
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A store in memory with the bucket `runs`."""
+    if not buckets.installed():
+        pytest.skip("needs gcsfs and gcp-storage-emulator")
+    with buckets.store(seconds=3600) as found:
+        found.make("runs")
+        yield found
 
 
 @pytest.fixture(scope="session")

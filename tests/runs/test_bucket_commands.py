@@ -17,15 +17,6 @@ from tests.training import tiny
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def store():
-    if not buckets.installed():
-        pytest.skip("needs gcsfs and gcp-storage-emulator")
-    with buckets.store(seconds=1800) as found:
-        found.make("runs")
-        yield found
-
-
 def upload(store: buckets.Store, folder: Path, prefix: str) -> None:
     for path in (path for path in folder.rglob("*") if path.is_file()):
         store.write("runs", f"{prefix}/{path.relative_to(folder)}", path.read_bytes())

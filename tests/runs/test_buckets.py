@@ -22,15 +22,6 @@ KILLS = int(os.environ.get("BUCKET_KILLS", "1"))
 long = pytest.mark.skipif("BUCKET_KILLS" not in os.environ, reason="takes minutes: set BUCKET_KILLS=20")
 
 
-@pytest.fixture(scope="module")
-def store():
-    if not buckets.installed():
-        pytest.skip("needs gcsfs and gcp-storage-emulator")
-    with buckets.store(seconds=3600) as found:
-        found.make("runs")
-        yield found
-
-
 @pytest.fixture(autouse=True)
 def no_faults(request):
     if "store" in request.fixturenames:

@@ -180,7 +180,7 @@ def test_bad_addresses_are_one_line_within_20_seconds(commands, store, text):
     began = time.monotonic()
     down = commands(text, "--workdir=gs://runs/x", **at)
     assert down.returncode == 1 and "error: gs://runs/x: cannot be reached (" in down.stderr.splitlines()[-1], down.stderr
-    assert "Traceback" not in down.stderr and 8 < time.monotonic() - began < 30
+    assert "Traceback" not in down.stderr and 5 < time.monotonic() - began < 30
 
 
 def test_without_gcsfs(commands, text, tmp_path):

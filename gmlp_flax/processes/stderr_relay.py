@@ -15,10 +15,10 @@ LOST = (
     "error: lost a process of this run, or the connection to it: see what the others wrote; to go on from the newest "
     "checkpoint, start all of them again"
 )
-# JAX's coordination service and its client write this when a process is lost. Soon after, they abort.
+# JAX's coordination service, its client and gloo write this when a process is lost. Soon after, they abort.
 _FATAL = (
     "Use error polling to propagate the following error", "Polled an error from coordination service",
-    "Terminating process because the JAX distributed service",
+    "Terminating process because the JAX distributed service", "gloo::EnforceNotMet",
 )
 
 

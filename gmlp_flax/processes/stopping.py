@@ -7,7 +7,7 @@ from types import FrameType, TracebackType
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 NAMES = (signal.SIGTERM, signal.SIGINT)
 
@@ -17,8 +17,9 @@ class StopRequest:
 
     If one process stopped alone, the others would wait for it in the next step's collectives. So at each step every
     process votes with the number of its signal, or 0, and at the next step reads the greatest vote: the same number at
-    the same step on all processes. The vote is a small program beside the training step. It is read after that step is
-    done, so it makes no process wait longer.
+    the same step on all processes. The vote is a small program after the training step. It is read a step later, so it
+    makes no process wait longer. It takes a result of the step as an input: if that step fails because a process is
+    gone, no vote begins, whose message a neighbour that still waits in the step would take for the step's own.
 
     Attributes:
         agreed: the name of the signal for which all processes stop, or None.
@@ -28,9 +29,7 @@ class StopRequest:
         self.agreed: str | None = None
         self._received = 0
         self._last_vote: jax.Array | None = None
-        mesh = jax.make_mesh((jax.device_count(),), ("all",), axis_types=(AxisType.Auto,))
-        self._one_per_device = NamedSharding(mesh, PartitionSpec("all"))
-        self._greatest = jax.jit(lambda votes: votes.max(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._greatest = jax.jit(lambda votes, _: votes.max(), keep_unused=True)
 
     def __enter__(self) -> StopRequest:
         self._handlers = {name: signal.signal(name, self._on_signal) for name in NAMES}
@@ -40,13 +39,19 @@ class StopRequest:
         for name, handler in self._handlers.items():
             signal.signal(name, handler)
 
-    def after_step(self) -> None:
-        """Sets `agreed`. All processes call this once per step. A single process stops at once."""
+    def after_step(self, result: jax.Array) -> None:
+        """Sets `agreed`. All processes call this once per step. A single process stops at once.
+
+        Args:
+            result: something that the step computes, on the devices of all processes.
+        """
         number = self._received
         if jax.process_count() > 1:
+            mesh = result.sharding.mesh
+            one_per_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
             votes = np.full(jax.local_device_count(), self._received, np.int32)
             last_vote = self._last_vote
-            self._last_vote = self._greatest(jax.make_array_from_process_local_data(self._one_per_device, votes))
+            self._last_vote = self._greatest(jax.make_array_from_process_local_data(one_per_device, votes), result)
             number = 0 if last_vote is None else int(last_vote.addressable_data(0))
         if number:
             self.agreed = signal.Signals(number).name

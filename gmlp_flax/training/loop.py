@@ -138,7 +138,7 @@ class Trainer:
                     state, window = self.profile.step(done + 1, train_step, state, batch)
                 done += 1
                 self._read(pending)
-                self.stop.after_step()
+                self.stop.after_step(window["loss"][0])
                 pending = (done, window)
                 if done == first:
                     self._begin(pending)

@@ -17,6 +17,8 @@ F1122 02:00:15.262765   23474 client.h:80] Terminating process because the JAX d
 def test_abort_is_one_line():
     assert list(stderr_relay.shortened(["step 3\n", *ABORT])) == ["step 3\n", f"{stderr_relay.LOST}\n"]
     assert list(stderr_relay.shortened(ABORT[3:])) == [f"{stderr_relay.LOST}\n"]
+    thrown = ["terminate called after throwing an instance of 'gloo::EnforceNotMet'\n", "  what():  [enforce fail]\n"]
+    assert list(stderr_relay.shortened(thrown)) == [f"{stderr_relay.LOST}\n"]
 
 
 def test_our_own_line_is_the_only_one():

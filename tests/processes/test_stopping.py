@@ -4,9 +4,16 @@ import os
 import signal
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from gmlp_flax.processes.stopping import StopRequest
+from gmlp_flax.training.partition import Partition
+
+
+def a_result() -> jax.Array:
+    """As a training step returns it."""
+    return jax.device_put(jnp.zeros(()), Partition.make().replicated)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
@@ -14,13 +21,13 @@ def test_signal_is_heard_and_a_second_one_ends_the_process(name):
     number = getattr(signal, name)
     before = signal.getsignal(number)
     with StopRequest() as stop:
-        stop.after_step()
+        stop.after_step(a_result())
         assert stop.agreed is None
         os.kill(os.getpid(), number)
-        stop.after_step()
+        stop.after_step(a_result())
         assert stop.agreed == name
         assert signal.getsignal(number) == signal.SIG_DFL
-        stop.after_step()
+        stop.after_step(a_result())
         assert stop.agreed == name
     assert signal.getsignal(number) == before
 
@@ -29,10 +36,20 @@ def test_votes_are_counted_a_step_later(monkeypatch):
     """As with several processes, of which this one has all devices."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with StopRequest() as stop:
-        stop.after_step()
+        stop.after_step(a_result())
         os.kill(os.getpid(), signal.SIGTERM)
         found = []
         for _ in range(3):
-            stop.after_step()
+            stop.after_step(a_result())
             found.append(stop.agreed)
     assert found == [None, "SIGTERM", "SIGTERM"]
+
+
+def test_a_vote_waits_for_the_step(monkeypatch):
+    """What fails in the step would otherwise come to a neighbour as the vote of the next one."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    result = a_result()
+    with StopRequest() as stop:
+        result.delete()
+        with pytest.raises((RuntimeError, ValueError), match="deleted"):
+            stop.after_step(result)

@@ -86,7 +86,6 @@ class Task(abc.ABC):
             parameters that then start anew.
         added: beginnings of paths of parameters that the starting run may lack; they then start anew.
         inherited: `shared_assets` of the starting run, by name, for a run that begins.
-        batch_shares: how many even parts the devices cut an evaluation batch into; whoever evaluates sets it.
     """
 
     options: ClassVar[Mapping[str, Option]] = {}
@@ -102,7 +101,6 @@ class Task(abc.ABC):
     inherits_model: ClassVar[bool] = False
     heads: Mapping[str, str] = {}
     added: tuple[str, ...] = ()
-    batch_shares: int = 1
 
     def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
         self.config, self.folder, self.inherited = config, folder, inherited
@@ -181,8 +179,8 @@ class Task(abc.ABC):
         """This host's share of the training batches, batch `start` first."""
 
     @abc.abstractmethod
-    def evaluation_batches(self, host: int, hosts: int) -> Batches:
-        """This host's share of the held-out batches, with "weight" [batch]."""
+    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> Batches:
+        """This host's share of the held-out batches, with "weight" [batch]; devices cut each into even `shares`."""
 
     @abc.abstractmethod
     def evaluation_examples(self) -> int:
@@ -278,9 +276,8 @@ class Task(abc.ABC):
         """The stacked blocks of the model's encoder, first layers first, each parameter's leading axis the layer."""
         return [stack for _, stack in self.merged(params).encoder.stacks()]
 
-    def evaluation_batch_size(self) -> int:
+    def evaluation_batch_size(self, shares: int) -> int:
         """Examples of an evaluation batch, over all hosts: not more than are held out, in even shares."""
-        shares = self.batch_shares
         whole = -(-max(1, self.evaluation_examples()) // shares) * shares
         return min(self.config.eval.batch_size or self.config.batch_size, whole)
 

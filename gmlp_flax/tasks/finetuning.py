@@ -56,9 +56,9 @@ class Finetuning(TextTask):
             hosts=hosts, workers=self.config.data.workers,
         )
 
-    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
+    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
         return pipeline.evaluation_batches(
-            self.examples("heldout"), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
+            self.examples("heldout"), batch_size=self.evaluation_batch_size(shares), host=host, hosts=hosts
         )
 
     def training_examples(self) -> int:

@@ -245,12 +245,12 @@ class ImageClassification(Task):
             host=host, hosts=hosts, repeats=self.config.augment.repeats, workers=self.config.data.workers,
         )
 
-    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
+    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
         keep = ("real",) if self.config.eval.real_labels else ()
         view = self._view(evaluation_example, "eval_crop")
         readable = ReadableExamples(self._source("heldout"), view, self._bad, keep)
         return pipeline.evaluation_batches(
-            readable, batch_size=self.evaluation_batch_size(), transform=readable.evaluate, host=host, hosts=hosts,
+            readable, batch_size=self.evaluation_batch_size(shares), transform=readable.evaluate, host=host, hosts=hosts,
             workers=self.config.data.workers,
         )
 

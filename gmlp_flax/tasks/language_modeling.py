@@ -123,9 +123,9 @@ class LanguageModeling(TextTask):
             hosts=hosts, workers=self.config.data.workers,
         )
 
-    def evaluation_batches(self, host: int, hosts: int) -> pipeline.Batches:
+    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
         return pipeline.evaluation_batches(
-            self._evaluation_source(), batch_size=self.evaluation_batch_size(), host=host, hosts=hosts
+            self._evaluation_source(), batch_size=self.evaluation_batch_size(shares), host=host, hosts=hosts
         )
 
     def evaluation_examples(self) -> int:

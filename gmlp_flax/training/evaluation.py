@@ -19,7 +19,6 @@ class Evaluator:
 
     def __init__(self, task: Task, partition: Partition):
         self.task, self.partition = task, partition
-        task.batch_shares = partition.batch_shares
         self._step = make_eval_step(task, partition)
         self._totals: Totals = {}
 
@@ -44,7 +43,8 @@ class Evaluator:
 
     def _score(self, params: Any, alive: Callable[[], None]) -> tuple[dict[str, float], Outputs]:
         sums, batch_outputs = None, []
-        with self.task.evaluation_batches(*self.partition.host_share()) as batches:
+        shares = self.partition.batch_shares
+        with self.task.evaluation_batches(*self.partition.host_share(), shares) as batches:
             for host_batch in batches:
                 alive()
                 batch = self.partition.put_batch(host_batch)

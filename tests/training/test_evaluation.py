@@ -32,9 +32,9 @@ def test_a_batch_is_not_larger_than_what_is_held_out(text_run):
     expected, _ = evaluator(trained.params)
     task.config.eval.batch_size = 2**20
     sizes = []
-    for task.batch_shares in (1, 8):
-        sizes.append(task.evaluation_batch_size())
-        with task.evaluation_batches(0, 1) as batches:
+    for shares in (1, 8):
+        sizes.append(task.evaluation_batch_size(shares))
+        with task.evaluation_batches(0, 1, shares) as batches:
             (batch,) = batches
         assert len(batch["weight"]) == sizes[-1] and batch["weight"].sum() == examples
     assert sizes == [examples, -(-examples // 8) * 8]
@@ -58,7 +58,7 @@ def test_ema_names(image_run):
 class Echo(tiny.Line):
     """A task whose outputs are its inputs."""
 
-    def evaluation_batches(self, host, hosts):
+    def evaluation_batches(self, host, hosts, shares=1):
         source = [{"x": np.float32(3 * index % 7), "index": np.int32(6 - index)} for index in range(7)]
         return pipeline.evaluation_batches(source, batch_size=4, host=host, hosts=hosts)
 

@@ -80,7 +80,7 @@ class Line(Task):
     def train_batches(self, start, host, hosts):
         raise NotImplementedError
 
-    def evaluation_batches(self, host, hosts):
+    def evaluation_batches(self, host, hosts, shares=1):
         raise NotImplementedError
 
     def evaluation_examples(self):

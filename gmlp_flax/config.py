@@ -232,7 +232,8 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
             group, _, last = name.rpartition(".")
             setattr(config[group] if group else config, last, value)
         except (OverflowError, TypeError, ValueError) as error:
-            raise explain(error, where) from None
+            reason = known[name].problem(value) or error
+            raise ConfigError(f"{where}: config.{name} is {_shown(value)}: {reason}") from None
     return config
 
 
@@ -250,8 +251,7 @@ def load(path: str) -> ml_collections.ConfigDict:
     return config
 
 
-def _from_json(path: str) -> ml_collections.ConfigDict:
-    """The values may still make no sense."""
+def _from_json(path: str) -> ml_collections.ConfigDict:  # whose values may still make no sense
     try:
         return from_dict(json_files.read(path, dict), path)
     except DataError as error:

@@ -1,28 +1,40 @@
-"""Writes a run's weights as timm names them.
+"""Writes a run's weights, for use elsewhere.
 
+    gmlp export --workdir=RUN --out=FOLDER [--checkpoint=latest|best|STEP]
     gmlp export --workdir=RUN --out=FILE.safetensors [--checkpoint=latest|best|STEP]
 
-It prints the expression that loads them, timm.create_model(NAME, checkpoint_path=FILE).
+FOLDER gets model.safetensors with the parameters by name, which needs no gmlp_flax to be read, config.json, what
+predictions need besides, such as tokenizer.model, and a README.md. `gmlp import --model=exported --checkpoint=FOLDER`
+makes a run folder of it again.
+
+FILE.safetensors has timm's names, for a model that timm has; the expression that loads it,
+timm.create_model(NAME, checkpoint_path=FILE), is printed.
 """
 
 from __future__ import annotations
 
+import os
+
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.interop import timm
+from gmlp_flax.interop import exported, timm
 
-USAGE = "export --workdir=RUN --out=FILE.safetensors [--checkpoint=latest|best|STEP]"
+USAGE = "export --workdir=RUN --out=FOLDER or FILE.safetensors [--checkpoint=latest|best|STEP]"
 
 
 def main(_argv: list[str]) -> None:
     """Converts, and prints how to load the file."""
     workdir, out = cli.required("workdir", USAGE), cli.required("out", USAGE)
-    print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
+    if os.path.splitext(out)[1]:
+        print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
+        return
+    exported.export(workdir, flags.FLAGS.checkpoint, out)
+    print(f"wrote {out}/{exported.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
 
 
 def run() -> None:
     """The command line."""
     cli.define_run_flags(checkpoint="best")
-    flags.DEFINE_string("out", None, "The .safetensors file to write.")
+    flags.DEFINE_string("out", None, "The folder to write, or a .safetensors file with the names of timm.")
     cli.run(main)

@@ -1,8 +1,9 @@
-"""Makes a run folder from timm's weights, or from FNet's as the package transformers names them.
+"""Makes a run folder from timm's weights, from FNet's as the package transformers names them, or from exported ones.
 
     gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR [--data=PATH]
     gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR [--data=PATH]
     gmlp import --model=fnet --checkpoint=model.safetensors --tokenizer=spiece.model --out=DIR
+    gmlp import --model=exported --checkpoint=FOLDER --out=DIR
 
 The folder is used like a run's: by `gmlp predict`, `gmlp filters`, config.init_from and, if --data names images (as
 config.data.heldout does), by `gmlp evaluate`.
@@ -13,7 +14,7 @@ written. Any other number of classes have their numbers as names. Pixels are nor
 default for the architecture; a model from the hub brings its own numbers.
 
 An FNet is a masked language model in the size that its weights have, such as google/fnet-base; its pooler and its head
-for pairs of sentences are left out.
+for pairs of sentences are left out. FOLDER is one that `gmlp export --out=FOLDER` has written, of any model.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from __future__ import annotations
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.interop import fnet, timm, timm_names, weight_files
+from gmlp_flax.interop import exported, fnet, timm, timm_names, weight_files
 
-FNET = "fnet"
+FNET, EXPORTED = "fnet", "exported"
 USAGE = f"import --model=NAME --checkpoint=FILE --out=DIR, or --model={timm.HUB}timm/NAME.TAG --out=DIR"
 
 
@@ -34,6 +35,11 @@ def main(_argv: list[str]) -> None:
         path, tokenizer = cli.required("checkpoint", USAGE), cli.required("tokenizer", USAGE)
         fnet.convert(weight_files.read(path), tokenizer, out, path)
         print(f"wrote {out}: an FNet from {path}")
+        return
+    if name == EXPORTED:
+        folder = cli.required("checkpoint", USAGE)
+        exported.convert(folder, out)
+        print(f"wrote {out}: what {folder} holds")
         return
     if name.startswith(timm.HUB):
         path, config, name = timm.from_hub(name.removeprefix(timm.HUB))
@@ -46,8 +52,8 @@ def main(_argv: list[str]) -> None:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string("model", None, f"timm's name of the model, {timm.HUB}REPOSITORY, which downloads it, or {FNET}.")
-    flags.DEFINE_string("checkpoint", None, "The file to convert.")
+    flags.DEFINE_string("model", None, f"timm's name of the model, {timm.HUB}REPOSITORY, which downloads it, {FNET} or {EXPORTED}.")
+    flags.DEFINE_string("checkpoint", None, "The file to convert, or the exported folder.")
     flags.DEFINE_string("tokenizer", None, "Of an FNet: its SentencePiece model, spiece.model.")
     flags.DEFINE_string("out", None, "The folder to write.")
     flags.DEFINE_string("data", "", "Held-out images for `gmlp evaluate`, as config.data.heldout takes them.")

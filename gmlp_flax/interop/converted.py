@@ -14,9 +14,9 @@ from gmlp_flax.training import record, run_folder, storage
 from gmlp_flax.training.assets import Files
 
 
-def require_free(out: str) -> None:
-    """Raises RunError if a folder holds a run already."""
-    entries = run_folder.CONFIG_FILE, run_folder.CHECKPOINTS
+def require_free(out: str, *more: str) -> None:
+    """Raises RunError if a folder holds a run already, or one of `more` names."""
+    entries = run_folder.CONFIG_FILE, run_folder.CHECKPOINTS, *more
     if taken := [entry for entry in entries if storage.exists(os.path.join(out, entry))]:
         raise RunError(f"--out={out} holds a run already ({taken[0]}): give another folder")
 

@@ -70,7 +70,7 @@ def matching(config: ConfigDict) -> str:
     """
     if config.task != "image_classification":
         own = f"the run's config.task is {config.task!r}"
-        raise RunError(f"timm has image classifiers, and {own}: give the run of an image classifier")
+        raise RunError(f"timm has image classifiers, and {own}: give --out=FOLDER, for weights with their own names")
 
     def differences(name: str) -> list[str]:
         wanted = {key: value for key, value in timm_names.MODELS[name].model.items() if key not in FREE}
@@ -84,7 +84,7 @@ def matching(config: ConfigDict) -> str:
     nearest = min(timm_names.MODELS, key=distance)
     if problems := differences(nearest):
         what = f"{nearest} is nearest, but the run's config.model has {'; '.join(problems)}"
-        raise RunError(f"timm has no model like the run's: {what}; give the run of a model in timm")
+        raise RunError(f"timm has no model like the run's: {what}; give --out=FOLDER, for weights with their own names")
     return nearest
 
 

@@ -227,7 +227,7 @@ def from_timm(state: dict[str, np.ndarray], rows: list[Row], like: dict, patch: 
     """
     flat: dict[str, Any] = traverse_util.flatten_dict(like, sep="/")
     found = list(places(rows, {path: leaf.shape for path, leaf in flat.items()}, patch))
-    _require_all(state, {place.name: place.shape for place in found}, where)
+    require_all(state, {place.name: place.shape for place in found}, where)
     params = {path: np.full(leaf.shape, np.nan, leaf.dtype) for path, leaf in flat.items()}
     for place in found:
         ours = params[place.path]
@@ -247,7 +247,8 @@ def to_timm(params: dict, rows: list[Row], patch: Shape) -> dict[str, np.ndarray
     return state
 
 
-def _require_all(state: dict[str, np.ndarray], wanted: dict[str, Shape], where: str) -> None:
+def require_all(state: dict[str, np.ndarray], wanted: dict[str, Shape], where: str) -> None:
+    """Raises RunError unless a state dict has all names that are wanted, with their shapes, and no others."""
     reshaped = [
         f"{name} {list(state[name].shape)}, not {list(shape)}"
         for name, shape in wanted.items() if name in state and state[name].shape != shape

@@ -6,7 +6,7 @@ from tests import preloaded
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    ((), "--workdir is missing; usage: gmlp export --workdir=RUN --out=FILE.safetensors"),
+    ((), "--workdir is missing; usage: gmlp export --workdir=RUN --out=FOLDER or FILE.safetensors"),
     (("--workdir=RUN",), "--out is missing; usage: gmlp export"),
     (("--workdir=/nowhere", "--out=x.safetensors"), "/nowhere is no run folder: it has no config.json"),
     (("--workdir=RUN", "--out=x.safetensors", "--checkpoint=7"), "has no checkpoint '7': give latest, best, or one of 12"),

@@ -137,7 +137,7 @@ def test_models_alike_are_told_apart_by_their_pixels():
 def test_a_model_that_timm_has_not():
     config = timm_names.config_for("gmlp_s16_224")
     config.model.update(layers=2, d_attn=64)
-    expected = "gmlp_s16_224 is nearest, but the run's config.model has layers 2, not 30; d_attn 64, not 0; give the run of"
+    expected = "gmlp_s16_224 is nearest, but the run's config.model has layers 2, not 30; d_attn 64, not 0; give --out=FOLDER"
     with pytest.raises(RunError, match=expected):
         timm.matching(config)
     with pytest.raises(RunError, match="config.task is 'masked_lm'"):

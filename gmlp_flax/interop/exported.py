@@ -1,0 +1,93 @@
+"""Any run's weights as a folder of plain files, which needs no gmlp_flax to be read; and such a folder as a run folder.
+
+    model.safetensors   the parameters, float32, by their paths, such as encoder/blocks/proj_in/kernel. The first axis of
+                        what lies under encoder/ is the layer. y = x @ kernel + bias.
+    config.json         the run's config
+    tokenizer.model, labels.json, ...  what predictions need besides
+    README.md           what the model is
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.errors import RunError
+from gmlp_flax.interop import converted, weight_files
+from gmlp_flax.interop.timm_names import require_all
+from gmlp_flax.models import parameters
+from gmlp_flax.training import record, run_folder, storage
+from gmlp_flax.training.layout import CONFIG_FILE
+
+WEIGHTS, CARD = "model.safetensors", "README.md"
+
+
+def export(workdir: str, which: str, out: str) -> None:
+    """Writes a run's weights, their running mean if there is one, with all that is needed to use them.
+
+    Args:
+        workdir: the run folder.
+        which: "latest", "best", or a step.
+        out: the folder to write, which must not hold weights yet.
+
+    Raises:
+        ConfigError, RunError: there is no such run or checkpoint, or the folder is taken.
+        DataError: a file cannot be written.
+    """
+    converted.require_free(out, WEIGHTS)
+    trained = run_folder.load(workdir, which)
+    flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(trained.weights), sep="/")
+    config = trained.config.copy_and_resolve_references()
+    config.optimizer.ema = 0.0  # what was kept of it is what is written
+    weight_files.write(os.path.join(out, WEIGHTS), {name: np.ascontiguousarray(leaf) for name, leaf in flat.items()})
+    described = {CONFIG_FILE: config_lib.to_json(config).encode(), CARD: _card(trained).encode()}
+    record.write_files(out, trained.task.assets() | described, replace=True)
+
+
+def convert(folder: str, out: str) -> None:
+    """Makes a run folder of what `export` has written, with one checkpoint, at step 0.
+
+    Args:
+        folder: what was exported; it may be anybody's.
+        out: the run folder.
+
+    Raises:
+        ConfigError, RunError: the folder is none of `export`'s, or has weights of another model; or `out` holds a run.
+        DataError: a file cannot be read or written.
+    """
+    converted.require_free(out)
+    folder = storage.absolute(folder)
+    where, described = os.path.join(folder, WEIGHTS), os.path.join(folder, CONFIG_FILE)
+    if not storage.exists(described):
+        raise RunError(f"{folder} has no {CONFIG_FILE}: expected a folder that `gmlp export --out=FOLDER` has written")
+    config, state = config_lib.load(described), weight_files.read(where)
+    task = tasks.create(config, folder)
+    like: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
+    require_all(state, {name: leaf.shape for name, leaf in like.items()}, where)
+    params = {name: state[name].astype(leaf.dtype) for name, leaf in like.items()}
+    converted.write(traverse_util.unflatten_dict(params, sep="/"), config, task.assets(), out)
+
+
+def _card(trained: run_folder.Trained) -> str:
+    """README.md, for whoever gets the folder."""
+    config = trained.config
+    count = parameters.count(trained.params)
+    return f"""# {config.model.block}, {config.task}
+
+{count:,} parameters, trained for {trained.step:,} steps. `{WEIGHTS}` has them by name, float32; the first axis of what lies
+under `encoder/` is the layer, and a dense layer is `x @ kernel + bias`. `{CONFIG_FILE}` has every setting.
+
+    import safetensors.numpy
+    weights = safetensors.numpy.load_file("{WEIGHTS}")
+
+With gmlp_flax, as a run folder to predict with and to finetune from:
+
+    gmlp import --model=exported --checkpoint=THIS_FOLDER --out=runs/model
+    gmlp predict --workdir=runs/model
+"""

@@ -231,8 +231,8 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
         try:
             group, _, last = name.rpartition(".")
             setattr(config[group] if group else config, last, value)
-        except (OverflowError, TypeError, ValueError) as error:
-            raise explain(error, where) from None
+        except (OverflowError, TypeError, ValueError):
+            raise ConfigError(f"{where}: config.{name} is {_shown(value)}: {known[name].problem(value)}") from None
     return config
 
 

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 import warnings
 from pathlib import Path
 from typing import IO
@@ -232,8 +233,29 @@ def _import_all() -> None:
     importlib.import_module("grain")
 
 
+class _AnyProcess:
+    """JAX's state of a process, for the writing of compiled programs: every process of a run counts as the first."""
+
+    process_id = 0
+
+    def __getattr__(self, name: str) -> object:
+        from jax._src import distributed
+
+        return getattr(distributed.global_state, name)
+
+
+def _keep_all_programs() -> None:
+    """Has all processes of a run write what they compile. JAX has the first one do so, but the others' programs are others:
+    each start of theirs would compile for seconds.
+    """
+    from jax._src import compiler
+
+    compiler.distributed = types.SimpleNamespace(global_state=_AnyProcess())
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_all()
+    _keep_all_programs()
     gc.freeze()  # or each process would sweep all of it when it ends, for a second
     _become(_serve(sys.argv[1]))

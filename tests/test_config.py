@@ -225,6 +225,8 @@ def test_json_takes_defaults_for_keys_that_are_left_out(tmp_path):
         ('{"model": {"d_model": null}}', "config.model.d_model is None: expected a whole number"),
         ('{"optimizer": {"freeze": null}}', "config.optimizer.freeze is None: expected a tuple"),
         ('{"optimizer": {"freeze": 3}}', "config.optimizer.freeze is 3: expected a tuple"),
+        ('{"seed": NaN, "batch_size": 1e999}', "config.seed is nan: expected a whole number"),
+        ('{"batch_size": 1e999}', "config.batch_size is inf: expected a whole number"),
         ('{"optimizer": {"learning_rate": 1e999}}', "config.optimizer.learning_rate is inf: expected a finite number"),
         ('{"log": {"hang_seconds": 1e30}}', "config.log.hang_seconds is 1e+30: expected from 0 to 31,536,000"),
         ('{"seed": 9223372036854775807}', "config.seed is 9223372036854775807: expected at most 2,147,483,647"),

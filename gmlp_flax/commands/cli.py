@@ -21,6 +21,7 @@ TRUST_HELP = (
     "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from outside "
     "gmlp_flax; a config file of your own may"
 )
+HALF = 1000  # characters of an error's line from its beginning, and from its end
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
 
 USER_ERRORS = (ConfigError, DataError, RunError)
@@ -90,7 +91,10 @@ def required(name: str, usage: str) -> str:
 
 def fail(message: object) -> NoReturn:
     """Ends the program with one line on standard error and exit code 2, or 1 if it is an error that may pass."""
-    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    line = " ".join(str(message).split())
+    if len(line) > 2 * HALF:  # it quotes something long
+        line = f"{line[:HALF]} [...] {line[-HALF:]}"
+    print(f"error: {line}", file=sys.stderr, flush=True)
     raise SystemExit(1 if isinstance(message, StorageError) else 2)
 
 

@@ -109,7 +109,7 @@ def planned() -> Sweep:
         raise ConfigError(f"--print, --on and --index cannot choose the best point: {every}")
     every = tuple(point | seed for point in bare for seed in seeds)
     source = values.sweep or cli.argument(sys.argv, "config")
-    sweep = definition.define(source, every, overrides, values.out, choosing)
+    sweep = definition.define(source, every, overrides, values.out, choosing, values.trust)
     return sweep._replace(trials=_share(sweep.trials, values.index, values.of))
 
 

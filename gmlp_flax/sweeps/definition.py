@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import runpy
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
@@ -25,7 +26,7 @@ class Trial(NamedTuple):
 
     Attributes:
         point: the keys that the sweep sets, the seed among them.
-        flags: the command line's words for it, --config first.
+        flags: the command line's words for it, --config first, --trust last.
         config: the whole config.
     """
 
@@ -89,7 +90,9 @@ def from_file(given: str) -> Points:
     return points
 
 
-def define(source: str, points: Points, overrides: Point, out: str, choosing: bool = False) -> Sweep:
+def define(
+    source: str, points: Points, overrides: Point, out: str, choosing: bool = False, trusted: Sequence[str] = ()
+) -> Sweep:
     """A sweep over points, checked.
 
     Args:
@@ -98,12 +101,13 @@ def define(source: str, points: Points, overrides: Point, out: str, choosing: bo
         overrides: keys that change in every trial.
         out: the folder of the runs.
         choosing: whether only the best point is trained with more seeds than the first.
+        trusted: modules whose classes the config of a run may name, such as of the run that the trials begin from.
 
     Raises:
         ConfigError: a value makes no sense, two trials are the same, or the points differ in their held-out metric.
         RunError: a folder in `out` holds a run of another config.
     """
-    trials = _checked(source, points, overrides, out)
+    trials = _checked(source, points, overrides, out, [f"--trust={module}" for module in trusted])
     best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
         metrics = ", ".join(metric for metric, _ in best)
@@ -112,14 +116,14 @@ def define(source: str, points: Points, overrides: Point, out: str, choosing: bo
     return Sweep(source, overrides, trials, choosing, metric, mode, out)
 
 
-def _checked(source: str, points: Points, overrides: Point, out: str) -> tuple[Trial, ...]:
+def _checked(source: str, points: Points, overrides: Point, out: str, more: Sequence[str]) -> tuple[Trial, ...]:
     open_config = functools.cache(config_lib.open_config)
     seen: dict[str, str] = {}
     trials = []
     for point in points:
         full = {CONFIG: source} | overrides | point
         config = overrides_lib.overridden(open_config(full[CONFIG]), _without_config(full))
-        trial = Trial(point, points_lib.flags(full), config)
+        trial = Trial(point, [*points_lib.flags(full), *more], config)
         marks = trial.name, config_lib.to_json(config)
         if known := [seen[mark] for mark in marks if mark in seen]:
             what = "two points are one run, or share the name of its folder"

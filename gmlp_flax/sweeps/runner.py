@@ -52,35 +52,37 @@ class TrainingPool:
 
     def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:
         if (result := read_result(workdir)) is None:
-            if self._run([sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags], f"{workdir}.log"):
-                raise RunError(f"the run {workdir} failed: its output is in {workdir}.log")
+            command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
+            if (reason := self._run(command, f"{workdir}.log")) is not None:
+                raise RunError(f"the run {workdir} failed{reason}: its output is in {workdir}.log")
             if (result := read_result(workdir)) is None:
                 raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
         return result["eval"]
 
-    def _run(self, command: list[str], log_path: str) -> int:
-        """Runs a command, its output in a log; returns its exit code."""
+    def _run(self, command: list[str], log_path: str) -> str | None:
+        """Runs a command, its output in a log; returns why it failed, in brackets if it said so, or None."""
         if self._stopped:
-            return 0  # before the log is there, which says that a run was begun
+            return None  # before the log is there, which says that a run was begun
         with self._log(log_path) as log:
             print(shlex.join(command), file=log, flush=True)
+            begin = log.tell()
             with self._lock:
                 if self._stopped:
-                    return 0
+                    return None
                 process = subprocess.Popen(
                     tied_command(command), env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
                 self._processes.add(process)
             code = process.wait()
             self._processes.discard(process)
-            return code
+            return _reason(log, begin) if code else None
 
     @contextlib.contextmanager
     def _log(self, path: str) -> Iterator[TextIO]:
         """A file to be added to; one in a bucket is written there when the block ends."""
         if not storage.is_remote(path):
             os.makedirs(self._out, exist_ok=True)
-            with open(path, "a") as log:
+            with open(path, "a+", errors="replace") as log:
                 yield log
             return
         with tempfile.TemporaryFile("w+", errors="replace") as log:
@@ -129,6 +131,13 @@ def results(
                 raise
             failed(keys[run], error)
     return {key: found[key] for key in runs if key in found}
+
+
+def _reason(log: TextIO, begin: int) -> str:
+    """The last line of a log from a place on that tells an error, in brackets; or nothing."""
+    log.seek(begin)
+    errors = [line.removeprefix("error: ").strip() for line in log if line.startswith("error: ")]
+    return f" ({errors[-1]})" if errors else ""
 
 
 def _cores() -> int:

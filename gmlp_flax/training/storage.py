@@ -31,6 +31,7 @@ ABSENT = (FileNotFoundError, NotADirectoryError)
 MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # a file is gone, or something else is in its place
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FOR_THE_USER = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+AT_ONCE = (*FULL, errno.ENAMETOOLONG)  # no use to try again
 
 
 class Log(Protocol):
@@ -47,7 +48,13 @@ class Log(Protocol):
 
 
 def absolute(path: str) -> str:
-    """A path that does not depend on the current folder."""
+    """The path of a run folder, or of a folder of runs, that does not depend on the current folder.
+
+    Raises:
+        RunError: TensorStore could not write to a path of such a name.
+    """
+    if re.search("[\x00-\x1f\x7f\ud800-\udfff]", path):  # Python keeps a byte that is no UTF-8 as a surrogate
+        raise RunError(f"{path!r} cannot name a run folder: expected UTF-8 without control characters")
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
 
 
@@ -68,7 +75,7 @@ def patiently(action: Callable[[], T], doing: str) -> T:
         except (*ABSENT, FileExistsError):
             raise
         except (OSError, MemoryError) as error:
-            if pause is None or number_of(error) in FULL:
+            if pause is None or number_of(error) in AT_ONCE:
                 raise failure(doing, error) from error
             time.sleep(pause)
     raise AssertionError("unreachable")
@@ -82,6 +89,8 @@ def failure(doing: str, error: BaseException) -> RunError:
     reason = os.strerror(number) if number else str(error).partition("\n")[0][:200] or type(error).__name__
     if number in FULL:
         return RunError(f"{doing} failed ({reason}): free space and run the same command again")
+    if number == errno.ENAMETOOLONG:
+        return RunError(f"{doing} failed ({reason}): give a shorter path")
     if number in FOR_THE_USER:
         return RunError(f"{doing} failed ({reason}): check it and its permissions, and run the same command again")
     return StorageError(f"{doing} failed ({reason}): nothing was moved or deleted; run the same command again")

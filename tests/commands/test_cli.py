@@ -143,6 +143,14 @@ def test_failure_is_one_line(capsys):
     assert capsys.readouterr().err == "error: two lines\n"
 
 
+def test_a_long_failure_keeps_its_beginning_and_its_end(capsys):
+    """A line of standard input may have any length, and what helps stands at the end."""
+    with pytest.raises(SystemExit):
+        cli.fail("no mask in " + 10_000_000 * "x" + "; put one there")
+    told = capsys.readouterr().err
+    assert told.startswith("error: no mask in xxx") and told.endswith("xxx; put one there\n") and len(told) < 2100
+
+
 def test_interrupt_has_its_own_exit_code(capsys):
     def interrupted():
         raise KeyboardInterrupt

@@ -34,7 +34,7 @@ def test_words_reach_training_in_any_form():
     """Also after --, also with their value as a word of its own; the launcher's flags do not."""
     train = ["--workdir", "runs/x", "--config.steps", "5", "--config.log.tensorboard", "--noconfig.log.tensorboard",
              "--config.data.cache=a = b"]
-    after = ["--verbosity=1", "--config.seed=3"]
+    after = ["--verbosity=1", "--config.seed=3", "--trust=json", "--trust", "csv"]
     own = ["--name", "my-run", "--nospot", "-on=local", "--processes", "1", "--dry_run"]
     assert launched("launch", TEXT, *train, *own, "--", *after) == [[TEXT, *train, *after]]
 
@@ -66,7 +66,7 @@ def test_a_run_is_named_after_its_folder():
 
 def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
     """With the words that --print shows; the last finished, nothing is started."""
-    rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=0,1", "--config.data.cache=it's $x")
+    rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=0,1", "--config.data.cache=it's $x", "--trust=json")
     sweep = ("sweep", TEXT, f"--out={tmp_path}", *rates)
     printed = [shlex.split(line)[3:] for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines()]
     assert launched(*sweep, *LOCAL) == printed and len(printed) == 4

@@ -120,7 +120,8 @@ def test_failing_run_ends_the_sweep(trainer):
     trainer.plan({"seed=1": "fails"})
     code, printed, told = sweep(trainer, "--seeds=0,1,2,3,4,5")
     folder = trainer.folder / "out" / "seed=1"
-    assert (code, printed) == (2, []) and told[-1] == f"error: the run {folder} failed: its output is in {folder}.log"
+    assert (code, printed) == (2, [])
+    assert told[-1] == f"error: the run {folder} failed (the reason of seed=1): its output is in {folder}.log"
     assert len(trainer.names()) <= 3 and not (trainer.folder / "out" / "sweep.json").exists()
 
 

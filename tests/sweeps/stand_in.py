@@ -25,7 +25,7 @@ if does == "hangs":
 if does == "fails":
     while "{waits}" and not os.path.exists("{folder}/hanging"):
         time.sleep(0.01)
-    raise SystemExit(2)
+    raise SystemExit("error: the reason of " + name)
 if does != "stops":
     os.makedirs(flags["workdir"], exist_ok=True)
     metrics = does if isinstance(does, dict) else {{"perplexity": does}}
@@ -36,7 +36,7 @@ if does != "stops":
 class Trainer:
     """Ends each run with the metrics, or the perplexity, that `plan` has for its name, or does what stands there.
 
-    "hangs": writes its process id to `folder/hanging` and waits; "fails": ends with exit code 2, if `waits` once
+    "hangs": writes its process id to `folder/hanging` and waits; "fails": ends with an error, if `waits` once
     another hangs; "stops": ends well without a result. Runs that the plan does not name get a perplexity of 10.
     """
 

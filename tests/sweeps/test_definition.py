@@ -45,6 +45,13 @@ def test_all_points_of_a_file_are_trained(trainer):
     assert [run["seed"] for run in written["points"][1]["runs"]] == [0, 1]
 
 
+def test_trusted_modules_reach_the_runs(trainer):
+    """Which may begin from a run whose config names a class of them."""
+    code, _, told = sweep(trainer, f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv")
+    assert code == 0, told
+    assert trainer.calls()[0][3:] == [f"--config={TEXT}", "--config.seed=0", "--trust=json", "--trust=csv"]
+
+
 def test_failed_points_do_not_stop_the_others(trainer):
     """A run that fails, and one whose metric is no number; the same command tries them again, and those alone."""
     trainer.plan({FIRST + "0": "fails", SECOND + "0": "stops"})
@@ -53,7 +60,7 @@ def test_failed_points_do_not_stop_the_others(trainer):
     assert (code, len(trainer.names())) == (1, 4)
     assert told[-3:] == [
         "2 of 4 runs failed; the same command tries them again:",
-        f"the run {out}/{FIRST}0 failed: its output is in {out}/{FIRST}0.log",
+        f"the run {out}/{FIRST}0 failed (the reason of {FIRST}0): its output is in {out}/{FIRST}0.log",
         f"the run {out}/{SECOND}0 was stopped before its end: the same command again goes on "
         f"(its output is in {out}/{SECOND}0.log)",
     ]

@@ -92,10 +92,22 @@ def test_failing_run_ends_those_beside_it(monkeypatch, tmp_path):
     trainer = Trainer(tmp_path, waits=True)
     trainer.plan({"a": "hangs", "b": "fails"})
     begin = time.monotonic()
-    with pytest.raises(RunError, match="^the run .*/out/b failed: its output is in .*/out/b.log$"):
+    with pytest.raises(RunError, match=r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$"):
         results(monkeypatch, trainer, "abc", jobs=2)
     assert "b says fails" in trainer.log("b").read_text() and time.monotonic() - begin < 30
     wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))
+
+
+def test_a_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
+    """Also if the log holds an older one, and none if it tells none."""
+    trainer.log("a").parent.mkdir()
+    trainer.log("a").write_bytes(b"error: an older one\n\xff\n")
+    trainer.plan({"a": "fails"})
+    with pytest.raises(RunError, match=r"failed \(the reason of a\): its output"):
+        results(monkeypatch, trainer, "a")
+    trainer.executable.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(RunError, match="/out/a failed: its output"):
+        results(monkeypatch, trainer, "a")
 
 
 def test_run_that_something_else_stopped(monkeypatch, trainer):

@@ -29,6 +29,14 @@ def test_files(tmp_path):
     assert storage.create(path, b"three") and storage.read(path) == b"three"
 
 
+@pytest.mark.parametrize("name", ["runs/\udcff", "a\nb", "a\0b", "\x7f"])
+def test_name_that_no_run_folder_can_have(name):
+    """Training would end at its first checkpoint, with TensorStore's words."""
+    with pytest.raises(RunError, match=r"^'.*' cannot name a run folder: expected UTF-8 without control characters$"):
+        storage.absolute(name)
+    assert storage.absolute("größer 中\u00a0") == f"{os.getcwd()}/größer 中\u00a0"
+
+
 def test_move_never_overwrites(tmp_path):
     for content in (b"1", b"2", b"3"):
         storage.write(str(tmp_path / "new" / "file"), content)
@@ -50,6 +58,7 @@ def test_only_empty_folders_are_deleted(tmp_path):
     (errno.EIO, StorageError, "nothing was moved or deleted; run the same command again"),
     (errno.ESTALE, StorageError, "nothing was moved"), (errno.EMFILE, StorageError, "nothing was moved"),
     (errno.ETIMEDOUT, StorageError, "nothing was moved"), (errno.ENOMEM, StorageError, "nothing was moved"),
+    (errno.ENAMETOOLONG, RunError, "give a shorter path"),
     (errno.EACCES, RunError, "check it and its permissions"), (errno.EROFS, RunError, "check it and its permissions"),
     (errno.ENOSPC, RunError, "free space"), (errno.EDQUOT, RunError, "free space"), (errno.EFBIG, RunError, "free space"),
 ])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gmlp_flax.data.storage.cache import unwritable
+from gmlp_flax.errors import DataError
 
 LOCK = ".lock"
 
@@ -56,9 +57,19 @@ def _is_there(file: BinaryIO, path: Path) -> bool:
 
 
 def missing(folder: str | os.PathLike) -> list[Path]:
-    """A folder and those above it that do not exist, the deepest first."""
+    """A folder and those above it that do not exist, the deepest first.
+
+    Raises:
+        DataError: a folder above cannot be looked into, or none can have this name.
+    """
     path = Path(folder)
-    return [each for each in (path, *path.parents) if not each.exists()]
+    try:
+        str(path).encode()  # array_record, sentencepiece and TensorStore take no other names
+        return [each for each in (path, *path.parents) if not each.exists()]
+    except UnicodeEncodeError:
+        raise DataError(f"cannot write {str(path)!r} (its name is not UTF-8); give another folder") from None
+    except OSError as error:
+        raise unwritable(folder, error) from error
 
 
 def remove_unused(folders: list[Path]) -> None:

@@ -63,3 +63,12 @@ def test_unwritable(tmp_path):
     with pytest.raises(DataError, match="cannot write '.*file/a' .*; give a folder that can be written to"):
         with locked(tmp_path / "file" / "a"):
             pass
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    (300 * "x", "(File name too long); give a folder that can be written to"), ("a\udcff", "(its name is not UTF-8); give another"),
+])
+def test_name_that_no_folder_can_have(tmp_path, name, words):
+    with pytest.raises(DataError) as caught, locked(tmp_path / name):
+        pass
+    assert str(caught.value).startswith("cannot write '") and words in str(caught.value)

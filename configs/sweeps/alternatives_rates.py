@@ -6,7 +6,8 @@ ARGUMENT: the round. No round uses a seed of a table.
     rates    (default) every row: five rates from one grid, for all 900 steps
     factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
-The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows; the siblings were never searched.
+The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is in
+docs/results/settings.md.
 """
 
 from gmlp_flax.config import arguments

@@ -252,7 +252,7 @@ def explaining() -> Iterator[None]:
 def _is_out_of_memory(error: Exception) -> bool:
     """Of this machine or, as JAX tells it, of a device."""
     return isinstance(error, MemoryError) or (
-        type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+        type(error).__name__ == "JaxRuntimeError" and re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)) is not None
     )
 
 

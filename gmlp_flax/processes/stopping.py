@@ -47,8 +47,9 @@ class StopRequest:
         """
         number = self._received
         if jax.process_count() > 1:
-            mesh = result.sharding.mesh
-            one_per_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+            sharding = result.sharding
+            assert isinstance(sharding, NamedSharding)
+            one_per_device = NamedSharding(sharding.mesh, PartitionSpec(sharding.mesh.axis_names))
             votes = np.full(jax.local_device_count(), self._received, np.int32)
             last_vote = self._last_vote
             self._last_vote = self._greatest(jax.make_array_from_process_local_data(one_per_device, votes), result)

@@ -19,7 +19,7 @@ HEADER = ("", "state", "step", "steps", "metric", "time left", "written")
 
 
 def table(sweep: Sweep) -> str:
-    """A row for each run, and how many are in each state.
+    """A row for each run, why runs failed, and how many are in each state.
 
     A folder does not tell whether a run that is part way is still running, perhaps on another machine: "written" is
     the time since its last line of metrics; "time left" is how long the remaining steps take at the rate in the last
@@ -42,7 +42,9 @@ def table(sweep: Sweep) -> str:
         for row in rows
     ]
     states = collections.Counter(row[1] for row in rows[1:])
-    return "\n".join([*lines, ", ".join(f"{states[state]} {state}" for state in STATES)])
+    failed = [name for name, state, *_ in rows[1:] if state == "failed"]
+    reasons = [f"{name}: {_failure(f'{os.path.join(sweep.out, name)}.log')}" for name in failed]
+    return "\n".join([*lines, *reasons, ", ".join(f"{states[state]} {state}" for state in STATES)])
 
 
 def _row(sweep: Sweep, trial: Trial) -> list[str]:
@@ -54,7 +56,7 @@ def _row(sweep: Sweep, trial: Trial) -> list[str]:
     left = written = ""
     if result is not None:
         state, step, evaluation = "done", result.get("step", step), result["eval"]
-    elif _failed(f"{folder}.log"):
+    elif _failure(f"{folder}.log"):
         state = "failed"
     elif _begun(folder):
         state, left = "part way", _time_left(trial, lines)
@@ -74,11 +76,12 @@ def _begun(folder: str) -> bool:
     return storage.exists(folder) or storage.exists(f"{folder}.log")
 
 
-def _failed(log: str) -> bool:
-    """Whether the last command in a log ended with an error. A process that was killed leaves no message."""
+def _failure(log: str) -> str:
+    """Why the last command in a log failed; empty if it did not, or was killed: that leaves no message."""
     words = (storage.read(log) or b"").decode(errors="replace")
     last = re.split(r" -m gmlp_flax\.train '?--workdir=", words)[-1]  # the shell's quotes, if it needs some
-    return "\nerror: " in last or "\nTraceback (most" in last
+    errors = re.findall(r"^error: (.*)", last, re.MULTILINE)
+    return errors[-1] if errors else f"a traceback is in {log}" if "\nTraceback (most" in last else ""
 
 
 def _time_left(trial: Trial, lines: list[dict[str, Any]]) -> str:

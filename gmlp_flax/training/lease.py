@@ -43,6 +43,7 @@ class Lease:
         self._lost, self._renewed, self._written = "", time.monotonic(), b""
         self._mutex, self._closed = threading.Lock(), threading.Event()
         self._lock: int | None = None
+        self._unwritten = False
         self._thread: threading.Thread | None = None
 
     def take(self) -> None:
@@ -62,7 +63,9 @@ class Lease:
                 found = self._watch(found)
         self._written = self._content()
         if found is None:
+            self._unwritten = True
             taken = storage.create(self._path, self._written)
+            self._unwritten = False
         else:
             taken = storage.replace(self._path, found, self._written)
         if not taken:
@@ -83,8 +86,8 @@ class Lease:
 
     @property
     def is_own(self) -> bool:
-        """Whether the lease was taken, and not lost."""
-        return self._thread is not None and not self._lost
+        """Whether the lease was taken, or could have been but for an error of storage, and not lost."""
+        return (self._thread is not None or self._unwritten) and not self._lost
 
     def close(self) -> None:
         """Gives the lease back."""

@@ -167,7 +167,12 @@ def create(path: str, content: bytes) -> bool:
 
     def attempt() -> None:
         with open(path, "xb") as file:
-            file.write(content)
+            try:
+                file.write(content)
+                file.flush()
+            except OSError:
+                os.unlink(path)
+                raise
 
     try:
         patiently(attempt, f"writing {path}")

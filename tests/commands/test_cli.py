@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from gmlp_flax import config as gmlp_config
@@ -190,3 +191,14 @@ def test_trusted_modules_are_imported_first(tmp_path, monkeypatch):
         cli.import_trusted(["--trust=no_such_module"])
     with pytest.raises(ConfigError, match="^--trust= cannot be imported"):
         cli.import_trusted(["--trust"])
+
+
+@pytest.mark.parametrize("words", [
+    "RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error dispatching computation: Out of memory allocating 9 bytes.",
+])
+def test_too_little_memory_is_one_line(capsys, words):
+    """As XLA tells it: the second one from a computation that has begun."""
+    with pytest.raises(SystemExit), cli.explaining():
+        raise jax.errors.JaxRuntimeError(words)
+    advice = "make the batch or the model smaller, or use more devices"
+    assert capsys.readouterr().err == f"error: out of memory ({words}): {advice}\n"

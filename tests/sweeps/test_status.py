@@ -8,7 +8,7 @@ from tests.sweeps.test_definition import FIRST, SECOND, sweep
 
 
 def test_status(trainer):
-    """A run that is done, one part way at two steps a second, one that failed, none; half a line ends the metrics."""
+    """A run that is done, one part way at two steps a second, two that failed, and why; half a line ends the metrics."""
     out = trainer.folder / "out"
     lines = [{"step": 100, "loss": 5.0, "tokens_per_second": 0.0}, {"step": 100, "eval": {"perplexity": 90.0}},
              {"step": 200, "loss": 4.0, "tokens_per_second": 2 * 32 * 64}]
@@ -19,6 +19,7 @@ def test_status(trainer):
     command = f"python -m gmlp_flax.train --workdir={out}/x\n"
     (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
     (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
+    (out / f"{SECOND}1.log").write_text(f"{command}Traceback (most recent call last):\nKeyError\n")
     code, printed, told = sweep(trainer, "--sweep=@points.py:2", "--status")
     assert code == 0, told
     rows = [re.sub(r"\d:00:\d\d ago", "AGE", line).split() for line in printed]
@@ -27,8 +28,10 @@ def test_status(trainer):
         [FIRST + "0", "done", "500", "500", "45.678"],
         [FIRST + "1", "part", "way", "200", "500", "90", "0:02:30", "AGE"],
         [SECOND + "0", "failed", "0", "500"],
-        [SECOND + "1", "not", "begun", "0", "500"],
-        "1 done, 1 failed, 1 part way, 1 not begun".split(),
+        [SECOND + "1", "failed", "0", "500"],
+        [SECOND + "0:", "no", "text"],
+        [SECOND + "1:", "a", "traceback", "is", "in", f"{out}/{SECOND}1.log"],
+        "1 done, 2 failed, 1 part way, 0 not begun".split(),
     ]
     assert not trainer.calls()
 

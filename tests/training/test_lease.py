@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -112,6 +113,20 @@ def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
         Lease(str(tmp_path)).take()
     beat.join()
     assert written(tmp_path)["beats"] == 2
+
+
+def test_lease_that_cannot_be_written_leaves_nothing(tmp_path):
+    """No file of no bytes, whose owner the next start would wait for; and the folder may be deleted if it was made."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lease = Lease(str(tmp_path))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as if the disk were full
+    try:
+        with pytest.raises(RunError, match=r"lease.json failed \(File too large\): free space"):
+            lease.take()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    lease.close()
+    assert lease.is_own and os.listdir(tmp_path) == []
 
 
 def test_beats_and_a_lost_lease(tmp_path, quick):

@@ -38,26 +38,28 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 def file_system(path: str) -> tuple[Any, str]:
     """fsspec's file system for a path, and the path's name there; it raises whatever the store's package raises."""
-    _configure(path.partition("://")[0])
+    scheme = path.partition("://")[0]
+    _configure(scheme)
     import fsspec.core  # slow, and only remote paths need it
 
-    system, name = fsspec.core.url_to_fs(path)
-    if EXTRAS.get(path.partition("://")[0]) == "gcs":
-        _greet(system, bucket_of(path))
-    return system, name
+    if EXTRAS.get(scheme) == "gcs":
+        _greet(scheme, bucket_of(path))
+    return fsspec.core.url_to_fs(path)
 
 
 @functools.cache
-def _greet(system: Any, bucket: str) -> None:
+def _greet(scheme: str, bucket: str) -> None:
     """Asks a bucket once for a sign of life, so that a command learns within `START` seconds that there is none.
 
     Later requests are tried again for longer, by gcsfs itself: then there is work to lose. Credentials that are refused twice
     are no passing fault. Whether there is such a bucket and such a right, the request tells that needs it.
     """
     import fsspec.asyn
+    import fsspec.core
     from gcsfs.retry import is_retriable
 
     begun, refused = time.monotonic(), 0
+    system, _ = fsspec.core.url_to_fs(f"{scheme}://{bucket}")  # it looks for credentials, for seconds if there are none
     for pause in itertools.chain((0.5, 1, 2, 4), itertools.repeat(5)):
         try:
             left = START - (time.monotonic() - begun)

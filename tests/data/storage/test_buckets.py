@@ -1,5 +1,6 @@
 import time
 
+import fsspec.core
 import pytest
 
 from gmlp_flax.data.storage import buckets
@@ -86,6 +87,25 @@ def test_a_first_request_is_given_up_soon(store, monkeypatch, kind, times, secon
     assert not buckets.exists("gs://test/x")
     monkeypatch.setattr(buckets, "START", 0.0)
     assert buckets.read_joined("gs://test/x") == b"", "a bucket is greeted once"
+
+
+def test_the_search_for_credentials_is_part_of_the_wait(store, monkeypatch):
+    """Without any, gcsfs looks for them for a quarter of a minute."""
+    found = fsspec.core.url_to_fs
+
+    def slow(path):
+        time.sleep(2)
+        return found(path)
+
+    monkeypatch.setattr(buckets, "START", 2.0)
+    monkeypatch.setattr(fsspec.core, "url_to_fs", slow)
+    buckets._greet.cache_clear()
+    store.faults({"kind": "503", "times": 1000})
+    with pytest.raises(StorageError, match="^gs://test/x: cannot be reached"):
+        buckets.exists("gs://test/x")
+    assert store.met() == {"503": 1}, "asked again"
+    store.faults()
+    buckets._greet.cache_clear()
 
 
 @pytest.mark.parametrize(("kind", "words"), [("403", "permission denied .*storage.objects.create access.*right to read and write")])

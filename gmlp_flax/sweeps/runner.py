@@ -64,8 +64,9 @@ class TrainingPool:
         if self._stopped:
             return None  # before the log is there, which says that a run was begun
         with self._log(log_path) as log:
-            print(shlex.join(command), file=log, flush=True)
             begin = log.tell()
+            with _explaining(log_path):
+                os.write(log.fileno(), os.fsencode(f"{shlex.join(command)}\n"))
             with self._lock:
                 if self._stopped:
                     return None
@@ -81,8 +82,10 @@ class TrainingPool:
     def _log(self, path: str) -> Iterator[TextIO]:
         """A file to be added to; one in a bucket is written there when the block ends."""
         if not storage.is_remote(path):
-            os.makedirs(self._out, exist_ok=True)
-            with open(path, "a+", errors="replace") as log:
+            storage.make_folder(self._out)
+            with _explaining(path):
+                log = open(path, "a+", errors="replace")
+            with log:
                 yield log
             return
         with tempfile.TemporaryFile("w+", errors="replace") as log:
@@ -131,6 +134,15 @@ def results(
                 raise
             failed(keys[run], error)
     return {key: found[key] for key in runs if key in found}
+
+
+@contextlib.contextmanager
+def _explaining(path: str) -> Iterator[None]:
+    """An error of the disk that has this log is one line."""
+    try:
+        yield
+    except OSError as error:
+        raise storage.failure(f"writing {path}", error) from error
 
 
 def _reason(log: TextIO, begin: int) -> str:

@@ -143,8 +143,11 @@ def write(path: str, content: bytes) -> None:
     """Writes a file completely or not at all; makes its folder if need be."""
     if is_remote(path):
         buckets.write(path, content)
-    else:
+        return
+    try:
         patiently(lambda: _write(path, content), f"writing {path}")
+    except (*ABSENT, FileExistsError) as error:  # something else has the name of a folder above
+        raise RunError(f"writing {path} failed ({error.strerror}): give another folder") from None
 
 
 def _write(path: str, content: bytes) -> None:

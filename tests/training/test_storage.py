@@ -37,6 +37,13 @@ def test_name_that_no_run_folder_can_have(name):
     assert storage.absolute("größer 中\u00a0") == f"{os.getcwd()}/größer 中\u00a0"
 
 
+@pytest.mark.parametrize(("name", "reason"), [("file", "File exists"), ("file/below", "Not a directory")])
+def test_file_in_the_place_of_a_folder(tmp_path, name, reason):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=rf"^writing .*/{name}/figure.png failed \({reason}\): give another folder$"):
+        storage.write(str(tmp_path / name / "figure.png"), b"")
+
+
 def test_move_never_overwrites(tmp_path):
     for content in (b"1", b"2", b"3"):
         storage.write(str(tmp_path / "new" / "file"), content)

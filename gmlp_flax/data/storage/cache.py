@@ -29,9 +29,11 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
     fails, no empty folder is left.
 
     Raises:
-        DataError: the folder cannot be made or written to.
+        DataError: the folder cannot be made or written to, or a device or a pipe has that name, which would be replaced.
     """
     path = Path(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise unwritable(path, OSError(0, "a folder, a device or a pipe"))
     # Only the owner may read the files of `tempfile`, but caches are shared.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     absent = [folder for folder in path.parents if not os.path.exists(folder)]

@@ -1,6 +1,7 @@
 import errno
 import os
 import re
+import stat
 
 import pytest
 
@@ -71,3 +72,14 @@ def test_space_is_named_only_if_it_is_the_cause(tmp_path, number, advice):
 
     with pytest.raises(DataError, match=re.escape(f"({os.strerror(number)}); {advice}")):
         write_atomically(tmp_path / "a", fail)
+
+
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path):
+    """Root could: /dev/full was once a tokenizer."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "link", "folder"):
+        with pytest.raises(DataError, match=r"^cannot write '.*' \(a folder, a device or a pipe\); give a folder that can be"):
+            write_atomically(tmp_path / name, lambda file: file.write(b"x"))
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode) and sorted(os.listdir(tmp_path)) == ["folder", "link", "pipe"]

@@ -56,10 +56,11 @@ def _greet(scheme: str, bucket: str) -> None:
     """
     import fsspec.asyn
     import fsspec.core
-    from gcsfs.retry import is_retriable
 
     begun, refused = time.monotonic(), 0
     system, _ = fsspec.core.url_to_fs(f"{scheme}://{bucket}")  # it looks for credentials, for seconds if there are none
+    from gcsfs.retry import is_retriable
+
     for pause in itertools.chain((0.5, 1, 2, 4), itertools.repeat(5)):
         try:
             left = START - (time.monotonic() - begun)

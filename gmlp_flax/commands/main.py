@@ -6,10 +6,13 @@ import difflib
 import importlib
 import os
 import sys
+import threading
+import time
 
 import gmlp_flax
 from gmlp_flax.processes import streams
 
+GRACE = 2.0  # seconds that threads have to end after a failure
 # Subcommand -> its module here, and what it does.
 COMMANDS = {
     "train": ("train", "train a model, or go on with a run that was stopped"),
@@ -26,8 +29,8 @@ COMMANDS = {
     "filters": ("filters", "draw a run's spatial filters"),
     "attention": ("attention", "draw what a run's attention looks at"),
     "shift-invariance": ("shift_invariance", "measure how near a run's spatial matrices are to Toeplitz"),
-    "import": ("import_weights", "make a run folder of timm's weights"),
-    "export": ("export_weights", "write a run's weights for timm"),
+    "import": ("import_weights", "make a run folder of weights from elsewhere"),
+    "export": ("export_weights", "write a run's weights for use elsewhere"),
     "benchmark": ("benchmark", "measure speed and memory"),
     "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
 }
@@ -59,8 +62,27 @@ def start(name: str, arguments: list[str]) -> None:
     """Runs a subcommand; its config may name a class of a package in the current folder."""
     sys.path.append(os.getcwd())  # last, so it hides nothing
     sys.argv = [f"gmlp {name}", *arguments]
-    with streams.guarded():
-        importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}").run()
+    before = threading.enumerate()
+    try:
+        with streams.guarded():
+            importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}").run()
+    except SystemExit as error:
+        if error.code:
+            _end_if_kept([thread for thread in threading.enumerate() if thread not in before], error.code)
+        raise
+
+
+def _end_if_kept(threads: list[threading.Thread], code: object) -> None:
+    """Ends a program that has failed, if threads of a library would keep it: after a checkpoint that could not be written
+    Orbax's wait ten minutes for its parts. Returns if none does."""
+    waiting = [thread for thread in threads if not thread.daemon]
+    until = time.monotonic() + GRACE
+    for thread in waiting:
+        threading.Thread.join(thread, max(0.0, until - time.monotonic()))  # Orbax's own raises TimeoutError
+    if any(thread.is_alive() for thread in waiting):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
 
 
 def help_text() -> str:

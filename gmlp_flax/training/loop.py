@@ -51,12 +51,15 @@ def train(config: ConfigDict, workdir: str, restart: bool = False) -> dict[str, 
     with record.held(storage.absolute(workdir), restart) as run:
         trainer = Trainer(config, run)
         try:
-            return trainer.train()
-        except Exception as error:
-            distributed.end_if_process_lost(error)  # before closing, which waits for all processes
+            result = trainer.train()
+        except BaseException as error:
+            if isinstance(error, Exception):
+                distributed.end_if_process_lost(error)  # before closing, which waits for all processes
+            with contextlib.suppress(Exception):  # it would say less clearly what this error says
+                trainer.close()
             raise
-        finally:
-            trainer.close()
+        trainer.close()
+        return result
 
 
 class Trainer:

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from absl import flags
@@ -116,3 +117,21 @@ assert not {{"jax", "gmlp_flax.config", "gmlp_flax.models"}} & set(sys.modules)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "usage: gmlp SUBCOMMAND" in done.stdout and "usage: gmlp sizes [-h] [--json]" in done.stdout
+
+
+def test_a_failed_command_does_not_wait_for_the_threads_of_a_library():
+    """As Orbax's, which wait for the parts of a checkpoint that could not be written."""
+    code = (
+        "import sys, threading, types; from gmlp_flax.commands import main; stuck = types.ModuleType('stuck')\n"
+        "def run():\n"
+        "    class Thread(threading.Thread):\n"
+        "        def join(self, timeout=None): raise TimeoutError\n"
+        "    Thread(target=threading.Event().wait, args=(60,)).start()\n"
+        "    print('out'); print('error: lost', file=sys.stderr); raise SystemExit(3)\n"
+        "stuck.run = run; sys.modules['gmlp_flax.commands.stuck'] = stuck; main.COMMANDS['stuck'] = ('stuck', 'waits')\n"
+        "main.start('stuck', [])"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "error: lost\n")
+    assert time.monotonic() - began < 30

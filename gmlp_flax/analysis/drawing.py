@@ -166,12 +166,14 @@ def plain_ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 def plain_axis(axis: Axis, log: bool) -> None:
     """Gives an axis plain numbers; call it after the limits are final."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
     if log:
         low, high = sorted(axis.get_view_interval())
         axis.set_ticks(plain_ticks(low, high))
         axis.set_minor_locator(NullLocator())
+    else:
+        axis.set_major_locator(MaxNLocator(6))  # as many labels such as "1.25 M" have room on a column
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 

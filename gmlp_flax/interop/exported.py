@@ -3,7 +3,7 @@
     model.safetensors   the parameters, float32, by their paths, such as encoder/blocks/proj_in/kernel. The first axis of
                         what lies under encoder/ is the layer. y = x @ kernel + bias.
     config.json         the run's config
-    tokenizer.model, labels.json, ...  what predictions need besides
+    tokenizer.model, classes.json, ...  what predictions need besides
     README.md           what the model is
 """
 

@@ -36,7 +36,7 @@ def test_the_median_of_the_best_rate_counts(tmp_path):
     fast = list(runs(tmp_path / "fast", (0.90, 0.70, 0.75), **{"optimizer.learning_rate": 0.5}))
     half = list(runs(tmp_path / "half", (0.99,), finished=False))
     found = finetuned_scores.score([*slow, *fast, *half], SST2)
-    assert found == ((pytest.approx(81), pytest.approx((80, 84, 81))), 1e-3, 32)
+    assert found == ((pytest.approx(81), pytest.approx((80, 84, 81))), 4e-3, 32)
     assert finetuned_scores.score(fast, SST2).rate == 0.5
     assert finetuned_scores.score(half, SST2) is None and finetuned_scores.score(slow, MNLI) is None
 
@@ -54,7 +54,7 @@ def test_cells_and_notes(tmp_path):
     assert scores.cells("sgu") == [None, None] and scores.cells("absent") == [None, None]
     spread, trivial, ranks = scores.notes()
     assert trivial == "SST-2, to compare: the most frequent label: 50.9."
-    assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.001, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
+    assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.004, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
     assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gmlp_flax.training.run_folder import Trained
+    from gmlp_flax.training.loading import Trained
 
 __version__ = "0.1.0"
 __all__ = ["load"]
@@ -29,6 +29,6 @@ def load(run: str, checkpoint: str | int = "best") -> Trained:
 
     platforms.choose()
     log_filter.install()
-    from gmlp_flax.training import run_folder  # imports JAX: `import gmlp_flax` alone takes no time
+    from gmlp_flax.training import loading  # imports JAX: `import gmlp_flax` alone takes no time
 
-    return run_folder.load(run, str(checkpoint))
+    return loading.load(run, str(checkpoint))

@@ -24,7 +24,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.models.attention import hide_padding
 from gmlp_flax.models.blocks import Block, settings
 from gmlp_flax.tasks.finetuning import Finetuning
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ class EncodedText(NamedTuple):
     labels: list[str]
 
 
-def require_attention(trained: run_folder.Trained) -> None:
+def require_attention(trained: loading.Trained) -> None:
     """Raises RunError if a run's model has no attention between words."""
     task = trained.task
     if task.takes_files:
@@ -59,7 +59,7 @@ def require_attention(trained: run_folder.Trained) -> None:
         raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
 
 
-def encode(trained: run_folder.Trained, first: str, second: str | None = None) -> EncodedText:
+def encode(trained: loading.Trained, first: str, second: str | None = None) -> EncodedText:
     """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's model needs it.
 
     Raises:
@@ -90,7 +90,7 @@ def label(piece: str) -> str:
     return f"##{piece}" if piece[0].isalnum() else piece
 
 
-def maps(trained: run_folder.Trained, sentences: EncodedText) -> np.ndarray:
+def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
     """The weights of all layers with attention, float32 [layers, n, n]; each row is a softmax over all n tokens.
 
     Of several heads, the elementwise maximum.
@@ -128,7 +128,7 @@ def _maps(stacks: list[Block], x: jax.Array, seen: jax.Array | None) -> list[jax
 
 
 def draw(
-    trained: run_folder.Trained, workdir: str, first: str, second: str | None = None, layers: str = FIRST_HALF
+    trained: loading.Trained, workdir: str, first: str, second: str | None = None, layers: str = FIRST_HALF
 ) -> list[str]:
     """Draws the maps of a sentence or pair.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from gmlp_flax.analysis import charts, drawing
-from gmlp_flax.training import storage
-from gmlp_flax.training.layout import METRICS_FILE
-from gmlp_flax.training.metrics_file import MetricsFile
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.layout import METRICS_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile
 
 
 def draw(workdir: str) -> str:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.training import storage
-from gmlp_flax.training.layout import FIGURES
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.layout import FIGURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from flax import nnx
 from gmlp_flax.analysis import drawing
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ TOKENS_SHOWN = 6  # columns of the image figure
 TEXT_COLUMNS = 6  # of the text figure
 
 
-def matrices(trained: run_folder.Trained) -> np.ndarray:
+def matrices(trained: loading.Trained) -> np.ndarray:
     """The spatial weights of all layers, float32 [layers, n, n]; rows are outputs.
 
     Raises:
@@ -42,7 +42,7 @@ def matrices(trained: run_folder.Trained) -> np.ndarray:
     return np.concatenate(found)
 
 
-def draw(trained: run_folder.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
+def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
     """Draws the filters of a run as RUN/figures/filters.png, .svg and .pdf.
 
     Args:
@@ -86,7 +86,7 @@ def draw_text(weights: np.ndarray) -> Figure:
     return figure
 
 
-def between_patches(trained: run_folder.Trained) -> tuple[np.ndarray, tuple[int, int]]:
+def between_patches(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, int]]:
     """An image model's spatial weights without its cls token, [layers, patches, patches], and the patches' grid."""
     model = trained.config.model
     rows, columns = patch_grid(model.image_size, model.patch_size)

@@ -11,7 +11,7 @@ import jax
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import evaluation, run_folder, warm_start
+from gmlp_flax.training import evaluation, loading, warm_start
 
 TASK = "masked_lm"
 SMALLEST = 16  # tokens
@@ -37,7 +37,7 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     """
     if short := [length for length in lengths if length < SMALLEST]:
         raise RunError(f"{short[0]} tokens: expected lengths from {SMALLEST}")
-    trained = run_folder.load(workdir)
+    trained = loading.load(workdir)
     if trained.config.task != TASK:
         raise RunError(f"{workdir} trained {trained.config.task}: give a run of {TASK}")
     own, spec = trained.config.model.length, trained.task.spec()
@@ -52,7 +52,7 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     return found
 
 
-def _perplexity(trained: run_folder.Trained, workdir: str, tokens: int) -> float:
+def _perplexity(trained: loading.Trained, workdir: str, tokens: int) -> float:
     """Held-out perplexity at a number of tokens; raises RunError if the parameters cannot be fitted to it."""
     old = trained.config
     config = old.copy_and_resolve_references()

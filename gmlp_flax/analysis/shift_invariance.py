@@ -17,7 +17,8 @@ import numpy as np
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.filters import matrices
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import run_folder, storage
+from gmlp_flax.run_folder import storage
+from gmlp_flax.training import loading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,11 +39,11 @@ def shares(workdir: str) -> tuple[dict[int, np.ndarray], np.ndarray]:
     Raises:
         RunError: the run trained on images, or has no spatial matrices.
     """
-    newest = run_folder.load(workdir)
+    newest = loading.load(workdir)
     if newest.task.takes_files:
         raise RunError(f"{workdir} is a run on images, whose tokens lie in a grid: give a run on text")
-    checkpoints = run_folder.open_checkpoints(newest.config, storage.absolute(workdir), read_only=True)
-    found = {step: matrices(run_folder.load(workdir, str(step))) for step in checkpoints.steps() if step < newest.step}
+    checkpoints = loading.open_checkpoints(newest.config, storage.absolute(workdir), read_only=True)
+    found = {step: matrices(loading.load(workdir, str(step))) for step in checkpoints.steps() if step < newest.step}
     checkpoints.close()
     found[newest.step] = matrices(newest)
     return {step: toeplitz_share(weights) for step, weights in found.items()}, found[newest.step]

@@ -14,14 +14,14 @@ from absl import flags
 
 from gmlp_flax.analysis import attention
 from gmlp_flax.commands import cli
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 
 def main(_argv: list[str]) -> None:
     """Draws the maps of a checkpoint and prints their paths."""
     usage = "attention --workdir=DIR --text=SENTENCE [--second=SENTENCE] [--layers=all]"
     workdir, first = cli.required("workdir", usage), cli.required("text", usage)
-    trained = run_folder.load(workdir, flags.FLAGS.checkpoint)
+    trained = loading.load(workdir, flags.FLAGS.checkpoint)
     print(*attention.draw(trained, workdir, first, flags.FLAGS.second, flags.FLAGS.layers), sep="\n")
 
 

@@ -21,9 +21,9 @@ from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, MEASURED, TRAINED
 from gmlp_flax.reports import alternatives_measured
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.run_folder import record, storage
+from gmlp_flax.run_folder.layout import RESULT_FILE
 from gmlp_flax.sweeps import points, runner
-from gmlp_flax.training import record, storage
-from gmlp_flax.training.layout import RESULT_FILE
 
 DEFAULT = "mlm,lengths,costs"
 TOPOLOGY, TOKENS_PER_STEP = "v5e:1x1", 32_768  # of the column tpu

@@ -37,9 +37,11 @@ def main(_argv: list[str]) -> None:
 
 def _evaluate(workdir: str) -> None:
     from gmlp_flax.processes import distributed
-    from gmlp_flax.training import evaluation, run_folder, storage
+    from gmlp_flax.run_folder import storage
+    from gmlp_flax.run_folder.layout import CHECKPOINTS
+    from gmlp_flax.training import evaluation, loading
 
-    trained = run_folder.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
+    trained = loading.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
     size = trained.config.eval.batch_size or trained.config.batch_size
     trained.partition.check_batch(size, 1, "config.eval.batch_size")
     evaluator = evaluation.Evaluator(trained.task, trained.partition)
@@ -48,12 +50,12 @@ def _evaluate(workdir: str) -> None:
         return
     if flags.FLAGS.predictions:
         _write(trained.task.prediction_files(outputs), flags.FLAGS.predictions)
-    checkpoint = os.path.join(storage.absolute(workdir), run_folder.CHECKPOINTS, str(trained.step))
+    checkpoint = os.path.join(storage.absolute(workdir), CHECKPOINTS, str(trained.step))
     print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 
 
 def _write(files: dict[str, bytes], target: str) -> None:
-    from gmlp_flax.training import record
+    from gmlp_flax.run_folder import record
 
     if not files:
         cli.fail("--predictions is for runs of text_classification and question_answering: this one has none to write")

@@ -13,7 +13,7 @@ from absl import flags
 
 from gmlp_flax.analysis import filters
 from gmlp_flax.commands import cli
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 
 def main(_argv: list[str]) -> None:
@@ -23,7 +23,7 @@ def main(_argv: list[str]) -> None:
         tokens = [int(token) for token in flags.FLAGS.tokens]
     except ValueError:
         cli.fail(f"--tokens={','.join(flags.FLAGS.tokens)}: expected numbers of patches, e.g. --tokens=0,97")
-    print(filters.draw(run_folder.load(workdir, flags.FLAGS.checkpoint), workdir, tokens))
+    print(filters.draw(loading.load(workdir, flags.FLAGS.checkpoint), workdir, tokens))
 
 
 def run() -> None:

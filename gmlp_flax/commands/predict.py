@@ -30,15 +30,15 @@ from gmlp_flax.models.sampling import Sampling
 if TYPE_CHECKING:
     from gmlp_flax.tasks.base import Ranked
     from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-    from gmlp_flax.training.run_folder import Trained
+    from gmlp_flax.training.loading import Trained
 
 
 def main(argv: list[str]) -> None:
     """Prints the candidates of each prediction."""
     workdir = cli.required("workdir", "predict --workdir=DIR [IMAGE ...] < TEXT")
-    from gmlp_flax.training import run_folder
+    from gmlp_flax.training import loading
 
-    trained, paths, top = run_folder.load(workdir, flags.FLAGS.checkpoint), argv[1:], flags.FLAGS.top
+    trained, paths, top = loading.load(workdir, flags.FLAGS.checkpoint), argv[1:], flags.FLAGS.top
     task = trained.task
     sampling: dict[str, Any] = {
         name: flags.FLAGS[name].value for name in options_of(Sampling) if flags.FLAGS[name].present

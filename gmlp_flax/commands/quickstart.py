@@ -21,9 +21,9 @@ from absl import logging
 from gmlp_flax import config
 from gmlp_flax.analysis import curves, filters
 from gmlp_flax.commands import cli, predict
+from gmlp_flax.run_folder.layout import RESULT_FILE
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import loop, run_folder
-from gmlp_flax.training.layout import RESULT_FILE
+from gmlp_flax.training import loading, loop
 
 SENTENCES = (
     "The [MASK] statement is used to define a function.",
@@ -54,7 +54,7 @@ def train_once(kind: str, arg: str, workdir: str, steps: int | None) -> dict:
     return result
 
 
-def show_text(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
+def show_text(trained: loading.Trained, result: dict, frozen: dict) -> None:
     """Prints the language model's scores and some filled masks."""
     assert isinstance(trained.task, MaskedLanguageModeling)
     print("\nheld-out perplexity of masked tokens (lower is better)")
@@ -68,7 +68,7 @@ def show_text(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
             print(f"      {predict.show(ranked)}")
 
 
-def show_image(trained: run_folder.Trained, result: dict, frozen: dict) -> None:
+def show_image(trained: loading.Trained, result: dict, frozen: dict) -> None:
     """Prints the classifier's scores and some of its answers."""
     print("\nheld-out accuracy (higher is better)")
     print(f"  the most frequent digit                      {result['baseline']['eval']['top1']:8.1%}")
@@ -96,7 +96,7 @@ def main() -> None:
     result = train_once(args.kind, "", workdir, args.steps)
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
     frozen = train_once(args.kind, "frozen", f"{workdir}-frozen", args.steps)
-    trained = run_folder.load(workdir)
+    trained = loading.load(workdir)
     {"text": show_text, "image": show_image}[args.kind](trained, result, frozen)
     print("\nfigures")
     for path in (curves.draw(workdir), filters.draw(trained, workdir)):

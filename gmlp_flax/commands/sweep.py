@@ -48,12 +48,12 @@ from ml_collections import config_flags
 from gmlp_flax.commands import cli, launch
 from gmlp_flax.data.storage import files
 from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.run_folder import record, storage
+from gmlp_flax.run_folder.layout import RESULT_FILE
 from gmlp_flax.sweeps import definition, points, status, summary
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 from gmlp_flax.sweeps.runner import Metrics, TrainingPool, results
-from gmlp_flax.training import record, storage
-from gmlp_flax.training.layout import RESULT_FILE
 
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 

@@ -10,13 +10,15 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import record, run_folder, storage
-from gmlp_flax.training.assets import Files
+from gmlp_flax.run_folder import record, storage
+from gmlp_flax.run_folder.assets import Files
+from gmlp_flax.run_folder.layout import CHECKPOINTS, CONFIG_FILE
+from gmlp_flax.training import loading
 
 
 def require_free(out: str, *more: str) -> None:
     """Raises RunError if a folder holds a run already, or one of `more` names."""
-    entries = run_folder.CONFIG_FILE, run_folder.CHECKPOINTS, *more
+    entries = CONFIG_FILE, CHECKPOINTS, *more
     if taken := [entry for entry in entries if storage.exists(os.path.join(out, entry))]:
         raise RunError(f"--out={out} holds a run already ({taken[0]}): give another folder")
 
@@ -35,8 +37,8 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
     """
     own = record.begin(out)
     record.write_files(out, files, replace=True)
-    checkpoints = run_folder.open_checkpoints(config, storage.absolute(out), files, run=own)
+    checkpoints = loading.open_checkpoints(config, storage.absolute(out), files, run=own)
     checkpoints.save(0, {"params": jax.device_put(params)}, None)
     checkpoints.wait()
     checkpoints.close()
-    record.write_files(out, {run_folder.CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
+    record.write_files(out, {CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)

@@ -22,8 +22,9 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, weight_files
 from gmlp_flax.interop.timm_names import require_all
 from gmlp_flax.models import parameters
-from gmlp_flax.training import record, run_folder, storage
-from gmlp_flax.training.layout import CONFIG_FILE
+from gmlp_flax.run_folder import record, storage
+from gmlp_flax.run_folder.layout import CONFIG_FILE
+from gmlp_flax.training import loading
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 
@@ -41,7 +42,7 @@ def export(workdir: str, which: str, out: str) -> None:
         DataError: a file cannot be written.
     """
     converted.require_free(out, WEIGHTS)
-    trained = run_folder.load(workdir, which)
+    trained = loading.load(workdir, which)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(trained.weights), sep="/")
     config = trained.config.copy_and_resolve_references()
     config.optimizer.ema = 0.0  # what was kept of it is what is written
@@ -74,7 +75,7 @@ def convert(folder: str, out: str) -> None:
     converted.write(traverse_util.unflatten_dict(params, sep="/"), config, task.assets(), out)
 
 
-def _card(trained: run_folder.Trained) -> str:
+def _card(trained: loading.Trained) -> str:
     """README.md, for whoever gets the folder."""
     config = trained.config
     count = parameters.count(trained.params)

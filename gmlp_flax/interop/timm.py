@@ -14,9 +14,9 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, parity, timm_names, weight_files
+from gmlp_flax.run_folder.assets import Files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
-from gmlp_flax.training import record, run_folder, storage
-from gmlp_flax.training.assets import Files
+from gmlp_flax.training import loading
 
 HUB = "hf-hub:"
 IMAGENET = "datasets/imagenet2012/labels.txt"  # of TFDS: WordNet ids in the order of the labels
@@ -109,7 +109,7 @@ def export(workdir: str, which: str, out: str) -> str:
         ConfigError, RunError: there is no such run or checkpoint, timm has no such model, or `out` has another ending.
         DataError: the file cannot be written.
     """
-    trained = run_folder.load(workdir, which)
+    trained = loading.load(workdir, which)
     config, name = trained.config, matching(trained.config)
     params = jax.device_get(trained.weights)
     weight_files.write(out, timm_names.to_timm(params, timm_names.MODELS[name].rows, timm_names.patch_shape(config)))

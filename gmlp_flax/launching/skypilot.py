@@ -8,7 +8,6 @@ import shlex
 import yaml
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.launching import hardware
 from gmlp_flax.launching.engine import STOPPED, TRAIN, Engine, Job, Specification, quoted
 
 # Kind -> SkyPilot's name.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from gmlp_flax.data.storage import json_files
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.reports.scaling import PowerLaw, power_law
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 Made = TypeVar("Made")
 FITTED_FROM = 1024  # tokens: below, what does not grow with n takes most of a step

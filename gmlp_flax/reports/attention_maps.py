@@ -12,7 +12,7 @@ from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run, setting, task_of, unfinished
 from gmlp_flax.reports.table import Table
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 # A pair as in MNLI: the second sentence contradicts the first.
 PAIR = ("A man is playing a guitar in the street.", "Nobody is making music outside.")
@@ -31,7 +31,7 @@ def attention_in_a_pair(
     found = [run for run in pretrained if task_of(run.config) == task]
     if not found:
         raise RunError(f"{row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA")
-    trained = run_folder.load(found[0].path)
+    trained = loading.load(found[0].path)
     sentences = attention.encode(trained, *PAIR)
     count = len(sentences.labels)
     maps = attention.maps(trained, sentences)[:, :count, :count]

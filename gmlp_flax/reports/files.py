@@ -8,7 +8,7 @@ from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.reports import page
 from gmlp_flax.reports.report import Report
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 
 def write(report: Report, folder: str, library: str = "") -> str:

@@ -16,7 +16,7 @@ from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,10 +15,11 @@ from gmlp_flax import schema, tasks
 from gmlp_flax.data.storage import files
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import TABLES, PaperTable
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.layout import CONFIG_FILE, METRICS_FILE, RESULT_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
-from gmlp_flax.training import run_folder, storage
-from gmlp_flax.training.layout import METRICS_FILE, RESULT_FILE
-from gmlp_flax.training.metrics_file import MetricsFile
+from gmlp_flax.training import loading
 
 STEPS = "steps"  # also tells rows apart, if the rows of a table differ in it
 RATE = "optimizer.learning_rate"
@@ -227,7 +228,7 @@ def _runs(
             advice = "leave out the --config flag that makes them equal"
             raise RunError(f"the rows {first} and {name} have the same model and {STEPS}: {advice}")
     for path in _run_folders(pattern):
-        config = config_lib.load(os.path.join(path, run_folder.CONFIG_FILE))
+        config = config_lib.load(os.path.join(path, CONFIG_FILE))
         trained_for = [pretrained(config)[key] for key in steps]
         if row := names.get((*(config.get(key) for key in identity), *trained_for)):
             yield Run(row, path, config, MetricsFile.read(os.path.join(path, METRICS_FILE)))
@@ -239,14 +240,14 @@ def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
 
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
     """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
-    path = os.path.join(run_folder.source_folder(config.init_from)[0], run_folder.CONFIG_FILE)
+    path = os.path.join(loading.source_folder(config.init_from)[0], CONFIG_FILE)
     return config_lib.load(path) if config.init_from and storage.exists(path) else {STEPS: None}
 
 
 def _run_folders(pattern: str) -> Iterator[str]:
     for path in storage.matching(pattern):
         inside = (os.path.join(path, name) for name in storage.names(path))
-        yield from (each for each in (path, *inside) if storage.exists(os.path.join(each, run_folder.CONFIG_FILE)))
+        yield from (each for each in (path, *inside) if storage.exists(os.path.join(each, CONFIG_FILE)))
 
 
 def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:

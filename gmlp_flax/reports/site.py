@@ -11,8 +11,8 @@ from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import catalogue, files, page
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.training import storage
-from gmlp_flax.training.layout import CONFIG_FILE
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.layout import CONFIG_FILE
 
 TITLE = "The paper's tables and figures, made again"
 

@@ -13,7 +13,7 @@ from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run, setting, unfinished
 from gmlp_flax.reports.table import Table
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ def image_filters(
     Raises:
         RunError: the run has no checkpoint.
     """
-    trained = run_folder.load(runs[0].path)
+    trained = loading.load(runs[0].path)
     weights, grid = filters.between_patches(trained)
     lines = [(layer, *map(float, row)) for layer, row in enumerate(locality(weights, grid), start=1)]
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
@@ -49,7 +49,7 @@ def text_filters(
     Raises:
         RunError: the run has no checkpoint.
     """
-    weights = filters.matrices(run_folder.load(runs[0].path))
+    weights = filters.matrices(loading.load(runs[0].path))
     lines = [(layer, *map(float, row)) for layer, row in enumerate(spread(weights), start=1)]
     notes = (
         "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, on itself, on tokens "

@@ -14,9 +14,9 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import overrides as overrides_lib
 from gmlp_flax import tasks
 from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.run_folder import storage
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.points import CONFIG, Point, Points
-from gmlp_flax.training import storage
 
 LONGEST_NAME = 200  # file systems allow 255, and the log's name is longer
 

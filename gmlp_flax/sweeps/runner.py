@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import storage
-from gmlp_flax.training.metrics_file import read_result
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.metrics_file import read_result
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 

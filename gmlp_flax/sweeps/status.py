@@ -9,10 +9,10 @@ import re
 from typing import Any
 
 from gmlp_flax import tasks
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.layout import METRICS_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile, read_result
 from gmlp_flax.sweeps.definition import Sweep, Trial
-from gmlp_flax.training import storage
-from gmlp_flax.training.layout import METRICS_FILE
-from gmlp_flax.training.metrics_file import MetricsFile, read_result
 
 STATES = ("done", "failed", "part way", "not begun")
 HEADER = ("", "state", "step", "steps", "metric", "time left", "written")

@@ -23,14 +23,14 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
-from gmlp_flax.training import optimizer, record, run_folder, step, storage, trackers, warm_start
+from gmlp_flax.run_folder import record, storage
+from gmlp_flax.run_folder.layout import METRICS_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile
+from gmlp_flax.training import loading, optimizer, step, trackers, warm_start
 from gmlp_flax.training.evaluation import Evaluator
-from gmlp_flax.training.layout import METRICS_FILE
-from gmlp_flax.training.metrics_file import MetricsFile
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
 from gmlp_flax.training.progress import Progress
-from gmlp_flax.training.state import TrainState
 
 
 def train(config: ConfigDict, workdir: str, restart: bool = False) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ class Trainer:
         self.config = config
         distributed.say(_about_run(config, self.workdir))
         self.task = tasks.create(config, self.workdir, inherited)
-        run_folder.check_metric(config, self.task)
+        loading.check_metric(config, self.task)
         shapes, facts = model_shapes(self.task), self.task.facts()
         self.partition = self.partition.for_model(facts)
         self.partition.check_parameters(shapes)
@@ -94,7 +94,7 @@ class Trainer:
         self.evaluator = Evaluator(self.task, self.partition)
         self.seconds: dict[str, float] = collections.defaultdict(float)
         self.waiting: dict[str, float] = {}
-        self.checkpoints = run_folder.open_checkpoints(config, self.workdir, self.assets, run=run.id)
+        self.checkpoints = loading.open_checkpoints(config, self.workdir, self.assets, run=run.id)
         self.trackers: list[trackers.Tracker] = []  # begun when a step is taken
         self.saved = False  # whether there is a checkpoint, which may be in the making
         self.metrics: MetricsFile  # opened by `train`, which knows the step
@@ -128,7 +128,7 @@ class Trainer:
         """Ends the background threads and closes all files."""
         self._closing.close()
 
-    def _steps(self, state: TrainState, done: int) -> tuple[TrainState, int]:
+    def _steps(self, state: step.TrainState, done: int) -> tuple[step.TrainState, int]:
         """The loop. The metrics of a step are read while the next step runs, so that the device never waits."""
         config, first, pending = self.config, done + 1, None
         train_step = step.make_train_step(self.task, self.optimizer, self.partition, config)
@@ -212,7 +212,7 @@ class Trainer:
         for tracker in self.trackers:
             tracker.log(done, {f"train/{name}": value for name, value in means.items()})
 
-    def _evaluate(self, state: TrainState, done: int) -> None:
+    def _evaluate(self, state: step.TrainState, done: int) -> None:
         metrics, _ = self.evaluator(state.params, state.ema, self.watchdog.alive)
         last = done == self.config.steps and distributed.is_first()
         baseline = self.evaluator.baseline() if last else None
@@ -225,7 +225,7 @@ class Trainer:
         for tracker in self.trackers:
             tracker.log(done, {f"eval/{name}": value for name, value in metrics.items()})
 
-    def _save(self, state: TrainState, done: int) -> None:
+    def _save(self, state: step.TrainState, done: int) -> None:
         self.run.check()
         self.metrics.flush()
         self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
@@ -233,7 +233,7 @@ class Trainer:
             self.run.note_checkpoint()
         self.saved = True
 
-    def _resume(self) -> tuple[TrainState, int]:
+    def _resume(self) -> tuple[step.TrainState, int]:
         """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
         initial = functools.partial(step.init_state, self.task, self.optimizer, self.config)
         template = step.describe_state(self.task, self.optimizer, self.config, self.partition)

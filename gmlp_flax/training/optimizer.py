@@ -20,8 +20,8 @@ from ml_collections import ConfigDict
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import Facts
+from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.training import schedule
-from gmlp_flax.training.state import path_name
 
 # config.optimizer.name -> the transformation, from the learning rate, config.optimizer, and what weight decay changes.
 OPTIMIZERS: dict[str, Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]] = {

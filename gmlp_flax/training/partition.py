@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.layout import BATCH, DATA, FSDP, TENSOR
 from gmlp_flax.models.parameters import Facts
-from gmlp_flax.training.state import path_name
+from gmlp_flax.run_folder.trees import path_name
 
 AXES = (DATA, FSDP, TENSOR)
 Axes = tuple[str | None, ...]

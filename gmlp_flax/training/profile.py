@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.processes import distributed
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 FOLDER = "profile"
 

@@ -1,8 +1,8 @@
-"""The training step and the evaluation step, each one compiled program."""
+"""The state of a run, the training step and the evaluation step, each step one compiled program."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -13,7 +13,25 @@ from ml_collections import ConfigDict
 from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import schedule
 from gmlp_flax.training.partition import Partition
-from gmlp_flax.training.state import TrainState
+
+
+class TrainState(NamedTuple):
+    """A run after `step` optimizer steps.
+
+    Attributes:
+        step: int32 scalar.
+        params: nested dict of parameters.
+        opt_state: the state of the optimizer.
+        ema: running mean of the parameters, or None.
+        window: (sum, weight) of each training metric since the last line of the log. It is a part of the state so that
+            a run that resumes within a window writes the same line as an uninterrupted run.
+    """
+
+    step: jax.Array
+    params: Any
+    opt_state: Any
+    ema: Any
+    window: Sums
 
 
 def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:

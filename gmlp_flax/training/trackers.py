@@ -17,7 +17,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.processes import distributed
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by key of config.log
 

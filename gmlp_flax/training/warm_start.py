@@ -16,10 +16,12 @@ from gmlp_flax import tasks
 from gmlp_flax.models.fitting import Grids
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.processes import distributed
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.assets import Files
+from gmlp_flax.run_folder.checkpoint import Unfit, require_fit
+from gmlp_flax.run_folder.layout import CONFIG_FILE
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import run_folder, storage
-from gmlp_flax.training.assets import Files
-from gmlp_flax.training.checkpoint import Unfit, require_fit
+from gmlp_flax.training import loading
 from gmlp_flax.training.partition import Partition
 
 
@@ -40,11 +42,11 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
     task = tasks.find(config.task)
     if not config.init_from or not task.shared_assets:
         return config, {}
-    own_config, files = os.path.join(workdir, run_folder.CONFIG_FILE), {}
+    own_config, files = os.path.join(workdir, CONFIG_FILE), {}
     if storage.exists(own_config):
         old_config = config_lib.load(own_config)
     else:
-        source, step, old_config = run_folder.parameter_source(config.init_from)
+        source, step, old_config = loading.parameter_source(config.init_from)
         files = {name: content for name, content in source.read_files(step).items() if name in task.shared_assets}
         source.close()
     return (inherit_model(config, old_config) if task.inherits_model else config), files
@@ -88,7 +90,7 @@ def load(task: Task, partition: Partition) -> Any:
         RunError: there is no such checkpoint, it was trained with another vocabulary, or it does not fit.
     """
     config, own, partition = task.config, task.assets(), partition.for_model(task.facts())
-    source, step, old_config = run_folder.parameter_source(config.init_from)
+    source, step, old_config = loading.parameter_source(config.init_from)
     source.files = {name: own[name] for name in task.shared_assets}
     template = {"params": partition.describe(source.shapes(step)["params"])}
     params, files = source.restore(step, template)["params"], source.read_files(step)

@@ -18,7 +18,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.models import reference
@@ -42,7 +42,7 @@ def tokenizer(tmp_path_factory):
     return Tokenizer.load(path)
 
 
-def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> run_folder.Trained:
+def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> loading.Trained:
     """A run whose parameters are random numbers, large enough for attention to prefer some tokens."""
     config = gmlp_config.changed(tiny.text_config(tmp_path, **model), task)
     config.model.update(length=20, vocab_size=340, layers=3)
@@ -50,7 +50,7 @@ def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> run_folder.Trai
     if task == "masked_lm":
         made.tokenizer = tokenizer
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
-    return run_folder.Trained(config, made, 3, params, None, Partition.make())
+    return loading.Trained(config, made, 3, params, None, Partition.make())
 
 
 def softmax(scores):
@@ -213,7 +213,7 @@ def test_command(tmp_path):
 
 def test_images_have_no_words(tmp_path):
     config = tiny.image_config()
-    trained = run_folder.Trained(config, ImageClassification.without_data(config), 0, {}, None, None)
+    trained = loading.Trained(config, ImageClassification.without_data(config), 0, {}, None, None)
     with pytest.raises(RunError, match="^the run trained image_classification: give a text model with att"):
         attention.draw(trained, str(tmp_path), "the")
 

@@ -8,13 +8,13 @@ import pytest
 from gmlp_flax.analysis import filters
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from tests import preloaded
 from tests.training import tiny
 
 
 def test_matrices_are_toeplitz_for_text(text_run):
-    trained = run_folder.load(str(text_run))
+    trained = loading.load(str(text_run))
     weights = filters.matrices(trained)
     taps = np.asarray(trained.params["encoder"]["blocks"]["gate"]["spatial"]["taps"])
     assert weights.shape == (2, 32, 32)
@@ -23,7 +23,7 @@ def test_matrices_are_toeplitz_for_text(text_run):
 
 
 def test_matrices_are_dense_for_images(image_run):
-    trained = run_folder.load(str(image_run))
+    trained = loading.load(str(image_run))
     np.testing.assert_array_equal(
         filters.matrices(trained), trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"]
     )
@@ -52,7 +52,7 @@ def test_command_writes_an_image(kind, request):
 
 
 def test_rows_of_chosen_patches_are_laid_out_as_the_image(image_run):
-    trained = run_folder.load(str(image_run))
+    trained = loading.load(str(image_run))
     weights, (rows, columns) = filters.between_patches(trained)
     assert (rows, columns) == patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
     np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token

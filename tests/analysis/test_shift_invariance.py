@@ -9,7 +9,7 @@ import pytest
 from gmlp_flax.analysis import filters, shift_invariance
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import toeplitz
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 
 def slow_share(weight):
@@ -37,7 +37,7 @@ def test_toeplitz_is_one_and_noise_is_little():
 
 def test_every_checkpoint_of_a_run_is_read(text_run):
     found, weights = shift_invariance.shares(str(text_run))
-    np.testing.assert_array_equal(weights, filters.matrices(run_folder.load(str(text_run))))
+    np.testing.assert_array_equal(weights, filters.matrices(loading.load(str(text_run))))
     assert list(found) == [6, 12]
     for share in found.values():  # of a run with the constraint
         np.testing.assert_allclose(share, [1, 1], atol=1e-5)

@@ -16,7 +16,7 @@ from gmlp_flax.commands import predict
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.training import tiny
@@ -30,7 +30,7 @@ def run(*arguments, text=""):
 
 @pytest.mark.smoke
 def test_fill_ranks_tokens_by_probability(text_run):
-    trained = run_folder.load(str(text_run))
+    trained = loading.load(str(text_run))
     tokenizer, line = trained.task.tokenizer, "The [MASK] statement is [MASK]."
     (found,) = trained.task.predict(trained.weights, [line], top=3)
     assert [len(ranked) for ranked in found] == [3, 3]
@@ -48,14 +48,14 @@ def test_fill_ranks_tokens_by_probability(text_run):
 
 
 def test_lines_of_one_length_share_a_compiled_program(text_run):
-    task, weights = (loaded := run_folder.load(str(text_run))).task, loaded.weights
+    task, weights = (loaded := loading.load(str(text_run))).task, loaded.weights
     for _ in range(3):
         task.predict(weights, ["a [MASK]"])
     assert task.compiled_apply._cache_size() == 1
 
 
 def test_fill_needs_a_mask_and_room(text_run):
-    trained = run_folder.load(str(text_run))
+    trained = loading.load(str(text_run))
     with pytest.raises(RunError, match=r"there is no \[MASK\] in 'plain'"):
         trained.task.predict(trained.weights, ["plain"])
     with pytest.raises(RunError, match="the model reads at most 32"):
@@ -78,7 +78,7 @@ def test_images_from_files(image_run, tmp_path):
     Image.fromarray(digit[..., 0]).save(tmp_path / "digit.png")
     code, out, error = run(f"--workdir={image_run}", "--top=3", str(tmp_path / "digit.png"))
     assert code == 0, error
-    trained = run_folder.load(str(image_run), "best")
+    trained = loading.load(str(image_run), "best")
     assert trained.weights is trained.ema
     expected = trained.task.rank_classes(trained.weights, digit[None], top=3)[0]
     assert out == f"{tmp_path / 'digit.png'}: {predict.show(expected)}\n"
@@ -115,7 +115,7 @@ def causal_run(tmp_path_factory):
 def test_texts_are_continued(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=40", "--temperature=0", text="The \u00e9tat\n\nIf\n")
     assert code == 0, error
-    trained = run_folder.load(str(causal_run), "best")
+    trained = loading.load(str(causal_run), "best")
     first, second = trained.generate(["The \u00e9tat", "If"], tokens=40, temperature=0.0)
     assert out == f"The \u00e9tat{first}\nIf{second}\n" and len(first) > 10
     *lines, cost = error.splitlines()
@@ -148,7 +148,7 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
         assert code == 2, (flags, error)
         assert re.search(message, error) and len(error.splitlines()) == 1, error
     with pytest.raises(RunError, match="^a model of the task masked_lm does not continue texts: train one with config.task"):
-        run_folder.load(str(text_run)).generate(["a"])
+        loading.load(str(text_run)).generate(["a"])
 
 
 def test_bytes_outside_utf8_are_refused_by_a_model_of_bytes_too(causal_run):
@@ -160,7 +160,7 @@ def test_bytes_outside_utf8_are_refused_by_a_model_of_bytes_too(causal_run):
     )
 
 
-def finetuned(tmp_path, task: str, **options) -> run_folder.Trained:
+def finetuned(tmp_path, task: str, **options) -> loading.Trained:
     """A run with random parameters: what it predicts makes no sense, but is anything but uniform."""
     config = gmlp_config.changed(tiny.text_config(tmp_path), task)
     config.model.update(vocab_size=400, length=24)
@@ -171,7 +171,7 @@ def finetuned(tmp_path, task: str, **options) -> run_folder.Trained:
     tokenizer = Tokenizer.train([" ".join(tiny.WORDS)] * 20, 320)
     made, rng = tasks.create(config, str(tmp_path), {"tokenizer.model": tokenizer.model}), np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
-    return run_folder.Trained(config, made, 3, params, None, Partition.make())
+    return loading.Trained(config, made, 3, params, None, Partition.make())
 
 
 def test_a_pair_is_classified_as_evaluation_does(tmp_path):

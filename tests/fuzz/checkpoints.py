@@ -32,8 +32,8 @@ from absl import logging
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import log_filter
-from gmlp_flax.training import storage
-from gmlp_flax.training.checkpoint import Checkpoints
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.checkpoint import Checkpoints
 from gmlp_flax.training.partition import Partition
 
 OPTIONS = {"run": "own", "keep": 1, "keep_best": 1, "best": ("loss", "min"), "files": {"labels.json": b"[1, 2, 3]"}}

@@ -31,10 +31,11 @@ import numpy as np
 from absl import logging
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.training import record, run_folder
-from gmlp_flax.training.checkpoint import Checkpoints
-from gmlp_flax.training.layout import METRICS_FILE
-from gmlp_flax.training.metrics_file import MetricsFile
+from gmlp_flax.run_folder import record
+from gmlp_flax.run_folder.checkpoint import Checkpoints
+from gmlp_flax.run_folder.layout import METRICS_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile
+from gmlp_flax.training import loading
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.fuzz.kills import FLAGS, newest
@@ -52,7 +53,7 @@ class Frozen:
         assert_done(Commands()(*self._flags, f"--workdir={expected}", "--config.checkpoint.keep=1000"))
         self._config, self._lines = config_lib.load(str(expected / "config.json")), metrics(expected)
         self._config.checkpoint.keep = 1
-        checkpoints = run_folder.open_checkpoints(self._config, str(expected), read_only=True)
+        checkpoints = loading.open_checkpoints(self._config, str(expected), read_only=True)
         self._states = {step: self._state(checkpoints, step) for step in checkpoints.steps()}
         checkpoints.close()
 
@@ -91,7 +92,7 @@ class Frozen:
         kind = "a deletion" if "deleted" in inside else "a save" if any("tmp" in each for each in inside) else "neither"
         step = newest(copy)
         with record.held(str(copy)) as run:
-            checkpoints = run_folder.open_checkpoints(self._config, str(copy), run=run.id)
+            checkpoints = loading.open_checkpoints(self._config, str(copy), run=run.id)
             assert (checkpoints.steps() or [None])[-1] == step
             for each in checkpoints.steps():
                 jax.tree.map(np.testing.assert_array_equal, self._state(checkpoints, each), self._states[each])

@@ -10,10 +10,10 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.analysis import curves
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.reports import runs
+from gmlp_flax.run_folder.layout import METRICS_FILE, RESULT_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile
 from gmlp_flax.sweeps import status
 from gmlp_flax.sweeps.definition import Sweep, Trial
-from gmlp_flax.training.layout import METRICS_FILE, RESULT_FILE
-from gmlp_flax.training.metrics_file import MetricsFile
 from tests.fuzz import config as configs
 from tests.fuzz.damage import damaged, damaged_json
 

@@ -10,7 +10,7 @@ import sys
 from absl import flags
 
 from gmlp_flax.commands import predict
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from tests.fuzz import config as configs
 from tests.fuzz import images
 from tests.fuzz.damage import damaged
@@ -39,8 +39,8 @@ def make(folder):
     if "workdir" not in flags.FLAGS:
         predict.define_flags()
     pictures = list(images.whole_files())
-    loaded = {path: run_folder.load(path) for path in folders.values()}
-    run_folder.load = lambda path, which, **_: loaded[path]
+    loaded = {path: loading.load(path) for path in folders.values()}
+    loading.load = lambda path, which, **_: loaded[path]
 
     def check(rng: random.Random) -> None:
         task = rng.choice([*folders])

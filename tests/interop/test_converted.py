@@ -12,7 +12,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, ImageClassification
-from gmlp_flax.training import run_folder
+from gmlp_flax.training import loading
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -24,7 +24,7 @@ def test_what_is_written_is_read(tmp_path):
     out = str(tmp_path / "run")
     converted.require_free(out)
     converted.write(params, config, {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}, out)
-    trained = run_folder.load(out)
+    trained = loading.load(out)
     assert trained.step == 0 and trained.task.classes == ("a", "b", "c")
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
     with pytest.raises(RunError, match=r"--out=.*run holds a run already \(config.json\): give another folder"):

@@ -13,7 +13,7 @@ from gmlp_flax.interop import fnet, parity, weight_files
 from gmlp_flax.interop.timm_names import to_timm
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from tests import preloaded
 from tests.models.reference import in_float64
 from tests.training import tiny
@@ -134,7 +134,7 @@ def test_other_weights_are_refused():
 def test_the_folder_is_a_run_folder_that_finetuning_starts_from(tokenizer, tmp_path):
     state, params = random_weights()
     fnet.convert(with_heads(state), tokenizer, str(tmp_path / "run"), "FILE")
-    trained = run_folder.load(str(tmp_path / "run"), "best")
+    trained = loading.load(str(tmp_path / "run"), "best")
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
     ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=3)
     assert len(ranked) == 3
@@ -148,7 +148,7 @@ def test_the_folder_is_a_run_folder_that_finetuning_starts_from(tokenizer, tmp_p
     options.optimizer.warmup = 1
     options.data.update(train=str(tmp_path / "train.tsv"), heldout=str(tmp_path / "train.tsv"), cache=str(tmp_path / "cache"))
     loop.train(options, str(tmp_path / "sst2"))
-    tuned = run_folder.load(str(tmp_path / "sst2"))
+    tuned = loading.load(str(tmp_path / "sst2"))
     assert tuned.config.model.block == "fnet" and tuned.params["segments"]["table"].shape == (4, 8)
     moved = np.abs(tuned.params["segments"]["table"] - params["segments"]["table"]).max()
     assert 0 < moved < 0.01  # its own values, two steps further

@@ -15,7 +15,7 @@ from gmlp_flax.analysis import filters
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import parity, timm, timm_names, weight_files
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import evaluation, loop, run_folder
+from gmlp_flax.training import evaluation, loading, loop
 from tests.runs.command import Commands, assert_done
 
 TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
@@ -58,7 +58,7 @@ def converted(tiny, tmp_path):
 
 def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
     run, params = converted
-    trained = run_folder.load(str(run), "best")
+    trained = loading.load(str(run), "best")
     assert trained.step == 0 and trained.task.classes == trained.task.names == ("class 0", "class 1", "class 2")
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
     path = tmp_path / "images" / "class 1" / "1.png"
@@ -79,7 +79,7 @@ def test_a_converted_folder_starts_a_run(converted, tmp_path):
     options.data.update(train=str(tmp_path / "images"), workers=0)
     options.optimizer.update(learning_rate=0.0, warmup=0)
     loop.train(options, str(tmp_path / "new"))
-    started = run_folder.load(str(tmp_path / "new")).params
+    started = loading.load(str(tmp_path / "new")).params
     jax.tree.map(np.testing.assert_array_equal, started, params)
 
 
@@ -92,7 +92,7 @@ def test_damage_is_found(converted):
         content[place] ^= 1
     file.write_bytes(content)
     with pytest.raises(RunError):
-        run_folder.load(str(run))
+        loading.load(str(run))
 
 
 def test_there_and_back(converted, tiny, tmp_path):
@@ -165,7 +165,7 @@ def test_imagenets_words(tiny, tmp_path):
     state, params = random_state(tiny, 1000)
     timm.convert(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"), "FILE")
     (tmp_path / "run" / "names.json").unlink()  # as in a copy: the checkpoint carries it
-    trained = run_folder.load(str(tmp_path / "run"))
+    trained = loading.load(str(tmp_path / "run"))
     pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
     best = int(np.argmax(trained.task.apply(params, pixels)))
     assert trained.task.rank_classes(trained.weights, pixels)[0][0][0] == theirs.index_to_description(best)
@@ -231,7 +231,7 @@ def test_the_commands(tmp_path):
     )
     shown = command(f"--workdir={run}", "--top=1", str(file), command="predict")
     assert_done(shown)
-    task = run_folder.load(str(run)).task
+    task = loading.load(str(run)).task
     pixels = task.evaluation_example({"image": file.read_bytes(), "name": "0", "label": 0})["image"] / 255
     normalised = torch.tensor(pixels.transpose(2, 0, 1)[None] * 2 - 1, dtype=torch.float32)
     with torch.inference_mode():

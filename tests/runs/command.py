@@ -7,9 +7,9 @@ from pathlib import Path
 import jax
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.training import run_folder
-from gmlp_flax.training.layout import METRICS_FILE
-from gmlp_flax.training.metrics_file import MetricsFile
+from gmlp_flax.run_folder.layout import CONFIG_FILE, METRICS_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile
+from gmlp_flax.training import loading
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 
@@ -60,8 +60,8 @@ def metrics(workdir: Path) -> list[dict]:
 
 def final_state(workdir: Path) -> dict:
     """All arrays of the newest checkpoint, checksums verified, by path: parameters, optimizer state, window."""
-    config = gmlp_config.load(str(workdir / run_folder.CONFIG_FILE))
-    checkpoints = run_folder.open_checkpoints(config, str(workdir), read_only=True)
+    config = gmlp_config.load(str(workdir / CONFIG_FILE))
+    checkpoints = loading.open_checkpoints(config, str(workdir), read_only=True)
     step = checkpoints.pick("latest")
     state = checkpoints.restore(step, Partition.make().describe(checkpoints.shapes(step)))
     checkpoints.close()

@@ -9,7 +9,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.models import blocks
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from tests.runs.command import assert_done, assert_one_line_error
 from tests.training import tiny
 
@@ -56,7 +56,7 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
     config = quickstart("text", name, tmp_path)
     result = loop.train(config, str(tmp_path / "run"))
     assert 200 < result["eval"]["perplexity"] < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
-    trained = run_folder.load(str(tmp_path / "run"))
+    trained = loading.load(str(tmp_path / "run"))
     assert any(TRAINED[name][1] in path for path in paths(trained.params))
     ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=4)
     assert len(ranked) == 4
@@ -70,14 +70,14 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
     options.data.update(train=data, heldout=data, cache=str(tmp_path / "cache"))
     tuned = loop.train(options, str(tmp_path / "sst2"))
     assert 0 <= tuned["eval"]["accuracy"] <= 1
-    assert run_folder.load(str(tmp_path / "sst2")).config.model.block == config.model.block
+    assert loading.load(str(tmp_path / "sst2")).config.model.block == config.model.block
 
 
 @NAMES
 def test_images(name, tmp_path):
     result = loop.train(quickstart("image", name, tmp_path), str(tmp_path / "run"))
     assert 0 <= result["eval"]["top1"] <= 1
-    found = paths(run_folder.load(str(tmp_path / "run")).params)
+    found = paths(loading.load(str(tmp_path / "run")).params)
     assert any(TRAINED[name][1] in path for path in found)
 
 

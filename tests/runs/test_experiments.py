@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from tests.runs.command import assert_done, final_state, metrics
 from tests.training import tiny
 
@@ -44,7 +44,7 @@ def test_row_of_table_3_trains(row, corpus, tmp_path):
     for part in PARTS.get(row, ("gate/spatial/taps",)):
         assert any(part in path for path in paths), paths
     # A line shorter than the model's sequences, with every kind of block.
-    trained = run_folder.load(str(tmp_path))
+    trained = loading.load(str(tmp_path))
     ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=4)
     assert len(ranked) == 4 and all(0 < share < 0.1 for _, share in ranked)
 

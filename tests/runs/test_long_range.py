@@ -16,7 +16,7 @@ from gmlp_flax.data.listops import folder as listops_folder
 from gmlp_flax.data.listops import trees
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.paper import long_range
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from tests.runs.command import assert_only_one_line
 
 QUICK = {"layers": 1, "d_model": 8, "d_ffn": 16}
@@ -73,7 +73,7 @@ def test_listops_from_trees_to_values(listops, tmp_path):
     config = tiny("listops", listops, length=48)
     result = loop.train(config, str(tmp_path))
     assert result["eval"]["examples"] == 12 and result["eval"]["loss"] == pytest.approx(np.log(10), rel=0.2)
-    trained = run_folder.load(str(tmp_path))
+    trained = loading.load(str(tmp_path))
     found = trained.task.predict(trained.params, ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"], top=10)
     for (ranked,) in found:
         assert {name for name, _ in ranked} == set("0123456789") and sum(share for _, share in ranked) == pytest.approx(1, abs=1e-5)
@@ -86,7 +86,7 @@ def test_pairs_of_papers(papers, tmp_path, model):
     """Read apart; the order in the pair counts, what else stands in the batch does not."""
     result = loop.train(tiny("retrieval", papers, model, length=32), str(tmp_path))
     assert result["eval"]["examples"] == 9 and 0.5 < result["eval"]["loss"] < 2
-    trained = run_folder.load(str(tmp_path))
+    trained = loading.load(str(tmp_path))
     assert trained.params["head"]["first"]["kernel"].shape == (32, 32) and "segments" not in trained.params
     task = trained.task
     assert task.examples("train")[0]["tokens"].shape == (2, 32) == task.example_shapes()["tokens"][0]
@@ -102,7 +102,7 @@ def test_paths_in_pixels(paths, tmp_path):
     config = tiny("pathfinder", paths, image_size=(8, 8))
     result = loop.train(config, str(tmp_path))
     assert 3 <= result["eval"]["examples"] <= 12 and set(result["eval"]) >= {"top1", "loss"}
-    trained = run_folder.load(str(tmp_path))
+    trained = loading.load(str(tmp_path))
     assert trained.params["stem"]["table"].shape == (256, 8)
     ((ranked,),) = trained.task.predict(trained.params, [str(paths / "imgs" / "0" / "sample_3.png")])
     assert {name for name, _ in ranked} == {"apart", "joined"}

@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gmlp_flax.run_folder import record
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import evaluation, run_folder
+from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
@@ -89,5 +90,5 @@ def test_views_are_what_the_config_says(tmp_path):
 
 
 def test_classes_are_kept_in_the_run_folder(image_task, tmp_path):
-    run_folder.write_files(image_task.folder, image_task.assets(), replace=True)
+    record.write_files(image_task.folder, image_task.assets(), replace=True)
     assert ImageClassification(tiny.image_config(), image_task.folder).classes == image_task.classes

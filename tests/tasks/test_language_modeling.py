@@ -20,7 +20,7 @@ from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import loop, run_folder
+from gmlp_flax.training import loading, loop
 from tests.data import writers
 from tests.training import tiny
 
@@ -200,7 +200,7 @@ def test_documents_packing_trains(config, both):
     config.data.update(train=str(both / "train"), heldout=str(both / "heldout"), packing="documents")
     config.steps, config.log.every = 3, 1
     assert loop.train(config, str(both / "run"))["eval"]["loss"] < 7
-    found = run_folder.load(str(both / "run")).task
+    found = loading.load(str(both / "run")).task
     windows, separator = found.windows("train"), found.tokenizer.sep_id
     tokens = windows.windows(0, len(windows))
     assert windows.how == "documents" and ((tokens == separator).sum(1) == 1).all()
@@ -272,7 +272,7 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
 
 def test_the_baseline_equals_a_count_by_hand(text_run):
     """Token frequencies of the training text, on the tokens that evaluation masks."""
-    own = run_folder.load(str(text_run)).task
+    own = loading.load(str(text_run)).task
     special, vocabulary = set(own.tokenizer.special_ids), own.config.model.vocab_size
     stream = own.windows("train").prepared
     counts = collections.Counter(token for token in stream.read(0, stream.tokens).tolist() if token not in special)
@@ -293,7 +293,7 @@ def test_the_baseline_equals_a_count_by_hand(text_run):
 
 
 def test_frequencies_of_a_long_text_are_those_of_spread_blocks(text_run, monkeypatch):
-    stream = run_folder.load(str(text_run)).task.windows("train").prepared
+    stream = loading.load(str(text_run)).task.windows("train").prepared
     monkeypatch.setattr(prepared, "BLOCK", stream.tokens // 7)
     monkeypatch.setattr(stream, "read", lambda start, stop: np.arange(start, stop) // prepared.BLOCK)
     assert np.flatnonzero(stream.counts(9, most=3 * prepared.BLOCK)).tolist() == [0, 3, 7]
@@ -379,7 +379,7 @@ def test_wordpiece_vocabulary(config, tmp_path):
     config.steps, config.model.vocab_size = 2, len(pieces)
     loop.train(config, str(tmp_path / "run"))
     (tmp_path / "run" / "tokenizer.model").unlink()  # It comes back from the checkpoint.
-    trained = run_folder.load(str(tmp_path / "run"))
+    trained = loading.load(str(tmp_path / "run"))
     assert (tmp_path / "run" / "tokenizer.model").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
     assert trained.task.tokenizer.encode("the more") == [pieces.index("the"), pieces.index("more")]
     assert trained.task.tokenizer.unk_id not in side(trained.task, "heldout")

@@ -8,9 +8,9 @@ import numpy as np
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.models.blocks import fnet
+from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.partition import AXES, Partition
-from gmlp_flax.training.state import path_name
 from tests.models.reference import quick_jit
 from tests.training.many_devices import MESHES
 

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 
 from gmlp_flax.planning import dry_run
+from gmlp_flax.run_folder import checkpoint, checksums
+from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import checkpoint, checksums, evaluation, optimizer, step
+from gmlp_flax.training import evaluation, optimizer, step
 from gmlp_flax.training.partition import AXES, Partition
-from gmlp_flax.training.state import path_name
 from tests.training import tiny
 
 TOKENS = 24  # a number that no other axis of the programs has

@@ -8,13 +8,13 @@ import pytest
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.tasks.base import weighted
-from gmlp_flax.training import evaluation, run_folder
+from gmlp_flax.training import evaluation, loading
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 
 def test_batch_size_changes_nothing(text_run):
-    trained = run_folder.load(str(text_run))
+    trained = loading.load(str(text_run))
     expected, _ = evaluation.Evaluator(trained.task, trained.partition)(trained.params)
     trained.config.eval.batch_size = 7
     found, outputs = evaluation.Evaluator(trained.task, trained.partition)(trained.params)
@@ -26,7 +26,7 @@ def test_batch_size_changes_nothing(text_run):
 
 def test_a_batch_is_not_larger_than_what_is_held_out(text_run):
     """Rounded up to even shares of the devices: a million rows of padding would take the memory, and minutes."""
-    trained = run_folder.load(str(text_run))
+    trained = loading.load(str(text_run))
     task, examples = trained.task, trained.task.evaluation_examples()
     evaluator = evaluation.Evaluator(task, trained.partition)
     expected, _ = evaluator(trained.params)
@@ -43,14 +43,14 @@ def test_a_batch_is_not_larger_than_what_is_held_out(text_run):
 
 
 def test_a_lost_example_is_noticed(text_run, monkeypatch):
-    trained = run_folder.load(str(text_run))
+    trained = loading.load(str(text_run))
     monkeypatch.setattr(trained.task, "evaluation_examples", lambda: 1)
     with pytest.raises(AssertionError, match=r"evaluation counted \d+ examples of 1"):
         evaluation.Evaluator(trained.task, trained.partition)(trained.params)
 
 
 def test_ema_names(image_run):
-    trained = run_folder.load(str(image_run))
+    trained = loading.load(str(image_run))
     metrics, _ = evaluation.Evaluator(trained.task, Partition.make())(trained.params, trained.params)
     assert all(metrics[f"ema_{name}"] == metrics[name] for name in ("top1", "top5", "loss", "examples"))
 

@@ -8,8 +8,8 @@ import pytest
 
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
+from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.training import optimizer
-from gmlp_flax.training.state import path_name
 from tests.training import tiny
 
 

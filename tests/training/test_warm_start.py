@@ -10,7 +10,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.models import toeplitz
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import run_folder, warm_start
+from gmlp_flax.training import loading, warm_start
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
@@ -244,7 +244,7 @@ def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path):
 
 
 def final_params(run):
-    trained = run_folder.load(str(run), "best")
+    trained = loading.load(str(run), "best")
     return jax.device_get(trained.params)
 
 

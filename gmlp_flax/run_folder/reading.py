@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 T = TypeVar("T")
 # The codes of TensorStore and XLA for what has nothing to do with the content of a file.

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,8 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
-from gmlp_flax.training import assets, places, storage
-from gmlp_flax.training.layout import (
+from gmlp_flax.run_folder import assets, places, storage
+from gmlp_flax.run_folder.layout import (
     BEFORE,
     CHECKPOINTS,
     CONFIG_FILE,
@@ -40,8 +40,8 @@ from gmlp_flax.training.layout import (
     RESULT_FILE,
     RUN_FILE,
 )
-from gmlp_flax.training.lease import Lease
-from gmlp_flax.training.metrics_file import MetricsFile, read_result
+from gmlp_flax.run_folder.lease import Lease
+from gmlp_flax.run_folder.metrics_file import MetricsFile, read_result
 
 SHOWN = 3  # keys that a message names
 PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")

@@ -1,8 +1,8 @@
 import pytest
 
 from gmlp_flax.data.storage import buckets
-from gmlp_flax.training import segments
-from gmlp_flax.training.segments import Segments, read_segmented, segmented_age
+from gmlp_flax.run_folder import segments
+from gmlp_flax.run_folder.segments import Segments, read_segmented, segmented_age
 
 PATH = "memory://segments/metrics.jsonl"
 

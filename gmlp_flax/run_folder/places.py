@@ -8,7 +8,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import storage
+from gmlp_flax.run_folder import storage
 
 # Buckets that a mount shows as folders: a rename there copies every file, and is not atomic.
 MOUNTED = ("fuse.gcsfuse", "fuse.s3fs", "fuse.mountpoint-s3", "fuse.goofys", "fuse.rclone", "fuse.blobfuse2")

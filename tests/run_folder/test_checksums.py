@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.training.checksums import checksum
+from gmlp_flax.run_folder.checksums import checksum
 
 TYPES = {"float32": np.uint32, "bfloat16": np.uint16, "int32": np.uint32, "uint16": np.uint16}
 summed = jax.jit(checksum)

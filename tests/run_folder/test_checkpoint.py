@@ -13,8 +13,9 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.training import assets, checkpoint, optimizer, step, storage
-from gmlp_flax.training.checkpoint import Checkpoints, require_fit
+from gmlp_flax.run_folder import assets, checkpoint, storage
+from gmlp_flax.run_folder.checkpoint import Checkpoints, require_fit
+from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 

@@ -3,7 +3,7 @@ import pytest
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import places
+from gmlp_flax.run_folder import places
 
 MOUNTS = r"""
 /dev/root / ext4 rw 0 0

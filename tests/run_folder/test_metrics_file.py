@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training.metrics_file import MetricsFile, read_result
+from gmlp_flax.run_folder.metrics_file import MetricsFile, read_result
 
 
 @pytest.fixture

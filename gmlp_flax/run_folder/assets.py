@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training.layout import FILES
+from gmlp_flax.run_folder.layout import FILES
 
 Files = dict[str, bytes]
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")  # data in one folder; no code

@@ -3,7 +3,7 @@ import errno
 import pytest
 
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.training import reading, storage
+from gmlp_flax.run_folder import reading, storage
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from gmlp_flax.data.storage import buckets
 from gmlp_flax.processes import distributed
-from gmlp_flax.training import places, storage
+from gmlp_flax.run_folder import places, storage
 
 DELETED = "deleted"
 

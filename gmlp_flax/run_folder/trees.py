@@ -1,32 +1,11 @@
-"""The state of a run, which each step reads and writes, and its names in a checkpoint."""
+"""The leaves of trees by name, as checkpoints, optimizers and meshes call them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from flax import traverse_util
-
-from gmlp_flax.tasks.base import Sums
-
-
-class TrainState(NamedTuple):
-    """A run after `step` optimizer steps.
-
-    Attributes:
-        step: int32 scalar.
-        params: nested dict of parameters.
-        opt_state: the state of the optimizer.
-        ema: running mean of the parameters, or None.
-        window: (sum, weight) of each training metric since the last line of the log. It is a part of the state so that
-            a run that resumes within a window writes the same line as an uninterrupted run.
-    """
-
-    step: jax.Array
-    params: Any
-    opt_state: Any
-    ema: Any
-    window: Sums
 
 
 def path_name(path: tuple) -> str:

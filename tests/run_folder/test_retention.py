@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gmlp_flax.training.retention import About, Retention
+from gmlp_flax.run_folder.retention import About, Retention
 
 
 def kept(known: dict, steps=None, **options) -> list[int]:

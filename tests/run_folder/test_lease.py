@@ -13,13 +13,13 @@ import time
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import lease as lease_lib
-from gmlp_flax.training import storage
-from gmlp_flax.training.lease import Lease
+from gmlp_flax.run_folder import lease as lease_lib
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.lease import Lease
 
 HOLD = """
 import sys, time
-from gmlp_flax.training.lease import Lease
+from gmlp_flax.run_folder.lease import Lease
 Lease(sys.argv[1]).take()
 print("taken", flush=True)
 time.sleep(600)

@@ -9,9 +9,9 @@ import pytest
 
 from gmlp_flax.data.storage import buckets
 from gmlp_flax.errors import StorageError
-from gmlp_flax.training import places, storage
-from gmlp_flax.training.checkpoint import Checkpoints
-from gmlp_flax.training.deletion import DELETED, Deleter
+from gmlp_flax.run_folder import places, storage
+from gmlp_flax.run_folder.checkpoint import Checkpoints
+from gmlp_flax.run_folder.deletion import DELETED, Deleter
 
 
 class Killed(BaseException):

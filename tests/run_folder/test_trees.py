@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gmlp_flax.training.state import TrainState, from_dict, path_name, to_dict
+from gmlp_flax.run_folder.trees import from_dict, path_name, to_dict
+from gmlp_flax.training.step import TrainState
 
 
 def example(ema):

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 from gmlp_flax.data.storage import buckets
 from gmlp_flax.data.storage.buckets import is_remote
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.training.segments import Segments, read_segmented, segmented_age
+from gmlp_flax.run_folder.segments import Segments, read_segmented, segmented_age
 
 T = TypeVar("T")
 PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt

@@ -13,13 +13,13 @@ from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.sampling import Sampling
 from gmlp_flax.processes import distributed
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.assets import Files
+from gmlp_flax.run_folder.checkpoint import Checkpoints
+from gmlp_flax.run_folder.layout import CHECKPOINTS, CONFIG_FILE
+from gmlp_flax.run_folder.record import read_identity, write_files
 from gmlp_flax.tasks.base import Ranked, Task
-from gmlp_flax.training import storage
-from gmlp_flax.training.assets import Files
-from gmlp_flax.training.checkpoint import Checkpoints
-from gmlp_flax.training.layout import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.training.partition import Partition
-from gmlp_flax.training.record import read_identity, write_files
 
 
 class Trained(NamedTuple):

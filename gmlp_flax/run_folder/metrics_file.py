@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import storage
-from gmlp_flax.training.layout import RESULT_FILE
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.layout import RESULT_FILE
 
 
 class MetricsFile:

@@ -20,8 +20,8 @@ import time
 from typing import Any
 
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.training import storage
-from gmlp_flax.training.layout import LEASE_FILE
+from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder.layout import LEASE_FILE
 
 BEAT, STALE = 10.0, 40.0  # seconds
 ENDING = 3.0  # seconds that a process on this machine, which was just killed, may need to end

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from gmlp_flax import config
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.training import assets, loop, run_folder
-from gmlp_flax.training.checkpoint import Checkpoints, Damaged
+from gmlp_flax.run_folder import assets, record
+from gmlp_flax.run_folder.checkpoint import Checkpoints, Damaged
+from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.training import tiny
@@ -132,14 +133,14 @@ def test_missing_vocabulary_is_written_back(run):
     path = run / "tokenizer.model"
     own = path.read_bytes()
     path.unlink()
-    assert run_folder.load(str(run)).task.tokenizer.model == own == path.read_bytes()
+    assert loading.load(str(run)).task.tokenizer.model == own == path.read_bytes()
 
 
 def test_damaged_vocabulary_in_the_run_folder(run):
     path = run / "tokenizer.model"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DataError, match=f"^{path}: damaged or not a SentencePiece model"):
-        run_folder.load(str(run))
+        loading.load(str(run))
 
 
 def test_files_are_written_whole(run, monkeypatch):
@@ -154,7 +155,7 @@ def test_files_are_written_whole(run, monkeypatch):
 
     monkeypatch.setattr("os.replace", die)
     with pytest.raises(Killed):
-        run_folder.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
+        record.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
     assert (run / "tokenizer.model").read_bytes() == before
 
 
@@ -177,9 +178,9 @@ def test_classes_in_another_order(image_run, tmp_path):
     own = path.read_bytes()
     path.write_text(json.dumps(json.loads(own)[::-1]))
     with pytest.raises(RunError, match=rf"was trained with another classes.json \({digest(own)}\)"):
-        run_folder.load(str(run))
+        loading.load(str(run))
     with pytest.raises(DataError, match=f"has 10 classes which differ from those of {path}"):
         loop.train(config.load(str(run / "config.json")), str(run))
     path.unlink()
-    assert run_folder.load(str(run)).task.classes == tuple(json.loads(own))
+    assert loading.load(str(run)).task.classes == tuple(json.loads(own))
     assert path.read_bytes() == own

@@ -26,13 +26,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from gmlp_flax.data.storage import buckets
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
-from gmlp_flax.training import assets, places, reading, storage
-from gmlp_flax.training.checksums import examine
-from gmlp_flax.training.deletion import Deleter
-from gmlp_flax.training.layout import DAMAGED
-from gmlp_flax.training.reading import Damaged
-from gmlp_flax.training.retention import About, Retention
-from gmlp_flax.training.state import from_dict, path_name, to_dict
+from gmlp_flax.run_folder import assets, places, reading, storage
+from gmlp_flax.run_folder.checksums import examine
+from gmlp_flax.run_folder.deletion import Deleter
+from gmlp_flax.run_folder.layout import DAMAGED
+from gmlp_flax.run_folder.reading import Damaged
+from gmlp_flax.run_folder.retention import About, Retention
+from gmlp_flax.run_folder.trees import from_dict, path_name, to_dict
 
 SHOWN = 3  # leaves that a message names
 ABOUT = "about"

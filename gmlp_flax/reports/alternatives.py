@@ -35,6 +35,7 @@ class Found(NamedTuple):
         random: the same, from random parameters.
         costs, compiled, lengths: as `alternatives_measured` reads them.
         rates: row -> the rate of masked LM.
+        frequencies: the perplexity of token frequencies alone in masked LM, if that is known.
         notes: unfinished runs, baselines, rows without a run.
         setting: what was scaled down; None without a run of masked LM.
     """
@@ -45,6 +46,7 @@ class Found(NamedTuple):
     compiled: Mapping[str, Mapping[int, measured.Compiled]]
     lengths: Mapping[str, Mapping[str, Any]]
     rates: Mapping[str, float]
+    frequencies: float | None
     notes: Sequence[str]
     setting: run_finder.Setting | None
 
@@ -75,12 +77,12 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
     }.items():
         notes += [f"{what} without anything: {', '.join(absent)}."] if absent else []
     table = _table(found, configs)
-    verdicts = alternatives_claims.claims(found.scores, found.costs)
+    verdicts = alternatives_claims.claims(found.scores, found.costs, found.frequencies)
     return Report(TABLES[NAME].title, table, verdicts, setting=found.setting, notes=notes, figures=charts)
 
 
 def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) -> Found:
-    scores, random, notes, rates, setting = {}, {}, [], {}, None
+    scores, random, notes, rates, frequencies, setting = {}, {}, [], {}, None, None
     given = overrides.named_overrides(flags)
     for name, column in COLUMNS.items():
         if column.kind != TRAINED:
@@ -93,6 +95,7 @@ def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) ->
             scores[name] = {row: each.last for row, each in trained.items() if each.compared}
             notes += [f"{row}: {note}." for row, each in trained.items() for note in each.footnotes()]
             rates = {run.row: run.config.optimizer.learning_rate for run in runs}
+            frequencies = next((each[1] for run in runs if (each := run.baseline(column.metric))), None)
             setting = run_finder.setting(TABLES[NAME], runs, scale)
         elif runs:
             scores[name] = _scores(column, runs)
@@ -105,7 +108,8 @@ def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) ->
     return Found(
         {name: of_row for name, of_row in scores.items() if of_row},
         {name: of_row for name, of_row in random.items() if of_row}, measured.costs(folder, rows),
-        measured.compiled(folder, rows), measured.lengths(folder, rows), rates, list(dict.fromkeys(notes)), setting,
+        measured.compiled(folder, rows), measured.lengths(folder, rows), rates, frequencies,
+        list(dict.fromkeys(notes)), setting,
     )
 
 

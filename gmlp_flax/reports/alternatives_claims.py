@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.reports import alternatives_measured as measured
 from gmlp_flax.reports import claims as verdicts
-from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
+from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.table import Spread, shown
 
 SPEED_AT = 512  # tokens, where FNet's paper gives its speeds
 LINEAR = 1.2  # a power of n up to which time counts as linear
+BEGUN = 1 / 3  # of the best row's fall in loss, from token frequencies alone: a row that fell less has hardly begun
 
 
 class Statement(NamedTuple):
@@ -56,17 +58,30 @@ GROWS = (
 )
 
 
-def claims(scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs) -> list[Claim]:
+def claims(
+    scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs, frequencies: float | None = None
+) -> list[Claim]:
     """Every statement for which both rows are there, with our numbers.
 
     Args:
         scores: column -> row -> its score over seeds.
         costs: row -> tokens -> a measured step; its repeats are compared as seeds are.
+        frequencies: the perplexity of token frequencies alone. Claims on the perplexity of a row that has hardly left
+            it are not judged: it says how fast that row starts, not what it is worth.
     """
-    return [*_of_scores(scores), *_of_speeds(costs), *_of_growth(costs)]
+    late = late_starters(scores.get("mlm", {}), frequencies)
+    return [*_of_scores(scores, late), *_of_speeds(costs), *_of_growth(costs)]
 
 
-def _of_scores(scores: Mapping[str, Mapping[str, Spread]]) -> list[Claim]:
+def late_starters(perplexities: Mapping[str, Spread], frequencies: float | None) -> list[str]:
+    """The rows that have hardly begun, by `BEGUN`; none if the perplexity of token frequencies is not known."""
+    if not (frequencies and perplexities):
+        return []
+    fallen = {row: math.log(frequencies / each.centre) for row, each in perplexities.items()}
+    return [row for row, fall in fallen.items() if fall < BEGUN * max(fallen.values())]
+
+
+def _of_scores(scores: Mapping[str, Mapping[str, Spread]], late: Sequence[str]) -> list[Claim]:
     found = []
     for source, better, worse, columns, share in STATEMENTS:
         for name in columns:
@@ -77,7 +92,9 @@ def _of_scores(scores: Mapping[str, Mapping[str, Spread]]) -> list[Claim]:
                 values = [sign * value for value in one.values], [sign * share * value for value in other.values]
                 bound = f"{share:g} of {worse}" if share != 1 else worse
                 text = f"{source}. {column.title}: {better} {'<' if column.lower else '>'} {bound}"
-                found.append(Claim(text, verdicts.verdict(*values), f"{shown(one)} and {shown(other)}"))
+                slow = [row for row in (better, worse) if row in late] if name == "mlm" else []
+                detail = f"{shown(one)} and {shown(other)}" + "".join(f"; {row} has hardly begun" for row in slow)
+                found.append(Claim(text, EARLY if slow else verdicts.verdict(*values), detail))
     return found
 
 

@@ -14,6 +14,7 @@ from scipy import stats
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 
 HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the seeds' spread"
+EARLY = "cannot be judged yet"  # a model has hardly begun to learn
 DRAWS = 2000  # of the bootstrap
 
 
@@ -41,11 +42,11 @@ class RankPoint(NamedTuple):
 
 def tally(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
-    counts = [sum(claim.verdict == verdict for claim in claims) for verdict in (HOLDS, REVERSED, OPEN)]
-    holds, reverses, opens = counts
+    counts = [sum(claim.verdict == verdict for claim in claims) for verdict in (HOLDS, REVERSED, OPEN, EARLY)]
+    holds, reverses, opens, early = counts
     return (
         f"{len(claims)} claims: {holds} hold for every pair of seeds, {reverses} are reversed for every pair, {opens} "
-        "are inside the seeds' spread."
+        f"are inside the seeds' spread{f', {early} cannot be judged yet' if early else ''}."
     )
 
 

@@ -37,6 +37,19 @@ def test_lower_perplexities_and_higher_accuracies_are_better():
     assert not any("fnet" in text for text in found)
 
 
+def test_what_has_hardly_begun_is_not_judged():
+    """Of ln(450 / 50) = 2.20 a third is 0.73, which is a perplexity of 216."""
+    perplexities = scores(sgu=(50.0, 50.0), bert=(217.0,), mixer=(215.0,), bert_rel=(60.0,))
+    made = {"mlm": perplexities, "sst2": scores(fnet=(9.0,), bert=(8.0,))}
+    assert alternatives_claims.late_starters(made["mlm"], 450.0) == ["bert"]
+    found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, 450.0)}
+    assert found["masked LM, perplexity: sgu < 1.02 of bert"].verdict == "cannot be judged yet"
+    assert found["masked LM, perplexity: sgu < 1.02 of bert"].detail == "50.0 ± 0 and 217; bert has hardly begun"
+    assert found["masked LM, perplexity: sgu < mixer"].verdict == "holds"
+    assert found["SST-2 (%): fnet > 0.92 of bert"].verdict == "holds"
+    assert verdicts(claims(made, {}))["masked LM, perplexity: sgu < 1.02 of bert"] == "holds"
+
+
 def test_a_share_of_the_others_accuracy():
     """92 % of 80 is 73.6."""
     for fnet, verdict in {(74.0, 75.0): "holds", (73.0, 73.5): "is reversed", (73.0, 74.0): "is inside the seeds' spread"}.items():

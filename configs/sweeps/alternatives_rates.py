@@ -1,18 +1,20 @@
 """Searches the rates of the rows of `gmlp reproduce alternatives` (SIBLING_SETTINGS in configs/c4_ablation.py).
 
     gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=alternatives_rates:images --out=runs/image_rates --config.data.train=cifar10/
 
 ARGUMENT: the round. No round uses a seed of a table.
     rates    (default) every row: five rates from one grid, for all 900 steps
     factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
+    images   the rows of CIFAR-10 at three rates, as long as that column trains
 The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is in
 docs/results/settings.md.
 """
 
 from gmlp_flax.config import arguments
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.alternatives import ROWS
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS
 from gmlp_flax.sweeps import points
 
 SEED = 100  # table3_rates' own, too
@@ -23,15 +25,30 @@ LOGITS = {
     ("factorized",): "rows|columns", ("lightweight", "growing"): "kernel/logits", ("sgu", "amlp_36"): "spatial/taps",
 }
 FACTORS = (1, 4, 16)
+IMAGE_GRID, IMAGE_FACTOR = (1e-3, 2e-3, 4e-3), 16
 
 
 def _configs(rows) -> list[str]:
     return [recipes.published(row, "cpu") for row in rows]
 
 
+def _of_images() -> points.Points:
+    """Logits that are learned apart from their inputs have their factor: without it they stay as they were drawn.
+    Gates have none: their W is dense here."""
+    column, learned = COLUMNS["cifar10"], {}
+    for rows, pattern in LOGITS.items():
+        learned |= {row: (f"{pattern}={IMAGE_FACTOR}",) for row in rows if row not in ("sgu", "amlp_36")}
+    rows = points.chained(*(
+        points.product({"config": [column.of(row, "cpu")], "optimizer.rates": [learned.get(row, ())]})
+        for row in column.rows
+    ))
+    settings = {key: [value] for key, value in column.settings("cpu").items()}
+    return points.product(rows, {"optimizer.learning_rate": IMAGE_GRID}, settings)
+
+
 def get_sweep(arg: str = "rates") -> points.Points:
     """See the module's docstring."""
-    (name,) = arguments(arg or "rates", ("rates", "factors", "norms"))
+    (name,) = arguments(arg or "rates", ("rates", "factors", "norms", "images"))
     if name == "rates":
         tried = points.product({"config": _configs(ROWS), "optimizer.learning_rate": GRID})
     elif name == "factors":
@@ -42,6 +59,8 @@ def get_sweep(arg: str = "rates") -> points.Points:
             })
             for rows, pattern in LOGITS.items()
         ))
+    elif name == "images":
+        tried = _of_images()
     else:
         tried = points.product({"config": _configs(ROWS), "model.embedding_norm": (False, True)})
     return points.product(tried, {"seed": [SEED]})

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmlp_flax import config
+from gmlp_flax import config, tasks
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.alternatives import ROWS
+from gmlp_flax.paper.alternatives import COLUMNS, IMAGES, ROWS
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.sweeps import points as sweep
 
@@ -133,6 +133,22 @@ def test_a_sweep_that_would_choose_the_siblings_settings():
         config = recipes.published(row, "cpu")
         assert setting.rates == () or (config, *setting.rates) in patterns
         assert (config in searched) == (bool(setting.rates) or row == "factorized")
+
+
+def test_a_sweep_that_would_choose_the_rates_of_images():
+    """Three rates of every row of CIFAR-10, as long as the column is; what learns its logits alone has the factor."""
+    tried = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"]("images")
+    column = COLUMNS["cifar10"]
+    assert {point["config"] for point in tried} == {column.of(row, "cpu") for row in IMAGES}
+    assert len(tried) == 3 * len(IMAGES) and all(point.items() >= column.cpu.items() for point in tried)
+    factors = {point["config"]: point["optimizer.rates"] for point in tried if point["optimizer.rates"]}
+    rows = ("random", "random_vanilla", "factorized", "lightweight", "growing")
+    assert factors.keys() == {column.of(row, "cpu") for row in rows}
+    for name, rates in factors.items():
+        options = config.open_config(name)
+        facts = tasks.find(options.task).without_data(options).facts()
+        far = [path for path, fact in facts.items() if fact.reach]
+        assert far and far == [path for path in facts if re.search(rates[0].partition("=")[0], path)]
 
 
 def test_the_runs_of_a_column():

@@ -20,7 +20,9 @@ from gmlp_flax.planning import dry_run, workload
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Partition
 
-TOKENS = 2048  # per step, or one longer sequence
+# A step has so many tokens, and two sequences at least: XLA makes a CPU's step of one sequence of 2,048 tokens or more
+# slower by a third, whatever mixes them, which would look like a power of n.
+TOKENS, SEQUENCES = 2048, 2
 SHARE = 0.5  # of the machine's memory that a step may take
 
 
@@ -45,9 +47,9 @@ def bench_mixers(repeats: int, rows: Sequence[str], lengths: Sequence[int], scal
 
 
 def at_length(name: str, tokens: int, scale: str = "small") -> ConfigDict:
-    """The config of a row of `gmlp reproduce alternatives` for another number of tokens, TOKENS of them a step."""
+    """The config of a row of `gmlp reproduce alternatives` for another number of tokens: TOKENS of them a step, or more."""
     options = config.open_config(f"c4_ablation:{name},scale={scale}")
-    options.model.length, options.batch_size = tokens, max(1, TOKENS // tokens)
+    options.model.length, options.batch_size = tokens, max(SEQUENCES, TOKENS // tokens)
     options.masking.max_predictions = math.ceil(options.masking.rate * tokens)
     return options
 

@@ -195,8 +195,8 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
         f"{row} at {cost.tokens:,}" for row, steps in costs.items() for cost in steps.values() if not cost.seconds
     })
     said = [
-        "Costs: a whole training step of the small shapes, of about 2,048 tokens; on a CPU, processor time. "
-        "Their ± is between repeats."
+        "Costs: a whole training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor "
+        "time. Their ± is between repeats."
     ]
     if fits:
         fitted = f"fitted from {measured.FITTED_FROM:,} tokens on, 95 % interval"

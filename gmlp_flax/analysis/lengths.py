@@ -21,8 +21,8 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     """Scores the newest checkpoint of a run at its own length and at others.
 
     Parameters that belong to tokens or offsets are fitted as finetuning at another length fits them: cut, or extended
-    where the kind of parameter says how. The held-out text is the same at every length, cut into other sequences, and
-    so is the number of tokens scored; every model sees the same sequences and masks.
+    where the kind of parameter says how. The whole held-out text is scored at every length, cut into other sequences;
+    every model sees the same sequences and masks.
 
     Args:
         workdir: of a run of masked_lm.
@@ -60,7 +60,7 @@ def _perplexity(trained: loading.Trained, workdir: str, tokens: int) -> float:
     config.model.length = tokens
     config.masking.max_predictions = math.ceil(old.masking.max_predictions / share)
     config.eval.batch_size = max(1, round(old.eval.batch_size * share)) if old.eval.batch_size else 0
-    config.eval.examples = max(1, round(old.eval.examples * share)) if old.eval.examples else 0
+    config.eval.examples = 0  # all: some, evenly spread, would be another text at another length
     config_lib.validate(config)
     task = tasks.create(config, workdir)
     params = trained.params

@@ -70,7 +70,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
     columns = (*found.scores.values(), *found.random.values(), found.costs, found.compiled, found.lengths)
     configs = {row: TABLES[NAME].config(row, scale) for row in rows if any(row in column for column in columns)}
     charts = alternatives_charts.charts(found.scores, found.costs)
-    notes = [*found.notes, *_frame(scale, configs), *_growth_notes(found.costs)]
+    notes = [*found.notes, *_frame(scale, configs), *_growth_notes(found.costs), *_length_notes(found.lengths)]
     for what, absent in {
         "Rows": [row for row in rows if row not in configs],
         "Columns": [name for name in COLUMNS if not _has(found, name)],
@@ -270,15 +270,24 @@ def _compiled_columns(compiled: Mapping[str, Mapping[int, measured.Compiled]]) -
 
 
 def _length_columns(lengths: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Cell]]:
-    """Whether a model takes another length as it is, and its perplexity there over that at its own."""
+    """The perplexity at another length over that at its own; without one, whether the model takes that length."""
     columns: dict[str, dict[str, Cell]] = {}
     for tokens in map(str, alternatives.OTHER_LENGTHS):
-        columns[f"takes {tokens} tokens"] = {
-            row: "yes" if found["takes"].get(tokens) else "fitted" if found["perplexity"].get(tokens) else "no"
+        columns[f"perplexity at {tokens} / at its own"] = {
+            row: value / found["perplexity"][str(found["length"])] if (value := found["perplexity"].get(tokens))
+            else "yes" if found["takes"].get(tokens) else "no"
             for row, found in lengths.items()
         }
-        columns[f"perplexity at {tokens} / at its own"] = {
-            row: value / found["perplexity"][str(found["length"])]
-            for row, found in lengths.items() if (value := found["perplexity"].get(tokens))
-        }
     return columns
+
+
+def _length_notes(lengths: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which models were fitted to another length than they take."""
+    notes = []
+    for tokens in map(str, alternatives.OTHER_LENGTHS):
+        fitted = [
+            row for row, found in lengths.items()
+            if found["perplexity"].get(tokens) and not found["takes"].get(tokens)
+        ]
+        notes += [f"Parameters were extended or cut for {tokens} tokens: {', '.join(fitted)}."] if fitted else []
+    return notes

@@ -89,5 +89,7 @@ def write_everything(folder):
     write_lengths(folder, "sgu")
     write_lengths(folder, "fnet", (True, True), (66.0, 90.0))
     write_lengths(folder, "mixer", (False, False), (None, None))
+    write_lengths(folder, "random", (True, False), (60.0, 120.0))
+    write_lengths(folder, "dynamic", (True, False), (None, None))
     write_tpu(folder, "sgu")
     write_tpu(folder, "bert", 4096, 20_000_000_000, False, 0.4)

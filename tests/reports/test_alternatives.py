@@ -53,9 +53,11 @@ def test_costs_are_per_thousand_tokens(made):
 
 def test_other_lengths_and_compiled_steps(made):
     rows = cells(made)
-    assert (rows["sgu"]["takes 64 tokens"], rows["sgu"]["perplexity at 64 / at its own"]) == ("yes", 75 / 60)
-    assert (rows["sgu"]["takes 256 tokens"], rows["sgu"]["perplexity at 256 / at its own"]) == ("no", None)
-    assert (rows["mixer"]["takes 64 tokens"], rows["fnet"]["perplexity at 256 / at its own"]) == ("no", 1.5)
+    shorter, longer = "perplexity at 64 / at its own", "perplexity at 256 / at its own"
+    assert (rows["sgu"][shorter], rows["sgu"][longer]) == (75 / 60, "no")
+    assert (rows["mixer"][shorter], rows["fnet"][longer], rows["random"][longer]) == ("no", 1.5, 2)
+    assert (rows["dynamic"][shorter], rows["dynamic"][longer]) == ("yes", "no")
+    assert "Parameters were extended or cut for 256 tokens: random." in made.notes
     assert rows["sgu"]["v5e: GB, n = 512"] == 5 and rows["bert"]["v5e: GB, n = 4,096"] == "20.0, does not fit"
     assert rows["sgu"]["v5e: ms per 1,000 tokens at least, n = 512"] == pytest.approx(100 / 32.768)
 

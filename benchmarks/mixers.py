@@ -20,8 +20,8 @@ from gmlp_flax.planning import dry_run, workload
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Partition
 
-# A step has so many tokens, and two sequences at least: XLA makes a CPU's step of one sequence of 2,048 tokens or more
-# slower by a third, whatever mixes them, which would look like a power of n.
+# A step has so many tokens, and two sequences at least: on a CPU a step of one sequence of 2,048 or 4,096 tokens took a
+# fifth longer per token than one of two (a lightweight convolution), which would look like a power of n.
 TOKENS, SEQUENCES = 2048, 2
 SHARE = 0.5  # of the machine's memory that a step may take
 

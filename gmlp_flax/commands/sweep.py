@@ -40,7 +40,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from absl import flags
 from ml_collections import config_flags
@@ -53,7 +53,7 @@ from gmlp_flax.run_folder.layout import RESULT_FILE
 from gmlp_flax.sweeps import definition, points, status, summary
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
-from gmlp_flax.sweeps.runner import Metrics, TrainingPool, results
+from gmlp_flax.sweeps.runner import Metrics, RunFailed, TrainingPool, results
 
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
@@ -147,13 +147,13 @@ class Runner:
     Args:
         sweep: the sweep.
         pool: trains them.
-        goes_on: whether trials that fail are kept in `failed`, one line each; else the first one raises its RunError.
+        goes_on: whether trials that fail are kept in `failed`; else the first one raises its RunError.
     """
 
     def __init__(self, sweep: Sweep, pool: TrainingPool, goes_on: bool):
         self._sweep, self._pool, self._goes_on = sweep, pool, goes_on
         self.found: dict[str, Metrics] = {}
-        self.failed: dict[str, str] = {}
+        self.failed: dict[str, RunError] = {}
 
     def __call__(self, trials: Iterable[Trial]) -> None:
         """Trains some trials; prints the metric of each on standard error as it ends."""
@@ -174,9 +174,28 @@ class Runner:
         print(f"{name}: {metric} {value:.5g}", file=sys.stderr, flush=True)
 
     def _note_failure(self, name: str, error: RunError) -> None:
-        log = os.path.join(storage.absolute(self._sweep.out), f"{name}.log")
-        self.failed[name] = str(error) if log in str(error) else f"{error} (its output is in {log})"
-        print(f"{name}: failed, the others go on", file=sys.stderr, flush=True)
+        new = _told(error) not in map(_told, self.failed.values())
+        self.failed[name] = error
+        reason = f" ({_told(error)})" if new and _told(error) else ""
+        print(f"{name}: failed{reason}, the others go on", file=sys.stderr, flush=True)
+
+    def failures(self) -> list[str]:
+        """A line for each failed trial; those that told the same reason share one."""
+        alike: dict[str, list[str]] = {}
+        for name, error in self.failed.items():
+            alike.setdefault(_told(error) or name, []).append(name)
+        return [self._failure(names) for names in alike.values()]
+
+    def _failure(self, names: Sequence[str]) -> str:
+        error, log = self.failed[names[0]], os.path.join(storage.absolute(self._sweep.out), f"{names[0]}.log")
+        if len(names) > 1:
+            return f"{len(names)} runs failed ({_told(error)}): the output of the first is in {log}"
+        return str(error) if log in str(error) else f"{error} (its output is in {log})"
+
+
+def _told(error: RunError) -> str:
+    """The reason that a training process told; empty if it told none."""
+    return error.reason if isinstance(error, RunFailed) else ""
 
 
 def train(sweep: Sweep) -> None:
@@ -197,7 +216,8 @@ def train(sweep: Sweep) -> None:
         else:
             runner(sweep.trials)
     table = summary.rows(sweep, runner.found)
-    print(summary.text(sweep, table, chosen))
+    if runner.found:
+        print(summary.text(sweep, table, chosen))
     if values.index is None:
         record.write_json(os.path.join(sweep.out, "sweep.json"), {
             "config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode,
@@ -205,7 +225,7 @@ def train(sweep: Sweep) -> None:
         })
     if runner.failed:
         count = f"{len(runner.failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
-        print(count, *runner.failed.values(), sep="\n", file=sys.stderr)
+        print(count, *runner.failures(), sep="\n", file=sys.stderr)
         raise SystemExit(1)
 
 

@@ -25,6 +25,19 @@ Metrics = dict[str, Any]
 Key = TypeVar("Key", bound=Hashable)
 
 
+class RunFailed(RunError):
+    """A training process ended with an error.
+
+    Attributes:
+        reason: the line that it told; empty if it told none.
+    """
+
+    def __init__(self, workdir: str, reason: str):
+        told = f" ({reason})" if reason else ""
+        super().__init__(f"the run {workdir} failed{told}: its output is in {workdir}.log")
+        self.reason = reason
+
+
 class TrainingPool:
     """Trains runs in processes, some at a time. They work in the current folder.
 
@@ -54,13 +67,13 @@ class TrainingPool:
         if (result := read_result(workdir)) is None:
             command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
             if (reason := self._run(command, f"{workdir}.log")) is not None:
-                raise RunError(f"the run {workdir} failed{reason}: its output is in {workdir}.log")
+                raise RunFailed(workdir, reason)
             if (result := read_result(workdir)) is None:
                 raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
         return result["eval"]
 
     def _run(self, command: list[str], log_path: str) -> str | None:
-        """Runs a command, its output in a log; returns why it failed, in brackets if it said so, or None."""
+        """Runs a command, its output in a log; returns why it failed, or None if it did not."""
         if self._stopped:
             return None  # before the log is there, which says that a run was begun
         with self._log(log_path) as log:
@@ -146,10 +159,10 @@ def _explaining(path: str) -> Iterator[None]:
 
 
 def _reason(log: TextIO, begin: int) -> str:
-    """The last line of a log from a place on that tells an error, in brackets; or nothing."""
+    """The last line of a log from a place on that tells an error; or nothing."""
     log.seek(begin)
     errors = [line.removeprefix("error: ").strip() for line in log if line.startswith("error: ")]
-    return f" ({errors[-1]})" if errors else ""
+    return errors[-1] if errors else ""
 
 
 def _cores() -> int:

@@ -72,6 +72,20 @@ def test_failed_points_do_not_stop_the_others(trainer):
     assert told[-1].startswith(f"the run {FIRST}0 ended with perplexity nan") and f"{out}/{FIRST}0.log" in told[-1]
 
 
+def test_failures_of_one_reason_share_a_line(trainer):
+    """The reason is told as soon as it is known, and once more at the end; a table of nothing is not printed."""
+    trainer.executable.write_text("#!/bin/sh\necho error: no such text\nexit 2\n")
+    code, printed, told = sweep(trainer, "--sweep=@points.py:2")
+    out = trainer.folder / "out"
+    assert (code, printed) == (1, []) and told == [
+        f"{FIRST}0: failed (no such text), the others go on", f"{FIRST}1: failed, the others go on",
+        f"{SECOND}0: failed, the others go on", f"{SECOND}1: failed, the others go on",
+        "4 of 4 runs failed; the same command tries them again:",
+        f"4 runs failed (no such text): the output of the first is in {out}/{FIRST}0.log",
+    ]
+    assert len(report(trainer)["failed"]) == 4
+
+
 def test_point_of_which_nothing_ended_has_its_row(trainer):
     trainer.plan({SECOND + "0": "fails"})
     code, printed, _ = sweep(trainer, "--sweep=@points.py")

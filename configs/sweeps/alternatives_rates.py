@@ -7,7 +7,7 @@ ARGUMENT: the round. No round uses a seed of a table.
     rates    (default) every row: five rates from one grid, for all 900 steps
     factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
-    images   the rows of CIFAR-10 at three rates, as long as that column trains
+    images   the rows of CIFAR-10 at the same rates, as long as that column trains
 The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is in
 docs/results/settings.md.
 """
@@ -25,7 +25,6 @@ LOGITS = {
     ("factorized",): "rows|columns", ("lightweight", "growing"): "kernel/logits", ("sgu", "amlp_36"): "spatial/taps",
 }
 FACTORS = (1, 4, 16)
-IMAGE_GRID, IMAGE_FACTOR = (1e-3, 2e-3, 4e-3), 16
 
 
 def _configs(rows) -> list[str]:
@@ -33,17 +32,16 @@ def _configs(rows) -> list[str]:
 
 
 def _of_images() -> points.Points:
-    """Logits that are learned apart from their inputs have their factor: without it they stay as they were drawn.
-    Gates have none: their W is dense here."""
-    column, learned = COLUMNS["cifar10"], {}
-    for rows, pattern in LOGITS.items():
-        learned |= {row: (f"{pattern}={IMAGE_FACTOR}",) for row in rows if row not in ("sgu", "amlp_36")}
+    """Logits that are learned apart from their inputs have the column's factor: without it they stay as drawn."""
+    column = COLUMNS["cifar10"]
     rows = points.chained(*(
-        points.product({"config": [column.of(row, "cpu")], "optimizer.rates": [learned.get(row, ())]})
+        points.product({
+            "config": [column.of(row, "cpu")], "optimizer.rates": [column.searched[row].get("optimizer.rates", ())],
+        })
         for row in column.rows
     ))
     settings = {key: [value] for key, value in column.settings("cpu").items()}
-    return points.product(rows, {"optimizer.learning_rate": IMAGE_GRID}, settings)
+    return points.product(rows, {"optimizer.learning_rate": GRID}, settings)
 
 
 def get_sweep(arg: str = "rates") -> points.Points:

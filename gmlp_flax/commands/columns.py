@@ -137,8 +137,8 @@ def listing(plan: Plan) -> str:
         there, every = _progress(plan, name)
         time = f", about {max(1, round(share * column.minutes))} minutes on two cores" if plan.scale == "cpu" else ""
         lines.append(f"{name}: {column.title}: {there} of {every} there{time}")
-        lines += [f"    {key}={value}: shorter than its config" for key, value in column.settings(plan.scale).items()
-                  if key in ("steps", "batch_size")]
+        if settings := column.settings(plan.scale):
+            lines.append(f"    beside its config: {', '.join(f'{key}={value}' for key, value in settings.items())}")
         commands = list(_commands(plan, name)) if column.kind != FINETUNED else list(_finetuning(plan, name, None))
         # A plan is printed, and kept in the file that stands last.
         shown = [

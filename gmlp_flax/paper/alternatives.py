@@ -55,6 +55,7 @@ class Column(NamedTuple):
         seeds: of each row at scale cpu; the first alone elsewhere.
         cpu: config keys that scale cpu sets further, and their values: the column is shortened by them.
         gpu: the same of scale gpu.
+        searched: row -> what scale cpu sets for that row alone, as a search found it.
         rows: row -> what the config calls it; empty for all rows, by their names.
         scales: scale -> what it adds to the config's argument.
         needs_data: whether its data must be given.
@@ -71,6 +72,7 @@ class Column(NamedTuple):
     seeds: Sequence[int] = (0,)
     cpu: Mapping[str, Any] = NOTHING
     gpu: Mapping[str, Any] = NOTHING
+    searched: Mapping[str, Mapping[str, Any]] = NOTHING
     rows: Mapping[str, str] = NOTHING
     scales: Mapping[str, str] = MappingProxyType(recipes.SCALES)
     needs_data: bool = True
@@ -86,9 +88,10 @@ class Column(NamedTuple):
         argument = "" if self.kind == FINETUNED else f":{self.rows.get(row, row)}"
         return f"{self.config}{argument}{self.scales[scale]}"
 
-    def settings(self, scale: str) -> dict[str, Any]:
-        """What a scale sets beside the config."""
-        return dict({"cpu": self.cpu, "gpu": self.gpu}.get(scale, NOTHING))
+    def settings(self, scale: str, row: str = "") -> dict[str, Any]:
+        """What a scale sets beside the config: for every row, and for this one."""
+        common = {"cpu": self.cpu, "gpu": self.gpu}.get(scale, NOTHING)
+        return {**common, **(self.searched.get(row, NOTHING) if scale == "cpu" else NOTHING)}
 
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """The seeds of each row."""
@@ -111,7 +114,7 @@ class Column(NamedTuple):
             except ConfigError as error:
                 refused.append(str(error))
                 continue
-            config.update_from_flattened_dict(self.settings(scale))
+            config.update_from_flattened_dict(self.settings(scale, row))
             found[row] = config
         if not found:
             raise ConfigError(refused[0] if refused else f"{self.title} has none of the rows {', '.join(rows)}")
@@ -119,9 +122,11 @@ class Column(NamedTuple):
 
     def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
         """The sweep that trains the column. Raises ConfigError as `configs`."""
-        named = [self.of(row, scale) for row in self.configs(scale, rows)]
-        settings = {key: [value] for key, value in self.settings(scale).items()}
-        return points.product({"config": named, "seed": self.seeds_at(scale)}, settings)
+        def of_row(row: str) -> points.Points:
+            settings = {key: [value] for key, value in self.settings(scale, row).items()}
+            return points.product({"config": [self.of(row, scale)], "seed": self.seeds_at(scale)}, settings)
+
+        return points.chained(*map(of_row, self.configs(scale, rows)))
 
 
 _LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
@@ -133,6 +138,26 @@ _SMALLER = {"cpu": ",scale=small", "gpu": ",scale=gpu"}
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}, "minutes": 20}
 
+
+
+def _setting(rate: float, *factors: str) -> dict[str, Any]:
+    """A row's rate, and factors for parameters of it (`optimizer.rates`)."""
+    return {"optimizer.learning_rate": rate} | ({"optimizer.rates": factors} if factors else {})
+
+
+# How each row learns in the 300 steps of CIFAR-10: docs/results/settings.md. Searched with
+# configs/sweeps/alternatives_rates.py; logits that are learned apart from their inputs have a factor, unsearched.
+_IMAGE_SETTINGS = {
+    **dict.fromkeys(("bert", "fnet", "hybrid", "fixed_random", "dense", "external", "dynamic"), _setting(2e-3)),
+    **dict.fromkeys(("random", "random_vanilla"), _setting(2e-3, "random/logits=16")),
+    "factorized": _setting(2e-3, "rows|columns=16"),
+    "growing": _setting(2e-3, "kernel/logits=16"),
+    "lightweight": _setting(4e-3, "kernel/logits=16"),
+    **dict.fromkeys(("sgu", "amlp_36", "factorized_dense"), _setting(4e-3)),
+    **dict.fromkeys(("mixer", "feed_forward"), _setting(8e-3)),
+    "resmlp": _setting(1.6e-2),
+}
+
 COLUMNS: dict[str, Column] = {
     "mlm": Column(
         "masked LM, perplexity", config="c4_ablation", metric="perplexity", lower=True, percent=1, seeds=(0, 1, 2),
@@ -143,8 +168,11 @@ COLUMNS: dict[str, Column] = {
     "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", **_SENTENCES),
     "cifar10": Column(
         "CIFAR-10, top-1 (%)", config="cifar10", metric="top1", tokens=64, minutes=45, rows=IMAGES, scales=_SMALLER,
-        cpu={"steps": 300, "optimizer.warmup": 30},
-        gpu={"steps": 3500, "optimizer.warmup": 350},
+        # Less than an epoch: what keeps a model from learning its images by heart would only slow all rows down.
+        cpu={
+            "steps": 300, "optimizer.warmup": 30, "augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0,
+        },
+        gpu={"steps": 3500, "optimizer.warmup": 350}, searched=_IMAGE_SETTINGS,
     ),
     "listops": Column(
         "ListOps (%)", config="lra_listops", tokens=2048, gpu={"steps": 1000, "optimizer.warmup": 200}, **_LRA

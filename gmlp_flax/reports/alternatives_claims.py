@@ -37,6 +37,10 @@ STATEMENTS = (
     Statement("gMLP beats positions alone, Table 3", "sgu", "bert_rel_only", ("mlm",)),
     Statement("gMLP is behind on pairs, Table 4", "bert_rel", "sgu", ("mnli",)),
     Statement("tiny attention helps on pairs, Figure 8", "amlp_36", "sgu", ("mnli",)),
+    # The gMLP paper's Table 2: gMLP-S 79.6, DeiT-S 79.8, ResMLP-12 and -24 76.6 and 79.4; gMLP-B 81.6, Mixer-B 76.4.
+    Statement("gMLP matches the Transformer on images, Table 2", "sgu", "bert", ("cifar10",), KEEPS_UP),
+    Statement("gMLP beats the Mixer on images, Table 2", "sgu", "mixer", ("cifar10",)),
+    Statement("gMLP beats ResMLP on images, Table 2", "sgu", "resmlp", ("cifar10",)),
     Statement("FNet has 92 % of BERT's accuracy, 2105.03824", "fnet", "bert", _ACCURACIES, 0.92),
     Statement("FNet is behind BERT, 2105.03824", "bert", "fnet", (*_ACCURACIES, "listops", "pixels")),
     Statement("FNet beats the Transformer on bytes, 2105.03824 (recalled)", "fnet", "bert", ("bytes",)),

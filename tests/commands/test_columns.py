@@ -130,7 +130,9 @@ def test_the_listing(tmp_path):
         "costs: time and memory over n, measured here: 2 of 4 there", "lengths: other lengths than trained at: 2 of 2 there",
     ]
     assert "    gmlp sweep --sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet " in "\n".join(lines)
-    assert "    steps=300: shorter than its config" in lines and "--config.init_from=RUN" in "\n".join(lines)
+    light = "augment.auto=none, augment.mixup=0.0, augment.cutmix=0.0"
+    assert f"    beside its config: steps=300, optimizer.warmup=30, {light}" in lines
+    assert "--config.init_from=RUN" in "\n".join(lines)
     assert lines[-1].startswith("in all about ")
 
 

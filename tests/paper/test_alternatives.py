@@ -46,7 +46,7 @@ def test_rows_of_a_column_train_alike(scale):
 
 def test_what_is_shortened_is_set_by_the_column():
     [config] = COLUMNS["cifar10"].configs("cpu", ("sgu",)).values()
-    assert (config.steps, config.optimizer.warmup, config.augment.auto) == (300, 30, "autoaugment")
+    assert (config.steps, config.optimizer.warmup, config.augment.auto, config.augment.mixup) == (300, 30, "none", 0)
     [config] = COLUMNS["cifar10"].configs("gpu", ("sgu",)).values()
     assert (config.steps, config.augment.auto, config.model.dtype) == (3500, "autoaugment", "bfloat16")
 

@@ -29,7 +29,10 @@ def test_lower_perplexities_and_higher_accuracies_are_better():
     found = verdicts(claims({
         "mlm": scores(sgu=(50.0, 51.0), bert=(60.0, 61.0), bert_rel=(70.0,), random=(9.0, 70.0), dynamic=(10.0,)),
         "mnli": scores(bert_rel=(50.0,), sgu=(40.0, 41.0), amlp_36=(39.0,)),
+        "cifar10": scores(sgu=(45.0,), bert=(45.5,), resmlp=(46.0,)),
     }, {}))
+    assert found["CIFAR-10, top-1 (%): sgu > 0.98 of bert"] == "holds"
+    assert found["CIFAR-10, top-1 (%): sgu > resmlp"] == "is reversed"
     assert found["masked LM, perplexity: sgu < 1.02 of bert"] == "holds"
     assert found["masked LM, perplexity: bert_rel < sgu"] == "is reversed"
     assert found["masked LM, perplexity: random < dynamic"] == "is inside the seeds' spread"

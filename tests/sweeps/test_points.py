@@ -136,11 +136,15 @@ def test_a_sweep_that_would_choose_the_siblings_settings():
 
 
 def test_a_sweep_that_would_choose_the_rates_of_images():
-    """Three rates of every row of CIFAR-10, as long as the column is; what learns its logits alone has the factor."""
+    """Five rates of every row of CIFAR-10, as long as the column is; what learns its logits alone has the factor. The
+    column's own are among them."""
     tried = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"]("images")
     column = COLUMNS["cifar10"]
     assert {point["config"] for point in tried} == {column.of(row, "cpu") for row in IMAGES}
-    assert len(tried) == 3 * len(IMAGES) and all(point.items() >= column.cpu.items() for point in tried)
+    for row in IMAGES:
+        [chosen] = column.points("cpu", (row,))
+        assert {"optimizer.rates": (), **chosen, "seed": 100} in tried
+    assert len(tried) == 5 * len(IMAGES) and all(point.items() >= column.cpu.items() for point in tried)
     factors = {point["config"]: point["optimizer.rates"] for point in tried if point["optimizer.rates"]}
     rows = ("random", "random_vanilla", "factorized", "lightweight", "growing")
     assert factors.keys() == {column.of(row, "cpu") for row in rows}

@@ -167,7 +167,7 @@ COLUMNS: dict[str, Column] = {
     "imdb": Column("IMDB (%)", config="finetune_glue:own", **_SENTENCES),
     "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", **_SENTENCES),
     "cifar10": Column(
-        "CIFAR-10, top-1 (%)", config="cifar10", metric="top1", tokens=64, minutes=45, rows=IMAGES, scales=_SMALLER,
+        "CIFAR-10, top-1 (%)", config="cifar10", metric="top1", tokens=64, minutes=30, rows=IMAGES, scales=_SMALLER,
         # Less than an epoch: what keeps a model from learning its images by heart would only slow all rows down.
         cpu={
             "steps": 300, "optimizer.warmup": 30, "augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0,

@@ -162,6 +162,7 @@ def _scan(
     definition, stacked = nnx.split(stack)
 
     def layer(x, inputs):
+        """One layer: [batch, tokens, d_model] to the same, and what it keeps of the tokens for those that follow."""
         params, survival, key, kept = inputs
         layer_keys = None if key is None else split_keys(key, 1 + 2 * spec.block.branches)
         attention_key = None if layer_keys is None else layer_keys[0]

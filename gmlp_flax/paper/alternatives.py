@@ -90,8 +90,8 @@ class Column(NamedTuple):
 
     def settings(self, scale: str, row: str = "") -> dict[str, Any]:
         """What a scale sets beside the config: for every row, and for this one."""
-        common = {"cpu": self.cpu, "gpu": self.gpu}.get(scale, NOTHING)
-        return {**common, **(self.searched.get(row, NOTHING) if scale == "cpu" else NOTHING)}
+        own = {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": self.gpu}
+        return dict(own.get(scale, NOTHING))
 
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """The seeds of each row."""
@@ -137,7 +137,6 @@ _SENTENCES: dict[str, Any] = {
 _SMALLER = {"cpu": ",scale=small", "gpu": ",scale=gpu"}
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}, "minutes": 20}
-
 
 
 def _setting(rate: float, *factors: str) -> dict[str, Any]:

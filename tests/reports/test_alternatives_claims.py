@@ -74,11 +74,12 @@ def test_speeds_and_growth(tmp_path):
     found = claims({}, alternatives_measured.costs(str(tmp_path), ROWS))
     by_text = verdicts(found)
     assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
-    assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "holds"
+    # 1.2 times as fast: another process may find the opposite.
+    assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "is inside the seeds' spread"
     assert by_text["Time grows by less than n^1.2: fnet"] == "holds"
     assert by_text["Time grows by less than n^1.2: lightweight"] == "is reversed"
-    [fnet] = [claim for claim in found if "fnet takes less" in claim.text]
-    assert fnet.detail == "2.00 times its speed here"  # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
+    [fnet] = [claim for claim in found if "fnet takes less" in claim.text]  # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
+    assert fnet.detail == "2.00 times its speed here, where a factor of 1.7 may be noise"
     assert not any("external" in claim.text for claim in found)
 
 

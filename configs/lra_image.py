@@ -11,7 +11,7 @@ SCALE:
            1 layer, 32 wide, 1 head, MLP of 64, cls token, learned positions; 200 epochs of 45,000 in batches of 256,
            rate 5e-4 with one epoch of warmup and a cosine, no weight decay, dropout 0.3, of attention 0.2; Adam as in
            its listops/train.py. Never run here.
-    small  2 layers of 64 channels, 200 steps of 16, for 2 CPU cores; a fiftieth is held out.
+    small  2 layers of 64 channels on images of 16 x 16, 200 steps of 64, for 2 CPU cores; a fiftieth is held out.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -21,9 +21,9 @@ from gmlp_flax.paper import long_range
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
     name, scale = gmlp_config.arguments(arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small"))
-    setting, pool = long_range.SETTINGS["image"], "cls"
+    setting, pool, side = long_range.SETTINGS["image"], "cls", 32
     if scale == "small":
-        setting, pool = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), "mean"
-    config = long_range.pixel_classifier(name, setting, side=32, pool=pool)
+        setting, pool, side = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), "mean", 16
+    config = long_range.pixel_classifier(name, setting, side=side, pool=pool)
     config.data.heldout_share = 0.1 if scale == "paper" else 0.02
-    return long_range.small(config, batch_size=16) if scale == "small" else config
+    return long_range.small(config, batch_size=64) if scale == "small" else config

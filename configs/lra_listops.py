@@ -13,8 +13,8 @@ SCALE:
            rate 0.05 / sqrt(step) after 1,000 steps of warmup, weight decay 0.1. Their Transformer ties its layers, and
            its positions are sines; ours has 2,048 places (they cut at 2,000), learned positions, layers of their own.
            Never run here.
-    small  2 layers of 64 channels on 512 places, 200 steps, for 2 CPU cores and short trees:
-           gmlp prepare listops:4000,500,500 --lengths=50,500 --out=lra/short
+    small  2 layers of 64 channels on 32 places, 1,000 steps of 64, for 2 CPU cores and short trees:
+           gmlp prepare listops:20000,1000,1000 --lengths=3,30 --depth=4 --out=lra/short
 """
 
 from gmlp_flax import config as gmlp_config
@@ -26,6 +26,6 @@ def get_config(arg: str = "gmlp"):
     name, scale = gmlp_config.arguments(arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small"))
     setting, length = long_range.SETTINGS["listops"], 2048
     if scale == "small":
-        setting, length = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), 512
+        setting, length = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), 32
     config = long_range.text_classifier(name, "listops", setting, length=length, tokenizer="listops", vocab_size=20)
-    return long_range.small(config, batch_size=16) if scale == "small" else config
+    return long_range.small(config, batch_size=64, steps=1000) if scale == "small" else config

@@ -8,18 +8,18 @@ tab-separated or of JSON lines. Long Range Arena has no validation part and scor
 without a test part, `--config.data.heldout_share` are held out.
 ARGUMENT: MODEL or MODEL,length=LENGTH,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
     feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution. LENGTH, in bytes with [CLS] and
-    [SEP], is 1024 (default), 2048, 3072 or 4096: the paper's 1K to 4K.
+    [SEP], is 1024 (default), 2048, 3072 or 4096, the paper's 1K to 4K; or 256, for short runs.
 SCALE:
     paper  (default) as published (text_classification/configs/base_tc_config.py of google-research/long-range-arena):
            4 layers, 256 wide, 4 heads, MLP of 1,024, [CLS]; 20,000 steps of 32, rate 0.05 / sqrt(step) after 8,000
            steps of warmup, weight decay 0.1; Adam as in its listops/train.py. Never run here.
-    small  2 layers of 64 channels, 200 steps, for 2 CPU cores; a twentieth is held out.
+    small  2 layers of 64 channels, 200 steps of 16,384 bytes, for 2 CPU cores; a twentieth is held out.
 """
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.paper import long_range
 
-LENGTHS = ("1024", "2048", "3072", "4096")
+LENGTHS = ("1024", "2048", "3072", "4096", "256")
 
 
 def get_config(arg: str = "gmlp"):

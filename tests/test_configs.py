@@ -221,7 +221,7 @@ def test_long_range_arena_has_every_block(file, scale):
     for name in long_range.MODELS:
         options = config_lib.from_file(f"configs/{file}.py", f"{name},scale={scale}")
         config_lib.validate(options)
-        assert options.data.train == "" and options.steps == (200 if scale == "small" else options.steps)
+        assert options.data.train == "" and (scale == "paper" or options.steps == {"lra_listops": 1000}.get(file, 200))
         used.add(options.model.block)
     assert used == set(blocks.BLOCKS)
     assert config_lib.from_file(f"configs/{file}.py").model.block == "gmlp"
@@ -268,7 +268,7 @@ def test_lengths_of_byte_level_text():
 
 @pytest.mark.parametrize(("path", "arg", "message"), [
     ("lra_listops", "gmpl", "did you mean 'gmlp'"), ("lra_image", "vit", "expected one of gmlp, amlp, "),
-    ("lra_text", "gmlp,length=1000", "length is one of 1024, 2048, 3072, 4096"),
+    ("lra_text", "gmlp,length=1000", "length is one of 1024, 2048, 3072, 4096, 256"),
     ("lra_pathfinder", "gmlp,scale=gpu", "scale is one of paper, small"),
 ])
 def test_a_wrong_argument_of_long_range_arena(path, arg, message):

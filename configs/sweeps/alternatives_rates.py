@@ -1,13 +1,14 @@
 """Searches the rates of the rows of `gmlp reproduce alternatives` (SIBLING_SETTINGS in configs/c4_ablation.py).
 
     gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books.jsonl.xz
-    gmlp sweep --sweep=alternatives_rates:images --out=runs/image_rates --config.data.train=cifar10/
+    gmlp sweep --sweep=alternatives_rates:cifar10 --out=runs/image_rates --config.data.train=cifar10/
 
 ARGUMENT: the round. No round uses a seed of a table.
     rates    (default) every row: five rates from one grid, for all 900 steps
     factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
-    images   the rows of CIFAR-10 at the same rates, as long as that column trains
+    cifar10, listops, bytes, pixels
+             the rows of that column at the same rates, as long as it trains
 The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is in
 docs/results/settings.md.
 """
@@ -25,28 +26,28 @@ LOGITS = {
     ("factorized",): "rows|columns", ("lightweight", "growing"): "kernel/logits", ("sgu", "amlp_36"): "spatial/taps",
 }
 FACTORS = (1, 4, 16)
+OF_COLUMNS = ("cifar10", "listops", "bytes", "pixels")
 
 
 def _configs(rows) -> list[str]:
     return [recipes.published(row, "cpu") for row in rows]
 
 
-def _of_images() -> points.Points:
+def _of_column(name: str) -> points.Points:
     """Logits that are learned apart from their inputs have the column's factor: without it they stay as drawn."""
-    column = COLUMNS["cifar10"]
-    rows = points.chained(*(
+    column = COLUMNS[name]
+    return points.chained(*(
         points.product({
-            "config": [column.of(row, "cpu")], "optimizer.rates": [column.searched[row].get("optimizer.rates", ())],
+            "config": [column.of(row, "cpu")], **{key: [value] for key, value in column.settings("cpu", row).items()},
+            "optimizer.learning_rate": GRID,
         })
         for row in column.rows
     ))
-    settings = {key: [value] for key, value in column.settings("cpu").items()}
-    return points.product(rows, {"optimizer.learning_rate": GRID}, settings)
 
 
 def get_sweep(arg: str = "rates") -> points.Points:
     """See the module's docstring."""
-    (name,) = arguments(arg or "rates", ("rates", "factors", "norms", "images"))
+    (name,) = arguments(arg or "rates", ("rates", "factors", "norms", *OF_COLUMNS))
     if name == "rates":
         tried = points.product({"config": _configs(ROWS), "optimizer.learning_rate": GRID})
     elif name == "factors":
@@ -57,8 +58,8 @@ def get_sweep(arg: str = "rates") -> points.Points:
             })
             for rows, pattern in LOGITS.items()
         ))
-    elif name == "images":
-        tried = _of_images()
+    elif name in OF_COLUMNS:
+        tried = _of_column(name)
     else:
         tried = points.product({"config": _configs(ROWS), "model.embedding_norm": (False, True)})
     return points.product(tried, {"seed": [SEED]})

@@ -137,6 +137,7 @@ _SENTENCES: dict[str, Any] = {
 _SMALLER = {"cpu": ",scale=small", "gpu": ",scale=gpu"}
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}, "minutes": 20}
+_BYTES: dict[str, Any] = _LRA | {"scales": {"cpu": ",length=256,scale=small", "gpu": ""}}
 
 
 def _setting(rate: float, *factors: str) -> dict[str, Any]:
@@ -156,6 +157,10 @@ _IMAGE_SETTINGS = {
     **dict.fromkeys(("mixer", "feed_forward"), _setting(8e-3)),
     "resmlp": _setting(1.6e-2),
 }
+# Of the long-range columns: unsearched, at the configs' own rate.
+_LOGITS: Mapping[str, Mapping[str, Any]] = {
+    "factorized": {"optimizer.rates": ("rows|columns=16",)}, "lightweight": {"optimizer.rates": ("kernel/logits=16",)},
+}
 
 COLUMNS: dict[str, Column] = {
     "mlm": Column(
@@ -174,13 +179,16 @@ COLUMNS: dict[str, Column] = {
         gpu={"steps": 3500, "optimizer.warmup": 350}, searched=_IMAGE_SETTINGS,
     ),
     "listops": Column(
-        "ListOps (%)", config="lra_listops", tokens=2048, gpu={"steps": 1000, "optimizer.warmup": 200}, **_LRA
+        "ListOps (%)", config="lra_listops", tokens=2048, gpu={"steps": 1000, "optimizer.warmup": 200},
+        searched=_LOGITS, **_LRA,
     ),
     "bytes": Column(
-        "IMDB by bytes (%)", config="lra_text", tokens=1024, gpu={"steps": 4000, "optimizer.warmup": 1600}, **_LRA
+        "IMDB by bytes (%)", config="lra_text", tokens=1024, gpu={"steps": 4000, "optimizer.warmup": 1600},
+        searched=_LOGITS, **_BYTES,
     ),
     "pixels": Column(
-        "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", tokens=1024, gpu={"steps": 5000}, **_LRA
+        "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", tokens=1024, gpu={"steps": 5000},
+        searched=_LOGITS, **_LRA,
     ),
     "costs": Column("time and memory over n, measured here", MEASURED, minutes=35, needs_data=False),
     "tpu": Column("memory and least time on a TPU v5e, compiled", MEASURED, minutes=15, needs_data=False),

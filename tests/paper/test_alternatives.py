@@ -78,12 +78,12 @@ def test_a_row_that_a_config_does_not_have_is_left_out(tmp_path):
         "    config.arguments(arg or 'sgu', ('sgu',), scale=('paper', 'small'))\n"
         "    return config.default()\n"
     )
-    column = COLUMNS["bytes"]._replace(config=str(path), rows={})
+    column = COLUMNS["pixels"]._replace(config=str(path), rows={})
     assert list(column.configs("cpu", ("bert", "sgu"))) == ["sgu"]
     assert [point["config"] for point in column.points("cpu", ("sgu", "fnet"))] == [f"{path}:sgu,scale=small"]
     with pytest.raises(ConfigError, match="argument is 'bert'"):
         column.configs("cpu", ("bert",))
-    with pytest.raises(ConfigError, match=re.escape("IMDB by bytes (%) has no scale paper: expected cpu or gpu")):
+    with pytest.raises(ConfigError, match=re.escape("CIFAR-10 by pixels (%) has no scale paper: expected cpu or gpu")):
         column.configs("paper")
     with pytest.raises(ConfigError, match="nowhere"):
         column._replace(config="nowhere").configs("cpu")

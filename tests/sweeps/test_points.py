@@ -135,21 +135,26 @@ def test_a_sweep_that_would_choose_the_siblings_settings():
         assert (config in searched) == (bool(setting.rates) or row == "factorized")
 
 
-def test_a_sweep_that_would_choose_the_rates_of_images():
-    """Five rates of every row of CIFAR-10, as long as the column is; what learns its logits alone has the factor. The
-    column's own are among them."""
-    tried = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"]("images")
-    column = COLUMNS["cifar10"]
-    assert {point["config"] for point in tried} == {column.of(row, "cpu") for row in IMAGES}
-    for row in IMAGES:
+@pytest.mark.parametrize(("name", "logits"), [
+    ("cifar10", ("random", "random_vanilla", "factorized", "lightweight", "growing")),
+    ("listops", ("factorized", "lightweight")), ("bytes", ("factorized", "lightweight")),
+    ("pixels", ("factorized", "lightweight")),
+])
+def test_a_sweep_that_chooses_the_rates_of_a_column(name, logits):
+    """Five rates of every row, as long as the column is; what learns its logits alone has the factor. The column's own
+    are among them."""
+    tried = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"](name)
+    column = COLUMNS[name]
+    assert {point["config"] for point in tried} == {column.of(row, "cpu") for row in column.rows}
+    for row in column.rows:
         [chosen] = column.points("cpu", (row,))
-        assert {"optimizer.rates": (), **chosen, "seed": 100} in tried
-    assert len(tried) == 5 * len(IMAGES) and all(point.items() >= column.cpu.items() for point in tried)
-    factors = {point["config"]: point["optimizer.rates"] for point in tried if point["optimizer.rates"]}
-    rows = ("random", "random_vanilla", "factorized", "lightweight", "growing")
-    assert factors.keys() == {column.of(row, "cpu") for row in rows}
-    for name, rates in factors.items():
-        options = config.open_config(name)
+        rate = config.open_config(chosen["config"]).optimizer.learning_rate
+        assert {"optimizer.learning_rate": rate, **chosen, "seed": 100} in tried
+    assert len(tried) == 5 * len(column.rows) and all(point.items() >= column.cpu.items() for point in tried)
+    factors = {point["config"]: point["optimizer.rates"] for point in tried if point.get("optimizer.rates")}
+    assert factors.keys() == {column.of(row, "cpu") for row in logits}
+    for of_row, rates in factors.items():
+        options = config.open_config(of_row)
         facts = tasks.find(options.task).without_data(options).facts()
         far = [path for path, fact in facts.items() if fact.reach]
         assert far and far == [path for path in facts if re.search(rates[0].partition("=")[0], path)]

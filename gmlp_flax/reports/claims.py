@@ -13,7 +13,7 @@ from scipy import stats
 
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 
-HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the seeds' spread"
+HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the spread"
 EARLY = "cannot be judged yet"  # a model has hardly begun to learn
 DRAWS = 2000  # of the bootstrap
 
@@ -46,7 +46,7 @@ def tally(claims: Sequence[Claim]) -> str:
     holds, reverses, opens, early = counts
     return (
         f"{len(claims)} claims: {holds} hold for every pair of seeds, {reverses} are reversed for every pair, {opens} "
-        f"are inside the seeds' spread{f', {early} cannot be judged yet' if early else ''}."
+        f"are inside the spread{f', {early} cannot be judged yet' if early else ''}."
     )
 
 

@@ -35,7 +35,7 @@ def test_lower_perplexities_and_higher_accuracies_are_better():
     assert found["CIFAR-10, top-1 (%): sgu > resmlp"] == "is reversed"
     assert found["masked LM, perplexity: sgu < 1.02 of bert"] == "holds"
     assert found["masked LM, perplexity: bert_rel < sgu"] == "is reversed"
-    assert found["masked LM, perplexity: random < dynamic"] == "is inside the seeds' spread"
+    assert found["masked LM, perplexity: random < dynamic"] == "is inside the spread"
     assert found["MNLI-m (%): bert_rel > sgu"] == "holds" and found["MNLI-m (%): amlp_36 > sgu"] == "is reversed"
     assert not any("fnet" in text for text in found)
 
@@ -55,7 +55,7 @@ def test_what_has_hardly_begun_is_not_judged():
 
 def test_a_share_of_the_others_accuracy():
     """92 % of 80 is 73.6."""
-    for fnet, verdict in {(74.0, 75.0): "holds", (73.0, 73.5): "is reversed", (73.0, 74.0): "is inside the seeds' spread"}.items():
+    for fnet, verdict in {(74.0, 75.0): "holds", (73.0, 73.5): "is reversed", (73.0, 74.0): "is inside the spread"}.items():
         found = claims({"sst2": scores(fnet=fnet, bert=(80.0, 80.0))}, {})
         assert verdicts(found)["SST-2 (%): fnet > 0.92 of bert"] == verdict
         assert verdicts(found)["SST-2 (%): bert > fnet"] == "holds"
@@ -75,7 +75,7 @@ def test_speeds_and_growth(tmp_path):
     by_text = verdicts(found)
     assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
     # 1.2 times as fast: another process may find the opposite.
-    assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "is inside the seeds' spread"
+    assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "is inside the spread"
     assert by_text["Time grows by less than n^1.2: fnet"] == "holds"
     assert by_text["Time grows by less than n^1.2: lightweight"] == "is reversed"
     [fnet] = [claim for claim in found if "fnet takes less" in claim.text]  # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
@@ -93,6 +93,6 @@ def test_speeds_of_different_lengths_are_not_compared(tmp_path):
 def test_two_points_leave_a_growth_open(tmp_path, lengths):
     made_up_columns.write_costs(tmp_path, {"external": (1.0, 1.0)}, lengths)
     [claim] = claims({}, alternatives_measured.costs(str(tmp_path), ROWS))
-    assert claim.verdict == "is inside the seeds' spread" and claim.detail == (
+    assert claim.verdict == "is inside the spread" and claim.detail == (
         "n^1.00, 95 % interval: two lengths, no interval"
     )

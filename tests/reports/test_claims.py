@@ -83,5 +83,5 @@ def test_one_seed_has_no_interval():
 def test_the_tally_counts_verdicts():
     found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
     assert claims.tally(found).startswith("3 claims: 2 hold for every pair of seeds, 0 are reversed")
-    assert claims.tally(found).endswith("1 are inside the seeds' spread.")
+    assert claims.tally(found).endswith("1 are inside the spread.")
     assert claims.tally([*found, claims.Claim("", claims.EARLY)]).endswith("spread, 1 cannot be judged yet.")

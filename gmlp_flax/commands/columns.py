@@ -138,7 +138,9 @@ def listing(plan: Plan) -> str:
         time = f", about {max(1, round(share * column.minutes))} minutes on two cores" if plan.scale == "cpu" else ""
         lines.append(f"{name}: {column.title}: {there} of {every} there{time}")
         if settings := column.settings(plan.scale):
-            lines.append(f"    beside its config: {', '.join(f'{key}={value}' for key, value in settings.items())}")
+            lines.append(f"    beside its config: {_worded(settings)}")
+        for settings, rows in _own_settings(plan, name).items():
+            lines.append(f"    {settings} for {', '.join(rows)}")
         commands = list(_commands(plan, name)) if column.kind != FINETUNED else list(_finetuning(plan, name, None))
         # A plan is printed, and kept in the file that stands last.
         shown = [
@@ -150,6 +152,21 @@ def listing(plan: Plan) -> str:
     if plan.scale == "cpu":
         lines.append(f"in all about {max(1, round(share * total / 60))} hours, estimated, if nothing is there")
     return "\n".join(lines)
+
+
+def _worded(settings: Mapping[str, Any]) -> str:
+    words = {key: ",".join(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+    return ", ".join(f"{key}={value}" for key, value in words.items())
+
+
+def _own_settings(plan: Plan, name: str) -> dict[str, list[str]]:
+    """What single rows of a column have beside the others, and these rows."""
+    column, found = COLUMNS[name], {}
+    for row in plan.rows:
+        own = column.searched.get(row) if plan.scale == "cpu" else None
+        if own and (not column.rows or row in column.rows):
+            found.setdefault(_worded(own), []).append(row)
+    return found
 
 
 def gmlp(*words: str, **options: Any) -> subprocess.Popen:
@@ -224,14 +241,14 @@ def _finetuning(plan: Plan, name: str, first: Mapping[str, str] | None) -> Itera
     """A sweep per row and start: from the row's first pretrained run, and from random parameters."""
     column = COLUMNS[name]
     seeds = ",".join(map(str, plan.finetune_seeds or column.seeds_at(plan.scale)))
-    settings = [f"--config.{key}={value}" for key, value in column.settings(plan.scale).items()]
     for row, start in itertools.product(plan.rows if first is None else first, ("", "-random")):
+        settings = (f"--config.{key}={value}" for key, value in column.settings(plan.scale, row).items())
         yield [
             "sweep", f"--config={column.of(row, plan.scale)}", f"--seeds={seeds}", f"--jobs={plan.jobs}",
             f"--out={os.path.join(plan.runs, run_finder.FINETUNED, f'{name}-{row}{start}')}",
             f"--config.init_from={'RUN' if first is None else first[row]}", f"--config.init_parameters={not start}",
-            *([f"--config.data.train={plan.data[name]}"] if plan.data.get(name) else []), *settings,
-            *plan.finetune_flags,
+            *([f"--config.data.train={plan.data[name]}"] if plan.data.get(name) else []),
+            *settings, *plan.finetune_flags,
         ]
 
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from gmlp_flax import config as config_lib
+from gmlp_flax import overrides
 from gmlp_flax.commands import columns
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COST_LENGTHS, OTHER_LENGTHS, ROWS, TPU_LENGTHS
@@ -67,6 +69,19 @@ def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameter
          "--config.steps=150", "--config.optimizer.warmup=15", "--config.eval.every=150", "--config.steps=5"]
         for name, start in (("", True), ("-random", False))
     ]
+
+
+def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, ran, monkeypatch):
+    own = {"optimizer.learning_rate": 2e-3, "optimizer.rates": ("relative/bias=16",)}
+    monkeypatch.setitem(columns.COLUMNS, "imdb", columns.COLUMNS["imdb"]._replace(searched={"sgu": own}))
+    made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "fnet": ((9.0, 8.0),)})
+    columns.make(plan(tmp_path, "imdb"))
+    flags = [overrides.named_overrides([word for word in words if "optimizer." in word]) for words in ran]
+    assert len(ran) == 4 and [each.pop("optimizer.warmup") for each in flags] == ["15"] * 4
+    config = config_lib.open_config("finetune_glue:own,scale=small")
+    changed = [overrides.overridden(config, each).optimizer for each in flags]
+    assert [each.learning_rate for each in changed] == [2e-3] * 2 + [config.optimizer.learning_rate] * 2
+    assert [tuple(each.rates) for each in changed] == [("relative/bias=16",)] * 2 + [()] * 2
 
 
 def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, ran):
@@ -132,6 +147,7 @@ def test_the_listing(tmp_path):
     assert "    gmlp sweep --sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet " in "\n".join(lines)
     light = "augment.auto=none, augment.mixup=0.0, augment.cutmix=0.0"
     assert f"    beside its config: steps=300, optimizer.warmup=30, {light}" in lines
+    assert "    optimizer.learning_rate=0.004 for sgu" in lines and "    optimizer.learning_rate=0.002 for fnet" in lines
     assert "--config.init_from=RUN" in "\n".join(lines)
     assert lines[-1].startswith("in all about ")
 

@@ -19,8 +19,8 @@ from gmlp_flax import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, MEASURED, TRAINED
-from gmlp_flax.reports import alternatives_measured
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.run_folder import record, storage
 from gmlp_flax.run_folder.layout import RESULT_FILE
 from gmlp_flax.sweeps import points, runner
@@ -225,13 +225,13 @@ def _commands(plan: Plan, name: str) -> Iterator[list[str]]:
     elif name == "costs":
         scale = "gpu" if plan.scale == "gpu" else "small"
         for row, tokens in itertools.product(plan.rows, plan.lengths):
-            path = alternatives_measured.path(plan.runs, name, row, tokens)
+            path = measured.path(plan.runs, name, row, tokens)
             if not storage.exists(path):
                 which = f"--rows={row}", f"--lengths={tokens}", f"--scale={scale}"
                 yield ["benchmark", "mixers", *which, f"--repeats={REPEATS}", f"--json={path}"]
     elif name == "tpu":
         for row, tokens in itertools.product(plan.rows, alternatives.TPU_LENGTHS):
-            path = alternatives_measured.path(plan.runs, name, row, tokens)
+            path = measured.path(plan.runs, name, row, tokens)
             if not storage.exists(path):
                 sizes = f"--config.model.length={tokens}", f"--config.batch_size={TOKENS_PER_STEP // tokens}"
                 yield ["plan", f"--config=c4_ablation:{row}", *sizes, f"--topology={TOPOLOGY}", "--json", path]
@@ -270,7 +270,7 @@ def _score_lengths(plan: Plan) -> None:
     from gmlp_flax.analysis import lengths
 
     for row, workdir in _first_runs(plan).items():
-        path = alternatives_measured.path(plan.runs, "lengths", row)
+        path = measured.path(plan.runs, "lengths", row)
         if not storage.exists(path):
             record.write_json(path, lengths.score(workdir, alternatives.OTHER_LENGTHS))
 
@@ -281,7 +281,7 @@ def _progress(plan: Plan, name: str) -> tuple[int, int]:
     if column.kind == MEASURED:
         by_length = {"costs": plan.lengths, "tpu": alternatives.TPU_LENGTHS, "lengths": (0,)}[name]
         places = [
-            alternatives_measured.path(plan.runs, name, row, tokens) for row in plan.rows for tokens in by_length
+            measured.path(plan.runs, name, row, tokens) for row in plan.rows for tokens in by_length
         ]
         return sum(map(storage.exists, places)), len(places)
     if column.kind == FINETUNED:

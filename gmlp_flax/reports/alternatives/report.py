@@ -16,9 +16,9 @@ from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, ROWS, TRAINED, Colu
 from gmlp_flax.paper.quoted import ScoreColumn
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.planning import workload
-from gmlp_flax.reports import alternatives_charts, alternatives_claims, finetuned_scores, language_models
-from gmlp_flax.reports import alternatives_measured as measured
+from gmlp_flax.reports import finetuned_scores, language_models
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.alternatives import charts, claims, measured
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run
 from gmlp_flax.reports.table import Cell, Printed, Spread, Table, shown
@@ -33,7 +33,7 @@ class Found(NamedTuple):
     Attributes:
         scores: column -> row -> its score over seeds, as shown; finetuned ones start from pretrained parameters.
         random: the same, from random parameters.
-        costs, compiled, lengths: as `alternatives_measured` reads them.
+        costs, compiled, lengths: as `measured` reads them.
         rates: row -> the rate of masked LM.
         frequencies: the perplexity of token frequencies alone in masked LM, if that is known.
         notes: unfinished runs, baselines, rows without a run.
@@ -69,7 +69,6 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
         raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {NAME}: make some of its columns first")
     columns = (*found.scores.values(), *found.random.values(), found.costs, found.compiled, found.lengths)
     configs = {row: TABLES[NAME].config(row, scale) for row in rows if any(row in column for column in columns)}
-    charts = alternatives_charts.charts(found.scores, found.costs)
     notes = [*found.notes, *_frame(scale, configs), *_growth_notes(found.costs), *_length_notes(found.lengths)]
     for what, absent in {
         "Rows": [row for row in rows if row not in configs],
@@ -77,8 +76,9 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
     }.items():
         notes += [f"{what} without anything: {', '.join(absent)}."] if absent else []
     table = _table(found, configs)
-    verdicts = alternatives_claims.claims(found.scores, found.costs, found.frequencies)
-    return Report(TABLES[NAME].title, table, verdicts, setting=found.setting, notes=notes, figures=charts)
+    verdicts = claims.claims(found.scores, found.costs, found.frequencies)
+    figures = charts.charts(found.scores, found.costs)
+    return Report(TABLES[NAME].title, table, verdicts, setting=found.setting, notes=notes, figures=figures)
 
 
 def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) -> Found:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gmlp_flax.paper.alternatives import COLUMNS
-from gmlp_flax.reports import alternatives_measured as measured
+from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.reports import claims as verdicts
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.table import Spread, shown

@@ -6,8 +6,7 @@ import pytest
 
 from gmlp_flax.analysis import charts as drawn
 from gmlp_flax.paper.alternatives import ROWS
-from gmlp_flax.reports import alternatives_charts as charts
-from gmlp_flax.reports import alternatives_measured as measured
+from gmlp_flax.reports.alternatives import charts, measured
 from gmlp_flax.reports.table import Spread
 from tests.reports import made_up_columns
 

@@ -6,7 +6,8 @@ import pytest
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.alternatives import COLUMNS
-from gmlp_flax.reports import alternatives, catalogue
+from gmlp_flax.reports import catalogue
+from gmlp_flax.reports.alternatives import report as alternatives
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
 from tests.reports import made_up_columns

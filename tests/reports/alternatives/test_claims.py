@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gmlp_flax.paper.alternatives import COLUMNS, ROWS
-from gmlp_flax.reports import alternatives_claims, alternatives_measured
-from gmlp_flax.reports.alternatives_claims import STATEMENTS, claims
+from gmlp_flax.reports.alternatives import measured
+from gmlp_flax.reports.alternatives.claims import FASTER, STATEMENTS, claims, late_starters
 from gmlp_flax.reports.table import Spread
 from tests.reports import made_up_columns
 
@@ -22,7 +22,7 @@ def verdicts(made):
 def test_statements_are_about_rows_and_columns_that_there_are():
     for source, better, worse, columns, share in STATEMENTS:
         assert {better, worse} <= set(ROWS) and set(columns) <= set(COLUMNS) and 0 < share <= 1.02 and source
-    assert {row for _, *rows in alternatives_claims.FASTER for row in rows} <= set(ROWS)
+    assert {row for _, *rows in FASTER for row in rows} <= set(ROWS)
 
 
 def test_lower_perplexities_and_higher_accuracies_are_better():
@@ -44,7 +44,7 @@ def test_what_has_hardly_begun_is_not_judged():
     """Of ln(450 / 50) = 2.20 a third is 0.73, which is a perplexity of 216."""
     perplexities = scores(sgu=(50.0, 50.0), bert=(217.0,), mixer=(215.0,), bert_rel=(60.0,))
     made = {"mlm": perplexities, "sst2": scores(fnet=(9.0,), bert=(8.0,))}
-    assert alternatives_claims.late_starters(made["mlm"], 450.0) == ["bert"]
+    assert late_starters(made["mlm"], 450.0) == ["bert"]
     found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, 450.0)}
     assert found["masked LM, perplexity: sgu < 1.02 of bert"].verdict == "cannot be judged yet"
     assert found["masked LM, perplexity: sgu < 1.02 of bert"].detail == "50.0 ± 0 and 217; bert has hardly begun"
@@ -71,7 +71,7 @@ def test_speeds_and_growth(tmp_path):
     made_up_columns.write_costs(tmp_path, {
         "bert": (0.8, 2.0), "fnet": (0.2, 1.0), "random": (0.5, 2.0), "dynamic": (0.3, 1.0), "lightweight": (0.3, 1.5),
     }, (512, 1024, 2048, 4096))
-    found = claims({}, alternatives_measured.costs(str(tmp_path), ROWS))
+    found = claims({}, measured.costs(str(tmp_path), ROWS))
     by_text = verdicts(found)
     assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
     # 1.2 times as fast: another process may find the opposite.
@@ -86,13 +86,13 @@ def test_speeds_and_growth(tmp_path):
 def test_speeds_of_different_lengths_are_not_compared(tmp_path):
     made_up_columns.write_cost(tmp_path, "fnet", 512, (1.0,))
     made_up_columns.write_cost(tmp_path, "bert", 1024, (1.0,))
-    assert claims({}, alternatives_measured.costs(str(tmp_path), ROWS)) == []
+    assert claims({}, measured.costs(str(tmp_path), ROWS)) == []
 
 
 @pytest.mark.parametrize("lengths", [(1024, 2048)])
 def test_two_points_leave_a_growth_open(tmp_path, lengths):
     made_up_columns.write_costs(tmp_path, {"external": (1.0, 1.0)}, lengths)
-    [claim] = claims({}, alternatives_measured.costs(str(tmp_path), ROWS))
+    [claim] = claims({}, measured.costs(str(tmp_path), ROWS))
     assert claim.verdict == "is inside the spread" and claim.detail == (
         "n^1.00, 95 % interval: two lengths, no interval"
     )

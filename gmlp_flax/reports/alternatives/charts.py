@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.paper.alternatives import COLUMNS, ROWS
-from gmlp_flax.reports import alternatives_measured as measured
+from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.reports.families import family, looks
 from gmlp_flax.reports.table import Spread, shown
 

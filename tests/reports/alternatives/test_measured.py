@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports import alternatives_measured as measured
+from gmlp_flax.reports.alternatives import measured
 from tests.reports import made_up_columns
 
 

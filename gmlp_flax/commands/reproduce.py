@@ -16,7 +16,7 @@ NAME is a table or figure of gmlp_flax/paper/tables.py:
 {names}
 figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnli.
 
-The report goes to OUT/NAME: table.md and table.csv; figures as PNG, SVG and PDF as wide as a paper's column or page;
+The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column or page;
 the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from disk without
 a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering of the paper
 holds for every pair of seeds, and how its ranks correlate with the paper's over tokens. --tokens=N compares the runs
@@ -316,7 +316,7 @@ def main() -> None:
     else:
         made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)
     path = files.write(made, os.path.join(args.out, args.name))
-    print(f"{made.title}\n\n{made.table.markdown()}")
+    print(made.markdown())
     print("\n".join(made.sentences()))
     print(f"\nthe report: {path}")
     if missing:

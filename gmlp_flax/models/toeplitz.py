@@ -12,6 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models.products import NAME, over_tokens
 
+BAND = 128  # rows that are made together: what a TPU moves at once, so that the cuts of `expand` fall between
+
 
 def length_of(taps: jax.Array) -> int:
     """The n of taps [..., 2n - 1].
@@ -27,12 +29,15 @@ def length_of(taps: jax.Array) -> int:
 def expand(taps: jax.Array) -> jax.Array:
     """Taps [2n - 1] to the matrix [n, n].
 
-    The taps and one zero, repeated n times and read in rows of 2n - 1, shift by one place per row. So this is a
-    broadcast and two slices, and its transpose pads and sums: neither direction gathers or scatters.
+    The taps and one zero, repeated and read in rows of 2n - 1, shift by one place per row: a band of rows. The next band
+    is cut from the same rows, as many places to the left. Neither this nor its transpose gathers or scatters, and on
+    a TPU both move the matrix once; one band of n rows would cost 6 to 30 times as much (docs/toeplitz.md).
     """
     n = length_of(taps)
-    repeated = jnp.broadcast_to(jnp.append(taps, 0), (n, 2 * n)).reshape(-1)
-    return repeated[: n * (2 * n - 1)].reshape(n, 2 * n - 1)[:, n - 1 :]
+    height = min(BAND, n)
+    repeated = jnp.broadcast_to(jnp.append(taps, 0), (height, 2 * n)).reshape(-1)
+    band = repeated[: height * (2 * n - 1)].reshape(height, 2 * n - 1)
+    return jnp.concatenate([band[: n - first, n - 1 - first : 2 * n - 1 - first] for first in range(0, n, height)])
 
 
 def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:

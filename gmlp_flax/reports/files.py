@@ -12,7 +12,7 @@ from gmlp_flax.run_folder import storage
 
 
 def write(report: Report, folder: str, library: str = "") -> str:
-    """Writes table.md, table.csv, index.html, each figure as PNG, SVG and PDF, and each chart's numbers as CSV.
+    """Writes table.md, index.html, each table as CSV, each figure as PNG, SVG and PDF, and each chart's numbers as CSV.
 
     Args:
         report: what is written.
@@ -25,8 +25,8 @@ def write(report: Report, folder: str, library: str = "") -> str:
     """
     text = "".join(f"- {sentence}\n" for sentence in report.sentences())
     files: dict[str, str | bytes] = {
-        "table.md": f"# {report.title}\n\n{report.table.markdown()}\n{text}".rstrip() + "\n",
-        "table.csv": report.table.csv(),
+        "table.md": f"{report.markdown()}\n{text}".rstrip() + "\n",
+        **{f"{name}.csv": table.csv() for name, table in report.tables.items()},
         "index.html": page.of_report(report, library or page.LIBRARY),
     }
     for name, shown in report.figures.items():

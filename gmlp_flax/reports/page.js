@@ -19,7 +19,7 @@ for (const section of document.querySelectorAll("section.table")) {
     for (const row of body.rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
   });
   const text = JSON.parse(section.querySelector("script").textContent);
-  section.querySelector(".csv").addEventListener("click", () => download("table.csv", text));
+  section.querySelector(".csv").addEventListener("click", () => download(`${section.dataset.name}.csv`, text));
 }
 
 function download(name, text) {

@@ -50,7 +50,7 @@ def of_report(report: Report, library: str) -> str:
         f"<h1>{html.escape(report.title)}</h1>",
         _claims(report),
         _setting(report.setting) if report.setting else "",
-        _table(report.table),
+        _tables(report),
         *(_figure(name, figure) for name, figure in report.figures.items()),
         _notes(report.notes),
     ]
@@ -116,31 +116,39 @@ def _setting(setting: Setting) -> str:
     )
 
 
-def _table(table: Table) -> str:
+def _tables(report: Report) -> str:
+    headings = ["", *(f"<h2>{html.escape(heading.capitalize())}</h2>" for heading in report.more_tables)]
+    return "\n".join(
+        heading + _table(name, table) for heading, (name, table) in zip(headings, report.tables.items(), strict=True)
+    )
+
+
+def _table(name: str, table: Table) -> str:
     """With three digits; columns sort by all of them."""
     numbers, listed = table.numbered()
     head = "".join(
         f'<th scope="col"><button type="button">{html.escape(column)}</button></th>' for column in table.columns
     )
     rows = "\n".join(
-        f"<tr>{_cell(row[0], numbers[str(row[0])])}{''.join(map(_cell, row[1:]))}</tr>" for row in table.rows
+        "<tr>" + _cell(row[0], table.over, numbers[str(row[0])]) + "".join(_cell(cell, table.over) for cell in row[1:])
+        + "</tr>" for row in table.rows
     )
     notes = "".join(f'<li id="note-{number}">{html.escape(note)}</li>' for number, note in enumerate(listed, start=1))
     spread = any(isinstance(cell, Spread) and cell.deviation is not None for row in table.rows for cell in row)
-    legend = "<p><small>\u00b1 is the standard deviation between seeds.</small></p>" if spread else ""
+    legend = f"<p><small>\u00b1 is the standard deviation between {table.over}.</small></p>" if spread else ""
     return (
-        '<section class="table" aria-label="table"><div class="tools"><input type="search" aria-label="Filter rows" '
-        'placeholder="Filter rows"><button type="button" class="csv">CSV</button></div>\n'
+        f'<section class="table" data-name="{html.escape(name)}"><div class="tools"><input type="search" '
+        'aria-label="Filter rows" placeholder="Filter rows"><button type="button" class="csv">CSV</button></div>\n'
         f'<div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>'
         f"</div>{_embedded(table.csv())}{legend}{f'<ol class=footnotes>{notes}</ol>' if notes else ''}</section>"
     )
 
 
-def _cell(cell: Cell, footnotes: Sequence[int] = ()) -> str:
+def _cell(cell: Cell, over: str, footnotes: Sequence[int] = ()) -> str:
     marks = "".join(f'<sup><a href="#note-{number}">{number}</a></sup>' for number in footnotes)
     seeds = ""
     if isinstance(cell, Spread) and len(cell.values) > 1:
-        seeds = f' title="seeds: {", ".join(shown(float(value)) for value in cell.values)}"'
+        seeds = f' title="{over}: {", ".join(shown(float(value)) for value in cell.values)}"'
     return f'<td data-key="{html.escape(sort_key(cell))}"{seeds}>{html.escape(shown(cell))}{marks}</td>'
 
 

@@ -27,6 +27,7 @@ class Report:
         setting: what was scaled down; None if nothing was trained.
         notes: sentences below the table.
         figures: by name: charts, which a page shows interactively, and figures that are images.
+        more_tables: by heading, in small letters, tables that stand below the first.
     """
 
     title: str
@@ -36,6 +37,13 @@ class Report:
     setting: Setting | None = None
     notes: Sequence[str] = ()
     figures: Mapping[str, Chart | Figure] = dataclasses.field(default_factory=dict)
+    more_tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """All tables by the names of their files."""
+        more = {f"table-{name.replace(' ', '-')}": table for name, table in self.more_tables.items()}
+        return {"table": self.table, **more}
 
     @property
     def every_claim(self) -> list[Claim]:
@@ -46,6 +54,11 @@ class Report:
     def interactive(self) -> bool:
         """Whether it has charts."""
         return any(isinstance(figure, Chart) for figure in self.figures.values())
+
+    def markdown(self) -> str:
+        """The title and the tables."""
+        more = "".join(f"\n## {name.capitalize()}\n\n{table.markdown()}" for name, table in self.more_tables.items())
+        return f"# {self.title}\n\n{self.table.markdown()}{more}"
 
     def sentences(self) -> list[str]:
         """All that is said beside the table."""

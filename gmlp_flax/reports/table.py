@@ -22,14 +22,14 @@ class Difference(float):
 
 
 class Spread(NamedTuple):
-    """A number over seeds: its mean or median, and the value of each seed."""
+    """A number over seeds or repeats: its mean or median, and the value of each."""
 
     centre: float
     values: tuple[float, ...]
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation between seeds; None for one seed."""
+        """The standard deviation between them; None for one."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
@@ -44,17 +44,19 @@ class Table:
         columns: names.
         rows: cells in the order of the columns; the first names the row.
         footnotes: name of a row -> notes on it.
+        over: what the numbers of a Spread differ by.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     footnotes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    over: str = "seeds"
 
     def full(self) -> Table:
         """Without the columns that are empty in every row."""
         kept = [place for place in range(len(self.columns)) if any(row[place] is not None for row in self.rows)]
         rows = [[row[place] for place in kept] for row in self.rows]
-        return Table([self.columns[place] for place in kept], rows, self.footnotes)
+        return dataclasses.replace(self, columns=[self.columns[place] for place in kept], rows=rows)
 
     def numbered(self) -> tuple[dict[str, list[int]], list[str]]:
         """Name of a row -> the numbers of its footnotes, from 1; and the footnotes in order, each once."""
@@ -75,7 +77,7 @@ class Table:
         spread = [any(isinstance(row[place], Spread) for row in self.rows) for place in range(len(self.columns))]
         columns: list[str] = []
         for name, wide in zip(self.columns, spread, strict=True):
-            more = ("deviation", "lowest", "highest", "seeds") if wide else ()
+            more = ("deviation", "lowest", "highest", self.over) if wide else ()
             columns += [name, *(f"{name} {each}" for each in more)]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")

@@ -108,11 +108,11 @@ def test_plans_are_kept(tmp_path, monkeypatch):
     asked = []
     assert columns.make(plan(tmp_path, "tpu")) == []
     assert len(asked) == len(ROW) * len(TPU_LENGTHS) and asked[0] == (
-        "plan", "--config=c4_ablation:sgu", "--config.model.length=4096", "--config.batch_size=8", "--topology=v5e:1x1",
+        "plan", "--config=c4_ablation:sgu", "--config.model.length=4096", "--config.batch_size=2", "--topology=v5e:1x1",
         "--json",
     )
     kept = json.loads((tmp_path / "tpu" / "sgu-4096.json").read_text())
-    assert kept == {"fits": True, "tokens": 32_768}
+    assert kept == {"fits": True, "tokens": 8192}
     asked.clear()
     columns.make(plan(tmp_path, "tpu"))
     assert not asked

@@ -20,6 +20,16 @@ def test_expand_entry_by_entry():
         np.testing.assert_array_equal(expand(taps), toeplitz_matrix(taps), err_msg=f"n = {n}")
 
 
+@pytest.mark.parametrize("n", [toeplitz.BAND - 1, toeplitz.BAND, toeplitz.BAND + 1, 3 * toeplitz.BAND, 300])
+@in_float64
+def test_expand_in_bands(n):
+    """And the transpose, which sums each diagonal."""
+    taps, d_w = normal(n, 2 * n - 1), normal(n + 1, n, n)
+    w, pullback = jax.vjp(toeplitz.expand, taps)
+    np.testing.assert_array_equal(w, toeplitz_matrix(taps))
+    np.testing.assert_allclose(pullback(d_w)[0], [np.trace(d_w, offset) for offset in range(1 - n, n)], atol=1e-11)
+
+
 @pytest.mark.smoke
 @APPLY
 @pytest.mark.parametrize("n", LENGTHS)

@@ -48,7 +48,7 @@ def report():
     claims = [Claim("a < b", HOLDS, "since 3"), Claim("b < c", REVERSED), Claim("c < d", OPEN)]
     return Report(
         "A <title>", table, claims, [Claim("a < d", HOLDS)], Setting("cpu", "sgu", [("steps", "9", "100")]), ["a & b"],
-        {"curves": chart},
+        {"curves": chart}, {"what it costs": Table(("model", "ms"), [("sgu", Spread(3.0, (2.5, 3.0, 3.5)))], over="repeats")},
     )
 
 
@@ -62,7 +62,7 @@ def test_no_network_and_everything_escaped(text):
         "curves.svg", "curves.png", "curves.svg", "curves.pdf", "curves.csv", "plotly.min.js",
     ]
     assert all(part in text for part in ("<title>A &lt;title&gt;<", "<li>a &amp; b</li>", "linear &amp; &lt;co&gt;"))
-    assert "<\\" not in text and text.count("</script>") == 4
+    assert "<\\" not in text and text.count("</script>") == 5
 
 
 def test_claims_are_coloured_rows_above_the_table(text):
@@ -105,8 +105,8 @@ def opened(tmp_path_factory):
 
 
 def names(made):
-    """The first cell of each row of the table that is shown."""
-    rows = "[...document.querySelectorAll('section.table tbody tr')].filter(row => !row.hidden)"
+    """The first cell of each row of the first table that is shown."""
+    rows = "[...document.querySelector('section.table').querySelectorAll('tbody tr')].filter(row => !row.hidden)"
     return made.run(f"return {rows}.map(row => row.cells[0].dataset.key)")
 
 
@@ -160,6 +160,20 @@ def test_words_filter_rows(opened):
     assert len(names(made)) == 3
     made.run("document.querySelector('section.table .csv').click()")
     assert downloaded(downloads, "table.csv").decode() == report().table.csv()
+
+
+@SEEN
+def test_a_second_table_is_a_file_of_its_own(opened):
+    made, downloads = opened
+    made.run("document.querySelectorAll('section.table .csv')[1].click()")
+    found = downloaded(downloads, "table-what-it-costs.csv").decode()
+    assert found == "model,ms,ms deviation,ms lowest,ms highest,ms repeats\nsgu,3.0,0.5,2.5,3.5,3\n"
+
+
+def test_tables_have_headings_and_say_what_their_spread_is_over(text):
+    first, second = text.split("<h2>What it costs</h2>")
+    assert "\u00b1 is the standard deviation between seeds." in first
+    assert "\u00b1 is the standard deviation between repeats." in second and 'title="repeats: 2.50, 3.00, 3.50"' in second
 
 
 @SEEN

@@ -75,10 +75,15 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
         "Columns": [name for name in COLUMNS if not _has(found, name)],
     }.items():
         notes += [f"{what} without anything: {', '.join(absent)}."] if absent else []
-    table = _table(found, configs)
+    more = {"costs": _table(configs, _cost_columns(found, configs), over="repeats")}
+    if found.lengths:
+        more["other lengths"] = _table(configs, _length_columns(found.lengths))
     verdicts = claims.claims(found.scores, found.costs, found.frequencies)
     figures = charts.charts(found.scores, found.costs)
-    return Report(TABLES[NAME].title, table, verdicts, setting=found.setting, notes=notes, figures=figures)
+    return Report(
+        TABLES[NAME].title, _table(configs, _score_columns(found, configs)), verdicts, setting=found.setting, notes=notes,
+        figures=figures, more_tables=more,
+    )
 
 
 def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) -> Found:
@@ -195,8 +200,7 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
         f"{row} at {cost.tokens:,}" for row, steps in costs.items() for cost in steps.values() if not cost.seconds
     })
     said = [
-        "Costs: a whole training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor "
-        "time. Their ± is between repeats."
+        "Costs: a whole training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor time."
     ]
     if fits:
         fitted = f"fitted from {measured.FITTED_FROM:,} tokens on, 95 % interval"
@@ -206,34 +210,32 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
     return said
 
 
-def _table(found: Found, configs: Mapping[str, ConfigDict]) -> Table:
-    """A line per row that has anything; columns that nothing has are left out."""
-    columns = {
-        "layers": {row: config.model.layers for row, config in configs.items()},
-        "M parameters": {row: _encoder_size(config) for row, config in configs.items()},
-        "GFLOPs": {row: _flops(config) for row, config in configs.items()},
-    } | _score_columns(found) | _cost_columns(found.costs) | _compiled_columns(found.compiled)
-    columns |= _length_columns(found.lengths)
-    columns["rate"] = {row: Printed(rate) for row, rate in found.rates.items()}
-    lines: list[list[Cell]] = [[row, *(cells.get(row) for cells in columns.values())] for row in configs]
-    return Table(("model", *columns), lines).full()
+def _table(rows: Iterable[str], columns: Mapping[str, Mapping[str, Cell]], over: str = "seeds") -> Table:
+    """A line per row; columns that nothing has are left out."""
+    lines: list[list[Cell]] = [[row, *(cells.get(row) for cells in columns.values())] for row in rows]
+    return Table(("model", *columns), lines, over=over).full()
 
 
 def _flops(config: ConfigDict) -> float:
     return workload.forward_flops(tasks.find(config.task).without_data(config)) / 1e9
 
 
-def _score_columns(found: Found) -> dict[str, dict[str, Cell]]:
-    columns: dict[str, dict[str, Cell]] = {}
+def _score_columns(found: Found, configs: Mapping[str, ConfigDict]) -> dict[str, dict[str, Cell]]:
+    columns: dict[str, dict[str, Cell]] = {
+        "layers": {row: config.model.layers for row, config in configs.items()},
+        "M parameters": {row: _encoder_size(config) for row, config in configs.items()},
+    }
     for name, column in COLUMNS.items():
         columns[column.title] = dict(found.scores.get(name, {}))
         columns[f"{column.title}, from random parameters"] = dict(found.random.get(name, {}))
+    columns["rate"] = {row: Printed(rate) for row, rate in found.rates.items()}
     return columns
 
 
-def _cost_columns(costs: measured.Costs) -> dict[str, dict[str, Cell]]:
-    """Time and memory at the shortest and at the longest length that was measured, and how they grow."""
-    columns: dict[str, dict[str, Cell]] = {}
+def _cost_columns(found: Found, configs: Mapping[str, ConfigDict]) -> dict[str, dict[str, Cell]]:
+    """Time and memory at the shortest and at the longest length that was measured, how they grow, and a TPU's."""
+    columns: dict[str, dict[str, Cell]] = {"GFLOPs": {row: _flops(config) for row, config in configs.items()}}
+    costs = found.costs
     for tokens in _ends(cost.tokens for by_length in costs.values() for cost in by_length.values() if cost.seconds):
         at = {row: by_length[tokens].per_thousand for row, by_length in costs.items() if tokens in by_length}
         columns[f"ms per 1,000 tokens, n = {tokens:,}"] = {
@@ -246,7 +248,7 @@ def _cost_columns(costs: measured.Costs) -> dict[str, dict[str, Cell]]:
     for title, memory in (("time grows as n^", False), ("memory grows as n^", True)):
         laws = {row: measured.growth(by_length, memory) for row, by_length in costs.items()}
         columns[title] = {row: law.exponent for row, law in laws.items() if law}
-    return columns
+    return columns | _compiled_columns(found.compiled)
 
 
 def _ends(values: Iterable[int]) -> list[int]:
@@ -256,7 +258,7 @@ def _ends(values: Iterable[int]) -> list[int]:
 
 
 def _compiled_columns(compiled: Mapping[str, Mapping[int, measured.Compiled]]) -> dict[str, dict[str, Cell]]:
-    """Paper's shapes on one v5e chip."""
+    """Paper's shapes on one v5e chip. What does not fit has no time: only its products are known."""
     columns: dict[str, dict[str, Cell]] = {}
     for tokens in sorted({tokens for by_length in compiled.values() for tokens in by_length}):
         at = {row: by_length[tokens] for row, by_length in compiled.items() if tokens in by_length}
@@ -264,7 +266,7 @@ def _compiled_columns(compiled: Mapping[str, Mapping[int, measured.Compiled]]) -
             row: each.peak / 1e9 if each.fits else f"{shown(each.peak / 1e9)}, does not fit" for row, each in at.items()
         }
         columns[f"v5e: ms per 1,000 tokens at least, n = {tokens:,}"] = {
-            row: 1e6 * each.seconds / each.tokens for row, each in at.items()
+            row: 1e6 * each.seconds / each.tokens for row, each in at.items() if each.fits
         }
     return columns
 

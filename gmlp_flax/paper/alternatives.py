@@ -161,8 +161,9 @@ _IMAGE_SETTINGS = {
 _TREE_SETTINGS = {
     **dict.fromkeys(LONG_RANGE, _setting(4e-3)),
     **dict.fromkeys(("bert", "hybrid"), _setting(2e-3)),
+    "feed_forward": _setting(8e-3),
     "factorized": _setting(2e-3, "rows|columns=16"),
-    "lightweight": _setting(4e-3, "kernel/logits=16"),
+    "lightweight": _setting(8e-3, "kernel/logits=16"),
 }
 # Of bytes and of pixels: unsearched, at the configs' own rate.
 _LOGITS: Mapping[str, Mapping[str, Any]] = {

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gmlp_flax.paper.alternatives import COLUMNS
-from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.reports import claims as verdicts
+from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.table import Spread, shown
 
 SPEED_AT = 512  # tokens, where FNet's paper gives its speeds
 NOISE = 1.7  # between two processes that time the same small step on shared cores; repeats within one do not show it
 LINEAR = 1.2  # a power of n up to which time counts as linear
-BEGUN = 1 / 3  # of the best row's fall in loss, from token frequencies alone: a row that fell less has hardly begun
+BEGUN = 1 / 3  # of the best row's gain over a trivial model: a row that gained less has hardly begun
 
 
 class Statement(NamedTuple):
@@ -64,29 +65,33 @@ GROWS = (
 
 
 def claims(
-    scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs, frequencies: float | None = None
+    scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs,
+    baselines: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Claim]:
     """Every statement for which both rows are there, with our numbers.
 
     Args:
         scores: column -> row -> its score over seeds.
         costs: row -> tokens -> a measured step. Speeds within a factor NOISE count as equal.
-        frequencies: the perplexity of token frequencies alone. Claims on the perplexity of a row that has hardly left
-            it are not judged: it says how fast that row starts, not what it is worth.
+        baselines: column -> the score of a trivial model. Claims on a row that is hardly better are not judged: its
+            score says how fast that row starts, not what it is worth.
     """
-    late = late_starters(scores.get("mlm", {}), frequencies)
+    late = {
+        name: late_starters(of_row, baselines[name], COLUMNS[name].lower)
+        for name, of_row in scores.items() if name in baselines
+    }
     return [*_of_scores(scores, late), *_of_speeds(costs), *_of_growth(costs)]
 
 
-def late_starters(perplexities: Mapping[str, Spread], frequencies: float | None) -> list[str]:
-    """The rows that have hardly begun, by `BEGUN`; none if the perplexity of token frequencies is not known."""
-    if not (frequencies and perplexities):
-        return []
-    fallen = {row: math.log(frequencies / each.centre) for row, each in perplexities.items()}
-    return [row for row, fall in fallen.items() if fall < BEGUN * max(fallen.values())]
+def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) -> list[str]:
+    """Rows that have hardly begun, by `BEGUN`: perplexities (`lower`) by their logarithm, accuracies as they are."""
+    gained = {
+        row: math.log(baseline / each.centre) if lower else each.centre - baseline for row, each in scores.items()
+    }
+    return [row for row, gain in gained.items() if gain <= 0 or gain < BEGUN * max(gained.values())]
 
 
-def _of_scores(scores: Mapping[str, Mapping[str, Spread]], late: Sequence[str]) -> list[Claim]:
+def _of_scores(scores: Mapping[str, Mapping[str, Spread]], late: Mapping[str, Sequence[str]]) -> list[Claim]:
     found = []
     for source, better, worse, columns, share in STATEMENTS:
         for name in columns:
@@ -97,7 +102,7 @@ def _of_scores(scores: Mapping[str, Mapping[str, Spread]], late: Sequence[str]) 
                 values = [sign * value for value in one.values], [sign * share * value for value in other.values]
                 bound = f"{share:g} of {worse}" if share != 1 else worse
                 text = f"{source}. {column.title}: {better} {'<' if column.lower else '>'} {bound}"
-                slow = [row for row in (better, worse) if row in late] if name == "mlm" else []
+                slow = [row for row in (better, worse) if row in late.get(name, ())]
                 detail = f"{shown(one)} and {shown(other)}" + "".join(f"; {row} has hardly begun" for row in slow)
                 found.append(Claim(text, EARLY if slow else verdicts.verdict(*values), detail))
     return found

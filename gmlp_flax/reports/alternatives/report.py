@@ -35,7 +35,7 @@ class Found(NamedTuple):
         random: the same, from random parameters.
         costs, compiled, lengths: as `measured` reads them.
         rates: row -> the rate of masked LM.
-        frequencies: the perplexity of token frequencies alone in masked LM, if that is known.
+        baselines: column -> the score of a trivial model, as shown, where that is known.
         notes: unfinished runs, baselines, rows without a run.
         setting: what was scaled down; None without a run of masked LM.
     """
@@ -46,7 +46,7 @@ class Found(NamedTuple):
     compiled: Mapping[str, Mapping[int, measured.Compiled]]
     lengths: Mapping[str, Mapping[str, Any]]
     rates: Mapping[str, float]
-    frequencies: float | None
+    baselines: Mapping[str, float]
     notes: Sequence[str]
     setting: run_finder.Setting | None
 
@@ -78,7 +78,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
     more = {"costs": _table(configs, _cost_columns(found, configs), over="repeats")}
     if found.lengths:
         more["other lengths"] = _table(configs, _length_columns(found.lengths))
-    verdicts = claims.claims(found.scores, found.costs, found.frequencies)
+    verdicts = claims.claims(found.scores, found.costs, found.baselines)
     figures = charts.charts(found.scores, found.costs)
     return Report(
         TABLES[NAME].title, _table(configs, _score_columns(found, configs)), verdicts, setting=found.setting, notes=notes,
@@ -87,20 +87,19 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
 
 
 def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) -> Found:
-    scores, random, notes, rates, frequencies, setting = {}, {}, [], {}, None, None
+    scores, random, notes, rates, baselines, setting = {}, {}, [], {}, {}, None
     given = overrides.named_overrides(flags)
     for name, column in COLUMNS.items():
         if column.kind != TRAINED:
             continue
         runs = _runs(folder if name == "mlm" else f"{folder}/{name}", column, scale, given, rows)
         notes += [note if name == "mlm" else f"{column.title}: {note}" for note in run_finder.unfinished(runs)]
-        notes += _baselines(column, runs)
+        baselines[name] = _baselines(column, runs)
         if name == "mlm" and runs:
             trained = language_models.trained_rows(rows, runs)
             scores[name] = {row: each.last for row, each in trained.items() if each.compared}
             notes += [f"{row}: {note}." for row, each in trained.items() for note in each.footnotes()]
             rates = {run.row: run.config.optimizer.learning_rate for run in runs}
-            frequencies = next((each[1] for run in runs if (each := run.baseline(column.metric))), None)
             setting = run_finder.setting(TABLES[NAME], runs, scale)
         elif runs:
             scores[name] = _scores(column, runs)
@@ -109,12 +108,16 @@ def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) ->
     for name, column in COLUMNS.items():
         if column.kind == FINETUNED:
             scores[name], random[name] = (_finetuned(name, column, tuned, start) for start in (True, False))
-            notes += _baselines(column, [run for runs in tuned.values() for run in runs if _is_of(run, name)])
+            baselines[name] = _baselines(column, [run for runs in tuned.values() for run in runs if _is_of(run, name)])
+    notes += [
+        f"{COLUMNS[name].title}, to compare: {model}: {shown(value)}."
+        for name, found in baselines.items() for model, value in found.items()
+    ]
     return Found(
         {name: of_row for name, of_row in scores.items() if of_row},
         {name: of_row for name, of_row in random.items() if of_row}, measured.costs(folder, rows),
-        measured.compiled(folder, rows), measured.lengths(folder, rows), rates, frequencies,
-        list(dict.fromkeys(notes)), setting,
+        measured.compiled(folder, rows), measured.lengths(folder, rows), rates,
+        {name: max(found.values()) for name, found in baselines.items() if found}, list(dict.fromkeys(notes)), setting,
     )
 
 
@@ -159,10 +162,10 @@ def _is_of(run: Run, name: str) -> bool:
     return run_finder.task_of(run.config) == TASKS.get(name, name)
 
 
-def _baselines(column: Column, runs: Sequence[Run]) -> list[str]:
-    """What a trivial model scores in a column."""
-    found = dict.fromkeys(each for run in runs if (each := run.baseline(column.metric)))
-    return [f"{column.title}, to compare: {name}: {shown(column.percent * value)}." for name, value in found]
+def _baselines(column: Column, runs: Sequence[Run]) -> dict[str, float]:
+    """What trivial models score in a column, by their names."""
+    found = (each for run in runs if (each := run.baseline(column.metric)))
+    return {name: column.percent * value for name, value in found}
 
 
 def _has(found: Found, name: str) -> bool:

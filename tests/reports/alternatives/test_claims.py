@@ -44,13 +44,24 @@ def test_what_has_hardly_begun_is_not_judged():
     """Of ln(450 / 50) = 2.20 a third is 0.73, which is a perplexity of 216."""
     perplexities = scores(sgu=(50.0, 50.0), bert=(217.0,), mixer=(215.0,), bert_rel=(60.0,))
     made = {"mlm": perplexities, "sst2": scores(fnet=(9.0,), bert=(8.0,))}
-    assert late_starters(made["mlm"], 450.0) == ["bert"]
-    found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, 450.0)}
+    assert late_starters(made["mlm"], 450.0, lower=True) == ["bert"]
+    found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"mlm": 450.0})}
     assert found["masked LM, perplexity: sgu < 1.02 of bert"].verdict == "cannot be judged yet"
     assert found["masked LM, perplexity: sgu < 1.02 of bert"].detail == "50.0 ± 0 and 217; bert has hardly begun"
     assert found["masked LM, perplexity: sgu < mixer"].verdict == "holds"
     assert found["SST-2 (%): fnet > 0.92 of bert"].verdict == "holds"
     assert verdicts(claims(made, {}))["masked LM, perplexity: sgu < 1.02 of bert"] == "holds"
+
+
+def test_an_accuracy_near_the_most_frequent_label_is_not_judged():
+    """A third of 58 - 52 is 2. If no row is better than the label, none has begun."""
+    made = {"bytes": scores(sgu=(58.0,), fnet=(53.0,), bert=(47.0,)), "sst2": scores(fnet=(75.0,), bert=(74.0,))}
+    assert late_starters(made["bytes"], 52.0, lower=False) == ["fnet", "bert"]
+    assert late_starters(scores(fnet=(50.0,), bert=(51.0,)), 52.0, lower=False) == ["fnet", "bert"]
+    found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"bytes": 52.0, "sst2": 54.0})}
+    assert found["IMDB by bytes (%): fnet > bert"].verdict == "cannot be judged yet"
+    assert found["IMDB by bytes (%): fnet > bert"].detail == "53.0 and 47.0; fnet has hardly begun; bert has hardly begun"
+    assert found["SST-2 (%): bert > fnet"].verdict == "is reversed"
 
 
 def test_a_share_of_the_others_accuracy():

@@ -1,8 +1,8 @@
 """Long Range Arena (2011.04006): a classifier of long inputs for every block, at the sizes of its published configs.
 
 Settings are those of google-research/long-range-arena, `SETTINGS` says of which file. A block that is not there has as
-many parameters per layer as the Transformer of the same task, its d_ffn being fitted, beside those that depend on the
-number of tokens alone where these are more.
+many parameters per layer as the Transformer of the same task, its d_ffn being fitted, or more where those that depend
+on the number of tokens leave less than half of the Transformer's d_ffn.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def _transformer(of: Setting, n: int, budget: int) -> dict[str, Any]:
 def _over_tokens(of: Setting, n: int, budget: int) -> dict[str, Any]:
     """Half of the parameters across tokens, in 16 units or more."""
     width = _rounded(budget / 4 / n, 16)
-    return dict(d_spatial=width, d_ffn=_rounded((budget - 2 * n * width) / 2 / of.d_model, of.d_ffn))
+    return dict(d_spatial=width, d_ffn=_rounded((budget - 2 * n * width) / 2 / of.d_model, of.d_ffn // 2))
 
 
 def _resmlp(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    return dict(d_ffn=_rounded((budget - n * n) / 2 / of.d_model, of.d_ffn))
+    return dict(d_ffn=_rounded((budget - n * n) / 2 / of.d_model, of.d_ffn // 2))
 
 
 def _hybrid(of: Setting, n: int, budget: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _hybrid(of: Setting, n: int, budget: int) -> dict[str, Any]:
 
 def _synthesizer(of: Setting, n: int, budget: int) -> dict[str, Any]:
     left = budget - 2 * of.d_model**2 - 2 * of.heads * n * RANK
-    width = _rounded(left / 2 / of.d_model, of.d_ffn)
+    width = _rounded(left / 2 / of.d_model, of.d_ffn // 2)
     return dict(synthesizer="factorized_random", rank=RANK, heads=of.heads, d_ffn=width)
 
 
@@ -107,7 +107,8 @@ def _fourier(of: Setting, n: int, budget: int) -> dict[str, Any]:
 
 
 def _external(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    return dict(heads=of.heads, memory=MEMORY, positions="absolute", d_ffn=of.d_model + of.d_ffn)
+    left = budget - 2 * of.d_model**2 - 2 * of.d_model // of.heads * MEMORY
+    return dict(heads=of.heads, memory=MEMORY, positions="absolute", d_ffn=_rounded(left / 2 / of.d_model, 8))
 
 
 def _convolution(of: Setting, n: int, budget: int) -> dict[str, Any]:

@@ -5,10 +5,11 @@ import math
 import jax
 import pytest
 
+from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.paper import long_range
 
-N_ALONE = ("mixer", "resmlp", "feed_forward", "synthesizer")  # n sets a part of their size
+N_ALONE = ("resmlp", "synthesizer")  # n sets the greater part of their size
 
 
 def layers_of(config) -> int:
@@ -31,6 +32,20 @@ def test_models_are_of_one_size(task):
         if name not in N_ALONE:
             assert found == pytest.approx(budget, rel=0.06), (name, found, budget)
     assert all(counts[name] > 0.95 * budget for name in N_ALONE) and counts["resmlp"] > of.layers * 1024**2
+
+
+def test_short_trees_are_read_by_models_of_one_size():
+    """Where n is small, also by what has parameters for each pair of tokens."""
+    configs = {name: config_lib.from_file("configs/lra_listops.py", f"{name},scale=small") for name in long_range.MODELS}
+    counts = {name: layers_of(config) for name, config in configs.items()}
+    assert min(counts.values()) > 99_000 and max(counts.values()) < 1.02 * min(counts.values()), counts
+
+
+def test_the_channels_keep_half_of_the_transformers_width():
+    """Where n leaves nothing for them: ResMLP has 2048 x 2048 weights in a layer of 3.1 M."""
+    of = long_range.SETTINGS["listops"]
+    config = long_range.text_classifier("resmlp", "listops", of, length=2048, tokenizer="listops", vocab_size=20)
+    assert (config.model.d_ffn, of.d_ffn) == (1024, 2048)
 
 
 def test_the_whole_image_is_read():

@@ -85,9 +85,10 @@ def claims(
 
 def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) -> list[str]:
     """Rows that have hardly begun, by `BEGUN`: perplexities (`lower`) by their logarithm, accuracies as they are."""
-    gained = {
-        row: math.log(baseline / each.centre) if lower else each.centre - baseline for row, each in scores.items()
-    }
+    def gain_of(score: float) -> float:
+        return math.log(max(baseline, 1)) - math.log(max(score, 1)) if lower else score - baseline
+
+    gained = {row: gain_of(each.centre) for row, each in scores.items()}
     return [row for row, gain in gained.items() if gain <= 0 or gain < BEGUN * max(gained.values())]
 
 

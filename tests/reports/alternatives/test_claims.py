@@ -45,6 +45,7 @@ def test_what_has_hardly_begun_is_not_judged():
     perplexities = scores(sgu=(50.0, 50.0), bert=(217.0,), mixer=(215.0,), bert_rel=(60.0,))
     made = {"mlm": perplexities, "sst2": scores(fnet=(9.0,), bert=(8.0,))}
     assert late_starters(made["mlm"], 450.0, lower=True) == ["bert"]
+    assert late_starters(scores(sgu=(50.0,), bert=(float("inf"),), fnet=(0.0,)), 450.0, lower=True) == ["bert"]
     found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"mlm": 450.0})}
     assert found["masked LM, perplexity: sgu < 1.02 of bert"].verdict == "cannot be judged yet"
     assert found["masked LM, perplexity: sgu < 1.02 of bert"].detail == "50.0 ± 0 and 217; bert has hardly begun"

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models.products import NAME, over_tokens
 
-BAND = 128  # rows that are made together: what a TPU moves at once, so that the cuts of `expand` fall between
+BAND = 128  # rows that `expand` makes together: the width of a TPU's tile, so that no cut goes through one
 
 
 def length_of(taps: jax.Array) -> int:

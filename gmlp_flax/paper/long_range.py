@@ -1,7 +1,7 @@
 """Long Range Arena (2011.04006): a classifier of long inputs for every block, at the sizes of its published configs.
 
 Settings are those of google-research/long-range-arena, `SETTINGS` says of which file. A block that is not there has as
-many parameters per layer as the Transformer of the same task, its d_ffn being fitted, or more where those that depend
+many parameters per layer as the Transformer of the same task, its d_ffn being fitted, or more if those that depend
 on the number of tokens leave less than half of the Transformer's d_ffn.
 """
 

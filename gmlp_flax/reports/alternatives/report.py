@@ -35,7 +35,7 @@ class Found(NamedTuple):
         random: the same, from random parameters.
         costs, compiled, lengths: as `measured` reads them.
         rates: row -> the rate of masked LM.
-        baselines: column -> the score of a trivial model, as shown, where that is known.
+        baselines: column -> the score of a trivial model, as shown, if that is known.
         notes: unfinished runs, baselines, rows without a run.
         setting: what was scaled down; None without a run of masked LM.
     """

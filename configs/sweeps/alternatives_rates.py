@@ -7,15 +7,15 @@ ARGUMENT: the round. No round uses a seed of a table.
     rates    (default) every row: five rates from one grid, for all 900 steps
     factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
-    cifar10, listops, bytes, pixels
-             the rows of that column at the same rates, as long as it trains
+    a column that is trained: cifar10, listops, bytes, pixels
+             its rows at the same rates, as long as it trains
 The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is in
 docs/results/settings.md.
 """
 
 from gmlp_flax.config import arguments
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.alternatives import COLUMNS, ROWS
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS, TRAINED
 from gmlp_flax.sweeps import points
 
 SEED = 100  # table3_rates' own, too
@@ -26,7 +26,7 @@ LOGITS = {
     ("factorized",): "rows|columns", ("lightweight", "growing"): "kernel/logits", ("sgu", "amlp_36"): "spatial/taps",
 }
 FACTORS = (1, 4, 16)
-OF_COLUMNS = ("cifar10", "listops", "bytes", "pixels")
+OF_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == TRAINED and name != "mlm")
 
 
 def _configs(rows) -> list[str]:

@@ -18,7 +18,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.paper import alternatives
-from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, MEASURED, TRAINED
+from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, MEASURED, TRAINED, Column
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.run_folder import record, storage
@@ -131,11 +131,11 @@ def make(plan: Plan) -> list[str]:
 def listing(plan: Plan) -> str:
     """Every column: what it is, how much of it is there, how long all rows take, and its commands."""
     lines = [f"{len(plan.rows)} rows at scale {plan.scale}, in {plan.runs}"]
-    share = len(plan.rows) / len(alternatives.ROWS)
+    minutes = {name: _minutes(plan, COLUMNS[name]) for name in plan.columns}
     for name in plan.columns:
         column = COLUMNS[name]
         there, every = _progress(plan, name)
-        time = f", about {max(1, round(share * column.minutes))} minutes on two cores" if plan.scale == "cpu" else ""
+        time = f", about {max(1, round(minutes[name]))} minutes on two cores" if plan.scale == "cpu" else ""
         lines.append(f"{name}: {column.title}: {there} of {every} there{time}")
         if settings := column.settings(plan.scale):
             lines.append(f"    beside its config: {_worded(settings)}")
@@ -148,10 +148,16 @@ def listing(plan: Plan) -> str:
         ]
         lines += [f"    gmlp {words}" for words in shown[:2]]
         lines += [f"    ... {len(shown)} commands in all"] if len(shown) > 2 else []
-    total = sum(COLUMNS[name].minutes for name in plan.columns)
     if plan.scale == "cpu":
-        lines.append(f"in all about {max(1, round(share * total / 60))} hours, estimated, if nothing is there")
+        hours = sum(minutes.values()) / 60
+        lines.append(f"in all about {max(1, round(hours))} hours, estimated, if nothing is there")
     return "\n".join(lines)
+
+
+def _minutes(plan: Plan, column: Column) -> float:
+    """What a column of the plan takes at scale cpu, on two cores."""
+    seeds = plan.finetune_seeds if column.kind == FINETUNED and plan.finetune_seeds else column.seeds
+    return column.minutes * len(plan.rows) / len(alternatives.ROWS) * len(seeds) / len(column.seeds)
 
 
 def _worded(settings: Mapping[str, Any]) -> str:

@@ -152,6 +152,12 @@ def test_the_listing(tmp_path):
     assert lines[-1].startswith("in all about ")
 
 
+def test_the_listing_counts_the_rows_and_the_seeds_that_are_asked_for(tmp_path):
+    """SST-2 has 56 minutes for 21 rows with two seeds."""
+    assert "SST-2 (%): 0 of 8 there, about 5 minutes" in columns.listing(plan(tmp_path, "sst2"))
+    assert "SST-2 (%): 0 of 12 there, about 8 minutes" in columns.listing(plan(tmp_path, "sst2", finetune_seeds=(2, 3, 4)))
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ({"data": {}}, "--columns: mlm needs its data: give mlm=PATH in its place"),
     ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere: there is no such file or folder"),

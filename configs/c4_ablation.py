@@ -22,7 +22,7 @@ SCALE:
            twice and four times their depth, amlp_18 and amlp_72 amlp_36 at two thirds and twice, the rows of appendix B
            0.40 to 0.47 M parameters. The last, gmlp_144 and transformer_48 train as their
            families do, unsearched. The siblings have two layers and as many parameters as Table 3's rows; their rates
-           are the best of one to three (configs/sweeps/alternatives_rates.py searches one grid of five for all rows).
+           are the best of three up to 1 % (configs/sweeps/alternatives_rates.py searches one grid of five for all rows).
     gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16: sized for about 10 minutes
            on one data-centre GPU by counting operations. Never run here.
 Evaluation masks the same tokens of the same sequences for every model.

@@ -17,12 +17,12 @@ SCALE:
            read: AdamW's epsilon and betas, decay 0.01, peak rate 7e-4, 10,000 warmup steps, linear decay, no clipping,
            no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes tokens that `gmlp prepare`
            prepared; otherwise C4 is looked for where tensorflow_datasets keeps it.
-    small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2 CPU cores: minutes
-           a run of 900 steps; `--config.data.train` is to be given. Table 4's rows are bert_rel and sgu at half, once,
-           twice and four times their depth, amlp_18 and amlp_72 amlp_36 at two thirds and twice, the rows of appendix B
-           0.40 to 0.47 M parameters. The last, gmlp_144 and transformer_48 train as their
-           families do, unsearched. The siblings have two layers and as many parameters as Table 3's rows; their rates
-           are the best of three up to 1 % (configs/sweeps/alternatives_rates.py searches one grid of five for all rows).
+    small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2 CPU cores: a run of
+           900 steps takes minutes. Give `--config.data.train`. Table 4's rows are bert_rel and sgu with half, once, twice
+           and four times their layers; amlp_18 and amlp_72 have two thirds of amlp_36's layers and twice as many. The
+           rows of appendix B have 0.40 to 0.47 M parameters; they, gmlp_144 and transformer_48 use the rates of their
+           families, which were not searched for them. The siblings have two layers and as many parameters as Table 3's
+           rows; their rates are the best of three up to 1 % (configs/sweeps/alternatives_rates.py has a grid of five).
     gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16: sized for about 10 minutes
            on one data-centre GPU by counting operations. Never run here.
 Evaluation masks the same tokens of the same sequences for every model.
@@ -31,11 +31,11 @@ Evaluation masks the same tokens of the same sequences for every model.
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.published import PUBLISHED, SIBLING, VOCAB_SIZE
+from gmlp_flax.paper.published import ABLATION, PUBLISHED, SIBLING, VOCAB_SIZE
 from gmlp_flax.paper.recipes import Setting
 
 MODELS = tuple(
-    name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", "ablation", SIBLING)
+    name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", ABLATION, SIBLING)
 )
 
 # What a row is in small: Table 3's and the siblings have 0.40 M parameters in an encoder of 128 channels, up to 1 %.

@@ -56,7 +56,7 @@ COMMON = {
     "optimizer.schedule": Option(
         "cosine", "after the warmup; rsqrt: peak * sqrt(warmup / step)", ("cosine", "linear", "constant", "rsqrt")
     ),
-    "optimizer.warmup": Option(100, "steps of linear warmup from 0", AT_LEAST_0),
+    "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0),
     "optimizer.b1": Option(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
     "optimizer.b2": Option(0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY),
     # Parameters without a gradient so far, such as rows of unseen tokens, are divided by it.
@@ -97,18 +97,19 @@ COMMON = {
 }
 
 # Keys, and groups of keys, that may change on a run that has taken steps: how long it goes on, how it is watched and saved,
-# on what it runs, and rates. All others say what the run is.
+# on what it runs, and rates. Of a block's options, `how` says so. All others say what the run is.
 MAY_CHANGE = (
     "steps", "log.", "profile.", "checkpoint.", "mesh.", "eval.every", "eval.batch_size", "data.cache", "data.workers",
-    "data.max_bad_records", "model.remat", "model.toeplitz", "optimizer.accumulate", "optimizer.learning_rate",
-    "optimizer.schedule", "optimizer.warmup", "optimizer.b1", "optimizer.b2", "optimizer.eps", "optimizer.weight_decay",
-    "optimizer.clip", "optimizer.rates",
+    "data.max_bad_records", "optimizer.accumulate", "optimizer.learning_rate", "optimizer.schedule", "optimizer.warmup",
+    "optimizer.b1", "optimizer.b2", "optimizer.eps", "optimizer.weight_decay", "optimizer.clip", "optimizer.rates",
 )
 
 
-def may_change(name: str) -> bool:
-    """Whether a key may have another value in the middle of a run."""
-    return any(name == each or each.endswith(".") and name.startswith(each) for each in MAY_CHANGE)
+def may_change(name: str, block: str) -> bool:
+    """Whether a key may have another value in the middle of a run with this block. Raises ConfigError as `of_block`."""
+    declared = of_block(block).get(name)
+    common = any(name == each or each.endswith(".") and name.startswith(each) for each in MAY_CHANGE)
+    return common or declared is not None and declared.how
 
 
 def of_block(block: str) -> dict[str, Option]:

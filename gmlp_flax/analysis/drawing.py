@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 COLUMN, PAGE = 3.25, 6.75  # inches: one column of a paper, both columns
 DPI = 200
+MOST_TICKS = 7  # on one axis
 FORMATS = ("png", "svg", "pdf")
 
 # Okabe and Ito's colours, and four more of which readers who are colour-blind can tell them apart.
@@ -146,16 +147,16 @@ def plain(value: float) -> str:
     return f"{value:.4f}".rstrip("0").rstrip(".") if 1e-4 <= abs(value) < 1 else f"{value:.4g}"
 
 
-def plain_ticks(low: float, high: float, most: int = 7) -> list[float]:
+def plain_ticks(low: float, high: float) -> list[float]:
     """Round numbers for a logarithmic axis from `low` to `high`: 50, 100, 200; over many decades powers of ten alone,
     over a small part of one 56, 58, 60."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in decades for digit in digits if low <= digit * 10.0**power <= high]
-        if len(ticks) <= most:
+        if len(ticks) <= MOST_TICKS:
             break
-    if len(ticks) > most:
-        ticks = ticks[:: math.ceil(len(ticks) / most)]
+    if len(ticks) > MOST_TICKS:
+        ticks = ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
     if len(ticks) >= 3:
         return ticks
     rough = (high - low) / 5

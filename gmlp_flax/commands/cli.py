@@ -16,6 +16,7 @@ from ml_collections import config_flags
 
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.processes import log_filter, platforms
+from gmlp_flax.run_folder.layout import CONFIG_FILE
 
 TRUST_HELP = (
     "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from outside "
@@ -150,7 +151,7 @@ def parse_flags_with_config(argv: list[str]) -> list[str]:
 def parse_flags_on_run(argv: list[str]) -> list[str]:
     """As `parse_flags_with_config`, with the config of the run in --workdir unless --config is given."""
     workdir = argument(argv, "workdir")
-    path = os.path.join(workdir, "config.json")
+    path = os.path.join(workdir, CONFIG_FILE)
     own = [f"--config={path}"] if workdir and _is_there(path) and not argument(argv, "config") else []
     return parse_flags_with_config([*argv[:1], *own, *argv[1:]])
 

@@ -58,7 +58,7 @@ def _write(files: dict[str, bytes], target: str) -> None:
     from gmlp_flax.run_folder import record
 
     if not files:
-        cli.fail("--predictions is for runs of text_classification and question_answering: this one has none to write")
+        cli.fail("--predictions is for tasks that write predictions: this run has none to write")
     record.write_files(target, files, replace=True)
     print(f"wrote {', '.join(files)} to {target}", file=sys.stderr)
 

@@ -25,7 +25,7 @@ from gmlp_flax.commands import cli
 from gmlp_flax.interop import exported, fnet, timm, timm_names, weight_files
 
 FNET, EXPORTED = "fnet", "exported"
-USAGE = f"import --model=NAME --checkpoint=FILE --out=DIR, or --model={timm.HUB}timm/NAME.TAG --out=DIR"
+USAGE = f"import --model=NAME --checkpoint=FILE --out=DIR, or --model={weight_files.HUB}timm/NAME.TAG --out=DIR"
 
 
 def main(_argv: list[str]) -> None:
@@ -41,8 +41,8 @@ def main(_argv: list[str]) -> None:
         exported.convert(folder, out)
         print(f"wrote {out}: what {folder} holds")
         return
-    if name.startswith(timm.HUB):
-        path, config, name = timm.from_hub(name.removeprefix(timm.HUB))
+    if name.startswith(weight_files.HUB):
+        path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
     else:
         config, path = timm_names.config_for(timm.known(name)), cli.required("checkpoint", USAGE)
     config.data.heldout = flags.FLAGS.data
@@ -52,7 +52,9 @@ def main(_argv: list[str]) -> None:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string("model", None, f"timm's name of the model, {timm.HUB}REPOSITORY, which downloads it, {FNET} or {EXPORTED}.")
+    flags.DEFINE_string(
+        "model", None, f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, {FNET} or {EXPORTED}."
+    )
     flags.DEFINE_string("checkpoint", None, "The file to convert, or the exported folder.")
     flags.DEFINE_string("tokenizer", None, "Of an FNet: its SentencePiece model, spiece.model.")
     flags.DEFINE_string("out", None, "The folder to write.")

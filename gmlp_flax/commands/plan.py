@@ -80,7 +80,7 @@ def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | N
     for each in plan.alternatives(config, found.topology):
         print(f"planning {each.name}", file=sys.stderr, flush=True)
         try:
-            other = plan.make(plan.changed(config, each.overrides), each.topology, price, mfu)
+            other = plan.make(plan.with_overrides(config, each.overrides), each.topology, price, mfu)
             rows.append({"change": each.name} | other.json())
         except RunError as error:
             rows.append({"change": each.name, "error": str(error)})

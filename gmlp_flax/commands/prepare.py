@@ -25,9 +25,10 @@ from gmlp_flax.data.listops import folder
 from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.data.storage import cache
 from gmlp_flax.data.storage.buckets import is_remote
-from gmlp_flax.data.text import corpora, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data.text import corpora, prepare, selection, tokenizer_training
 from gmlp_flax.data.text.corpora import Corpus
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.prepared import Prepared
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 
 LISTOPS = "listops:"  # what its name begins with
@@ -130,7 +131,7 @@ def find_tokenizer(options: argparse.Namespace, corpus: Corpus, chosen: selectio
     )
 
 
-def report(made: prepared.Prepared, seconds: float, side: str) -> None:
+def report(made: Prepared, seconds: float, side: str) -> None:
     """Prints the size of the result, and how to train on it."""
     shards, vocabulary = len(made.index["shards"]), made.tokenizer.vocab_size
     print(f"documents        {made.documents:,}")
@@ -139,7 +140,7 @@ def report(made: prepared.Prepared, seconds: float, side: str) -> None:
     print(f"skipped records  {made.skipped}")
     for message in [message for shard in made.index["shards"] for message in shard["skipped_first"]][:5]:
         print(f"                 {message}")
-    print(f"tokenizer        {os.path.join(made.folder, prepared.TOKENIZER)}, {vocabulary} pieces")
+    print(f"tokenizer        {os.path.join(made.folder, TOKENIZER_FILE)}, {vocabulary} pieces")
     print(f"to use it        --config.data.{side}={made.folder} --config.model.vocab_size={vocabulary} (or more)")
 
 

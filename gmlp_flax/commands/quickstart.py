@@ -3,9 +3,8 @@
     gmlp quickstart text
     gmlp quickstart image --workdir=runs/digits
 
-text: a masked language model of CPython's reference manual; image: a classifier
-of handwritten digits. Both train twice: once whole, and once with the spatial projections frozen as they start, so that
-the gMLP mixes no tokens.
+text: a masked language model of CPython's reference manual; image: a classifier of handwritten digits. Both train twice:
+once whole, and once with the spatial projections frozen as they start, so that the gMLP mixes no tokens.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ of NAME are looked for in RUNS/NAME-SCALE, in RUNS/NAME, in RUNS and in its fold
 Runs are trained by `gmlp sweep --sweep=paper:NAME,scale=SCALE` in --runs
 (runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains nothing and reads a
 folder of runs, or the runs that a glob pattern in quotes names. --scale=paper first prints what its runs would take on
---topology; it needs C4.
+--topology; these need C4, or ImageNet for images.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
 in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what config.data.train takes; at paper scale it
@@ -97,7 +97,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
     parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
     parser.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
-    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives 0,1")
+    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives each column's own")
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")

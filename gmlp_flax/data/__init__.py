@@ -7,6 +7,7 @@ Nothing here knows models or devices, and nothing imports jax. Import modules by
     embedded     a small text and a small set of images that need no download
     storage/     files, local and remote; records; folders that TFDS prepared; caches and locks
     text/        corpora, tokenizers; token ids on disk, made by `prepare` and read as windows by `packing`
-    images/      folders, tar files and TFDS folders of images; decoding and augmentation; ReaL labels
-    finetuning/  sentences and pairs of sentences (GLUE, SNLI), and SQuAD: reading, windows, answers, scores
+    images/      folders, tar files and TFDS folders of images, Pathfinder's; decoding and augmentation; ReaL labels
+    finetuning/  sentences, pairs and long texts (GLUE, SNLI, Long Range Arena), and SQuAD: windows, answers, scores
+    listops/     ListOps's trees: drawn by its grammar, their symbols
 """

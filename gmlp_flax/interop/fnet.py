@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, parity
-from gmlp_flax.interop.timm_names import SAME, Row, from_timm, linear, norm
+from gmlp_flax.interop.timm_names import SAME, Row, from_torch, linear, norm
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
@@ -76,7 +76,7 @@ def from_transformers(state: dict[str, np.ndarray], config: ConfigDict, where: s
     bias = {BIAS: state[f"{_HEAD}.decoder.bias"]} if f"{_HEAD}.decoder.bias" in state else {}
     ours = bias | {name: value for name, value in state.items() if not LEFT_OUT.match(name)}
     like = MaskedLanguageModeling.without_data(config).shapes()
-    return from_timm(ours, ROWS, like, (), where)
+    return from_torch(ours, ROWS, like, (), where)
 
 
 def convert(state: dict[str, np.ndarray], tokenizer: str, out: str, where: str) -> None:

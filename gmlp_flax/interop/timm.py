@@ -18,7 +18,6 @@ from gmlp_flax.run_folder.assets import Files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
 
-HUB = "hf-hub:"
 IMAGENET = "datasets/imagenet2012/labels.txt"  # of TFDS: WordNet ids in the order of the labels
 # Keys of config.model in which a run may differ from timm's model: the initial value of scales, an epsilon (which
 # changes logits by about 1e-5), and the size of images, which timm takes as an argument.
@@ -58,7 +57,7 @@ def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, wher
     count = 1000 if head is None else head.size
     like = ImageClassification.without_data(config, count).shapes()
     rows = timm_names.MODELS[name].rows
-    params = timm_names.from_timm(state, rows, like, timm_names.patch_shape(config), where)
+    params = timm_names.from_torch(state, rows, like, timm_names.patch_shape(config), where)
     converted.write(params, config, class_files(count), out)
 
 
@@ -137,7 +136,8 @@ def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
         RunError: the model cannot be downloaded, or we do not have it.
     """
     path, described = weight_files.download(repository)
-    with damaged.explained(f"{HUB}{repository}: its config.json describes no model of timm", "give another", RunError):
+    what = f"{weight_files.HUB}{repository}: its config.json describes no model of timm"
+    with damaged.explained(what, "give another", RunError):
         name = known(described.get("architecture", repository))
         config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
         config.data.update({ours: _as_tuple(hub[theirs]) for ours, theirs in PREPROCESSING.items() if theirs in hub})

@@ -209,7 +209,7 @@ def places(rows: list[Row], shapes: dict[str, Shape], patch: Shape) -> Iterator[
             yield Place(theirs.replace("*", str(layer)), shape, axes, ours, layer)
 
 
-def from_timm(state: dict[str, np.ndarray], rows: list[Row], like: dict, patch: Shape, where: str) -> dict:
+def from_torch(state: dict[str, np.ndarray], rows: list[Row], like: dict, patch: Shape, where: str) -> dict:
     """A state dict of timm as our parameters.
 
     Args:
@@ -237,7 +237,7 @@ def from_timm(state: dict[str, np.ndarray], rows: list[Row], like: dict, patch: 
 
 
 def to_timm(params: dict, rows: list[Row], patch: Shape) -> dict[str, np.ndarray]:
-    """Our parameters as a state dict of timm: the exact inverse of `from_timm`."""
+    """Our parameters as a state dict of timm: the exact inverse of `from_torch`."""
     flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()}
     state = {}
     for place in places(rows, {path: leaf.shape for path, leaf in flat.items()}, patch):

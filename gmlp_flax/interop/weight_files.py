@@ -11,6 +11,7 @@ import numpy as np
 from gmlp_flax.data.storage import buckets, damaged, files, json_files
 from gmlp_flax.errors import RunError, install
 
+HUB = "hf-hub:"  # what stands before the name of a repository
 PICKLES = (".pth", ".pt", ".bin")
 INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
 INSTALL = install("weights")
@@ -90,14 +91,14 @@ def download(repository: str) -> tuple[str, dict[str, Any]]:
     try:
         import huggingface_hub
     except ImportError:
-        raise RunError(f"hf-hub:{repository} needs huggingface_hub, which is not installed: {INSTALL}") from None
+        raise RunError(f"{HUB}{repository} needs huggingface_hub, which is not installed: {INSTALL}") from None
     try:
         path = huggingface_hub.hf_hub_download(repository, "model.safetensors")
         described = huggingface_hub.hf_hub_download(repository, "config.json")
     except Exception as error:  # noqa: BLE001 - the hub raises its own, its HTTP client's and the system's
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise RunError(
-            f"hf-hub:{repository} cannot be downloaded ({reason}): check the name and the network, or download "
+            f"{HUB}{repository} cannot be downloaded ({reason}): check the name and the network, or download "
             "model.safetensors elsewhere and give it as --checkpoint"
         ) from None
     return path, json_files.read(described, dict)

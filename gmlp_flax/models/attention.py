@@ -63,7 +63,7 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     )
 
     def check(self) -> None:
-        """Raises ValueError if the heads do not divide the channels, or for an odd number of buckets."""
+        """Raises ValueError if the heads do not divide the channels, or for a number of buckets that makes no sense."""
         super().check()
         if self.relative_buckets and (self.relative_buckets % 2 or not 4 <= self.relative_buckets <= 256):
             raise ValueError(

@@ -33,7 +33,8 @@ def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tupl
 
 
 def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: str) -> int:
-    """Number of tokens of an image: its patches, and one more if a `cls` token is pooled."""
+    """Number of tokens of an image: its patches, and one more if a `cls` token is pooled. Raises ValueError as
+    `patch_grid`."""
     rows, columns = patch_grid(image_size, patch_size)
     return rows * columns + (pool == "cls")
 
@@ -71,6 +72,14 @@ class ImageClassifier(nnx.Module):
 
     Pixels come as they are stored, 0 to 255, and are normalised by `mean` and `std` (of pixels in 0 to 1) in the stem.
     `stem="table"` reads each grey pixel as a token of its own instead, whose vector it looks up.
+
+    Args:
+        image_size, patch_size: height and width in pixels.
+        mean, std: a value per channel.
+
+    Raises:
+        ValueError: no such pool or stem; a table stem for other patches than single grey pixels; `spec.length` is not the
+            number of tokens; fewer means or deviations than channels.
     """
 
     def __init__(

@@ -40,7 +40,8 @@ class Linear(nnx.Module):
     """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform by default, and `bias`.
 
     Args:
-        sharding: the mesh axes that cut the kernel's two axes; the bias, and what is cut along TENSOR, follow.
+        sharding: the mesh axes that cut the kernel's two axes. The bias is cut as the kernel's outputs are, and so are
+            activations along TENSOR.
         activation: the name of the activation of the output; empty for none.
         parts: into how many equal parts the output will be split. Each is then made by a product of its own, so that
             the split copies nothing: slices of one wide array are read in strides, a sixth of gMLP's step on a CPU.

@@ -75,12 +75,14 @@ class Option:
             range is that of its entries.
         architecture: whether it is part of what a model is: finetuning takes it over from the pretrained model, and
             runs that differ in it are different models. Other options say how a model is initialised or run.
+        how: whether it only says how the same numbers are computed: it may change in the middle of a run.
     """
 
     default: Any
     comment: str
     values: Range | tuple | None = None
     architecture: bool = False
+    how: bool = False
 
     def problem(self, value: Any) -> str:
         """What was expected, if a value makes no sense; else an empty string."""
@@ -123,9 +125,11 @@ class Option:
         return f"{self.comment} ({', '.join(map(str, self.values))})" if type(self.values) is tuple else self.comment
 
 
-def option(default: Any, comment: str, values: Range | tuple | None = None, *, architecture: bool = False) -> Any:
+def option(
+    default: Any, comment: str, values: Range | tuple | None = None, *, architecture: bool = False, how: bool = False
+) -> Any:
     """A field of a spec that is an option; the arguments are those of `Option`."""
-    declared = Option(default, comment, values, architecture)
+    declared = Option(default, comment, values, architecture, how)
     return dataclasses.field(default=default, metadata={"option": declared})
 
 

@@ -26,7 +26,7 @@ class SpatialSpec(BlockSpec):
     spatial: str = option(
         "toeplitz", "the spatial projection: [n, n], or 2n - 1 taps (causal: n)", ("toeplitz", "dense"), architecture=True
     )
-    toeplitz: str = option("direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"))
+    toeplitz: str = option("direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"), how=True)
     spatial_init_std: float = option(
         1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
     )
@@ -62,7 +62,8 @@ class SpatialProjection(nnx.Module):
         self.spec = spec
 
     def __call__(self, z: jax.Array, past: Past | None = None) -> jax.Array:
-        """[batch, tokens, channels] to the same; after others of `past`, by the rows of W for these tokens alone.
+        """[batch, tokens, channels] to the same shape. With `past`, these tokens follow earlier ones, and only the rows of W
+        for the new tokens are computed.
 
         Raises:
             ValueError: more tokens than n, or, for a dense W that is not causal, another number than n.

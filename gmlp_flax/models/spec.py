@@ -42,7 +42,8 @@ class BlockSpec:
     dropout: float = option(0.0, "rate of dropout on embeddings and residual branches", RATE)
     dtype: str = option("float32", "type of activations and matrix products", ("float32", "bfloat16", "float64"))
     remat: str = option(
-        "matmuls", "what backward recomputes: nothing, all but matrix products, or all", ("none", "matmuls", "full")
+        "matmuls", "what backward recomputes: nothing, all but matrix products, or all", ("none", "matmuls", "full"),
+        how=True,
     )
 
     def __post_init__(self):

@@ -1,4 +1,4 @@
-"""Text models around an encoder: the masked language model, and the two that are finetuned from it."""
+"""Text models around an encoder: masked and causal language models, and the three that are finetuned from them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TextModel(nnx.Module):
     There is no position embedding unless the spec asks for absolute ones (paper, section 4).
 
     `scale_embeddings` multiplies what enters the encoder by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Blocks
-    whose first branch mixes tokens at once, Transformer and Mixer, otherwise drown a token's own embedding, of standard
-    deviation 0.02, in what they add of its neighbours. A fresh gMLP block mixes nothing and does better without.
+    whose first branch mixes tokens at once, Transformer and Mixer, otherwise add so much of the neighbours that a token's
+    own embedding, of standard deviation 0.02, is lost. A fresh gMLP block mixes nothing and does better without.
     `embedding_norm` puts BERT's layer norm after the embeddings in place of that factor, and `embedding_projection`
     FNet's linear layer after both. `token_types` is the number of kinds of text that have a learned vector from
     pretraining on (FNet: 4); with 0, a model that reads `segments` has two, which start at 0.

@@ -130,6 +130,7 @@ MODELS: dict[str, tuple[str, Callable[[Setting, int, int], dict[str, Any]]]] = {
     "external_attention": ("external_attention", _external),
     "convolution": ("convolution", _convolution),
 }
+POOLS = {"convolution": "mean"}  # [CLS] would see the beginning of the input alone
 
 
 def _classifier(name: str, task: str, of: Setting, n: int) -> ConfigDict:
@@ -155,15 +156,14 @@ def text_classifier(name: str, task: str, of: Setting, *, length: int, tokenizer
     config = _classifier(name, "text_classification", of, length)
     mixes = blocks.find(config.model.block).mixes_at_start
     config.glue.task, config.data.tokenizer = task, tokenizer
-    config.model.update(length=length, vocab_size=vocab_size, mask_padding=True, pool="cls", scale_embeddings=mixes)
-    if name == "convolution":
-        config.model.pool = "mean"  # [CLS] would see the beginning of the text alone
+    config.model.update(length=length, vocab_size=vocab_size, mask_padding=True, scale_embeddings=mixes)
+    config.model.pool = POOLS.get(name, "cls")
     return config
 
 
 def pixel_classifier(name: str, of: Setting, *, side: int, pool: str) -> ConfigDict:
     """A config of a block of MODELS for grey images of `side` x `side` pixels, each a token, row by row."""
-    pool = "mean" if name == "convolution" else pool
+    pool = POOLS.get(name, pool)
     config = _classifier(name, "image_classification", of, side * side + (pool == "cls"))
     config.model.update(image_size=(side, side), patch_size=(1, 1), channels=1, stem="table", pool=pool)
     config.data.update(min_scale=1.0, flip=False, eval_crop=1.0)

@@ -108,7 +108,7 @@ def gmlp_imagenet(config: ConfigDict) -> None:
 
 def deit_imagenet(config: ConfigDict) -> None:
     """DeiT's recipe, from the defaults of its repository, for the models that were published with it. Its schedule
-    starts at 1e-6 and ends at 1e-5; ours starts and ends at 0."""
+    starts at 1e-6 and ends at 1e-5; ours starts at peak / warmup and ends near 0."""
     gmlp_imagenet(config)
     config.augment.update(
         auto="randaugment", randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5, erasing=0.25,

@@ -310,7 +310,7 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
             yield Alternative(other, {}, other)
 
 
-def changed(config: ConfigDict, overrides: dict[str, Any]) -> ConfigDict:
+def with_overrides(config: ConfigDict, overrides: dict[str, Any]) -> ConfigDict:
     """A copy of a config with some dotted keys set."""
     copy = config.copy_and_resolve_references()
     copy.update_from_flattened_dict(overrides)

@@ -110,9 +110,7 @@ def shared_tokens(curves: Sequence[Curve]) -> list[float]:
     return sorted(set.intersection(*counts)) if counts else []
 
 
-def rank_curve(
-    curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float], draws: int = DRAWS
-) -> list[RankPoint]:
+def rank_curve(curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float]) -> list[RankPoint]:
     """The rank correlation of the rows' means with the paper's column, at each token count that all runs share.
 
     The interval is a bootstrap's: each row's seeds are drawn again with replacement, the same seeds at every token
@@ -121,12 +119,11 @@ def rank_curve(
     Args:
         curves: row -> the curve of each run, at least one.
         papers: row -> the paper's number, at least two that differ.
-        draws: of the bootstrap.
     """
     tokens = shared_tokens([curve for row in papers for curve in curves[row]])
     values = [np.array([[dict(curve)[count] for count in tokens] for curve in curves[row]]) for row in papers]
     random = np.random.default_rng(0)
-    drawn = np.stack([each[random.integers(len(each), size=(draws, len(each)))].mean(1) for each in values], axis=-1)
+    drawn = np.stack([each[random.integers(len(each), size=(DRAWS, len(each)))].mean(1) for each in values], axis=-1)
     found = _spearman(np.stack([each.mean(0) for each in values], axis=-1), list(papers.values()))
     if max(map(len, values)) == 1:
         return [RankPoint(count, float(rank), None, None) for count, rank in zip(tokens, found, strict=True)]

@@ -142,7 +142,7 @@ class Checkpoints:
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
-            raise Damaged(f"{self._place(step)}: the checksum of {', '.join(wrong[:3])} differs ({len(wrong)} in all)")
+            raise Damaged(f"{self._place(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)")
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         return state

@@ -204,8 +204,8 @@ class Record:
         if self._lease is not None:
             self._lease.check()
 
-    def refuse_lies(self, config: ConfigDict) -> None:
-        """Refuses a config that says something else of the steps that the run has taken.
+    def refuse_other_settings(self, config: ConfigDict) -> None:
+        """Refuses a config that contradicts the steps that the run has already taken.
 
         Raises:
             RunError: names the keys.
@@ -213,7 +213,8 @@ class Record:
         """
         if not checkpoint_steps(self.workdir):
             return
-        found = {name: old for name, (old, _) in self._changes(config, {}).items() if not schema.may_change(name)}
+        changes, block = self._changes(config, {}), config.model.block
+        found = {name: old for name, (old, _) in changes.items() if not schema.may_change(name, block)}
         if found:
             was = ", ".join(f"config.{name} was {old!r}" for name, old in list(found.items())[:SHOWN])
             more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""

@@ -128,7 +128,7 @@ class Task(abc.ABC):
         """Builds the model."""
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
-        """A training batch, examples mixed with each other, before it is cut into microbatches and over devices."""
+        """Mixes the examples of a training batch (mixup, CutMix), before it is split into microbatches and over devices."""
         return batch
 
     @abc.abstractmethod
@@ -180,7 +180,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> Batches:
-        """This host's share of the held-out batches, with "weight" [batch]; devices cut each into even `shares`."""
+        """This host's share of the held-out batches, with "weight" [batch]; each can be split evenly into `shares` parts."""
 
     @abc.abstractmethod
     def evaluation_examples(self) -> int:

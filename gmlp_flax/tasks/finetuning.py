@@ -19,9 +19,10 @@ from gmlp_flax.tasks.vocabulary import TextTask, given_tokenizer
 class Finetuning(TextTask):
     """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
 
-    Batches have "tokens" and "segments" int32 [batch, length] and "index" int32 [batch]. The encoder is that of
-    `config.init_from`: the keys of config.model that say what it is, not how it is run, are taken from there. Without
-    `init_from` they are the config's, and config.data.tokenizer names the vocabulary.
+    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if the texts of a pair are encoded
+    apart, and "index" int32 [batch]. The encoder is that of `config.init_from`: the keys of config.model that say what it
+    is, not how it is run, are taken from there. Without `init_from` they are the config's, and config.data.tokenizer
+    names the vocabulary.
     """
 
     unit = "examples"

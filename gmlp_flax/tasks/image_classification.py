@@ -23,7 +23,7 @@ from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.errors import ConfigError, DataError
-from gmlp_flax.models.image import STEMS, ImageClassifier, token_count
+from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
 from gmlp_flax.models.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
 from gmlp_flax.tasks.base import (
     EMBEDDED,
@@ -57,7 +57,7 @@ class ImageClassification(Task):
         "model.stem": Option(
             "patches", "a linear layer of patches; or a table of 256 vectors, for single grey pixels as tokens", STEMS
         ),
-        "model.pool": Option("mean", "the head reads the mean of the tokens, or a cls token (ViT)", ("mean", "cls")),
+        "model.pool": Option("mean", "the head reads the mean of the tokens, or a cls token (ViT)", POOLS),
         "model.pre_logits": Option(False, "a tanh layer between pooling and the head, as the first ViTs have"),
         "data.min_scale": Option(0.08, "least share of an image that a training crop covers; 1: no crop", SHARE),
         "data.eval_crop": Option(

@@ -17,7 +17,7 @@ import numpy as np
 from gmlp_flax.data import embedded, pipeline
 from gmlp_flax.data.storage import cache
 from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.models.options import AT_LEAST_0, Option
 from gmlp_flax.tasks.base import EMBEDDED, Baseline, Batch, Outputs, Shapes, Sums, Totals, weighted
@@ -105,7 +105,7 @@ class LanguageModeling(TextTask):
         """
         data = self.config.data
         of_prepared = {
-            f"the tokenizer of config.data.{key}": os.path.join(data[key], prepared.TOKENIZER)
+            f"the tokenizer of config.data.{key}": os.path.join(data[key], TOKENIZER_FILE)
             for key in ("train", "heldout") if data[key] and prepared.is_prepared(data[key])
         }
         if (given := given_tokenizer(self, of_prepared)) is not None:

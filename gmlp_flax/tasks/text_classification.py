@@ -1,4 +1,5 @@
-"""Classification of sentences and of pairs: GLUE's tasks, SNLI (paper, section 4), and your own labelled text."""
+"""Classification of sentences and of pairs: GLUE's tasks (SST-2 and MNLI: paper, section 4),
+SNLI, Long Range Arena's texts, and your own labelled text."""
 
 from __future__ import annotations
 

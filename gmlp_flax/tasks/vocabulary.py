@@ -13,12 +13,11 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.storage import files
-from gmlp_flax.data.text.tokenizer import NAMED, Tokenizer
+from gmlp_flax.data.text.tokenizer import NAMED, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.models.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Task, require_path
 
-TOKENIZER_FILE = "tokenizer.model"
 EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`
 
 TEXT_OPTIONS = {
@@ -36,7 +35,7 @@ TEXT_OPTIONS = {
         False, "FNet's linear layer after the embeddings and their norm", architecture=True
     ),
     "model.token_types": Option(
-        0, "kinds of text with a learned vector from pretraining on (FNet: 4); 0: those of a pair, in finetuning alone",
+        0, "kinds of text that have a learned vector in pretraining (FNet: 4); 0: none, and finetuning on pairs adds two",
         (0, 2, 4), architecture=True,
     ),
     "model.mask_padding": Option(

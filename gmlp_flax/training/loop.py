@@ -71,7 +71,7 @@ class Trainer:
         self.partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
         self.run, self.workdir = run, run.workdir
         config, inherited = warm_start.inherit(config, self.workdir)
-        run.refuse_lies(config)
+        run.refuse_other_settings(config)
         trackers.check(config)
         self.config = config
         distributed.say(_about_run(config, self.workdir))

@@ -1,5 +1,5 @@
-"""Optimizers of optax, with clipping, weight decay of the parameters for which the model states it, rates of their own
-for some parameters, and frozen ones.
+"""Optimizers of optax, with clipping, weight decay of the parameters that the model marks, other learning rates for some
+parameters, and frozen parameters.
 
 The paper uses AdamW.
 """
@@ -23,18 +23,36 @@ from gmlp_flax.models.parameters import Facts
 from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.training import schedule
 
-# config.optimizer.name -> the transformation, from the learning rate, config.optimizer, and what weight decay changes.
-OPTIMIZERS: dict[str, Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]] = {
-    "adamw": lambda rate, of, mask: optax.adamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
-    "nadamw": lambda rate, of, mask: optax.nadamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
-    "lamb": lambda rate, of, mask: optax.lamb(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask),
-    "lion": lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask),
-    "sgd": lambda rate, of, mask: optax.chain(
-        optax.add_decayed_weights(of.weight_decay, mask), optax.sgd(rate, momentum=of.b1)
+
+class Optimizer(NamedTuple):
+    """An optimizer of optax.
+
+    Attributes:
+        make: its transformation, from the learning rate, config.optimizer, and what weight decay changes.
+        bounded: whether it moves a parameter by about the learning rate per step at most, whatever its gradient.
+    """
+
+    make: Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]
+    bounded: bool = False
+
+
+OPTIMIZERS = {  # config.optimizer.name ->
+    "adamw": Optimizer(
+        lambda rate, of, mask: optax.adamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask), True
     ),
+    "nadamw": Optimizer(
+        lambda rate, of, mask: optax.nadamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask), True
+    ),
+    "lamb": Optimizer(
+        lambda rate, of, mask: optax.lamb(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask)
+    ),
+    "lion": Optimizer(
+        lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask), True
+    ),
+    "sgd": Optimizer(lambda rate, of, mask: optax.chain(
+        optax.add_decayed_weights(of.weight_decay, mask), optax.sgd(rate, momentum=of.b1)
+    )),
 }
-# Optimizers that move a parameter by about the learning rate per step at most, whatever its gradient.
-BOUNDED = ("adamw", "nadamw", "lion")
 
 
 class Rate(NamedTuple):
@@ -121,7 +139,7 @@ def out_of_reach(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) ->
     Under Adam a parameter travels at most about the sum of its rates. A bias on the logits of a softmax over n tokens
     needs a gap of ln(n - 1) for half of the mass to lie on one token.
     """
-    if config.optimizer.name not in BOUNDED:
+    if not OPTIMIZERS[config.optimizer.name].bounded:
         return []
     travel = float(np.sum(schedule.learning_rate(config)(np.arange(config.steps))))
     lines = []
@@ -167,7 +185,7 @@ def make(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> optax.G
     transformation = optax.chain(
         # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
-        OPTIMIZERS[options.name](schedule.learning_rate(config), options, functools.partial(decayed, facts=facts)),
+        OPTIMIZERS[options.name].make(schedule.learning_rate(config), options, functools.partial(decayed, facts=facts)),
         scaled(factors(params, options.rates)) if options.rates else optax.identity(),
     )
     if not options.freeze:

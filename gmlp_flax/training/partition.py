@@ -2,7 +2,7 @@
 
 The mesh has three axes. Along `data`, each device holds a copy of the state and computes a part of the batch. Along
 `fsdp`, the batch is split as well, and so is the state: the parameters of a layer are gathered when that layer runs.
-Along `tensor`, d_ffn, heads and the vocabulary are split: each device computes a part of a layer's products. The
+Along `tensor`, d_ffn and the vocabulary are split: each device computes a part of a layer's products. The
 Spatial Gating Unit mixes tokens within one channel, so `tensor` needs no communication there.
 """
 
@@ -106,7 +106,7 @@ class Partition:
             lower, upper = batch_size // share * share, -(-batch_size // share) * share
             wanted = f"{lower} or {upper}" if lower else str(upper)
             by = f"{self.batch_shares} devices" + (f" x {microbatches} microbatches" if microbatches > 1 else "")
-            raise RunError(f"{name} is {batch_size}, which does not divide by {by}: set it to {wanted}")
+            raise RunError(f"{name} is {batch_size}, which {by} cannot share evenly: set it to {wanted}")
 
     def check_parameters(self, params: Any) -> None:
         """Refuses parameters that the rules do not split evenly.

@@ -16,8 +16,8 @@ class Progress:
     Args:
         first: the step from which the run starts or resumes.
         steps: the last step of the run.
-        per_step: tokens or images per step.
-        unit: "tokens" or "images".
+        per_step: units per step.
+        unit: what is counted (`Task.unit`).
         silent: another process shows the progress.
     """
 
@@ -29,7 +29,7 @@ class Progress:
         self.bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr, leave=True) if live else None
 
     def rate(self, step: int) -> float:
-        """Tokens or images per second since the second step of this process; 0 before it."""
+        """Units per second since the second step of this process; 0 before it."""
         if self.started is None or step <= self.started[0]:
             return 0.0
         return (step - self.started[0]) * self.per_step / (time.perf_counter() - self.started[1])

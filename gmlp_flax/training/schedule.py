@@ -9,8 +9,9 @@ from ml_collections import ConfigDict
 
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:
-    """Linear warmup from 0 to the peak; then cosine or linear decay to 0 at the last step, a constant rate, or a decay
-    with 1 / sqrt(step), whatever the number of steps (Vaswani et al. 2017, section 5.3)."""
+    """Linear warmup from peak / warmup to the peak; then cosine or linear decay that would reach 0 one step after the
+    last, a constant rate, or a decay with 1 / sqrt(step), whatever the number of steps (Vaswani et al. 2017, section
+    5.3)."""
     peak, warmup = config.optimizer.learning_rate, min(config.optimizer.warmup, config.steps)
     decay_steps = max(config.steps - warmup, 1)
     after = {

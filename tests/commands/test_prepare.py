@@ -94,7 +94,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
     model, text, out = f"--tokenizer={folder}/t.model", folder / "text", f"--out={tmp_path}/out"
     (tmp_path / "file").touch()
     (tmp_path / "v.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
-    assert "no text at '" in error(tmp_path / "nowhere", out, model)
+    assert "nothing at '" in error(tmp_path / "nowhere", out, model)
     assert "cannot write '" in error(text, f"--out={tmp_path}/file/x", model)
     assert "vocab_size=20 is too small" in error(text, out, "--vocab_size=20", f"--cache={tmp_path}/c")
     assert "v.txt: " in (line := error(text, out, f"--tokenizer={tmp_path}/v.txt")) and "[MASK]" in line

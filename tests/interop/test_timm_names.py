@@ -79,7 +79,7 @@ def like(name):
 
 def converted(name, state=None):
     state = state_of(name) if state is None else state
-    return timm_names.from_timm(state, timm_names.MODELS[name].rows, like(name), PATCH, "FILE")
+    return timm_names.from_torch(state, timm_names.MODELS[name].rows, like(name), PATCH, "FILE")
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -177,7 +177,7 @@ def test_a_shape_that_libtpu_refuses_is_one_line_with_the_usual_ones(monkeypatch
 
 
 @pytest.mark.parametrize(("keys", "topology", "message"), [
-    ({"batch_size": 12}, "gpu:h100x8", "config.batch_size is 12, which does not divide by 8 devices"),
+    ({"batch_size": 12}, "gpu:h100x8", "config.batch_size is 12, which 8 devices cannot share evenly"),
     ({"optimizer.accumulate": 16}, "gpu:h100x8", "8 devices x 16 microbatches"),
     ({"mesh.fsdp": 3}, "gpu:h100x8", "config.mesh"),
 ])
@@ -200,6 +200,6 @@ def test_alternatives_suit_the_batch():
 
 def test_an_alternative_is_another_config():
     options = small()
-    other = plan.changed(options, {"model.remat": "full", "optimizer.accumulate": 4})
+    other = plan.with_overrides(options, {"model.remat": "full", "optimizer.accumulate": 4})
     assert (other.model.remat, other.optimizer.accumulate, options.optimizer.accumulate) == ("full", 4, 1)
     config.validate(other)

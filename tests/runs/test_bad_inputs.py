@@ -28,8 +28,8 @@ def images(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--config.data.train=nowhere.txt"], ["config.data.train: no text at 'nowhere.txt'", "check the path"]),
-        (["--config.data.heldout=nowhere.txt"], ["config.data.heldout: no text at 'nowhere.txt'", "check the path"]),
+        (["--config.data.train=nowhere.txt"], ["config.data.train: nothing at 'nowhere.txt'", "check the path"]),
+        (["--config.data.heldout=nowhere.txt"], ["config.data.heldout: nothing at 'nowhere.txt'", "check the path"]),
         (["--config.data.tokenizer=nowhere.model"], ["config.data.tokenizer is 'nowhere.model'", "does not exist"]),
         (["--config.model.length=4000"], ["tokens, a sequence of length 4000 needs 3998", "config.model.length"]),
         (["--config.model.length=2"], ["length=2", "at least 3"]),

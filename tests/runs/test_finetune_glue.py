@@ -137,7 +137,7 @@ def test_the_next_task_keeps_all_but_the_head(commands, flags, finetuned, data, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("keys", "words"), [
     (["--config.glue.task=sst3"], ["config.glue.task is 'sst3': expected one of sst2, cola"]),
-    (["--config.data.train=nowhere"], ["config.data.train: no text at 'nowhere': expected a file or a folder"]),
+    (["--config.data.train=nowhere"], ["config.data.train: nothing at 'nowhere': expected a file or a folder"]),
     (["--config.glue.task=rte"], ["dev.tsv, line 1: no column 'sentence1' or 'premise' in the header", "'sentence'"]),
     (["--config.data.max_bad_records=0"], ["dev.tsv, line 32: 1 columns, separated by tabs, where 2 were expected"]),
     (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),

@@ -71,7 +71,7 @@ def test_the_official_scores_of_the_written_answers(commands, finetuned, data, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("keys", "words"), [
-    (["--config.data.heldout=nowhere"], ["config.data.heldout: no text at 'nowhere'"]),
+    (["--config.data.heldout=nowhere"], ["config.data.heldout: nothing at 'nowhere'"]),
     (["--config.data.heldout={data}/twice.json"], ["config.data.heldout: ", "the id 'a' occurs twice; remove"]),
     (["--config.squad.version=v1.1"], ["question 6-road: no answer, which only v2.0 allows; set config.squad.version"]),
     (["--config.squad.stride=0"], ["config.squad.stride is 0: expected from 1 to 1,048,576"]),

@@ -97,7 +97,7 @@ def test_restart_puts_the_run_aside(commands, text, workdir, finished):
 def test_restart_that_is_refused_changes_nothing(commands, text, workdir):
     before = content(workdir)
     result = commands(text, "--restart", "--config.data.train=nowhere.txt", f"--workdir={workdir}")
-    assert_one_line_error(result, "no text at 'nowhere.txt'")
+    assert_one_line_error(result, "nothing at 'nowhere.txt'")
     assert content(workdir) == before and not (workdir / "before-1").exists()
 
 

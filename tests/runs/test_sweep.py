@@ -94,8 +94,8 @@ def test_killed_alone_and_run_again(sweep, commands, text, tmp_path):
 def test_failing_run_is_one_line(sweep, tmp_path):
     done = sweep(f"--out={tmp_path / 'out'}", "--seeds=0", "--config.data.train=nowhere.jsonl")
     folder = tmp_path / "out" / "seed=0"
-    assert_only_one_line(done, f"error: the run {folder} failed (config.data.train: no text at", f"): its output is in {folder}.log")
-    assert "config.data.train: no text at" in Path(f"{folder}.log").read_text().splitlines()[-1]
+    assert_only_one_line(done, f"error: the run {folder} failed (config.data.train: nothing at", f"): its output is in {folder}.log")
+    assert "config.data.train: nothing at" in Path(f"{folder}.log").read_text().splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_points_of_a_file_go_on_beside_one_that_fails(commands, text, tmp_path):
     assert json.loads((runs[0] / "config.json").read_text())["seed"] == 5
     assert [line["step"] for line in metrics(runs[0]) if "loss" in line] == [2, 4, 6, 8, 10, 12]
     last = done.stderr.splitlines()[-1]
-    assert "data.train=nowhere.jsonl failed (config.data.train: no text at" in last and last.endswith(".log")
+    assert "data.train=nowhere.jsonl failed (config.data.train: nothing at" in last and last.endswith(".log")
 
     status = commands(*arguments, "--status", command="sweep")
     assert_done(status)

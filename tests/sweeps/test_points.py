@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gmlp_flax import config, tasks
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.alternatives import COLUMNS, IMAGES, ROWS
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.sweeps import points as sweep
 

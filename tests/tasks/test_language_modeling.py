@@ -108,7 +108,7 @@ def test_one_split_alone_is_shared_out(config, shards):
         ({"heldout_split": "test"}, "config.data.train: .*/shards' has no split 'test': it has 'train', 'validation'"),
         ({"heldout_split": "train"}, r"the split 'train' of '.*/shards' would be both trained on and held out; give "
                                      r"two splits as config.data.split and heldout_split \(it has 'train', 'validation'\)"),
-        ({"heldout": "elsewhere"}, "config.data.heldout: no text at 'elsewhere'"),
+        ({"heldout": "elsewhere"}, "config.data.heldout: nothing at 'elsewhere'"),
         ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, a file or a folder"),
     ],
 )

@@ -215,8 +215,8 @@ def test_what_is_reported(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize(("keys", "message"), [
     ({"data.train": ""}, "config.data.train is not set; give --config.data.train=PATH or tfds:squad/v1.1"),
-    ({"data.train": "none.json"}, "config.data.train: no text at 'none.json'"),
-    ({"data.heldout": "none.json"}, "config.data.heldout: no text at 'none.json'"),
+    ({"data.train": "none.json"}, "config.data.train: nothing at 'none.json'"),
+    ({"data.heldout": "none.json"}, "config.data.heldout: nothing at 'none.json'"),
     ({"model.length": 15}, "config.model.length=15 has no room for a passage beside squad.max_query=12 tokens"),
     ({"data.heldout_share": 0.001}, "config.data.train: .* the 8 article(s) of .* leave nothing on the side 'heldout'"),
     ({"data.train": "v2.0.json"}, "no answer, which only v2.0 allows; set config.squad.version=v2.0"),

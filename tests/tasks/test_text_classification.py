@@ -269,8 +269,8 @@ def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
 
 @pytest.mark.parametrize(("keys", "words"), [
     ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, or tfds:glue/NAME"),
-    ({"train": "embedded"}, "config.data.train: no text at 'embedded': expected a file or a folder"),
-    ({"heldout": "nowhere.tsv"}, "config.data.heldout: no text at 'nowhere.tsv'"),
+    ({"train": "embedded"}, "config.data.train: nothing at 'embedded': expected a file or a folder"),
+    ({"heldout": "nowhere.tsv"}, "config.data.heldout: nothing at 'nowhere.tsv'"),
     ({"split": "trian"}, "has no split 'trian': it has 'validation', 'train'; set split"),
 ])
 def test_errors_name_the_key(vocabulary, tmp_path, keys, words):

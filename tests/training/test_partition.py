@@ -27,9 +27,9 @@ def sized(data, fsdp, tensor, rules=()):
 @pytest.mark.parametrize(
     ("batch_size", "microbatches", "devices", "advice"),
     [
-        (6, 1, 4, "batch is 6, which does not divide by 4 devices: set it to 4 or 8"),
-        (12, 4, 2, "batch is 12, which does not divide by 2 devices x 4 microbatches: set it to 8 or 16"),
-        (3, 1, 8, "batch is 3, which does not divide by 8 devices: set it to 8"),
+        (6, 1, 4, "batch is 6, which 4 devices cannot share evenly: set it to 4 or 8"),
+        (12, 4, 2, "batch is 12, which 2 devices x 4 microbatches cannot share evenly: set it to 8 or 16"),
+        (3, 1, 8, "batch is 3, which 8 devices cannot share evenly: set it to 8"),
     ],
 )
 def test_uneven_batch_is_refused_with_sizes_that_would_do(batch_size, microbatches, devices, advice):

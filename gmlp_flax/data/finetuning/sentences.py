@@ -1,4 +1,5 @@
-"""Labelled sentences and pairs of sentences: GLUE's classification tasks, SNLI, and the user's own.
+"""Labelled sentences and pairs of sentences: GLUE's classification tasks, SNLI, Long Range Arena's texts, and the
+user's own.
 
 A path is one of
 

@@ -98,7 +98,7 @@ def read_side(
         side: "train" or "heldout".
         split, heldout_split: other splits than these, of a TFDS folder.
         heldout_share: 0 if `path` holds one side alone.
-        others: as in `read`.
+        bad: counts records that cannot be read, as in `read`.
 
     Raises:
         DataError: as in `read`; or a split would be both trained on and held out, or a side is empty.

@@ -8,7 +8,6 @@ A path is one of
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets (see tfds_folders).
 """
 
-import os
 import zlib
 from collections.abc import Sequence
 from typing import Protocol
@@ -24,6 +23,7 @@ from gmlp_flax.data.splits import SIDES
 from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError
 
+SHOWN = 5  # classes that a message names
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
 
 
@@ -182,6 +182,6 @@ def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> 
     )
 
 
-def _listed(names: list[str], most: int = 5) -> str:
-    rest = [f"{len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*map(repr, names[:most]), *rest]) or "none"
+def _listed(names: list[str]) -> str:
+    rest = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join([*map(repr, names[:SHOWN]), *rest]) or "none"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gmlp_flax.data.listops import trees
-from gmlp_flax.data.text.sentence_piece import SPECIAL_PIECES
+from gmlp_flax.data.text.sentence_piece import SPECIAL, SPECIAL_PIECES
 from gmlp_flax.errors import DataError
 
 NAME = "listops"  # in the place of a file's name
@@ -26,7 +26,7 @@ class Symbols:
     """
 
     def __init__(self) -> None:
-        self.special = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}
+        self.special = dict(SPECIAL)
         self.special_ids = tuple(self.special.values())
         self._pieces = (*SPECIAL_PIECES, *trees.SYMBOLS)
         self._numbers = {word: i for i, word in enumerate(self._pieces) if i >= len(SPECIAL_PIECES)}

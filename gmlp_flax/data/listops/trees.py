@@ -34,8 +34,8 @@ class Grammar(NamedTuple):
     Attributes:
         shortest, longest: a tree has more symbols than `shortest` and fewer than `longest`: 1 for a digit, 2 for an
             operator with its bracket.
-        depth: of the lowest digits, the root's being 1.
-        arguments: of an operator, at most.
+        depth: the greatest depth of a node; the root has depth 1.
+        arguments: the most arguments of an operator.
     """
 
     shortest: int = 500

@@ -82,7 +82,7 @@ def find_files(path: str) -> tuple[File, ...]:
     """
     found = _find_remote(path) if is_remote(path) else _find_local(path)
     if found is None:
-        raise DataError(f"no text at {path!r}: expected a file or a folder; check the path")
+        raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
     shown = (file for file in found if not any(part.startswith(".") for part in file.name.split("/")))
     return tuple(sorted(shown, key=lambda file: file.name.split("/")))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gmlp_flax.data.text.sentence_piece import SPECIAL_PIECES, is_blank, utf8
+from gmlp_flax.data.text.sentence_piece import SPECIAL, SPECIAL_PIECES, is_blank, utf8
 
 NAME = "bytes"  # in the place of a file's name
 MODEL = b"bytes\n"  # the content of the file that stands for it in run folders
@@ -26,7 +26,7 @@ class Bytes:
     """
 
     def __init__(self) -> None:
-        self.special = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}
+        self.special = dict(SPECIAL)
         self.special_ids = tuple(self.special.values())
         self.vocab_size = _FIRST + 256
 

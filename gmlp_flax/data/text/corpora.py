@@ -41,7 +41,7 @@ SUFFIXES = (*(kind + packed for kind in (".txt", ".jsonl", ".json") for packed i
 _NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")
 _SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")
 # The splits of a corpus keep the names that its files give them.
-_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join((*SPLIT_WORDS, 'eval', 'heldout'))})$")
+_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join((*SPLIT_WORDS, 'heldout'))})$")
 
 
 class Part(Protocol):

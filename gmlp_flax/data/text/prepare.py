@@ -30,7 +30,7 @@ from gmlp_flax.data.text.encoding import encode_documents
 from gmlp_flax.data.text.prepare_progress import ProgressBar, SharedCounts
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.data.waiting import to_standard_error
 from gmlp_flax.errors import DataError
 
@@ -117,7 +117,7 @@ def prepare(
                 _run(jobs, workers or os.cpu_count() or 1, corpus.name)
                 _finish(local, plan, jobs, corpus.name)
             if target:
-                files.move_to(target, [local / prepared.TOKENIZER, local / prepared.INDEX])
+                files.move_to(target, [local / TOKENIZER_FILE, local / prepared.INDEX])
         if target:
             shutil.rmtree(local)
         return _checked(Prepared(folder), max_bad_records)
@@ -231,7 +231,7 @@ def _is_done_remotely(folder: str, plan: dict[str, Any]) -> bool:
     count = plan["number of shards"]
     ours = {path.name for number in range(count) for path in prepared.shard_files("", number, count)}
     found = files.find_files(folder) if files.exists(folder) else ()
-    if any(file.name not in {*ours, prepared.TOKENIZER} for file in found):
+    if any(file.name not in {*ours, TOKENIZER_FILE} for file in found):
         raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
     return False
 
@@ -251,7 +251,7 @@ def _begin(folder: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
     for path in [*folder.glob(".*.tmp"), *folder.glob(f"{_UNFINISHED}/.*.tmp")]:
         path.unlink(missing_ok=True)
     _write_json(folder / _UNFINISHED / _PLAN, plan)
-    tokenizer.save(folder / prepared.TOKENIZER)
+    tokenizer.save(folder / TOKENIZER_FILE)
 
 
 def _finish(folder: Path, plan: dict[str, Any], jobs: list[_Job], name: str) -> None:

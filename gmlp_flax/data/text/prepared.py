@@ -26,12 +26,11 @@ from gmlp_flax.data.storage.array_writer import new_array_record
 from gmlp_flax.data.storage.cache import write_atomically
 from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.result_cache import ResultCache
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 
 FORMAT = 1
 INDEX = "index.json"
-TOKENIZER = "tokenizer.model"
 
 # Ids in a record, which one read fetches: 128 KB of uint16.
 BLOCK = 65_536
@@ -125,10 +124,10 @@ class Prepared:
             for name, size in zip(names, sizes, strict=True):
                 _check_size(f"{self.folder}/{name}", found.get(name), size)
             self._files.append((found[names[0]], found[names[1]]))
-        model = files.read_small(files.join(self.folder, TOKENIZER))
+        model = files.read_small(files.join(self.folder, TOKENIZER_FILE))
         if hashlib.sha256(model).hexdigest() != self.index["tokenizer"]:
-            raise DataError(f"{self.folder}/{TOKENIZER} is not the one that made the ids; copy or prepare it again")
-        self.tokenizer = Tokenizer(model, f"{self.folder}/{TOKENIZER}")
+            raise DataError(f"{self.folder}/{TOKENIZER_FILE} is not the one that made the ids; copy or prepare it again")
+        self.tokenizer = Tokenizer(model, f"{self.folder}/{TOKENIZER_FILE}")
         self.dtype = np.dtype(self.index["dtype"])
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])

@@ -14,6 +14,7 @@ from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import DataError
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}  # {"pad": 0, ...}
 
 # Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
 TRAINING = {

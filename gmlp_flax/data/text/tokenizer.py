@@ -17,6 +17,7 @@ from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces,
 from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
 
+TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
 # Names in the place of a file's: nothing is trained. Each with its file in run folders, and its engine.
 NAMED = {

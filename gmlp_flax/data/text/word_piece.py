@@ -9,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
+from gmlp_flax.data.text.sentence_piece import utf8
 from gmlp_flax.errors import DataError, install
 
 _ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -57,17 +58,17 @@ class WordPieces:
         self._tokenizer.decoder = library.decoders.WordPiece(prefix="##", cleanup=True)
 
     def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(_valid(text)).ids
+        return self._tokenizer.encode(utf8(text).decode()).ids
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
-        texts = list(map(_valid, texts))
+        texts = [utf8(text).decode() for text in texts]
         # The library uses one thread or all of them.
         encodings = map(self._tokenizer.encode, texts) if threads == 1 else self._tokenizer.encode_batch_fast(texts)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """See Tokenizer.encode_with_offsets."""
-        encoding = self._tokenizer.encode(_valid(text))
+        encoding = self._tokenizer.encode(utf8(text).decode())
         return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
 
     def encode_after(self, text: str) -> list[int]:
@@ -80,11 +81,6 @@ class WordPieces:
     def piece(self, token: int) -> str:
         piece = self._pieces[token]
         return piece.removeprefix("##") if piece.startswith("##") or token in self.special_ids else f" {piece}"
-
-
-def _valid(text: str) -> str:
-    """The text with `?` for lone surrogates, which JSON allows but UTF-8 does not."""
-    return text.encode("utf-8", "replace").decode()
 
 
 @functools.cache

@@ -67,7 +67,7 @@ class Block(nnx.Module):
 
     @classmethod
     def takes(cls, spec: Any, tokens: int) -> bool:
-        """Whether a stack can be called with so many tokens: most blocks take exactly n."""
+        """Whether a stack can be called with this number of tokens: with n alone, unless a block says more."""
         return tokens == spec.length
 
     @classmethod

@@ -93,7 +93,9 @@ class FNetSpec(ChannelMLPSpec):
         "post", "where norms stand: post, after each sum (as published), or pre, before each branch (as in other blocks)",
         ("post", "pre"), architecture=True,
     )
-    dft: str = option("auto", "the transform by matrix products, by FFT, or by the faster one", tuple(ALGORITHMS))
+    dft: str = option(
+        "auto", "the transform by matrix products, by FFT, or by the faster one", tuple(ALGORITHMS), how=True
+    )
 
 
 def unchanged(x: jax.Array) -> jax.Array:

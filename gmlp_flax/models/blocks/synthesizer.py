@@ -84,7 +84,7 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
 
     @property
     def reach(self) -> float:
-        """How far a logit may have to travel, by `Facts.reach`: equal parts of a mixture count by their share."""
+        """How far a logit may have to move (see `Facts.reach`): times the number of parts, as each has an equal share."""
         return len(self.parts) * math.log(max(self.length - 1, 1))
 
 
@@ -152,7 +152,7 @@ class Heads(nnx.Module):
 class DenseLogits(nnx.Module):
     """W2 relu(W1 x_i + b1) + b2 in R^n, W1 for all heads together and W2 for each head's share of the channels.
 
-    The paper's count for it, d^2 + d n beside the biases, leaves room for no more [recalled].
+    The paper counts d^2 + d n parameters beside the biases: exactly these two layers [recalled].
     """
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):

@@ -20,7 +20,8 @@ BEGUN = 1 / 3  # of the best row's gain over a trivial model: a row that gained 
 
 
 class Statement(NamedTuple):
-    """In each of some columns, `better` is better than `share` times `worse`; KEEPS_UP and LEVEL leave it 2 %."""
+    """In each of some columns, `better` is better than `share` times `worse`; `KEEPS_UP` and `LEVEL` allow a
+    difference of 2 %."""
 
     source: str
     better: str

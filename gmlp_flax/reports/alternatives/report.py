@@ -24,7 +24,6 @@ from gmlp_flax.reports.runs import Run
 from gmlp_flax.reports.table import Cell, Printed, Spread, Table, shown
 
 NAME = "alternatives"
-TASKS = {"imdb": "own"}  # what a config calls the task of a finetuned column, if it is another name
 
 
 class Found(NamedTuple):
@@ -107,8 +106,9 @@ def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) ->
     tuned = run_finder.find_finetuned(folder, _changed(pretrained, given))
     for name, column in COLUMNS.items():
         if column.kind == FINETUNED:
-            scores[name], random[name] = (_finetuned(name, column, tuned, start) for start in (True, False))
-            baselines[name] = _baselines(column, [run for runs in tuned.values() for run in runs if _is_of(run, name)])
+            scores[name], random[name] = (_finetuned(column, tuned, start) for start in (True, False))
+            every = (run for runs in tuned.values() for run in runs)
+            baselines[name] = _baselines(column, [run for run in every if run_finder.task_of(run.config) == _task(column)])
     notes += [
         f"{COLUMNS[name].title}, to compare: {model}: {shown(value)}."
         for name, found in baselines.items() for model, value in found.items()
@@ -149,17 +149,16 @@ def _scores(column: Column, runs: Sequence[Run]) -> dict[str, Spread]:
     return {row: Spread(statistics.mean(each), tuple(each)) for row, each in values.items()}
 
 
-def _finetuned(
-    name: str, column: Column, tuned: Mapping[str, Sequence[Run]], pretrained: bool
-) -> dict[str, Spread]:
+def _finetuned(column: Column, tuned: Mapping[str, Sequence[Run]], pretrained: bool) -> dict[str, Spread]:
     """Row -> the median of its best rate."""
-    wanted = ScoreColumn(column.title, TASKS.get(name, name), column.metric)
+    wanted = ScoreColumn(column.title, _task(column), column.metric)
     scores = {row: finetuned_scores.score(runs, wanted, pretrained) for row, runs in tuned.items()}
     return {row: score.spread for row, score in scores.items() if score}
 
 
-def _is_of(run: Run, name: str) -> bool:
-    return run_finder.task_of(run.config) == TASKS.get(name, name)
+def _task(column: Column) -> str:
+    """What the config of a finetuned column calls its task: finetune_glue:TASK."""
+    return column.config.partition(":")[2]
 
 
 def _baselines(column: Column, runs: Sequence[Run]) -> dict[str, float]:

@@ -100,7 +100,7 @@ def test_a_bad_file(tmp_path, content, message):
 
 
 def test_what_is_no_file(tmp_path):
-    assert "no text at " in failure(squad.read, tmp_path / "a.json", "v1.1")
+    assert "nothing at " in failure(squad.read, tmp_path / "a.json", "v1.1")
     write(tmp_path / "b.json", CAPITALS)
     assert "is a folder; give a JSON file" in failure(squad.read, tmp_path, "v1.1")
     found = failure(squad.read, tmp_path / "b.json", "v1.1", "train")

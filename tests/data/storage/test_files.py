@@ -98,7 +98,7 @@ def test_range(folder):
 
 def test_missing(folder):
     path = files.join(folder, "nowhere")
-    assert failure(files.find_files, path) == f"no text at {path!r}: expected a file or a folder; check the path"
+    assert failure(files.find_files, path) == f"nothing at {path!r}: expected a file or a folder; check the path"
     assert path in failure(read, path)
 
 

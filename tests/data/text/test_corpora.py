@@ -209,7 +209,7 @@ def test_folders_without_text(tmp_path):
 
 
 def test_missing_path_is_reported_before_reading(tmp_path):
-    with pytest.raises(DataError, match=r"no text at '.*nowhere': expected a file or a folder; check the path"):
+    with pytest.raises(DataError, match=r"nothing at '.*nowhere': expected a file or a folder; check the path"):
         open_corpus(str(tmp_path / "nowhere"))
 
 

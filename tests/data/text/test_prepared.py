@@ -8,7 +8,7 @@ import pytest
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.prepare import prepare
 from gmlp_flax.data.text.prepared import Prepared, ids_dtype, is_prepared, write_shard
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from tests.data.text.preparing import TEXTS, corpus, stream, tokenizer
 
@@ -120,7 +120,7 @@ def test_lengths_of_another_type_or_shape(folder, header):
 def test_another_tokenizer_or_index(folder, tmp_path):
     with pytest.raises(DataError, match="no prepared corpus in .*: it has no index.json; make it"):
         Prepared(tmp_path)
-    Tokenizer.train(TEXTS, 310).save(folder / prepared.TOKENIZER)
+    Tokenizer.train(TEXTS, 310).save(folder / TOKENIZER_FILE)
     with pytest.raises(DataError, match="tokenizer.model is not the one that made the ids"):
         Prepared(folder)
     index = json.loads((folder / prepared.INDEX).read_text())

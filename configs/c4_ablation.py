@@ -116,7 +116,8 @@ SMALL_SETTINGS = {
 # The same of the siblings: docs/results/settings.md. The norm was not searched.
 SIBLING_SETTINGS = {
     "bert_t5": Setting(4e-3, BIAS),
-    **dict.fromkeys(("fnet", "hybrid", "external", "resmlp", "feed_forward"), Setting(4e-3, norm=True)),
+    "fnet": Setting(2e-3, norm=True),
+    **dict.fromkeys(("hybrid", "external", "resmlp", "feed_forward"), Setting(4e-3, norm=True)),
     **dict.fromkeys(("random", "random_vanilla"), Setting(4e-3, ("random/logits=16",))),
     **dict.fromkeys(("fixed_random", "dense", "factorized_dense", "dynamic"), Setting(4e-3)),
     "factorized": Setting(2e-3, ("rows|columns=16",)),

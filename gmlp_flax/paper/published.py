@@ -174,12 +174,12 @@ _FF_LARGE = "patch 32, as in its code, which keeps 14 x 14 positions and shrinks
 
 _FNET = "without its pooler and next-sentence head, with which it has {}; as products: by FFT fewer operations"
 _HYBRID = "FNet-base with attention in its last two layers; without pooler and next-sentence head"
-_MIXING = "FNet's transform, as products, in the pre-norm frame, with learned positions"
+_MIXING = "FNet's transform, as products, in its post-norm frame, with learned positions"
 _MEMORY = "of 2105.02358: a memory of 64 entries, one head; learned positions, without which it knows no order"
 _FIXED = "2.36M of these, the logits, are not trained"
 _T5 = "of 1910.10683: relative positions in T5's 32 buckets"
 _ACROSS = "the image model of {} on text, with a layer across tokens per block"
-_HYBRID_MIXING = "the same; attention in the last two layers"
+_HYBRID_MIXING = "the same in the pre-norm frame; attention in the last two layers"
 _GROWING = "kernels of 4, 4, 7, 7, 15 (4 times), 31 (4 times): of the last, the paper's list may have three (recalled)"
 
 PUBLISHED: dict[str, Published] = {
@@ -245,7 +245,7 @@ PUBLISHED: dict[str, Published] = {
     "fnet_base": _fnet(12, 768, 83, _FNET.format("83.49M")),
     "fnet_large": _fnet(24, 1024, 238, _FNET.format("238.03M")),
     "fnet_hybrid": _fnet(12, 768, None, _HYBRID, "fnet_hybrid", heads=12),
-    "fnet": _sibling("fnet", _MIXING, norm="pre", norm_eps=1e-6, positions="absolute"),
+    "fnet": _sibling("fnet", _MIXING, positions="absolute"),
     "hybrid": _sibling("fnet_hybrid", _HYBRID_MIXING, norm="pre", norm_eps=1e-6, positions="absolute", heads=12),
     "random": _synthesizer("random"),
     "fixed_random": _synthesizer("fixed_random", _FIXED),

@@ -22,7 +22,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers.
 _SYNTHESIZER = dict(block="synthesizer", layers=5, heads=3)
 _CONVOLUTION = dict(block="convolution", layers=5, heads=3)
-_FNET = dict(norm="pre", norm_eps=1e-6, positions="absolute", layers=5)
+_FNET = dict(positions="absolute", layers=5)
 SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "gmlp": dict(layers=6, d_ffn=576, spatial="dense"),
     "mixer": dict(block="mixer", layers=6, d_ffn=384, d_spatial=96),
@@ -31,7 +31,7 @@ SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "feed_forward": dict(block="feed_forward", positions="absolute", layers=6, d_ffn=360, d_spatial=128, pool="cls"),
     "amlp": dict(layers=5, d_ffn=560, spatial="dense", d_attn=32),
     "fnet": dict(block="fnet", d_ffn=544, **_FNET),
-    "hybrid": dict(block="fnet_hybrid", d_ffn=504, heads=3, attention_layers=1, **_FNET),
+    "hybrid": dict(block="fnet_hybrid", norm="pre", norm_eps=1e-6, d_ffn=504, heads=3, attention_layers=1, **_FNET),
     "random": dict(d_ffn=384, synthesizer="random", **_SYNTHESIZER),
     "fixed_random": dict(d_ffn=384, synthesizer="fixed_random", **_SYNTHESIZER),
     "factorized": dict(d_ffn=432, synthesizer="factorized_random", **_SYNTHESIZER),

@@ -8,8 +8,13 @@ from gmlp_flax.errors import ConfigError
 
 
 def test_words_of_a_command_line():
-    words = ["train", "--config.a.b=1=2", "-config.c", "x", "--workdir=w", "--config=file", "--config.d="]
-    assert overrides.named_overrides(words) == {"a.b": "1=2", "c": "x", "d": ""}
+    words = ["train", "--config.a.b=1=2", "-config.c", "x", "--workdir=w", "--config=file", "--config.d=", "--config.=5"]
+    assert overrides.named_overrides(words) == {"a.b": "1=2", "c": "x", "d": "", "": "5"}
+
+
+def test_a_key_without_a_name():
+    with pytest.raises(ConfigError, match="--config.=5: there is no config key ''"):
+        overrides.prepared_for(gmlp_config.default(), {"": "5"})
 
 
 def test_values_are_parsed_by_the_type_of_their_key():

@@ -246,8 +246,9 @@ def explaining() -> Iterator[None]:
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        reason = (str(error).splitlines() or ["Python's own"])[0]
-        fail(f"out of memory ({reason}): make the batch or the model smaller, or use more devices")
+        if isinstance(error, MemoryError):
+            fail("this machine's memory is full: give the program more, or give it less at once (smaller files, fewer workers)")
+        fail(f"out of memory ({str(error).splitlines()[0]}): make the batch or the model smaller, or use more devices")
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -18,15 +18,16 @@ import os
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.interop import exported, timm
+from gmlp_flax.interop import exported, timm, weight_files
 
+FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder
 USAGE = "export --workdir=RUN --out=FOLDER or FILE.safetensors [--checkpoint=latest|best|STEP]"
 
 
 def main(_argv: list[str]) -> None:
     """Converts, and prints how to load the file."""
     workdir, out = cli.required("workdir", USAGE), cli.required("out", USAGE)
-    if os.path.splitext(out)[1]:
+    if os.path.splitext(out)[1] in FILES and not os.path.isdir(out):
         print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
         return
     exported.export(workdir, flags.FLAGS.checkpoint, out)

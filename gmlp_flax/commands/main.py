@@ -12,6 +12,7 @@ import time
 import gmlp_flax
 from gmlp_flax.processes import streams
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
 GRACE = 2.0  # seconds that threads have to end after a failure
 # Subcommand -> its module here, and what it does.
 COMMANDS = {
@@ -66,7 +67,12 @@ def start(name: str, arguments: list[str]) -> None:
     try:
         with streams.guarded():
             importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}").run()
+    except KeyboardInterrupt:  # while modules were imported
+        print("interrupted", file=sys.stderr)
+        streams.end_at_once(INTERRUPTED)
     except SystemExit as error:
+        if error.code == INTERRUPTED:
+            streams.end_at_once(INTERRUPTED)
         if error.code:
             _end_if_kept([thread for thread in threading.enumerate() if thread not in before], error.code)
         raise
@@ -80,9 +86,7 @@ def _end_if_kept(threads: list[threading.Thread], code: object) -> None:
     for thread in waiting:
         threading.Thread.join(thread, max(0.0, until - time.monotonic()))  # Orbax's own raises TimeoutError
     if any(thread.is_alive() for thread in waiting):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 1)
+        streams.end_at_once(code if isinstance(code, int) else 1)
 
 
 def help_text() -> str:

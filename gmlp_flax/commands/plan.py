@@ -25,6 +25,8 @@ from absl import flags
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
 
+MOST = 1_000_000  # for one chip and hour, in any currency
+
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
@@ -95,6 +97,8 @@ def main(_argv: list[str]) -> None:
     values = flags.FLAGS
     for name in ("config", "topology"):
         cli.required(name, USAGE)
+    if values.price is not None and not 0 <= values.price <= MOST:
+        raise RunError(f"--price is {values.price}: expected from 0 to {MOST:,} for one chip and hour")
     if values.mfu is not None and not 0 < values.mfu <= 1:
         raise RunError(f"--mfu is {values.mfu}: expected a share above 0 and at most 1")
     config = values.config
@@ -127,7 +131,7 @@ def run() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     flags.DEFINE_string("topology", None, "A TPU slice such as v5e:4x4, or GPUs such as gpu:h100x8.")
-    flags.DEFINE_float("price", None, "The price of one chip for an hour.", lower_bound=0.0)
+    flags.DEFINE_float("price", None, "The price of one chip for an hour.")
     flags.DEFINE_float("mfu", None, "Share of the chips' peak that the model reaches.")
     flags.DEFINE_bool("suggest", False, "Also plan changes that may make it fit.")
     flags.DEFINE_bool("json", False, "Print one JSON object.")

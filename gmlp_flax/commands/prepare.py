@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -72,6 +73,8 @@ def arguments() -> argparse.Namespace:
     for name in ("vocab_size", "tokenizer_sample", "workers", "shard_bytes"):
         if not 1 <= getattr(options, name) < 2**31:
             cli.fail(f"--{name}={getattr(options, name)}: expected a number from 1 to 2,147,483,647")
+    if options.max_bad_records < 0:
+        cli.fail(f"--max_bad_records={options.max_bad_records}: expected 0 or more")
     corpus, out = (path if is_remote(path) else os.path.realpath(path) for path in (options.corpus, options.out))
     if is_remote(corpus) == is_remote(out) and os.path.commonpath([corpus, out]) == corpus.rstrip("/"):
         cli.fail(f"--out={options.out} lies in the corpus, which would grow by it; give a folder beside it")
@@ -117,7 +120,7 @@ def report_listops(found: Mapping[str, Mapping[str, Any]], out: str) -> None:
         shares = " ".join(f"{100 * share:.1f}" for share in split["values"])
         print(f"{name:<12}{split['trees']:>8,}  {lengths:<26}{depths:<24}{shares}")
     most = max(split["length"][2] for split in found.values())
-    print(f"to use it     --config=lra_listops --config.data.train={out}")
+    print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(out)}")
     print(f"              with --config.model.length={most + 2} or more, no tree is cut")
 
 
@@ -141,7 +144,7 @@ def report(made: Prepared, seconds: float, side: str) -> None:
     for message in [message for shard in made.index["shards"] for message in shard["skipped_first"]][:5]:
         print(f"                 {message}")
     print(f"tokenizer        {os.path.join(made.folder, TOKENIZER_FILE)}, {vocabulary} pieces")
-    print(f"to use it        --config.data.{side}={made.folder} --config.model.vocab_size={vocabulary} (or more)")
+    print(f"to use it        --config.data.{side}={shlex.quote(made.folder)} --config.model.vocab_size={vocabulary} (or more)")
 
 
 def main() -> None:

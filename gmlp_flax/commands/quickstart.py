@@ -3,14 +3,15 @@
     gmlp quickstart text
     gmlp quickstart image --workdir=runs/digits
 
-text: a masked language model of CPython's reference manual; image: a classifier of handwritten digits. Both train twice:
-once whole, and once with the spatial projections frozen as they start, so that the gMLP mixes no tokens.
+text: a masked language model of CPython's reference manual; image: a classifier of handwritten digits. Both train
+twice: once whole, and once with the spatial projections frozen as they start, so that the gMLP mixes no tokens. The
+same command goes on where it was interrupted; if both are finished, they are put aside in their folders before-1.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import shlex
 import sys
 import time
 from typing import Any
@@ -20,7 +21,8 @@ from absl import logging
 from gmlp_flax import config
 from gmlp_flax.analysis import curves, filters
 from gmlp_flax.commands import cli, predict
-from gmlp_flax.run_folder.layout import RESULT_FILE
+from gmlp_flax.errors import RunError
+from gmlp_flax.run_folder.layout import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 
@@ -31,23 +33,28 @@ SENTENCES = (
 )
 
 
-def train_once(kind: str, arg: str, workdir: str, steps: int | None) -> dict:
-    """Trains the config quickstart_KIND:ARG, from where an interrupted quickstart stopped.
+def train_once(kind: str, arg: str, workdir: str, steps: int | None, restart: bool) -> dict:
+    """Trains the config quickstart_KIND:ARG, or goes on where it was interrupted.
 
     Args:
         kind: "text" or "image".
         arg: the config's argument.
-        workdir: the run folder; a finished run in it is deleted, and trained anew.
+        workdir: the run folder.
         steps: how many, unless the config's number is to be taken.
+        restart: puts the run that is in the folder aside.
 
     Returns:
         The contents of result.json.
+
+    Raises:
+        RunError: the folder holds a run that is no such quickstart.
     """
-    if os.path.exists(os.path.join(workdir, RESULT_FILE)):
-        shutil.rmtree(workdir)
     options = config.from_file(f"quickstart_{kind}", arg)
     options.steps = steps or options.steps
-    result = loop.train(options, workdir)
+    path = os.path.join(workdir, CONFIG_FILE)
+    if os.path.exists(path) and set(config.differences(config.load(path), options)) - {"steps"}:
+        raise RunError(f"--workdir={workdir} holds another run than this quickstart: give another folder")
+    result = loop.train(options, workdir, restart, again=shlex.join(["gmlp", "quickstart", *sys.argv[1:]]))
     if result is None:
         raise SystemExit(0)
     return result
@@ -85,16 +92,20 @@ def main() -> None:
     parser = cli.ArgumentParser("quickstart", __doc__)
     parser.add_argument("kind", nargs="?", default="text", choices=("text", "image"), help="default: text")
     parser.add_argument(
-        "--workdir", help="the run folder; a finished run in it, or in DIR-frozen, is deleted (runs/quickstart-KIND)"
+        "--workdir", help="the run folder (default: runs/quickstart-KIND); the frozen model's is DIR-frozen"
     )
     parser.add_argument("--steps", type=int, help="train for fewer steps; default: as the config says")
     args = parser.parse_args()
+    if args.steps is not None and args.steps < 1:
+        cli.fail(f"--steps={args.steps}: expected at least 1")
     logging.set_verbosity(logging.ERROR)
     began, workdir = time.time(), args.workdir or os.path.join("runs", f"quickstart-{args.kind}")
     print("1. training a small gMLP", file=sys.stderr)
-    result = train_once(args.kind, "", workdir, args.steps)
+    folders = workdir, f"{workdir}-frozen"
+    again = all(os.path.exists(os.path.join(folder, RESULT_FILE)) for folder in folders)
+    result = train_once(args.kind, "", workdir, args.steps, again)
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
-    frozen = train_once(args.kind, "frozen", f"{workdir}-frozen", args.steps)
+    frozen = train_once(args.kind, "frozen", folders[1], args.steps, again)
     trained = loading.load(workdir)
     {"text": show_text, "image": show_image}[args.kind](trained, result, frozen)
     print("\nfigures")

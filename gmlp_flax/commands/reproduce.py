@@ -119,6 +119,8 @@ def arguments() -> argparse.Namespace:
     if args.all:
         check_all(args)
         return args
+    if args.pattern == "":
+        cli.fail("--from= is empty: give a folder of runs, or leave it out")
     if not args.name:
         cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
     table = TABLES[args.name]

@@ -17,6 +17,7 @@ config or the data, told in one line. Any other: a restart may help, for example
 from __future__ import annotations
 
 import shlex
+import sys
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -32,10 +33,15 @@ def main(_argv: list[str]) -> None:
     # Imported here so that --help_config and mistakes in flags answer at once.
     with cli.among_processes():
         from gmlp_flax.analysis import curves
-        from gmlp_flax.processes import distributed
+        from gmlp_flax.processes import distributed, stopping, streams
         from gmlp_flax.training import loop
 
-        finished = loop.train(flags.FLAGS.config, workdir, flags.FLAGS.restart) is not None
+        try:
+            with stopping.terminable():
+                finished = loop.train(flags.FLAGS.config, workdir, flags.FLAGS.restart) is not None
+        except stopping.Terminated:
+            print("SIGTERM: no step was taken; the same command begins again, or goes on", file=sys.stderr)
+            streams.end_at_once(flags.FLAGS.stopped_code)
         if finished and distributed.is_first():
             print(curves.draw(workdir))
             print(*what_next(flags.FLAGS.config, workdir), sep="\n")

@@ -6,6 +6,8 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
+from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -17,10 +19,10 @@ from gmlp_flax.training import loading
 
 
 def require_free(out: str, *more: str) -> None:
-    """Raises RunError if a folder holds a run already, or one of `more` names."""
+    """Raises RunError if a folder holds a run already, or a file with one of `more` names."""
     entries = CONFIG_FILE, CHECKPOINTS, *more
     if taken := [entry for entry in entries if storage.exists(os.path.join(out, entry))]:
-        raise RunError(f"--out={out} holds a run already ({taken[0]}): give another folder")
+        raise RunError(f"--out={out} holds {taken[0]} already, which would be overwritten: give another folder")
 
 
 def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
@@ -33,8 +35,13 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
         out: the folder, which `require_free` has let pass.
 
     Raises:
+        RunError: a parameter is not finite, or the folder holds one of the files; nothing is written then.
         RunError, DataError: the folder or a file cannot be written to.
     """
+    require_free(out, *files)
+    flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
+    if broken := [name for name, leaf in flat.items() if not np.isfinite(np.asarray(leaf, np.float64)).all()]:
+        raise RunError(f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights")
     own = record.begin(out)
     record.write_files(out, files, replace=True)
     checkpoints = loading.open_checkpoints(config, storage.absolute(out), files, run=own)

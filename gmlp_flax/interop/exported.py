@@ -35,20 +35,22 @@ def export(workdir: str, which: str, out: str) -> None:
     Args:
         workdir: the run folder.
         which: "latest", "best", or a step.
-        out: the folder to write, which must not hold weights yet.
+        out: the folder to write, which must not hold a file of these names yet.
 
     Raises:
         ConfigError, RunError: there is no such run or checkpoint, or the folder is taken.
         DataError: a file cannot be written.
     """
-    converted.require_free(out, WEIGHTS)
+    converted.require_free(out, WEIGHTS, CARD)
     trained = loading.load(workdir, which)
+    assets = trained.task.assets()
+    converted.require_free(out, *assets)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(trained.weights), sep="/")
     config = trained.config.copy_and_resolve_references()
     config.optimizer.ema = 0.0  # what was kept of it is what is written
     weight_files.write(os.path.join(out, WEIGHTS), {name: np.ascontiguousarray(leaf) for name, leaf in flat.items()})
     described = {CONFIG_FILE: config_lib.to_json(config).encode(), CARD: _card(trained).encode()}
-    record.write_files(out, trained.task.assets() | described, replace=True)
+    record.write_files(out, assets | described, replace=True)
 
 
 def convert(folder: str, out: str) -> None:
@@ -68,6 +70,10 @@ def convert(folder: str, out: str) -> None:
     if not storage.exists(described):
         raise RunError(f"{folder} has no {CONFIG_FILE}: expected a folder that `gmlp export --out=FOLDER` has written")
     config, state = config_lib.load(described), weight_files.read(where)
+    found = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
+    needed = (*found.shared_assets, *found.heads)
+    if missing := [name for name in needed if not storage.exists(os.path.join(folder, name))]:
+        raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
     task = tasks.create(config, folder)
     like: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
     require_all(state, {name: leaf.shape for name, leaf in like.items()}, where)

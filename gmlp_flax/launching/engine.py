@@ -133,7 +133,7 @@ class Engine:
             raise RunError(f"--on={name} does not give {options.topology}: take the next larger slice or another engine")
         self.hardware = hardware.find(options.topology, self.kinds, name) if self.kinds else None
         for mount in options.mount:
-            if not re.fullmatch(r"([^/:]+:|[a-z0-9]+://[^/:]+:)?/[^:]+", mount):
+            if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
                 raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
             if not (mount.startswith("/") or self.mounts_buckets):
                 raise RunError(f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster; give /FOLDER")

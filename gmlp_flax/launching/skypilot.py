@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 
 import yaml
 
@@ -77,10 +76,10 @@ class SkyPilot(Engine):
         if not self.options.image:
             return f"exec env {platforms} .venv/bin/python {words}{joining}"
         folders = [mount.rpartition(":")[2] for mount in self.options.mount]
-        volumes = "".join(f" --volume={shlex.quote(f'{folder}:{folder}')}" for folder in folders)
+        volumes = "".join(f" --volume={quoted([f'{folder}:{folder}'])}" for folder in folders)
         gpus = "" if of_tpus else " --gpus=all"
         return (
             f"exec sudo docker run --rm --init --network=host --privileged --shm-size=16g{gpus} "
             f'--user="$(id -u):$(id -g)" --env=HOME=/tmp --env={platforms}{volumes} '
-            f"{shlex.quote(self.options.image)} python {words}{joining}"
+            f"{quoted([self.options.image])} python {words}{joining}"
         )

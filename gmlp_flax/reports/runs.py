@@ -122,8 +122,12 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     for run in _runs(pattern, rows, ("task", *_architecture(rows), "model.length")):
         _refuse_twin(runs, (run.row, run.config.seed), run, f"the row {run.row}")
     found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
+    if not found and not storage.matching(pattern):
+        raise NoRuns(f"there is nothing at {pattern}: give a folder of run folders")
     if not found:
-        raise NoRuns(f"{pattern} holds no run of {', '.join(rows)}: give a folder of their run folders")
+        raise NoRuns(
+            f"{pattern} holds no run of {', '.join(rows)}, or only runs of other sizes: give a folder of their run folders"
+        )
     _check_alike(found, _steps_key(rows))
     _check_tokenizers(found)
     return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -288,13 +287,13 @@ class Checkpoints:
             return int(which)
         raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}")
 
-    def _worth(self, step: int) -> float:
-        """The rank of a checkpoint by its verified metrics; a damaged one is named in the log and comes last."""
+    def _worth(self, step: int) -> tuple[bool, float]:
+        """The rank of a checkpoint: by its verified metrics, a damaged one, which is named in the log, behind all others."""
         try:
-            return self._retention.rank(self._content(step)[0].metrics)
+            return True, self._retention.rank(self._content(step)[0].metrics)
         except Damaged as error:
             logging.error("%s", error)
-            return -math.inf
+            return False, 0.0
 
     def last_good(self) -> str:
         """A phrase, for messages, that names the newest finished checkpoint."""

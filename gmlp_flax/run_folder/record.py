@@ -141,6 +141,11 @@ def _refuse_lost(workdir: str) -> None:
     if checkpoint_steps(workdir):
         if not storage.exists(os.path.join(workdir, CONFIG_FILE)):
             raise RunError(f"{workdir} has checkpoints but no {CONFIG_FILE}: bring it back, or begin anew with --restart")
+        if not read_identity(workdir):
+            raise RunError(
+                f"{workdir} has checkpoints but no {RUN_FILE}, which says whose they are: bring it back, or begin anew with "
+                "--restart"
+            )
         return
     run = read_identity(workdir)
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))

@@ -19,7 +19,7 @@ from gmlp_flax.run_folder.layout import CONFIG_FILE
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.points import CONFIG, Point, Points
 
-LONGEST_NAME = 200  # file systems allow 255, and the log's name is longer
+LONGEST_NAME = 200  # bytes; file systems allow 255, and the log's name is longer
 
 
 class Trial(NamedTuple):
@@ -130,7 +130,7 @@ def _checked(source: str, points: Points, overrides: Point, out: str, more: Sequ
             what = "two points are one run, or share the name of its folder"
             raise ConfigError(f"{what}: {known[0]} and {trial.name}: leave one out")
         seen |= dict.fromkeys(marks, trial.name)
-        if len(trial.name) > LONGEST_NAME:
+        if len(os.fsencode(trial.name)) > LONGEST_NAME:
             raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
         path = os.path.join(out, trial.name, CONFIG_FILE)
         if storage.exists(path) and (changed := _difference(config_lib.load(path), config)):

@@ -33,13 +33,14 @@ from gmlp_flax.training.profile import Profile
 from gmlp_flax.training.progress import Progress
 
 
-def train(config: ConfigDict, workdir: str, restart: bool = False) -> dict[str, Any] | None:
+def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = "") -> dict[str, Any] | None:
     """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
     Args:
         config: the whole config of the run.
         workdir: the run folder. It is made if it does not exist.
         restart: puts a run that is in the folder aside, and begins anew.
+        again: the command that goes on with a run that a signal stopped; empty for `gmlp train` with this program's words.
 
     Returns:
         The content of result.json, or None if a signal stopped the run before its last step.
@@ -49,7 +50,7 @@ def train(config: ConfigDict, workdir: str, restart: bool = False) -> dict[str, 
     """
     config_lib.validate(config)
     with record.held(storage.absolute(workdir), restart) as run:
-        trainer = Trainer(config, run)
+        trainer = Trainer(config, run, again)
         try:
             result = trainer.train()
         except BaseException as error:
@@ -65,11 +66,11 @@ def train(config: ConfigDict, workdir: str, restart: bool = False) -> dict[str, 
 class Trainer:
     """Trains one run in its folder. The constructor makes all checks that need no device time."""
 
-    def __init__(self, config: ConfigDict, run: record.Record):
+    def __init__(self, config: ConfigDict, run: record.Record, again: str = ""):
         self.partition = Partition.make(config.mesh)
         self.partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
         self.partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
-        self.run, self.workdir = run, run.workdir
+        self.run, self.workdir, self.again = run, run.workdir, again
         config, inherited = warm_start.inherit(config, self.workdir)
         run.refuse_other_settings(config)
         trackers.check(config)
@@ -253,7 +254,7 @@ class Trainer:
     def _finish(self, done: int) -> dict[str, Any] | None:
         if done < self.config.steps:
             words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
-            command = shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
+            command = self.again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
             again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
             distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {again}")
             return None

@@ -193,6 +193,12 @@ def test_trusted_modules_are_imported_first(tmp_path, monkeypatch):
         cli.import_trusted(["--trust"])
 
 
+def test_a_full_machine_is_one_line(capsys):
+    with pytest.raises(SystemExit), cli.explaining():
+        raise MemoryError
+    assert capsys.readouterr().err.startswith("error: this machine's memory is full: ")
+
+
 @pytest.mark.parametrize("words", [
     "RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error dispatching computation: Out of memory allocating 9 bytes.",
 ])

@@ -5,6 +5,11 @@ import pytest
 from tests import preloaded
 
 
+def test_a_folder_may_have_a_dot(text_run, tmp_path):
+    done = preloaded.gmlp("export", f"--workdir={text_run}", f"--out={tmp_path}/model-v1.0")
+    assert done.returncode == 0 and (tmp_path / "model-v1.0" / "model.safetensors").exists(), done.stderr
+
+
 @pytest.mark.parametrize(("flags", "message"), [
     ((), "--workdir is missing; usage: gmlp export --workdir=RUN --out=FOLDER or FILE.safetensors"),
     (("--workdir=RUN",), "--out is missing; usage: gmlp export"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 
 import pytest
 
@@ -28,6 +29,21 @@ def test_quickstart_shows_everything(kind, tmp_path):
     if kind == "image":  # A second quickstart begins again; it does not show the finished run as its own.
         again = preloaded.gmlp(*command, **cache)
         assert again.returncode == 0 and "step 12/12" in again.stderr and "resuming" not in again.stderr
+        assert os.path.exists(tmp_path / "run" / "before-1" / "result.json")
+
+
+def test_another_run_is_left_alone(text_run, tmp_path):
+    run = shutil.copytree(text_run, tmp_path / "run")
+    before = sorted(path.relative_to(run) for path in run.rglob("*"))
+    done = preloaded.gmlp("quickstart", "text", f"--workdir={run}", "--steps=2")
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last) == (2, f"error: --workdir={run} holds another run than this quickstart: give another folder")
+    assert sorted(path.relative_to(run) for path in run.rglob("*")) == before
+
+
+def test_steps_that_are_none():
+    done = preloaded.gmlp("quickstart", "text", "--steps=0")
+    assert (done.returncode, done.stderr) == (2, "error: --steps=0: expected at least 1\n")
 
 
 def test_configs_differ_in_the_freeze_alone():

@@ -170,6 +170,7 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
         (["--grid=batch_size=8,0"], "config.batch_size is 0: expected from 1 to 1,048,576"),
         (["--grid=batch_size=8,08"], "two points are one run, or share the name of its folder: "),
         (["--grid=init_from=a/b,a b"], "two points are one run, or share the name of its folder: init_from=a_b,seed=0"),
+        ([f"--grid=init_from={'ä' * 110}"], f"init_from={'ä' * 110},seed=0 is too long to name a folder"),
         ([f"--grid=init_from={'long' * 60}"], f"init_from={'long' * 60},seed=0 is too long to name a folder"),
         (["--grid=batch_size=8", "--config.batch_size=4"], "--config.batch_size and the sweep set the same key: give"),
         (["--grid=seed=1,2"], "the key seed is set by --seeds: give it there alone"),

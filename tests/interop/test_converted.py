@@ -27,5 +27,21 @@ def test_what_is_written_is_read(tmp_path):
     trained = loading.load(out)
     assert trained.step == 0 and trained.task.classes == ("a", "b", "c")
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
-    with pytest.raises(RunError, match=r"--out=.*run holds a run already \(config.json\): give another folder"):
+    with pytest.raises(RunError, match=r"--out=.*run holds config.json already, which would be overwritten: give another folder"):
         converted.require_free(out)
+
+
+@pytest.mark.parametrize(("value", "names", "message"), [
+    (np.nan, (), r"has numbers that are not finite \(\d+ such parameters\): give other weights"),
+    (0.5, (CLASSES_FILE,), f"holds {CLASSES_FILE} already, which would be overwritten"),
+])
+def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, message):
+    config = config_lib.default(task="image_classification")
+    config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
+    shapes = ImageClassification.without_data(config, 3).shapes()
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, value, np.float32), shapes)
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match=message):
+        converted.write(params, config, {CLASSES_FILE: b"[]"}, str(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")

@@ -64,9 +64,26 @@ def test_images_and_their_running_mean(image_run, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found.params, trained.ema)
 
 
+@pytest.mark.parametrize("name", ["README.md", "tokenizer.model"])
+def test_no_file_of_the_folder_is_overwritten(text_run, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match=f"holds {name} already, which would be overwritten: give another folder"):
+        exported.export(str(text_run), "best", str(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_a_tokenizer_is_not_made_up(text_export, tmp_path):
+    """A task would train one, on data that a stranger's config names."""
+    folder = shutil.copytree(text_export, tmp_path / "copy")
+    (folder / "tokenizer.model").unlink()
+    with pytest.raises(RunError, match=r"copy has no tokenizer.model, which the weights were trained with: export"):
+        exported.convert(str(folder), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
     """A folder may be anybody's: no class of theirs is imported, and no weight is made up."""
-    with pytest.raises(RunError, match=r"holds a run already \(config.json\): give another folder"):
+    with pytest.raises(RunError, match=r"holds config.json already, which would be overwritten: give another folder"):
         exported.export(str(text_run), "best", str(text_export))
     with pytest.raises(RunError, match=r"has no config.json: expected a folder that `gmlp export"):
         exported.convert(str(tmp_path), str(tmp_path / "run"))

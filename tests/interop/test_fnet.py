@@ -138,7 +138,7 @@ def test_the_folder_is_a_run_folder_that_finetuning_starts_from(tokenizer, tmp_p
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
     ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=3)
     assert len(ranked) == 3
-    with pytest.raises(RunError, match="holds a run already"):
+    with pytest.raises(RunError, match="holds config.json already"):
         fnet.convert(state, tokenizer, str(tmp_path / "run"), "FILE")
     (tmp_path / "train.tsv").write_text("".join(f"the {word}\t{number % 2}\n" for number, word in enumerate(tiny.WORDS)))
     (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + (tmp_path / "train.tsv").read_text())

@@ -183,10 +183,10 @@ def test_unknown_models():
 def test_folders_that_hold_a_run(converted, tiny):
     run, _ = converted
     state, _ = random_state(tiny, 3)
-    with pytest.raises(RunError, match=r"--out=.* holds a run already \(config.json\): give another folder"):
+    with pytest.raises(RunError, match=r"--out=.* holds config.json already, which would be overwritten: give another folder"):
         timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
     (run / "config.json").unlink()
-    with pytest.raises(RunError, match=r"holds a run already \(checkpoints\)"):
+    with pytest.raises(RunError, match=r"holds checkpoints already"):
         timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
 
 

@@ -49,6 +49,7 @@ def test_bash_reads_back_what_was_quoted(words, without_dollars):
     ("skypilot", SKY._replace(topology="v5e:2x8"), "no slice v5e:2x8 to be had: v5e comes as 2x2, 2x4, 4x4"),
     ("skypilot", SKY._replace(topology="v9:4x4"), "there is no topology 'v9:4x4': TPU slices v2"),
     ("skypilot", SKY._replace(mount=("my-bucket",)), "--mount=my-bucket: expected BUCKET:/FOLDER"),
+    ("skypilot", SKY._replace(mount=("b:/mnt\n#SBATCH",)), "expected BUCKET:/FOLDER"),
     ("xpk", XPK._replace(mount=("b:/mnt",)), "--mount=b:/mnt: --on=xpk mounts no buckets"),
 ])
 def test_options_that_an_engine_cannot_use(name, options, words):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from gmlp_flax.processes.stopping import StopRequest
+from gmlp_flax.processes.stopping import StopRequest, Terminated, terminable
 from gmlp_flax.training.partition import Partition
 
 
@@ -30,6 +30,21 @@ def test_signal_is_heard_and_a_second_one_ends_the_process(name):
         stop.after_step(a_result())
         assert stop.agreed == name
     assert signal.getsignal(number) == before
+
+
+def test_before_the_loop_a_signal_ends_what_runs_as_an_exception_does():
+    """And `StopRequest`, inside, takes over."""
+    before, closed = signal.getsignal(signal.SIGTERM), []
+    with pytest.raises(Terminated), terminable():
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop.after_step(a_result())
+            assert stop.agreed == "SIGTERM"
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            closed.append(True)
+    assert closed and signal.getsignal(signal.SIGTERM) == before
 
 
 def test_votes_are_counted_a_step_later(monkeypatch):

@@ -161,6 +161,9 @@ def test_rows_that_are_one(tmp_path):
 
 def test_no_run_of_any_row(tmp_path):
     write_run(tmp_path / "z", config("linear"))
-    for pattern in (str(tmp_path), f"{tmp_path}/none"):
-        with pytest.raises(RunError, match="holds no run of split, additive: give a folder of their run folders"):
+    for pattern, message in {
+        str(tmp_path): "holds no run of split, additive, or only runs of other sizes: give a folder of their run folders",
+        f"{tmp_path}/none": "there is nothing at .*/none: give a folder of run folders",
+    }.items():
+        with pytest.raises(RunError, match=message):
             find(pattern, ROWS)

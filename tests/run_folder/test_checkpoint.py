@@ -336,6 +336,17 @@ def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, 
     checkpoints.close()
 
 
+def test_a_damaged_checkpoint_is_best_only_if_all_are(folder):
+    """Behind those without an evaluation, though it is the newest."""
+    folder.save(1, 2, 3, metrics={3: {"loss": 1.0}}, keep=3, best=("loss", "min"))
+    for path in folder.files(3):
+        path.write_bytes(b"")
+    checkpoints = folder.open(keep=3, best=("loss", "min"))
+    assert checkpoints.pick("best") == 2
+    folder.log.clear()
+    checkpoints.close()
+
+
 def test_best_stays_when_its_metrics_are_tampered_with(folder):
     """What is not verified is never deleted: a flipped bit must not make the best checkpoint the worst."""
     options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}

@@ -83,7 +83,7 @@ def test_import(commands, store, tmp_path):
     ]
     assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
     again = commands(*command, "--out=gs://runs/imported", command="import", **store.environment)
-    assert_one_line_error(again, "--out=gs://runs/imported holds a run already")
+    assert_one_line_error(again, "--out=gs://runs/imported holds config.json already")
     nothing = commands("--model=fnet", "--checkpoint=gs://runs/no.safetensors", command[2], "--out=gs://runs/none",
                        command="import", **store.environment)
     assert_one_line_error(nothing, "gs://runs/no.safetensors")

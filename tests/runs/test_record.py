@@ -94,6 +94,15 @@ def test_restart_puts_the_run_aside(commands, text, workdir, finished):
     assert_done(commands(f"--workdir={workdir / 'before-1'}", "--checkpoint=8", command="evaluate"))
 
 
+def test_a_run_that_lost_its_id_keeps_its_checkpoints(commands, text, workdir):
+    """It is not given another id, under which its checkpoints would be a stranger's."""
+    (workdir / "run.json").unlink()
+    before = content(workdir)
+    result = commands(text, "--config.steps=20", f"--workdir={workdir}")
+    assert_one_line_error(result, "has checkpoints but no run.json, which says whose they are: bring it back, or begin anew")
+    assert content(workdir) == before
+
+
 def test_restart_that_is_refused_changes_nothing(commands, text, workdir):
     before = content(workdir)
     result = commands(text, "--restart", "--config.data.train=nowhere.txt", f"--workdir={workdir}")

@@ -42,6 +42,21 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
     assert [line["step"] for line in metrics(tmp_path / "run")] == [*range(10, 401, 10), 400]
 
 
+@pytest.mark.parametrize(("name", "code", "said"), [
+    ("SIGTERM", 7, "SIGTERM: no step was taken; the same command begins again, or goes on"), ("SIGINT", 130, "interrupted"),
+])
+def test_signal_before_the_first_step_leaves_no_folder(commands, text, tmp_path, name, code, said):
+    """Also while the first programs are compiled, when threads of JAX run."""
+    process = commands.start(text, "--stopped_code=7", f"--workdir={tmp_path / 'run'}")
+    for line in process.stderr:
+        if "parameters; " in line:
+            break
+    process.send_signal(getattr(signal, name))
+    stderr = process.communicate(timeout=120)[1]
+    assert (process.returncode, stderr.splitlines()[-1]) == (code, said)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_run_in_two_halves_is_the_same_run(commands, text, finished, tmp_path):
     flags, workdir = [text, "--config.checkpoint.every=100", "--config.log.every=1"], tmp_path / "run"

@@ -67,7 +67,7 @@ def check_limit(message: str, before: int, added: int, limit: int) -> None:
     """Raises DataError, with the last bad record's message, if `before + added` bad records exceed the limit."""
     if before + added > limit:
         raise DataError(
-            f"{message} ({before} bad records skipped before; config.data.max_bad_records={limit}: "
+            f"{message} ({before} bad records skipped before; max_bad_records={limit}: "
             "mend the record or raise the limit)"
         )
 

@@ -19,13 +19,17 @@ from gmlp_flax.errors import DataError
 
 TEXT = "text"  # the field, column or feature that holds the document
 
+LONGEST = 1 << 30  # bytes of a document: a small packed file can hold more than the memory
+
 Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
 
 def read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
     """The file as one document; raises DataError, naming the line, if it is not UTF-8."""
     with files.opened(path) as stream:
-        data = stream.read()
+        data = stream.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise DataError(f"{path} is one document of more than {LONGEST >> 20:,} MiB: cut it into several files")
     try:
         records.refuse_utf16(data[:1024])
         yield records.decoded(data)
@@ -41,7 +45,9 @@ def read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | B
             stream.seek(start - 1)
             start += len(stream.readline()) - 1
         position = start
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
+            if len(line) > LONGEST:
+                raise DataError(f"{path}, line {_lines_before(path, start) + number} has more than {LONGEST >> 20:,} MiB")
             if stop is not None and position >= stop:
                 return
             position += len(line)

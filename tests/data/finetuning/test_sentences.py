@@ -273,7 +273,7 @@ def test_bad_tsv(tmp_path, content, words):
 def test_bad_json_lines(tmp_path, line, words):
     path = write(tmp_path / "a.jsonl", f'{json.dumps({"sentence": "dull", "label": 0})}\n{line}\n')
     message = failure(path)
-    assert f"a.jsonl, line 2: {words}" in message and "config.data.max_bad_records=0" in message
+    assert f"a.jsonl, line 2: {words}" in message and "max_bad_records=0" in message
 
 
 def test_bad_rows_are_skipped_up_to_a_limit(tmp_path):

@@ -69,7 +69,7 @@ def test_a_bad_question(tmp_path, change, message):
     assert found.startswith(f"{path}, article 2 ('Capitals'), paragraph 1, question q1: ") and message in found
     bad = BadRecords(1)
     assert len(squad.read(path, "v2.0", bad=bad)) == 9 and bad.count == 1 and message in bad.first[0]
-    assert "(0 bad records skipped before; config.data.max_bad_records=0: mend" in failure(
+    assert "(0 bad records skipped before; max_bad_records=0: mend" in failure(
         squad.read, path, "v2.0", bad=BadRecords()
     )
 

@@ -117,11 +117,11 @@ def test_limit_is_of_different_records(capfd):
     ]
     expected = (
         r"^numbers: item [15] (is damaged|does not decode) \(1 bad records skipped before; "
-        r"config.data.max_bad_records=1: mend the record or raise the limit\)$"
+        r"max_bad_records=1: mend the record or raise the limit\)$"
     )
     with pytest.raises(DataError, match=expected):
         train(source, limit=1, count=20)
-    with pytest.raises(DataError, match="0 bad records skipped before; config.data.max_bad_records=0:"):
+    with pytest.raises(DataError, match="0 bad records skipped before; max_bad_records=0:"):
         train(source, limit=0, count=20)
 
 
@@ -189,6 +189,6 @@ def test_limit_over_worker_processes(tmp_path):
     command = [sys.executable, "-W", "error", str(script)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    message = r"numbers: item \d+ \S.* \(5 bad records skipped before; config.data.max_bad_records=5: mend .*\)\n"
+    message = r"numbers: item \d+ \S.* \(5 bad records skipped before; max_bad_records=5: mend .*\)\n"
     assert re.fullmatch(message, result.stdout)
     assert "Traceback" not in result.stderr

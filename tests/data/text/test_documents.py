@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pyarrow as pa
@@ -22,6 +23,20 @@ def test_text(tmp_path):
     path = tmp_path / "notes.md"
     path.write_bytes(b"\xef\xbb\xbfone\ntwo \xe2\x82\xac\n")
     assert read("text", path) == ["one\ntwo €\n"]
+
+
+@pytest.mark.parametrize(("name", "reader", "what"), [
+    ("a.txt.gz", "text", "a.txt.gz is one document of more than 0 MiB: cut it into several files"),
+    ("a.jsonl.gz", "json_lines", "a.jsonl.gz, line 2 has more than 0 MiB"),
+])
+def test_no_document_fills_the_memory(tmp_path, monkeypatch, name, reader, what):
+    """A small packed file unpacks to anything."""
+    monkeypatch.setattr(documents, "LONGEST", 100)
+    long = b'{"text": "' + b"a" * 200 + b'"}\n'
+    with gzip.open(tmp_path / name, "wb") as stream:
+        stream.write(b'{"text": "b"}\n' + long)
+    with pytest.raises(DataError, match=what):
+        read(reader, tmp_path / name)
 
 
 @pytest.mark.parametrize(

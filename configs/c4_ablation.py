@@ -113,10 +113,10 @@ SMALL_SETTINGS = {
     "amlp": Setting(4e-3, TAPS_4),
     "thin": Setting(4e-3, BIAS),
 }
-# The same of the siblings: docs/results/settings.md. The norm was not searched.
+# The same of the siblings: docs/results/settings.md.
 SIBLING_SETTINGS = {
     "bert_t5": Setting(4e-3, BIAS),
-    "fnet": Setting(2e-3, norm=True),
+    "fnet": Setting(2e-3),
     **dict.fromkeys(("hybrid", "external", "resmlp", "feed_forward"), Setting(4e-3, norm=True)),
     **dict.fromkeys(("random", "random_vanilla"), Setting(4e-3, ("random/logits=16",))),
     **dict.fromkeys(("fixed_random", "dense", "factorized_dense", "dynamic"), Setting(4e-3)),

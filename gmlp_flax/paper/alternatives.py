@@ -133,7 +133,6 @@ _LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
 _SENTENCES: dict[str, Any] = {
     "kind": FINETUNED, "cpu": _LENGTH | {"steps": 150, "optimizer.warmup": 15, "eval.every": 150},
     "gpu": _LENGTH | {"steps": 2000, "optimizer.warmup": 200},
-    "searched": {"fnet": {"optimizer.learning_rate": 2e-3}},  # post-norm does not bear the others' 4e-3
 }
 _SMALLER = {"cpu": ",scale=small", "gpu": ",scale=gpu"}
 # What its authors publish, with fewer steps; at cpu, what the configs call small.

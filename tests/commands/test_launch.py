@@ -48,7 +48,7 @@ def test_words_reach_training_in_any_form():
     ((*LOCAL, TEXT, "--workdir=x", "--", "--multihost=on"), "multihost"),
     (("--on=local", "--processes=0", TEXT, "--workdir=x"), "processes"),
     ((*SLURM, TEXT, "--workdir=x", "--config.mesh.fsdp=16"), "config.mesh is data -1 x fsdp 16 x tensor 1"),
-    ((*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"), "config.batch_size is 12, which does not divide by 8"),
+    ((*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"), "config.batch_size is 12, which 8 devices cannot share evenly"),
     ((*SLURM, TEXT, "--workdir=/tmp/x"), "own disk"),
     ((*SLURM, TEXT, "--workdir=x", "--name=My_run"), "--name=My_run: expected at most 35 lower-case letters"),
 ])

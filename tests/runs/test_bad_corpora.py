@@ -120,7 +120,7 @@ def test_more_bad_records_than_the_limit(refused, spoiled, limit, line):
 @pytest.mark.slow
 def test_as_many_bad_records_as_the_limit(commands, text, spoiled, refused, tmp_path):
     """They are counted and reported with the first one's place, and the run goes on."""
-    flags = [f"--config.data.train={spoiled}", "--max_bad_records=2", "--config.steps=1"]
+    flags = [f"--config.data.train={spoiled}", "--config.data.max_bad_records=2", "--config.steps=1"]
     flags += [f"--config.data.cache={tmp_path / 'cache'}", f"--workdir={tmp_path / 'trained'}"]
     first = f"{spoiled}, line 5: found list; expected an object with a string field 'text'"
     result = commands(text, *flags)

@@ -64,7 +64,7 @@ def test_tokenizer_larger_than_the_model(commands, text, finished, tmp_path):
 def test_batch_that_devices_cannot_share(commands, text, tmp_path, devices):
     variables = {"XLA_FLAGS": preloaded.devices(devices)}
     result = commands(text, "--config.batch_size=7", f"--workdir={tmp_path / 'run'}", **variables)
-    assert_one_line_error(result, "config.batch_size is 7", "does not divide by 2 devices: set it to 6 or 8")
+    assert_one_line_error(result, "config.batch_size is 7", "which 2 devices cannot share evenly: set it to 6 or 8")
     result = commands(text, "--config.eval.batch_size=3", f"--workdir={tmp_path / 'run'}", **variables)
     assert_one_line_error(result, "config.eval.batch_size is 3", "set it to 2 or 4")
 

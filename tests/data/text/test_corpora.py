@@ -220,7 +220,7 @@ def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
     assert list(open_corpus(str(tmp_path)).documents(bad)) == ["one", "two", "three"]
     assert (bad.count, len(bad.first)) == (3, 3)
     assert bad.first[1] == f"{path}, line 4: found list; expected an object with a string field 'text'"
-    with pytest.raises(DataError, match=r"a.jsonl, line 5: not UTF-8 .* \(2 bad records skipped before; config.data"):
+    with pytest.raises(DataError, match=r"a.jsonl, line 5: not UTF-8 .* \(2 bad records skipped before; max_bad"):
         list(open_corpus(str(tmp_path)).documents(BadRecords(2)))
     assert f"{path}, line 2: not JSON (Expecting property name" in failure(tmp_path)
 

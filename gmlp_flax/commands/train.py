@@ -40,7 +40,7 @@ def main(_argv: list[str]) -> None:
             with stopping.terminable():
                 finished = loop.train(flags.FLAGS.config, workdir, flags.FLAGS.restart) is not None
         except stopping.Terminated:
-            print("SIGTERM: no step was taken; the same command begins again, or goes on", file=sys.stderr)
+            print("SIGTERM: no step was running; give the same command again", file=sys.stderr)
             streams.end_at_once(flags.FLAGS.stopped_code)
         if finished and distributed.is_first():
             print(curves.draw(workdir))

@@ -43,7 +43,7 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
 
 
 @pytest.mark.parametrize(("name", "code", "said"), [
-    ("SIGTERM", 7, "SIGTERM: no step was taken; the same command begins again, or goes on"), ("SIGINT", 130, "interrupted"),
+    ("SIGTERM", 7, "SIGTERM: no step was running; give the same command again"), ("SIGINT", 130, "interrupted"),
 ])
 def test_signal_before_the_first_step_leaves_no_folder(commands, text, tmp_path, name, code, said):
     """Also while the first programs are compiled, when threads of JAX run."""

@@ -25,13 +25,12 @@ from absl import flags
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
 
-MOST = 1_000_000  # for one chip and hour, in any currency
-
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
     from gmlp_flax.planning.plan import Plan
 
+MOST = 1_000_000  # for one chip and hour, in any currency
 USAGE = "plan --config=FILE:ARGUMENT --topology=v5e:4x4"
 
 

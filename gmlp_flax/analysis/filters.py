@@ -56,8 +56,8 @@ def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> 
     Raises:
         RunError: the run's blocks have no filters, or there is no such patch.
     """
-    images = trained.task.takes_files
-    figure = draw_images(*between_patches(trained), tokens) if images else draw_text(matrices(trained))
+    weights, shape = between_tokens(trained)
+    figure = draw_images(weights, shape, tokens) if trained.task.takes_files else draw_text(weights)
     return drawing.save(figure, workdir, "filters")
 
 
@@ -86,15 +86,21 @@ def draw_text(weights: np.ndarray) -> Figure:
     return figure
 
 
-def between_patches(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, int]]:
-    """An image model's spatial weights without its cls token, [layers, patches, patches], and the patches' grid."""
-    model = trained.config.model
-    rows, columns = patch_grid(model.image_size, model.patch_size)
-    return matrices(trained)[:, -rows * columns :, -rows * columns :], (rows, columns)
+def between_tokens(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, ...]]:
+    """A run's spatial weights, [layers, n, n], and how the n tokens lie: (n,) in a text, (rows, columns) for the patches
+    of an image, whose cls token is left out.
+
+    Raises:
+        RunError: the run's blocks have none.
+    """
+    weights, model = matrices(trained), trained.config.model
+    shape = patch_grid(model.image_size, model.patch_size) if trained.task.takes_files else weights.shape[-1:]
+    n = math.prod(shape)
+    return weights[:, -n:, -n:], shape
 
 
 @drawing.style()
-def draw_images(weights: np.ndarray, grid: tuple[int, int], tokens: Sequence[int] = ()) -> Figure:
+def draw_images(weights: np.ndarray, grid: tuple[int, ...], tokens: Sequence[int] = ()) -> Figure:
     """Rows of each layer's W, [layers, patches, patches], as images on the grid (rows, columns), as in the paper's
     Figure 3; one scale for all, and the patch that each row mixes into in a frame. `tokens` as in `draw`.
 

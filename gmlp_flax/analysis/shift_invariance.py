@@ -1,22 +1,21 @@
-"""How close spatial matrices are to Toeplitz matrices.
+"""How close spatial matrices are to Toeplitz matrices, whose weights depend on the offset between two tokens alone.
 
 The paper's Figure 9 shows that matrices learned without the Toeplitz constraint (`--config.model.spatial=dense`) look
-as if they had it. Here this is a number: the share of a matrix's energy (its squared sum) that is left when each
-diagonal is replaced by its mean. It is 1 for a Toeplitz matrix and about 2/n for noise. It is computed for every
-checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` gives a curve.
+as if they had it. Here this is a number: the share of a matrix's energy (its squared sum) that is left when each weight
+is replaced by the mean of all weights at its offset. It is 1 for a Toeplitz matrix and small for noise. In a text, the
+offsets are the matrix's diagonals; between the patches of an image they have two parts, rows and columns. It is computed
+for every checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` gives a curve.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.analysis import charts, drawing
-from gmlp_flax.analysis.filters import matrices
-from gmlp_flax.errors import RunError
+from gmlp_flax.analysis import charts, drawing, filters
 from gmlp_flax.run_folder import storage
 from gmlp_flax.training import loading
 
@@ -24,45 +23,72 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def toeplitz_share(weights: np.ndarray) -> np.ndarray:
-    """Share of each matrix's energy in the means of its diagonals: [layers, n, n] to [layers], 0 to 1."""
-    n, weights = weights.shape[-1], weights.astype(np.float64)
-    diagonals = [np.diagonal(weights, offset, axis1=-2, axis2=-1) for offset in range(1 - n, n)]
-    kept = sum(diagonal.shape[-1] * diagonal.mean(-1) ** 2 for diagonal in diagonals)
-    return kept / np.square(weights).sum((-2, -1))
+def toeplitz_share(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Share of each matrix's energy in the means over equal offsets.
+
+    Args:
+        weights: [layers, n, n].
+        shape: how the n tokens lie: (n,) in a text, (rows, columns) for the patches of an image, row by row.
+
+    Returns:
+        [layers], 0 to 1.
+    """
+    offsets = _offsets(shape).ravel()
+    counts = np.bincount(offsets)
+    flat = weights.reshape(len(weights), -1).astype(np.float64)
+    kept = [(np.bincount(offsets, layer) ** 2 / counts).sum() for layer in flat]
+    return np.array(kept) / np.square(flat).sum(-1)
 
 
-def shares(workdir: str) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """Step -> the share of each layer, [layers], for every checkpoint that the run kept; and the newest checkpoint's
-    matrices, [layers, n, n].
+def _offsets(shape: Sequence[int]) -> np.ndarray:
+    """A number for the offset of each token from each, int [n, n]; equal offsets have equal numbers."""
+    places = np.indices(shape).reshape(len(shape), -1)
+    last = np.array(shape) - 1
+    steps = places[:, None] - places[:, :, None] + last[:, None, None]
+    return np.asarray(np.ravel_multi_index(tuple(steps), 2 * last + 1))
+
+
+def noise_share(shape: Sequence[int]) -> float:
+    """The expected share of a matrix of independent entries: the number of offsets over that of entries."""
+    return math.prod(2 * side - 1 for side in shape) / math.prod(shape) ** 2
+
+
+class Found(NamedTuple):
+    """What a run's checkpoints show."""
+
+    shares: dict[int, np.ndarray]  # step -> the share of each layer, [layers]
+    weights: np.ndarray  # of the newest checkpoint, [layers, n, n]
+    shape: tuple[int, ...]  # how the n tokens lie
+
+
+def of_run(workdir: str) -> Found:
+    """The shares of every checkpoint that the run kept.
 
     Raises:
-        RunError: the run trained on images, or has no spatial matrices.
+        RunError: the run has no spatial matrices.
     """
     newest = loading.load(workdir)
-    if newest.task.takes_files:
-        raise RunError(f"{workdir} is a run on images, whose tokens lie in a grid: give a run on text")
+    weights, shape = filters.between_tokens(newest)
     checkpoints = loading.open_checkpoints(newest.config, storage.absolute(workdir), read_only=True)
-    found = {step: matrices(loading.load(workdir, str(step))) for step in checkpoints.steps() if step < newest.step}
+    steps = [step for step in checkpoints.steps() if step < newest.step]
     checkpoints.close()
-    found[newest.step] = matrices(newest)
-    return {step: toeplitz_share(weights) for step, weights in found.items()}, found[newest.step]
+    found = {step: filters.between_tokens(loading.load(workdir, str(step)))[0] for step in steps}
+    found[newest.step] = weights
+    return Found({step: toeplitz_share(each, shape) for step, each in found.items()}, weights, shape)
 
 
-def draw(found: Mapping[int, np.ndarray], weights: np.ndarray, workdir: str) -> list[str]:
+def draw(found: Found, workdir: str) -> list[str]:
     """Draws the matrices of the newest checkpoint (Figure 9) and the shares over the steps.
 
     Args:
-        found: the shares that `shares` returns.
-        weights: [layers, n, n].
+        found: what `of_run` returns.
         workdir: the run's folder.
 
     Returns:
         The paths of the figures, RUN/figures/spatial_matrices.png and toeplitz_share.png; .svg and .pdf lie beside.
     """
     figures = {
-        "spatial_matrices": draw_matrices(weights),
-        "toeplitz_share": charts.draw(shares_chart(found, weights.shape[-1])),
+        "spatial_matrices": draw_matrices(found.weights), "toeplitz_share": charts.draw(shares_chart(found)),
     }
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
@@ -83,12 +109,12 @@ def draw_matrices(weights: np.ndarray) -> Figure:
     return figure
 
 
-def shares_chart(found: Mapping[int, np.ndarray], n: int) -> charts.Chart:
-    """The shares over the steps, or over the layers if there is one step; beside the share of noise on n tokens."""
-    by_step = np.stack(list(found.values()))
-    steps, layers = list(found), len(by_step[0])
+def shares_chart(found: Found) -> charts.Chart:
+    """The shares over the steps, or over the layers if there is one step; beside the share of noise."""
+    by_step = np.stack(list(found.shares.values()))
+    steps, layers = list(found.shares), len(by_step[0])
     newest = by_step[-1]
-    title = f"After {steps[-1]:,} steps the diagonals hold {newest.min():.2f} to {newest.max():.2f} of W's energy"
+    title = f"After {steps[-1]:,} steps offsets hold {newest.min():.2f} to {newest.max():.2f} of W's energy"
     if len(steps) == 1:
         look = drawing.Look(drawing.FAMILIES["gMLP"])
         series = [charts.Series(f"step {steps[0]}", look, list(range(1, layers + 1)), newest.tolist())]
@@ -98,9 +124,5 @@ def shares_chart(found: Mapping[int, np.ndarray], n: int) -> charts.Chart:
             for layer, (look, of_layer) in enumerate(zip(drawing.looks(["gMLP"] * layers), by_step.T, strict=True), 1)
         ]
     over, share = charts.Scale("step" if len(steps) > 1 else "layer"), charts.Scale("share of W's energy (1: Toeplitz)")
-    return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(n))])])
+    return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(found.shape))])])
 
-
-def noise_share(n: int) -> float:
-    """The expected share of a matrix [n, n] of independent entries, (2 n - 1) / n^2."""
-    return (2 * n - 1) / n**2

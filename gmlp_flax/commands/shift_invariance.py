@@ -4,8 +4,10 @@
 
 The paper's Figure 9 shows that matrices learned without the Toeplitz constraint (`--config.model.spatial=dense`) look
 as if they had it. Here that is a number: the share of a matrix's energy (its squared sum) that is left when each
-diagonal is replaced by its mean. It is 1 for a Toeplitz matrix and about 2/n for noise. It is read from every
-checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` makes a curve of it.
+weight is replaced by the mean of all weights at its offset: on the same diagonal, or, between the patches of an image,
+as many rows and columns apart. It is 1 for a Toeplitz matrix and about 2/n for noise on n tokens of text, 4/n on n
+patches. It is read from every checkpoint that the run kept, so `--config.checkpoint.every=50
+--config.checkpoint.keep=100` makes a curve of it.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from gmlp_flax.commands import cli
 def main(_argv: list[str]) -> None:
     """Prints the shares, draws them and the matrices, and prints the paths."""
     workdir = cli.required("workdir", "shift-invariance --workdir=DIR")
-    found, weights = shift_invariance.shares(workdir)
-    noise = shift_invariance.noise_share(weights.shape[-1])
-    print(f"share of energy in the diagonals' means, by layer (noise: {noise:.3f})")
-    for step, share in found.items():
+    found = shift_invariance.of_run(workdir)
+    noise = shift_invariance.noise_share(found.shape)
+    print(f"share of energy in the means over equal offsets, by layer (noise: {noise:.3f})")
+    for step, share in found.shares.items():
         print(f"step {step:>7}  " + "  ".join(f"{each:.3f}" for each in share))
-    print("\n".join(shift_invariance.draw(found, weights, workdir)))
+    print("\n".join(shift_invariance.draw(found, workdir)))
 
 
 def run() -> None:

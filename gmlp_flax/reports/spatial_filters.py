@@ -22,22 +22,30 @@ if TYPE_CHECKING:
 def image_filters(
     table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]
 ) -> Report:
-    """Figure 3: rows of W of an image classifier, layer by layer, from the newest checkpoint of the first run.
+    """Figure 3: rows of W of an image classifier, layer by layer, from the newest checkpoint of the first run, and how
+    close W came to depending on the offset between two patches alone, at every checkpoint that it kept.
 
     Raises:
         RunError: the run has no checkpoint.
     """
-    trained = loading.load(runs[0].path)
-    weights, grid = filters.between_patches(trained)
-    lines = [(layer, *map(float, row)) for layer, row in enumerate(locality(weights, grid), start=1)]
+    found = shift_invariance.of_run(runs[0].path)
+    weights, grid = found.weights, found.shape
+    rows = zip(locality(weights, grid), list(found.shares.values())[-1], strict=True)
+    lines = [(layer, *map(float, near), float(share)) for layer, (near, share) in enumerate(rows, start=1)]
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
     notes = (
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
-        f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}.",
+        f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the share "
+        "of W's energy in the means over equal offsets between patches, "
+        f"{shift_invariance.noise_share(grid):.3f} for noise, 1 if W depends on nothing else.",
     )
-    columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)")
-    return _report(table, runs, scale, Table(columns, lines), notes, {"filters": filters.draw_images(weights, grid)})
+    columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
+    figures = {
+        "filters": filters.draw_images(weights, grid),
+        "offsets_share": shift_invariance.shares_chart(found),
+    }
+    return _report(table, runs, scale, Table(columns, lines), notes, figures)
 
 
 def text_filters(
@@ -69,17 +77,16 @@ def shift_invariance_report(
     Raises:
         RunError: the run has no checkpoint.
     """
-    found, weights = shift_invariance.shares(runs[0].path)
-    layers, n, _ = weights.shape
-    columns = ("step", *(f"layer {layer + 1}" for layer in range(layers)))
-    lines = [(step, *map(float, share)) for step, share in found.items()]
+    found = shift_invariance.of_run(runs[0].path)
+    columns = ("step", *(f"layer {layer + 1}" for layer in range(len(found.weights))))
+    lines = [(step, *map(float, share)) for step, share in found.shares.items()]
     notes = (
         "Share of each W's energy (squared sum) in the means of its diagonals: 1 for a Toeplitz matrix, "
-        f"{shift_invariance.noise_share(n):.3f} for noise.",
+        f"{shift_invariance.noise_share(found.shape):.3f} for noise.",
     )
     figures = {
-        "matrices": shift_invariance.draw_matrices(weights),
-        "toeplitz_share": shift_invariance.shares_chart(found, n),
+        "matrices": shift_invariance.draw_matrices(found.weights),
+        "toeplitz_share": shift_invariance.shares_chart(found),
     }
     return _report(table, runs, scale, Table(columns, lines), notes, figures)
 
@@ -110,7 +117,7 @@ def spread(weights: np.ndarray) -> np.ndarray:
     return np.stack([*sides, np.sqrt(energy @ np.square(offsets))], axis=-1)
 
 
-def locality(weights: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
     """How close to its own patch each row looks, on average.
 
     Args:

@@ -53,7 +53,7 @@ def test_command_writes_an_image(kind, request):
 
 def test_rows_of_chosen_patches_are_laid_out_as_the_image(image_run):
     trained = loading.load(str(image_run))
-    weights, (rows, columns) = filters.between_patches(trained)
+    weights, (rows, columns) = filters.between_tokens(trained)
     assert (rows, columns) == patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
     np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token
     figure = filters.draw_images(weights, (rows, columns), [1])

@@ -7,51 +7,68 @@ import numpy as np
 import pytest
 
 from gmlp_flax.analysis import filters, shift_invariance
-from gmlp_flax.errors import RunError
+from gmlp_flax.analysis.shift_invariance import Found
 from gmlp_flax.models import toeplitz
 from gmlp_flax.training import loading
 
 
-def slow_share(weight):
-    """By its definition: each entry replaced by the mean of its diagonal."""
-    n = len(weight)
-    means = {d: np.mean([weight[i, i + d] for i in range(n) if 0 <= i + d < n]) for d in range(1 - n, n)}
-    replaced = [[means[j - i] for j in range(n)] for i in range(n)]
-    return np.sum(np.square(replaced)) / np.sum(np.square(weight))
+def slow_share(weight, shape):
+    """By its definition: each entry replaced by the mean of those at the same offset."""
+    places = list(np.ndindex(*shape))
+    at = {}
+    for i, one in enumerate(places):
+        for j, other in enumerate(places):
+            at.setdefault(tuple(np.subtract(other, one)), []).append(weight[i, j])
+    return sum(len(entries) * np.mean(entries) ** 2 for entries in at.values()) / np.sum(np.square(weight))
 
 
-def test_share_is_that_of_the_definition():
-    weights = np.random.default_rng(0).standard_normal((3, 9, 9)) + np.eye(9)
-    expected = [slow_share(weight) for weight in weights]
-    np.testing.assert_allclose(shift_invariance.toeplitz_share(weights), expected, rtol=1e-12)
+@pytest.mark.parametrize("shape", [(12,), (3, 4), (1, 12)])
+def test_share_is_that_of_the_definition(shape):
+    weights = np.random.default_rng(0).standard_normal((3, 12, 12)) + np.eye(12)
+    expected = [slow_share(weight, shape) for weight in weights]
+    np.testing.assert_allclose(shift_invariance.toeplitz_share(weights, shape), expected, rtol=1e-12)
 
 
 def test_toeplitz_is_one_and_noise_is_little():
     taps = jnp.asarray(np.random.default_rng(1).standard_normal(2 * 64 - 1))
     noise = np.random.default_rng(2).standard_normal((64, 64))
-    share = shift_invariance.toeplitz_share(np.stack([toeplitz.expand(taps), noise]))
+    share = shift_invariance.toeplitz_share(np.stack([toeplitz.expand(taps), noise]), (64,))
     assert share[0] == pytest.approx(1, abs=1e-6)
-    assert share[1] == pytest.approx(shift_invariance.noise_share(64), abs=0.02)
-    assert shift_invariance.noise_share(64) == pytest.approx(2 / 64, rel=0.01)
+    assert share[1] == pytest.approx(shift_invariance.noise_share((64,)), abs=0.02)
+    assert shift_invariance.noise_share((64,)) == pytest.approx(2 / 64, rel=0.01)
 
 
-def test_every_checkpoint_of_a_run_is_read(text_run):
-    found, weights = shift_invariance.shares(str(text_run))
-    np.testing.assert_array_equal(weights, filters.matrices(loading.load(str(text_run))))
-    assert list(found) == [6, 12]
-    for share in found.values():  # of a run with the constraint
-        np.testing.assert_allclose(share, [1, 1], atol=1e-5)
+def test_a_convolution_of_a_grid_is_one_there_alone():
+    """As a matrix over patches in a row it is not Toeplitz: a step from the end of a row leads to the next row."""
+    places = np.stack(np.unravel_index(np.arange(64), (8, 8)))
+    rows, columns = places[:, None] - places[:, :, None] + 7
+    convolution = np.random.default_rng(1).standard_normal((15, 15))[rows, columns]
+    noise = np.random.default_rng(2).standard_normal((64, 64))
+    share = shift_invariance.toeplitz_share(np.stack([convolution, noise]), (8, 8))
+    assert share[0] == pytest.approx(1, abs=1e-9)
+    assert share[1] == pytest.approx(shift_invariance.noise_share((8, 8)), abs=0.02)
+    assert shift_invariance.noise_share((8, 8)) == pytest.approx(225 / 4096)
+    [flat] = shift_invariance.toeplitz_share(convolution[None], (64,))
+    assert 0.3 < flat < 0.8
 
 
-def test_images_are_refused(image_run):
-    with pytest.raises(RunError, match="is a run on images, whose tokens lie in a grid: give a run on text"):
-        shift_invariance.shares(str(image_run))
+@pytest.mark.parametrize("kind", ["text_run", "image_run"])
+def test_every_checkpoint_of_a_run_is_read(kind, request):
+    workdir = str(request.getfixturevalue(kind))
+    found = shift_invariance.of_run(workdir)
+    np.testing.assert_array_equal(found.weights, filters.matrices(loading.load(workdir)))
+    assert (list(found.shares), found.shape) == (([6, 12], (32,)) if kind == "text_run" else ([12], (4, 4)))
+    for share in found.shares.values():
+        if kind == "text_run":  # with the constraint
+            np.testing.assert_allclose(share, [1, 1], atol=1e-5)
+        else:
+            assert ((0 < share) & (share < 1)).all()
 
 
 def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
     weights = np.random.default_rng(0).standard_normal((7, 5, 5))
-    share = shift_invariance.toeplitz_share(weights)
-    paths = shift_invariance.draw({1: share, 2: share / 2}, weights, str(tmp_path))
+    share = shift_invariance.toeplitz_share(weights, (5,))
+    paths = shift_invariance.draw(Found({1: share, 2: share / 2}, weights, (5,)), str(tmp_path))
     assert paths == [f"{tmp_path}/figures/{name}" for name in ("spatial_matrices.png", "toeplitz_share.png")]
     for path in paths:
         with open(path, "rb") as file:
@@ -60,11 +77,11 @@ def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
 
 def test_shares_over_steps_or_over_layers():
     """A single checkpoint has no curve over steps."""
-    share = np.array([0.5, 0.75])
-    [several] = shift_invariance.shares_chart({1: share, 2: share / 2}, 5).panels
+    share, weights = np.array([0.5, 0.75]), np.ones((2, 5, 5))
+    [several] = shift_invariance.shares_chart(Found({1: share, 2: share / 2}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in several.series] == [
         ("layer 1", [1, 2], [0.5, 0.25]), ("layer 2", [1, 2], [0.75, 0.375]),
     ]
-    [one] = shift_invariance.shares_chart({2: share}, 5).panels
+    [one] = shift_invariance.shares_chart(Found({2: share}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
     assert one.x.label == "layer" and one.references == [("noise", 9 / 25)]

@@ -70,6 +70,9 @@ def test_filters_of_images(image_run):
     assert [row[0] for row in report.table.rows] == [1, 2]
     for row in report.table.rows:
         assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
+    [panel] = report.figures["offsets_share"].panels
+    assert report.table.columns[-1] == "offsets"
+    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references == [("noise", 49 / 256)]
     assert ("steps", "12", "93835") in report.setting.scaled
     assert ("model.image_size", "(8, 8)", "(224, 224)") in report.setting.scaled
     assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a bar of colours

@@ -147,15 +147,16 @@ def _refuse_lost(workdir: str) -> None:
                 "--restart"
             )
         return
-    run = read_identity(workdir)
+    run, there = read_identity(workdir), set(storage.names(workdir))
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
     signs = {
-        f"a {RESULT_FILE}": storage.exists(os.path.join(workdir, RESULT_FILE)),
+        f"a {RESULT_FILE}": RESULT_FILE in there,
         f"checkpoints in {DAMAGED}/": bool(storage.names(os.path.join(workdir, DAMAGED))),
         "had checkpoints": bool(run.get("saved")),
         f"a {METRICS_FILE} up to step {lines[-1]['step'] if lines else 0}": bool(lines) and not run,
+        **{f"a file {name}": not run and name in there for name in (CONFIG_FILE, ENVIRONMENT_FILE)},
     }
-    if found := [sign for sign, there in signs.items() if there]:
+    if found := [sign for sign, seen in signs.items() if seen]:
         what = " and ".join(found if found[0].startswith("had") else ["has " + found[0], *found[1:]])
         raise RunError(
             f"{workdir} {what}, but no checkpoint to go on from: bring back {CHECKPOINTS}/, or begin anew with --restart, "

@@ -70,8 +70,9 @@ def test_run_without_its_checkpoints_does_not_begin_again_in_silence(commands, t
             del before[lost]
 
 
-@pytest.mark.parametrize("kept", ["metrics.jsonl", "result.json", "damaged/8/file"])
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "result.json", "damaged/8/file", "config.json", "environment.json"])
 def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finished, tmp_path, kept):
+    """So files of those names that are somebody else's are not written over either."""
     workdir = tmp_path / "run"
     (workdir / kept).parent.mkdir(parents=True)
     source = finished / kept

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -17,6 +18,7 @@ from gmlp_flax.run_folder import storage
 from gmlp_flax.run_folder.assets import Files
 from gmlp_flax.run_folder.checkpoint import Checkpoints
 from gmlp_flax.run_folder.layout import CHECKPOINTS, CONFIG_FILE
+from gmlp_flax.run_folder.reading import Damaged
 from gmlp_flax.run_folder.record import read_identity, write_files
 from gmlp_flax.tasks.base import Ranked, Task
 from gmlp_flax.training.partition import Partition
@@ -129,7 +131,8 @@ def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) 
     run = read_identity(workdir).get("id", "")
     checkpoints = open_checkpoints(config, workdir, read_only=True, run=run)
     step = checkpoints.pick(which)
-    files = checkpoints.read_files(step)
+    with _others_named(checkpoints, step):
+        files = checkpoints.read_files(step)
     if distributed.is_first():
         write_files(workdir, files, replace=False)
     distributed.wait_for_all("files of the run")
@@ -139,9 +142,20 @@ def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) 
     template = {"params": partition.describe(task.shapes())}
     if config.optimizer.ema:
         template["ema"] = template["params"]
-    restored = checkpoints.restore(step, template)
+    with _others_named(checkpoints, step):
+        restored = checkpoints.restore(step, template)
     checkpoints.close()
     return Trained(config, task, step, restored["params"], restored.get("ema"), partition)
+
+
+@contextlib.contextmanager
+def _others_named(checkpoints: Checkpoints, step: int) -> Iterator[None]:
+    """A checkpoint that is found damaged is told with those that could be used in its place."""
+    try:
+        yield
+    except Damaged as error:
+        others = ", ".join(str(each) for each in checkpoints.steps() if each != step)
+        raise Damaged(f"{error}; {f'the run also has checkpoint {others}' if others else 'it is the only one'}") from None
 
 
 def partition_here(config: ConfigDict) -> Partition:

@@ -58,6 +58,9 @@ def test_damaged_checkpoint_is_named_and_the_one_before_taken(commands, text, wo
     for place in range(0, len(content), 100):
         content[place] ^= 1
     data.write_bytes(content)
+    evaluated = commands(f"--workdir={workdir}", command="evaluate")
+    assert_one_line_error(evaluated, f"{newest}", "; the run also has checkpoint 8")
+    assert_done(commands(f"--workdir={workdir}", "--checkpoint=8", command="evaluate"))
     result = commands(text, f"--workdir={workdir}")
     assert_done(result)
     assert f"{newest} cannot be read" in result.stderr or f"{newest}: the checksum" in result.stderr

@@ -54,10 +54,13 @@ def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> 
         The path of the first.
 
     Raises:
-        RunError: the run's blocks have no filters, or there is no such patch.
+        RunError: the run's blocks have no filters, there is no such patch, or `tokens` are given for a model of text.
     """
     weights, shape = between_tokens(trained)
-    figure = draw_images(weights, shape, tokens) if trained.task.takes_files else draw_text(weights)
+    images = trained.task.takes_files
+    if tokens and not images:
+        raise RunError(f"--tokens chooses patches of an image, and {workdir} holds a model of text: leave it out")
+    figure = draw_images(weights, shape, tokens) if images else draw_text(weights)
     return drawing.save(figure, workdir, "filters")
 
 

@@ -48,6 +48,8 @@ def main(argv: list[str]) -> None:
             f"--{next(iter(sampling))} is for models that continue texts, and {workdir} holds one of the task "
             f"{trained.config.task}: leave it out, or train with --config.task=causal_lm"
         )
+    if sampling and flags.FLAGS["top"].present:
+        cli.fail(f"--top ranks the next token, and --{next(iter(sampling))} is for a continuation: give one of them")
     if task.takes_files:
         if not paths:
             cli.fail("give image files: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")

@@ -77,3 +77,8 @@ def test_run_without_spatial_gates_is_one_line(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     expected = "the run's config.model.block is 'transformer', which has no spatial matrices: give another run"
     assert done.stderr.splitlines() == [f"error: {expected}"]
+
+
+def test_patches_of_a_text_are_refused(text_run):
+    with pytest.raises(RunError, match="--tokens chooses patches of an image, and .* holds a model of text: leave it out"):
+        filters.draw(loading.load(str(text_run)), str(text_run), [3])

@@ -139,6 +139,7 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
         (causal_run, ("--top_p=0",), "a", "top_p is 0.0: expected a probability above 0 and at most 1"),
         (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5: expected a probability above 0 and at most 1"),
         (causal_run, ("--temperature=-1",), "a", "temperature is -1.0: expected at least 0"),
+        (causal_run, ("--top=3", "--tokens=2"), "a", "--top ranks the next token, and --tokens is for a continuation"),
         (causal_run, ("--tokens=none",), "a", "tokens"),
         (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for models that continue texts, and \S+ holds one of the "
                                                 r"task masked_lm: leave it out, or train with --config.task=causal_lm"),

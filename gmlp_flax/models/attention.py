@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,9 @@ from gmlp_flax.models.spatial import SpatialSpec
 from gmlp_flax.models.spec import BlockSpec
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
+WHOLE, BLOCK = 1024, 512  # so many queries are scored at once; of more, so many at a time
+
+Scores = Callable[[jax.Array | int, int], jax.Array]  # (first, count) to the scores of so many queries, [..., count, keys]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,8 +139,43 @@ def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | Non
     """
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
     if key is not None and rate:
-        weights = dropout(jnp.broadcast_to(weights, (*v.shape[:-1], weights.shape[-1])), rate, key)
+        weights = dropout(jnp.broadcast_to(weights, (*v.shape[:-2], *weights.shape[-2:])), rate, key)
     return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
+
+
+def attend(scores: Scores, v: jax.Array, queries: int, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
+    """`mix` for all queries, of which more than WHOLE take turns in blocks, forwards and backwards: no array of
+    [queries, keys] is held then (Rabe and Staats, arXiv 2112.05682), and no product is computed more often than by a
+    remat policy.
+
+    Args:
+        scores: of some queries.
+        v: [..., keys, d].
+        queries: their number.
+        rate, key: as in `mix`; the weights that are dropped depend on the blocks.
+
+    Returns:
+        [..., queries, d] in the type of v.
+    """
+    if queries <= WHOLE:
+        return mix(scores(0, queries), v, rate, key)
+    blocks = -(-queries // BLOCK)
+    count = -(-queries // blocks)
+
+    def rows(first: jax.Array) -> jax.Array:
+        own = None if key is None else jax.vmap(jax.random.fold_in, (0, None))(key, first)
+        return mix(scores(first, count), v, rate, own)
+
+    starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)  # the last block may overlap the one before
+    found = jnp.moveaxis(jax.lax.map(jax.checkpoint(rows, prevent_cse=False), starts), 0, -3)
+    before = found[..., :-1, :, :].reshape(*found.shape[:-3], -1, found.shape[-1])
+    last = found[..., -1, blocks * count - queries :, :]
+    return checkpoint_name(jnp.concatenate([before, last], axis=-2), NAME)
+
+
+def rows_of(q: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
+    """The queries [first, first + count) of [..., queries, d]."""
+    return q if count == q.shape[-2] else jax.lax.dynamic_slice_in_dim(q, first, count, axis=-2)
 
 
 def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
@@ -186,9 +225,9 @@ class RelativeBias(nnx.Module):
         """
         return jax.vmap(toeplitz.expand)(self._taps(tokens))
 
-    def rows(self, first: jax.Array, count: int) -> jax.Array:
-        """The bias of the queries [first, first + count) for all n keys: [heads, count, n]."""
-        return jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(self._taps(self.spec.length))
+    def rows(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
+        """The bias of the queries [first, first + count) for so many keys: [heads, count, keys]. Raises as a call does."""
+        return jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(self._taps(keys))
 
     def _taps(self, tokens: int) -> jax.Array:
         """[heads, 2 tokens - 1]; of causal attention, those above offset 0 mean nothing."""
@@ -215,35 +254,47 @@ class MultiHeadAttention(nnx.Module):
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
 
-    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[jax.Array, jax.Array]:
-        """[batch, tokens, d_model] to scores [batch, heads, tokens, tokens], before the softmax, and values
-        [batch, heads, tokens, d_model / heads]. Without content terms the scores have no batch. With `past` there are n
-        keys and values."""
+    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[Scores, jax.Array]:
+        """[batch, tokens, d_model] to what gives scores [batch, heads, queries, keys], before the softmax, and to values
+        [batch, heads, keys, d_model / heads]. Without content terms the scores have no batch. The keys are the tokens;
+        with `past` there are n."""
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
         if past is not None:
             q_and_k[1:], v = [past.joined("keys", k, axis=2) for k in q_and_k[1:]], past.joined("values", v, axis=2)
-        bias = self._bias(tokens, past)
-        scores = scaled_scores(q_and_k[0], q_and_k[1], self.spec.precise_dtype) + bias if q_and_k else bias
-        return (hide_future(scores, past.first if past else 0) if self.spec.causal else scores), v
 
-    def _bias(self, tokens: int, past: Past | None) -> jax.Array:
+        def scores(first: jax.Array | int, count: int) -> jax.Array:
+            place = first if past is None else past.first + first
+            found = self._bias(place, count, v.shape[-2])
+            if q_and_k:
+                q, k = q_and_k
+                found = scaled_scores(rows_of(q, first, count), k, self.spec.precise_dtype) + found
+            return hide_future(found, place) if self.spec.causal else found
+
+        return scores, v
+
+    def _bias(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
         if self.relative is None:
             return jnp.zeros((), self.spec.precise_dtype)
-        return self.relative(tokens) if past is None else self.relative.rows(past.first, tokens)
+        return self.relative(keys) if count == keys else self.relative.rows(first, count, keys)
 
     def scores(self, x: jax.Array) -> jax.Array:
-        """The scores of `scores_and_values`, with a batch of 1 if it has none."""
+        """The scores of all queries, with a batch of 1 if they have none."""
         scores, _ = self.scores_and_values(x)
-        return scores.reshape(-1, *scores.shape[-3:])
+        found = scores(0, x.shape[1])
+        return found.reshape(-1, *found.shape[-3:])
 
     def __call__(
         self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None, past: Past | None = None
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""
         scores, v = self.scores_and_values(x, past)
-        mixed = mix(hide_padding(scores, seen, heads=True), v, self.spec.attention_dropout, key)
+
+        def shown(first: jax.Array | int, count: int) -> jax.Array:
+            return hide_padding(scores(first, count), seen, heads=True)
+
+        mixed = attend(shown, v, x.shape[1], self.spec.attention_dropout, key)
         return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
 
 
@@ -259,18 +310,30 @@ class TinyAttention(nnx.Module):
         self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
         self.spec = spec
 
-    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[jax.Array, jax.Array]:
-        """[batch, tokens, d_model] to scores [batch, tokens, tokens], before the softmax, and values [batch, tokens,
-        d_attn]; `past` as in MultiHeadAttention."""
+    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[Scores, jax.Array]:
+        """[batch, tokens, d_model] to what gives scores [batch, queries, keys], before the softmax, and to values
+        [batch, keys, d_attn]; `past` as in MultiHeadAttention."""
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
         if past is not None:
             k, v = past.joined("keys", k), past.joined("values", v)
-        scores = scaled_scores(q, k, self.spec.precise_dtype)
-        return (hide_future(scores, past.first if past else 0) if self.spec.causal else scores), v
+
+        def scores(first: jax.Array | int, count: int) -> jax.Array:
+            found = scaled_scores(rows_of(q, first, count), k, self.spec.precise_dtype)
+            return hide_future(found, first if past is None else past.first + first) if self.spec.causal else found
+
+        return scores, v
+
+    def scores(self, x: jax.Array) -> jax.Array:
+        """The scores of all queries."""
+        return self.scores_and_values(x)[0](0, x.shape[1])
 
     def __call__(
         self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None, past: Past | None = None
     ) -> jax.Array:
         """[batch, tokens, d_model] to [batch, tokens, d_out]; arguments as in MultiHeadAttention."""
         scores, v = self.scores_and_values(x, past)
-        return self.out(mix(hide_padding(scores, seen), v, self.spec.attention_dropout, key))
+
+        def shown(first: jax.Array | int, count: int) -> jax.Array:
+            return hide_padding(scores(first, count), seen)
+
+        return self.out(attend(shown, v, x.shape[1], self.spec.attention_dropout, key))

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, TinyAttention, buckets, hide_future, hide_padding, mix
+from gmlp_flax.models import attention as attention_lib
+from gmlp_flax.models.attention import (
+    MultiHeadAttention,
+    RelativeBias,
+    TinyAttention,
+    attend,
+    buckets,
+    hide_future,
+    hide_padding,
+    mix,
+)
+from gmlp_flax.models.past import Past
 from tests.models import reference
 from tests.models.reference import (
     count,
@@ -252,3 +263,82 @@ def test_dropout_needs_a_key(kind):
     first, second, plain = (quick_jit(module)(x, None, key) for key in (keys(0, 2), keys(1, 2), None))
     assert np.abs(first - second).max() > 0.01
     np.testing.assert_array_equal(plain, quick_jit(module)(x))
+
+
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """More than four queries take turns: ten in blocks of three, three, three and, again with two of them, three."""
+    monkeypatch.setattr(attention_lib, "WHOLE", 4)
+    monkeypatch.setattr(attention_lib, "BLOCK", 3)
+
+
+KINDS = {
+    "tiny": lambda: attention(length=10),
+    "tiny, causal": lambda: attention(length=10, causal=True, spatial="dense"),
+    **{
+        f"{positions}, {buckets} buckets{', causal' * causal}": lambda fields=(positions, buckets, causal): many_heads(
+            length=10, **dict(zip(("positions", "relative_buckets", "causal"), fields, strict=True))
+        )
+        for positions, buckets in (("none", 0), ("relative", 0), ("relative", 4), ("relative_only", 0))
+        for causal in (False, True)
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_float64
+def test_queries_in_blocks_are_those_at_once(kind, monkeypatch):
+    """Values and gradients, with padding and without, of all tokens and of fewer."""
+    module = randomized(KINDS[kind])
+    state, call = function_of(module)
+    seen = np.arange(10) < np.array([[10], [7]])
+
+    def results():
+        def found(state, x):
+            return call(state, x), call(state, x, seen), call(state, x[:, :8])
+
+        value, back = jax.vjp(jax.jit(found), state, normal(0, 2, 10, 6))
+        return value, back(jax.tree.map(lambda y: jnp.asarray(normal(1, *y.shape)), value))
+
+    expected = results()
+    monkeypatch.setattr(attention_lib, "WHOLE", 4)
+    monkeypatch.setattr(attention_lib, "BLOCK", 3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), results(), expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "causal" in kind])
+@in_float64
+def test_blocks_of_queries_behind_those_that_were_read(kind, in_blocks):
+    """Four tokens, then six: the second call's queries are in blocks, and begin at the fifth place."""
+    module, x = randomized(KINDS[kind]), jnp.asarray(normal(0, 2, 10, 6))
+    first = Past({}, jnp.array(0), 10)
+    before = module(x[:, :4], past=first)
+    after = module(x[:, 4:], past=Past(first.kept, jnp.array(4), 10))
+    np.testing.assert_allclose(jnp.concatenate([before, after], 1), module(x), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
+    """Neither forwards nor backwards, for 60 tokens in blocks of ten; at once they do."""
+    def largest():
+        small = {"length": 60, "dtype": "float32"}
+        monkeypatch.setattr(f"{__name__}.small_spec", lambda **fields: made(**fields | small))
+        state, call = function_of(KINDS[kind]())
+        gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
+        return largest_array(gradient, state, jnp.ones((1, 60, 6), jnp.float32))
+
+    made = small_spec
+    assert largest() >= 60 * 60
+    monkeypatch.setattr(attention_lib, "WHOLE", 20)
+    monkeypatch.setattr(attention_lib, "BLOCK", 10)
+    assert largest() <= 3 * 10 * 60
+
+
+def test_weights_of_every_block_are_dropped_apart(in_blocks):
+    """As `test_dropout_is_of_weights`, for ten queries in blocks; each block draws numbers of its own."""
+    values = jnp.broadcast_to(jnp.eye(10), (300, 10, 10))
+    found = np.asarray(attend(lambda first, count: jnp.zeros((count, 10)), values, 10, 0.2, keys(0, 300)))
+    dropped = found == 0
+    np.testing.assert_allclose(found[~dropped], 0.1 / 0.8, rtol=1e-5)
+    assert abs(dropped.mean() - 0.2) < 4 * np.sqrt(0.16 / found.size)
+    assert 0.25 < (dropped[:, :3] != dropped[:, 3:6]).mean() < 0.39  # 2 * 0.2 * 0.8 if they are independent

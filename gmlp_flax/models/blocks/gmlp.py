@@ -60,4 +60,4 @@ class GMLPBlock(Block):
 
     def attention_scores(self, x: jax.Array) -> jax.Array | None:
         """See `Block`: the one head of tiny attention."""
-        return self.attention.scores_and_values(self.norm(x))[0][:, None] if self.attention else None
+        return self.attention.scores(self.norm(x))[:, None] if self.attention else None

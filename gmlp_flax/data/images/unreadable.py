@@ -1,6 +1,7 @@
 """Images that cannot be read: each is counted, logged once, and replaced by the next one that can be read."""
 
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -101,7 +102,7 @@ class ReadableExamples:
 
     def _first_from(self, start: int, *rng: np.random.Generator) -> tuple[int, dict]:
         states = [generator.bit_generator.state for generator in rng]
-        for place in (*range(start, len(self)), *range(start)):
+        for place in itertools.chain(range(start, len(self)), range(start)):
             if place in self._known:
                 continue
             try:

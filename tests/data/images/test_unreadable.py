@@ -192,3 +192,13 @@ def test_limit_over_worker_processes(tmp_path):
     message = r"numbers: item \d+ \S.* \(5 bad records skipped before; max_bad_records=5: mend .*\)\n"
     assert re.fullmatch(message, result.stdout)
     assert "Traceback" not in result.stderr
+
+
+def test_an_example_costs_the_same_in_a_source_of_any_length():
+    """No list of all places is made."""
+    class Endless(Numbers):
+        def __len__(self):
+            return 10**12
+
+    examples = readable(Endless(6, {3}, {3}))
+    assert examples.evaluate({"place": 2})["x"] == 2 and examples.evaluate({"place": 3})["x"] == 4

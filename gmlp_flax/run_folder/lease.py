@@ -1,7 +1,7 @@
 """One run at a time in a folder: who writes to it, on this machine or on others that share its storage.
 
-On one machine a lock on the folder decides, which the system releases when its process ends, however it ends. Between
-machines the file lease.json decides: its owner writes it anew every `BEAT` seconds. An owner that has not done so for
+On one machine a lock on the folder decides, which the system releases when its process ends, however it ends. Where there
+are no locks, as in a bucket, and between machines the file lease.json decides: its owner writes it anew every `BEAT` seconds. An owner that has not done so for
 `STALE` seconds, by the clock of whoever watches, is dead, and its lease is taken over.
 """
 
@@ -57,9 +57,7 @@ class Lease:
         if found is not None:
             held = _parsed(found)
             same = held.get("machine") == self._own["machine"]
-            if same and not supported and _alive(held.get("process")):
-                raise self._refusal(held)
-            if not same:
+            if not same or (not supported and _alive(held.get("process"))):  # that number may be another process's by now
                 found = self._watch(found)
         self._written = self._content()
         if found is None:

@@ -130,8 +130,10 @@ def _put_back(workdir: str, aside: str, lease: Lease) -> None:
     """After a restart that took no step, all is as before."""
     if lease.is_own and storage.exists(aside) and not storage.exists(os.path.join(workdir, RUN_FILE)):
         for name in storage.names(aside):
-            if not storage.exists(os.path.join(workdir, name)):
-                storage.move(os.path.join(aside, name), os.path.join(workdir, name))
+            place = os.path.join(workdir, name)
+            storage.remove_if_empty(place)  # of checkpoints, as the new run made it
+            if not storage.exists(place):
+                storage.move(os.path.join(aside, name), place)
         storage.remove_if_empty(aside)
         distributed.say(f"no step was taken: the run before is back in {workdir}")
 

@@ -57,8 +57,8 @@ class Retention:
         del context
         steps = sorted(each.step for each in checkpoints)
         unknown = [step for step in steps if step not in self.known or self._lacks_metric(step)]
-        ranked = sorted((self.rank(self.known.get(step)), step) for step in steps)
-        best = [step for rank, step in ranked[len(ranked) - self.keep_best:] if rank > -math.inf]
+        ranked = sorted(((self.rank(self.known.get(step)), step) for step in steps), reverse=True)
+        best = [step for rank, step in ranked[: self.keep_best] if rank > -math.inf]
         stays = {*steps[-self.keep:], *best, *unknown}
         return [each.step in stays for each in checkpoints]
 

@@ -329,6 +329,6 @@ def make_folder(folder: str) -> None:
 
 
 def remove_if_empty(folder: str) -> None:
-    """Deletes a folder in which there is nothing."""
-    if not is_remote(folder) and exists(folder) and not names(folder):
+    """Deletes a folder in which there is nothing; a file, or what is not there, stays as it is."""
+    if not is_remote(folder) and os.path.isdir(folder) and not names(folder):
         patiently(lambda: os.rmdir(folder), f"deleting {folder}")

@@ -19,8 +19,9 @@ from gmlp_flax.run_folder.lease import Lease
 
 HOLD = """
 import sys, time
-from gmlp_flax.run_folder.lease import Lease
-Lease(sys.argv[1]).take()
+from gmlp_flax.run_folder import lease
+lease.BEAT = 0.2
+lease.Lease(sys.argv[1]).take()
 print("taken", flush=True)
 time.sleep(600)
 """
@@ -81,12 +82,25 @@ def test_stopped_process_keeps_its_folder(tmp_path, holder, quick):
         Lease(str(tmp_path)).take()
 
 
-def test_without_locks_the_number_of_the_process_decides(tmp_path, holder, quick, monkeypatch):
+@pytest.fixture
+def without_locks(monkeypatch):
     """As in a bucket."""
     def unsupported(*_):
         raise OSError("no locks here")
 
     monkeypatch.setattr(lease_lib.fcntl, "flock", unsupported)
+
+
+def test_without_locks_a_number_that_is_another_process_by_now_locks_nobody_out(tmp_path, quick, without_locks):
+    """A container that is started again gets the number of the process that was killed, which gives no sign of life."""
+    leave(tmp_path, machine=lease_lib._machine(), process=os.getpid())
+    lease = Lease(str(tmp_path))
+    lease.take()
+    assert written(tmp_path)["token"] != "x"
+    lease.close()
+
+
+def test_without_locks_a_process_that_is_gone_is_not_waited_for(tmp_path, holder, quick, without_locks):
     with pytest.raises(RunError, match=f"is in use by process {holder.pid} on"):
         Lease(str(tmp_path)).take()
     holder.kill()

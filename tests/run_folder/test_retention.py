@@ -22,6 +22,15 @@ def test_newest_and_best_stay():
     assert kept(known, best=("loss", "max")) == [1, 6]
 
 
+@pytest.mark.parametrize("keep, best", [(1, 0), (1, 3), (2, 5), (3, 2)])
+def test_the_best_stay_while_a_run_improves(keep, best):
+    """One checkpoint after another, each better than those before: also while there are fewer than `best`."""
+    steps = []
+    for step in range(1, 11):
+        steps = kept({each: {"loss": 1 / each} for each in [*steps, step]}, keep=keep, keep_best=best)
+        assert steps == list(range(max(1, step + 1 - max(keep, best)), step + 1))
+
+
 def test_what_is_not_known_stays():
     assert kept({2: {"loss": 0.1}, 4: {"loss": 0.2}}, [1, 2, 3, 4]) == [1, 2, 3, 4]
     assert kept({1: {"top1": 0.1}, 2: {"loss": 0.1}, 3: {"loss": 0.2}, 4: {"loss": 0.3}}) == [1, 2, 4]

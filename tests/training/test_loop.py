@@ -49,3 +49,20 @@ def test_fewer_steps_than_done_is_refused(text_run, tmp_path):
     options.steps = 8
     with pytest.raises(loop.RunError, match="is at step 12, beyond config.steps=8: raise config.steps, or give"):
         loop.train(options, str(again))
+
+
+def test_restart_that_fails_in_its_first_step_leaves_the_run_as_it_was(text_run, tmp_path, monkeypatch):
+    """Its folder of checkpoints had been made anew by then."""
+    again = shutil.copytree(text_run, tmp_path / "run")
+    files = {path: path.read_bytes() for path in again.rglob("*") if path.is_file()}
+
+    def no_step(*_):
+        raise loop.RunError("the device is out of memory")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(step, "make_train_step", no_step)
+        with pytest.raises(loop.RunError, match="out of memory"):
+            loop.train(config.load(str(again / "config.json")), str(again), restart=True)
+    assert {path: path.read_bytes() for path in again.rglob("*") if path.is_file()} == files
+    assert not (again / "before-1").exists()
+    assert loop.train(config.load(str(again / "config.json")), str(again))["step"] == 12

@@ -48,4 +48,4 @@ class LearnedSegments(nnx.Module):
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the first's shape and type."""
-        return x + self.table[...].astype(x.dtype)[segments]
+        return x + self.table[...][segments].astype(x.dtype)  # in this order, gradients are summed in the table's type

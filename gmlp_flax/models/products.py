@@ -64,8 +64,13 @@ def _over_tokens_forward(weight, x):
 
 
 def _summed_outer_products(g, x):
-    zero = jnp.zeros((g.shape[1], x.shape[1]), g.dtype)
-    return jax.lax.scan(lambda total, pair: (total + pair[0] @ pair[1].T, None), zero, (g, x))[0]
+    wide = jnp.promote_types(g.dtype, jnp.float32)  # in bfloat16 the sum over a batch would stand still
+
+    def add(total, pair):
+        return total + jnp.matmul(pair[0], pair[1].T, preferred_element_type=wide), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros((g.shape[1], x.shape[1]), wide), (g, x))
+    return total.astype(g.dtype)
 
 
 def _over_tokens_backward(saved, g):

@@ -149,6 +149,7 @@ class MaskedLanguageModeling(LanguageModeling):
         spec = self.spec()
         if not spec.block.takes(spec, len(ids)):
             ids += [tokenizer.pad_id] * (self.length - len(ids))
-        logits = self.compiled_apply(params, np.array([ids]), np.array([positions]))[0]
+        tokens = np.array([ids])
+        logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.seen(tokens))[0]
         pieces = [tokenizer.piece(i) for i in range(tokenizer.vocab_size)]
         return [ranked(scores, pieces, top) for scores in logits]

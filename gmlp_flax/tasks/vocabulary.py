@@ -84,7 +84,7 @@ class TextTask(Task):
         """The tokenizer's file."""
         return {TOKENIZER_FILE: self.tokenizer.model}
 
-    def seen(self, tokens: jax.Array) -> jax.Array | None:
+    def seen(self, tokens: Any) -> Any:
         """Of tokens [batch, tokens] the bool mask that is False for padding; None if attention is to see padding."""
         return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
 

@@ -36,6 +36,23 @@ class Optimizer(NamedTuple):
     bounded: bool = False
 
 
+def _lamb(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
+    """optax.lamb, but each layer of a stacked parameter has a trust ratio of its own (You et al., arXiv 1904.00962)."""
+    ratio = optax.scale_by_trust_ratio()
+
+    def trusted(path: Any, update: Any, param: Any) -> Any:
+        def scale(update: Any, param: Any) -> Any:
+            return ratio.update(update, optax.EmptyState(), param)[0]
+
+        return (jax.vmap(scale) if path_name(path).startswith(STACKED) else scale)(update, param)
+
+    return optax.chain(
+        optax.scale_by_adam(of.b1, of.b2, of.eps), optax.add_decayed_weights(of.weight_decay, mask),
+        optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(trusted, updates, params)),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
 OPTIMIZERS = {  # config.optimizer.name ->
     "adamw": Optimizer(
         lambda rate, of, mask: optax.adamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask), True
@@ -43,9 +60,7 @@ OPTIMIZERS = {  # config.optimizer.name ->
     "nadamw": Optimizer(
         lambda rate, of, mask: optax.nadamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask), True
     ),
-    "lamb": Optimizer(
-        lambda rate, of, mask: optax.lamb(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask)
-    ),
+    "lamb": Optimizer(_lamb),
     "lion": Optimizer(
         lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask), True
     ),

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -5,7 +6,7 @@ from flax import nnx
 
 from gmlp_flax.models.fitting import Positions
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
-from tests.models.reference import in_float64, normal, params_of, randomized, small_spec
+from tests.models.reference import function_of, in_float64, normal, params_of, randomized, small_spec
 
 
 def positions(**fields):
@@ -47,3 +48,12 @@ def test_each_segment_has_a_vector_and_starts_without():
     table = params_of(module)["table"]
     expected = [[x[b, i] + table[segments[b, i]] for i in range(4)] for b in range(2)]
     np.testing.assert_array_equal(module(x, segments), expected)
+
+
+def test_gradients_of_segments_are_summed_in_float32():
+    """4,096 equal ones in bfloat16 would stand still at 256."""
+    module = LearnedSegments(small_spec(dtype="bfloat16", d_model=1, d_ffn=2, heads=1))
+    state, call = function_of(module)
+    segments = np.zeros((32, 128), int)
+    gradient = jax.grad(lambda state: call(state, jnp.zeros((32, 128, 1), jnp.bfloat16), segments).sum())(state)
+    np.testing.assert_array_equal(params_of(gradient)["table"][:, 0], [4096, 0])

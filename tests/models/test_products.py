@@ -58,6 +58,13 @@ def test_types_stay(order, product, formula, shapes):
     assert [array.dtype for array in (y, *pullback(y))] == [jnp.bfloat16] * 3
 
 
+def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
+    """1,024 equal examples, whose sum would stand still at 256."""
+    ones = jnp.ones((1024, 2, 3), jnp.bfloat16)
+    d_weight = jax.grad(lambda weight: products.over_tokens(weight, ones).sum())(jnp.zeros((2, 2), jnp.bfloat16))
+    np.testing.assert_array_equal(np.float32(d_weight), np.full((2, 2), 3 * 1024))
+
+
 @PRODUCTS
 @in_float64
 def test_products_of_stacked_arguments(product, formula, shapes):

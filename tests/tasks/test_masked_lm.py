@@ -202,3 +202,19 @@ def test_tokenizer_is_the_run_folders(text_task, tmp_path):
     message = rf"^two different tokenizers: this run's, {folder}/tokenizer.model, and config.data.tokenizer, {other}; train"
     with pytest.raises(DataError, match=message):
         MaskedLanguageModeling(config, str(folder))
+
+
+def test_padding_that_a_prediction_adds_is_hidden_as_in_training(tmp_path):
+    """A dense W takes exactly n tokens, and the tiny attention beside it ignores padding."""
+    config = tiny.text_config(tmp_path, spatial="dense", d_attn=4, mask_padding=True)
+    task = MaskedLanguageModeling(config, str(tmp_path))
+    draw = np.random.default_rng(0).normal  # the attention of a fresh model adds nothing
+    params = jax.tree.map(lambda leaf: np.float32(0.5 * draw(size=leaf.shape)), task.shapes())
+    [[ranked]] = task.predict(params, ["the [MASK] of"], top=3)
+    ids = [task.tokenizer.cls_id, *task.tokenizer.encode_masked("the [MASK] of"), task.tokenizer.sep_id]
+    tokens = np.array([ids + [task.tokenizer.pad_id] * (16 - len(ids))])
+    place = np.array([[ids.index(task.tokenizer.mask_id)]])
+    scores = [task.apply(params, tokens, place, None, seen)[0, 0] for seen in (tokens != task.tokenizer.pad_id, None)]
+    hidden, shown = (np.sort(np.asarray(jax.nn.softmax(each)))[::-1][:3] for each in scores)
+    np.testing.assert_allclose([value for _, value in ranked], hidden, rtol=1e-4)
+    assert np.abs(hidden - shown).max() > 1e-4 * hidden.max()

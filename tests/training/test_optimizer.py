@@ -189,3 +189,27 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
     config.optimizer.weight_decay = 0.5
     decay = moved(still)
     assert float(jnp.vdot(decay["kernel"], params["line"]["kernel"])) < 0 and float(decay["bias"]) == 0
+
+
+def test_lamb_trusts_each_layer_by_itself(config, text_task):
+    """Stacked layers move as they would if each were a parameter of its own."""
+    config.optimizer.update(name="lamb", learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.01)
+    params = text_task.init(jax.random.key(0))
+    kernel = params["encoder"]["blocks"]["proj_out"]["kernel"]
+    params["encoder"]["blocks"]["proj_out"]["kernel"] = kernel * jnp.array([0.01, 10.0])[:, None, None]
+    gradients = jax.tree.map(lambda p: jnp.asarray(np.random.default_rng(0).normal(size=p.shape), jnp.float32), params)
+
+    def updates(transformation, params, gradients):
+        return transformation.update(gradients, transformation.init(params), params)[0]
+
+    found = updates(optimizer.make(config, text_task.shapes(), text_task.facts()), params, gradients)
+    decays = flat(optimizer.decayed(text_task.shapes(), text_task.facts()))
+    params, gradients = flat(params), flat(gradients)
+    for name, update in flat(found).items():
+        alone = optax.lamb(0.1, config.optimizer.b1, config.optimizer.b2, config.optimizer.eps,
+                           weight_decay=0.01 if decays[name] else 0.0)
+        stacked = name.startswith("encoder/blocks/")
+        layers = range(2) if stacked else [slice(None)]
+        for layer in layers:
+            expected = updates(alone, params[name][layer], gradients[name][layer])
+            np.testing.assert_allclose(update[layer], expected, rtol=1e-5, atol=1e-9)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax.tasks.base import Baseline, Outputs, Task, Totals
@@ -42,31 +41,31 @@ class Evaluator:
         return self.task.baseline(self._totals)
 
     def _score(self, params: Any, alive: Callable[[], None]) -> tuple[dict[str, float], Outputs]:
-        sums, batch_outputs = None, []
-        shares = self.partition.batch_shares
-        with self.task.evaluation_batches(*self.partition.host_share(), shares) as batches:
+        """The sums of a batch are read while the next one runs, so the device never waits, and the host never runs ahead."""
+        sums, pending, batch_outputs = None, None, []
+        with self.task.evaluation_batches(*self.partition.host_share(), self.partition.batch_shares) as batches:
             for host_batch in batches:
-                alive()
-                batch = self.partition.put_batch(host_batch)
-                if sums is None:
-                    sums = self._zero_sums(params, batch)
-                sums, outputs = self._step(params, batch, sums)
+                running, outputs = self._step(params, self.partition.put_batch(host_batch))
+                sums, pending = _added(sums, pending), running
                 batch_outputs.append(outputs)
+                alive()
         self._totals = totals = {
             name: (total if np.ndim(total) else float(total), float(weight))
-            for name, (total, weight) in jax.device_get(sums).items()
+            for name, (total, weight) in (_added(sums, pending) or {}).items()
         }
         counted, expected = totals["examples"][1], self.task.evaluation_examples()
         if counted != expected:
-            raise AssertionError(f"evaluation counted {counted:g} examples of {expected}")
+            raise AssertionError(f"evaluation counted {counted:.17g} examples of {expected}")
         outputs = _in_order(batch_outputs)
         return self.task.summarize(totals, outputs), outputs
 
-    def _zero_sums(self, params: Any, batch: dict[str, jax.Array]) -> Any:
-        shapes, _ = jax.eval_shape(self.task.evaluate, params, batch)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        # On the devices where the step leaves its sums: elsewhere, the second batch would compile the step again.
-        return jax.device_put(zeros, self.partition.replicated)
+
+def _added(sums: Any, batch_sums: Any) -> Any:
+    """Both together, in float64: a float32 would not count beyond 2^24."""
+    if batch_sums is None:
+        return sums
+    read = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(batch_sums))
+    return read if sums is None else jax.tree.map(np.add, sums, read)
 
 
 def _in_order(batch_outputs: list[Outputs]) -> Outputs:

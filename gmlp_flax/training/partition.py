@@ -8,6 +8,7 @@ Spatial Gating Unit mixes tokens within one channel, so `tensor` needs no commun
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -169,6 +170,10 @@ class Partition:
 
         return jax.tree.map(of, tree, self.shardings(tree))
 
+    def around(self) -> contextlib.AbstractContextManager:
+        """In this context the layers of a traced function know the mesh, and say how it cuts what they make."""
+        return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
+
     def on_each_share(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Runs a function of (parameters, batch) on each slice of the `data` axis separately.
 
@@ -176,7 +181,7 @@ class Partition:
         up gradients where they arise: in every layer and every microbatch.
         """
         def alone(params: Any, batch: Any) -> Any:
-            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            with self.around():
                 return function(params, batch)
 
         def share(params: Any, batch: Any) -> Any:

@@ -133,24 +133,22 @@ def make_train_step(
 
 
 def make_eval_step(task: Task, partition: Partition) -> jax.stages.Wrapped:
-    """Compiles (params, batch, sums so far) -> (sums, the task's outputs).
+    """Compiles (params, batch) -> (the batch's sums, the task's outputs).
 
     With outputs come "index", which example each row is, and "weight", which is 0 for padding: arrays [batch].
     """
 
-    def step(params: Any, batch: Batch, sums: Sums) -> tuple[Sums, dict[str, jax.Array]]:
-        """Adds the sums of one batch."""
+    def step(params: Any, batch: Batch) -> tuple[Sums, dict[str, jax.Array]]:
         chex.assert_rank(batch["weight"], 1)
         chex.assert_tree_shape_prefix(batch, batch["weight"].shape)
-        batch_sums, outputs = task.evaluate(params, batch)
-        chex.assert_trees_all_equal_shapes_and_dtypes(batch_sums, sums)
+        with partition.around():
+            sums, outputs = task.evaluate(params, batch)
         chex.assert_tree_shape_prefix(outputs, batch["weight"].shape)
         if outputs:
             outputs = outputs | {name: batch[name] for name in ("index", "weight")}
-        return jax.tree.map(jnp.add, sums, batch_sums), outputs
+        return sums, outputs
 
     # None: the parameters stay where they are.
     return jax.jit(
-        step, donate_argnums=2, in_shardings=(None, partition.over_batch, partition.replicated),
-        out_shardings=(partition.replicated, partition.over_batch),
+        step, in_shardings=(None, partition.over_batch), out_shardings=(partition.replicated, partition.over_batch)
     )

@@ -1,5 +1,6 @@
 """Loss and gradients of every block of other papers and every causal one, under every mesh of 8 fake devices: python many_blocks.py OUT.npz"""
 
+import re
 import sys
 
 import jax
@@ -7,9 +8,11 @@ import numpy as np
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.models import attention
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.tasks.base import Task
+from gmlp_flax.training import step
 from gmlp_flax.training.partition import AXES, Partition
 from tests.models.reference import quick_jit
 from tests.training.many_devices import MESHES
@@ -68,8 +71,21 @@ def fft_gathers() -> bool:
     return "all-gather" in program
 
 
+def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
+    """How many examples each Fourier transform of an evaluation step works on."""
+    task = make(BLOCKS["fnet by fft"], sizes)
+    partition = Partition.make(task.config.mesh).for_model(task.facts())
+    batch = {"tokens": np.zeros((BATCH, TOKENS), np.int32), "index": np.arange(BATCH), "weight": np.ones(BATCH, np.float32)}
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=partition.over_batch), batch)
+    program = step.make_eval_step(task, partition).lower(partition.describe(task.shapes()), batch).compile().as_text()
+    return {int(number) for number in re.findall(r"= c64\[(\d+),\S* fft\(", program)}
+
+
 def main(out: str) -> None:
     assert not fft_gathers()
+    for sizes in ((8, 1, 1), (1, 8, 1), (2, 2, 2)):
+        assert transformed_in_evaluation(sizes) == {BATCH // (sizes[0] * sizes[1])}, sizes
+    attention.WHOLE, attention.BLOCK = 16, 10  # queries in three blocks
     arrays = {}
     for name, options in BLOCKS.items():
         fresh = quick_jit(make(options, MESHES[0]).init)(jax.random.key(0))

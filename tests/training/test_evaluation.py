@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -81,3 +82,34 @@ def test_outputs_come_in_the_examples_order_without_padding(config, partition):
     np.testing.assert_array_equal(outputs["index"], np.arange(7))
     x = np.array([3 * (6 - index) % 7 for index in range(7)], np.float32)
     np.testing.assert_array_equal(outputs["pair"], np.stack([x, 2 * x], 1))
+
+
+def test_more_examples_than_a_float32_counts(config, partition):
+    """2^24 + 1, in steps of 2^22 and one of a single example."""
+    class Many(Echo):
+        def evaluation_examples(self):
+            return 2**24 + 1
+
+        def evaluate(self, params, batch):
+            share = jnp.where(batch["weight"].sum() == 4, 2.0**24, 1.0)
+            return {"examples": (share, share)}, {}
+
+        def evaluation_batches(self, host, hosts, shares=1):
+            source = [{"x": np.float32(0), "index": np.int32(index)} for index in range(5)]
+            return pipeline.evaluation_batches(source, batch_size=4, host=host, hosts=hosts)
+
+        def summarize(self, sums, outputs):
+            return {"examples": sums["examples"][1]}
+
+    metrics, _ = evaluation.Evaluator(Many(config, ""), partition)({})
+    assert metrics == {"examples": 2**24 + 1}
+
+
+def test_a_batch_is_read_while_the_next_one_runs(config, partition, monkeypatch):
+    """So the device has work, and batches do not pile up on it."""
+    evaluator, order = evaluation.Evaluator(Echo(config, ""), partition), []
+    run, read = evaluator._step, jax.device_get
+    monkeypatch.setattr(evaluator, "_step", lambda *given: order.append("run") or run(*given))
+    monkeypatch.setattr(jax, "device_get", lambda tree: order.append("read") or read(tree))
+    evaluator({}, alive=lambda: order.append("alive"))
+    assert order[:6] == ["run", "alive", "run", "read", "alive", "read"]

@@ -77,10 +77,27 @@ def _parsed(word: str) -> Points:
     keys = key.split(":")
     for each in keys:
         check_name(each, word)
-    points = [value.split(":") if len(keys) > 1 else [value] for value in re.split(r",(?![^(\[]*[)\]])", values)]
+    points = [value.split(":") if len(keys) > 1 else [value] for value in _values(values)]
     if not equals or not all(len(point) == len(keys) and all(point) for point in points):
         raise ConfigError(f"{word!r} is no part of a grid: expected {key}={':'.join('VALUE' for _ in keys)},...")
     return zipped(*({name: [point[place] for point in points]} for place, name in enumerate(keys)))
+
+
+def _values(text: str) -> list[str]:
+    """The parts between the commas that stand outside brackets; brackets in quotes, within others, are text."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif depth and letter in "\"'":
+            quote = letter
+        else:
+            depth = max(0, depth + (letter in "([{") - (letter in ")]}"))
+        if letter == "," and not (depth or quote):
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def flags(point: Point) -> list[str]:

@@ -53,6 +53,17 @@ def test_zipped_goes_through_all_at_once(names, count):
     assert found == tuple({name: place + number for place, name in enumerate(names)} for number in range(count))
 
 
+@pytest.mark.parametrize("text, expected", [
+    ("0.1,0.2", ["0.1", "0.2"]),
+    ("('embedding','(cls|head)/'),()", ["('embedding','(cls|head)/')", "()"]),
+    ("('taps[0-9]=4',),('a[(]b=2','c=3')", ["('taps[0-9]=4',)", "('a[(]b=2','c=3')"]),
+    ("it's.txt,other's.txt", ["it's.txt", "other's.txt"]),
+    ("a),b", ["a)", "b"]),
+])  # fmt: skip
+def test_commas_outside_brackets_separate_values(text, expected):
+    assert [point["init_from"] for point in sweep.parse([f"init_from={text}"])] == expected
+
+
 @given(AXES)
 def test_chained_changes_one_key_after_another(axes):
     assert sweep.chained(axes) == tuple({name: value} for name, values in axes.items() for value in values)

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.storage import files

@@ -1,10 +1,11 @@
 """How close spatial matrices are to Toeplitz matrices, whose weights depend on the offset between two tokens alone.
 
 The paper's Figure 9 shows that matrices learned without the Toeplitz constraint (`--config.model.spatial=dense`) look
-as if they had it. Here this is a number: the share of a matrix's energy (its squared sum) that is left when each weight
-is replaced by the mean of all weights at its offset. It is 1 for a Toeplitz matrix and small for noise. In a text, the
-offsets are the matrix's diagonals; between the patches of an image they have two parts, rows and columns. It is computed
-for every checkpoint that the run kept, so `--config.checkpoint.every=50 --config.checkpoint.keep=100` gives a curve.
+as if they had it. Here this is a number: the share of the variance of a matrix's weights that offsets explain, which is
+what is left of it when each weight is replaced by the mean of all weights at its offset. It is 1 for a Toeplitz matrix
+and small for noise. In a text, the offsets are the matrix's diagonals; between the patches of an image they have two
+parts, rows and columns. It is computed for every checkpoint that the run kept, so `--config.checkpoint.every=50
+--config.checkpoint.keep=100` gives a curve.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ if TYPE_CHECKING:
 
 
 def toeplitz_share(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Share of each matrix's energy in the means over equal offsets.
+    """Share of the variance of each matrix's weights that offsets explain.
 
     Args:
         weights: [layers, n, n].
         shape: how the n tokens lie: (n,) in a text, (rows, columns) for the patches of an image, row by row.
 
     Returns:
-        [layers], 0 to 1.
+        [layers], 0 to 1; 1 for weights that are all equal.
     """
     offsets = _offsets(shape).ravel()
     counts = np.bincount(offsets)
     flat = weights.reshape(len(weights), -1).astype(np.float64)
-    kept = [(np.bincount(offsets, layer) ** 2 / counts).sum() for layer in flat]
-    return np.array(kept) / np.square(flat).sum(-1)
+    flat -= flat.mean(-1, keepdims=True)
+    explained = np.array([(np.bincount(offsets, layer) ** 2 / counts).sum() for layer in flat])
+    whole = np.square(flat).sum(-1)
+    return np.divide(explained, whole, out=np.ones_like(whole), where=whole > 0)
 
 
 def _offsets(shape: Sequence[int]) -> np.ndarray:
@@ -49,8 +52,8 @@ def _offsets(shape: Sequence[int]) -> np.ndarray:
 
 
 def noise_share(shape: Sequence[int]) -> float:
-    """The expected share of a matrix of independent entries: the number of offsets over that of entries."""
-    return math.prod(2 * side - 1 for side in shape) / math.prod(shape) ** 2
+    """The expected share of a matrix of independent entries: by their numbers, each less one for the mean."""
+    return (math.prod(2 * side - 1 for side in shape) - 1) / (math.prod(shape) ** 2 - 1)
 
 
 class Found(NamedTuple):
@@ -114,7 +117,7 @@ def shares_chart(found: Found) -> charts.Chart:
     by_step = np.stack(list(found.shares.values()))
     steps, layers = list(found.shares), len(by_step[0])
     newest = by_step[-1]
-    title = f"After {steps[-1]:,} steps offsets hold {newest.min():.2f} to {newest.max():.2f} of W's energy"
+    title = f"After {steps[-1]:,} steps offsets explain {newest.min():.2f} to {newest.max():.2f} of W's variance"
     if len(steps) == 1:
         look = drawing.Look(drawing.FAMILIES["gMLP"])
         series = [charts.Series(f"step {steps[0]}", look, list(range(1, layers + 1)), newest.tolist())]
@@ -123,6 +126,6 @@ def shares_chart(found: Found) -> charts.Chart:
             charts.Series(f"layer {layer}", look._replace(dashes=()), steps, of_layer.tolist())
             for layer, (look, of_layer) in enumerate(zip(drawing.looks(["gMLP"] * layers), by_step.T, strict=True), 1)
         ]
-    over, share = charts.Scale("step" if len(steps) > 1 else "layer"), charts.Scale("share of W's energy (1: Toeplitz)")
+    over, share = charts.Scale("step" if len(steps) > 1 else "layer"), charts.Scale("share of W's variance (1: Toeplitz)")
     return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(found.shape))])])
 

@@ -37,7 +37,7 @@ def image_filters(
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
         f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the share "
-        "of W's energy in the means over equal offsets between patches, "
+        "of W's variance that offsets between patches explain, "
         f"{shift_invariance.noise_share(grid):.3f} for noise, 1 if W depends on nothing else.",
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
@@ -81,7 +81,7 @@ def shift_invariance_report(
     columns = ("step", *(f"layer {layer + 1}" for layer in range(len(found.weights))))
     lines = [(step, *map(float, share)) for step, share in found.shares.items()]
     notes = (
-        "Share of each W's energy (squared sum) in the means of its diagonals: 1 for a Toeplitz matrix, "
+        "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
         f"{shift_invariance.noise_share(found.shape):.3f} for noise.",
     )
     figures = {

@@ -19,7 +19,8 @@ def slow_share(weight, shape):
     for i, one in enumerate(places):
         for j, other in enumerate(places):
             at.setdefault(tuple(np.subtract(other, one)), []).append(weight[i, j])
-    return sum(len(entries) * np.mean(entries) ** 2 for entries in at.values()) / np.sum(np.square(weight))
+    mean = np.mean(weight)
+    return sum(len(entries) * (np.mean(entries) - mean) ** 2 for entries in at.values()) / np.sum((weight - mean) ** 2)
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (1, 12)])
@@ -35,7 +36,13 @@ def test_toeplitz_is_one_and_noise_is_little():
     share = shift_invariance.toeplitz_share(np.stack([toeplitz.expand(taps), noise]), (64,))
     assert share[0] == pytest.approx(1, abs=1e-6)
     assert share[1] == pytest.approx(shift_invariance.noise_share((64,)), abs=0.02)
-    assert shift_invariance.noise_share((64,)) == pytest.approx(2 / 64, rel=0.01)
+    assert shift_invariance.noise_share((64,)) == pytest.approx(2 / 64, rel=0.02)
+
+
+def test_equal_weights_are_toeplitz_and_a_constant_changes_nothing():
+    noise = np.random.default_rng(2).standard_normal((1, 9, 9))
+    share = shift_invariance.toeplitz_share(np.concatenate([noise, noise + 7, np.zeros((1, 9, 9))]), (9,))
+    np.testing.assert_allclose(share, [share[0], share[0], 1], rtol=1e-10)
 
 
 def test_a_convolution_of_a_grid_is_one_there_alone():
@@ -47,7 +54,7 @@ def test_a_convolution_of_a_grid_is_one_there_alone():
     share = shift_invariance.toeplitz_share(np.stack([convolution, noise]), (8, 8))
     assert share[0] == pytest.approx(1, abs=1e-9)
     assert share[1] == pytest.approx(shift_invariance.noise_share((8, 8)), abs=0.02)
-    assert shift_invariance.noise_share((8, 8)) == pytest.approx(225 / 4096)
+    assert shift_invariance.noise_share((8, 8)) == pytest.approx(224 / 4095)
     [flat] = shift_invariance.toeplitz_share(convolution[None], (64,))
     assert 0.3 < flat < 0.8
 
@@ -84,4 +91,4 @@ def test_shares_over_steps_or_over_layers():
     ]
     [one] = shift_invariance.shares_chart(Found({2: share}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
-    assert one.x.label == "layer" and one.references == [("noise", 9 / 25)]
+    assert one.x.label == "layer" and one.references == [("noise", 8 / 24)]

@@ -72,7 +72,7 @@ def test_filters_of_images(image_run):
         assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
     [panel] = report.figures["offsets_share"].panels
     assert report.table.columns[-1] == "offsets"
-    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references == [("noise", 49 / 256)]
+    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references == [("noise", 48 / 255)]
     assert ("steps", "12", "93835") in report.setting.scaled
     assert ("model.image_size", "(8, 8)", "(224, 224)") in report.setting.scaled
     assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a bar of colours
@@ -82,7 +82,7 @@ def test_matrices_without_the_constraint(runs, tmp_path):
     report = made("figure9", runs / "dense")
     assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == ("step", "layer 1", "layer 2")
     assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])  # six steps leave noise as it was
-    assert "0.121 for noise" in report.notes[-2]  # 31 / 256
+    assert "0.118 for noise" in report.notes[-2]  # 30 / 255
     files.write(report, str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.pdf", "table.csv"}
     [panel] = report.figures["toeplitz_share"].panels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -14,13 +15,13 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.run_folder import record, storage
 from gmlp_flax.run_folder.assets import Files
-from gmlp_flax.run_folder.layout import CHECKPOINTS, CONFIG_FILE
+from gmlp_flax.run_folder.layout import CHECKPOINTS, CONFIG_FILE, RUN_FILE
 from gmlp_flax.training import loading
 
 
 def require_free(out: str, *more: str) -> None:
     """Raises RunError if a folder holds a run already, or a file with one of `more` names."""
-    entries = CONFIG_FILE, CHECKPOINTS, *more
+    entries = CONFIG_FILE, RUN_FILE, CHECKPOINTS, *more
     if taken := [entry for entry in entries if storage.exists(os.path.join(out, entry))]:
         raise RunError(f"--out={out} holds {taken[0]} already, which would be overwritten: give another folder")
 
@@ -36,16 +37,22 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
 
     Raises:
         RunError: a parameter is not finite, or the folder holds one of the files; nothing is written then.
-        RunError, DataError: the folder or a file cannot be written to.
+        RunError, DataError: the folder or a file cannot be written to; what was written is deleted.
     """
     require_free(out, *files)
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     if broken := [name for name, leaf in flat.items() if not np.isfinite(np.asarray(leaf, np.float64)).all()]:
         raise RunError(f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights")
-    own = record.begin(out)
-    record.write_files(out, files, replace=True)
-    checkpoints = loading.open_checkpoints(config, storage.absolute(out), files, run=own)
-    checkpoints.save(0, {"params": jax.device_put(params)}, None)
-    checkpoints.wait()
-    checkpoints.close()
-    record.write_files(out, {CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
+    try:
+        own = record.begin(out)
+        record.write_files(out, files, replace=True)
+        checkpoints = loading.open_checkpoints(config, storage.absolute(out), files, run=own)
+        checkpoints.save(0, {"params": jax.device_put(params)}, None)
+        checkpoints.wait()
+        checkpoints.close()
+        record.write_files(out, {CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
+    except BaseException:  # the same command can be run again
+        for name in (RUN_FILE, CHECKPOINTS, *files):
+            with contextlib.suppress(RunError):
+                storage.remove_all(os.path.join(out, name))
+        raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 from ml_collections import ConfigDict
@@ -248,7 +249,8 @@ def to_timm(params: dict, rows: list[Row], patch: Shape) -> dict[str, np.ndarray
 
 
 def require_all(state: dict[str, np.ndarray], wanted: dict[str, Shape], where: str) -> None:
-    """Raises RunError unless a state dict has all names that are wanted, with their shapes, and no others."""
+    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as floating point numbers, and no
+    others."""
     reshaped = [
         f"{name} {list(state[name].shape)}, not {list(shape)}"
         for name, shape in wanted.items() if name in state and state[name].shape != shape
@@ -257,6 +259,10 @@ def require_all(state: dict[str, np.ndarray], wanted: dict[str, Shape], where: s
         "missing": [name for name in wanted if name not in state],
         "unexpected": [name for name in state if name not in wanted],
         "of another shape": reshaped,
+        "of a type that is no weight's": [
+            f"{name} {state[name].dtype}" for name in wanted
+            if name in state and not jnp.issubdtype(state[name].dtype, np.floating)
+        ],
     }
     listed = [f"{len(names)} {kind} ({_first(names)})" for kind, names in problems.items() if names]
     if listed:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gmlp_flax.data.storage import buckets, damaged, files, json_files
 from gmlp_flax.errors import RunError, install
+from gmlp_flax.run_folder import storage
 
 HUB = "hf-hub:"  # what stands before the name of a repository
 PICKLES = (".pth", ".pt", ".bin")
@@ -18,7 +19,7 @@ INSTALL = install("weights")
 
 
 def read(path: str) -> dict[str, np.ndarray]:
-    """The weights in a file, by name.
+    """The weights in a file, by name, in the types that they have there; torch's half precision as float32.
 
     Raises:
         RunError: the file is missing, of another kind, damaged, or holds more than tensors; or its library is missing.
@@ -29,11 +30,10 @@ def read(path: str) -> dict[str, np.ndarray]:
     if not os.path.isfile(path):
         raise RunError(f"there is no file {path}: give a .safetensors or .pth file")
     suffix = os.path.splitext(path)[1]
-    if suffix == ".safetensors":
-        return _read_safetensors(path)
-    if suffix in PICKLES:
-        return _read_torch(path)
-    raise RunError(f"{path} is of no kind that is read here: give a .safetensors or .pth file")
+    readers = {".safetensors": _read_safetensors} | dict.fromkeys(PICKLES, _read_torch)
+    if suffix not in readers:
+        raise RunError(f"{path} is of no kind that is read here: give a .safetensors or .pth file")
+    return readers[suffix](path)
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
@@ -58,20 +58,29 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
     for key in INNER:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
+    state: dict[str, Any] = content if isinstance(content, dict) else {"": content}
+    if not all(isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()):
         raise RunError(f"{path} holds no state dict: expected tensors by name, alone or under {' or '.join(INNER)}")
-    return {name: tensor.float().numpy() for name, tensor in content.items()}
+    with damaged.explained(f"{path} holds tensors of a kind that is not read", "save plain, dense weights", RunError):
+        return {name: _wide(tensor).detach().numpy() for name, tensor in state.items()}
+
+
+def _wide(tensor: Any) -> Any:
+    """A tensor of torch in a type that numpy has."""
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize < 4 else tensor
 
 
 def write(path: str, weights: dict[str, np.ndarray]) -> None:
     """Writes a .safetensors file, whole or not at all.
 
     Raises:
-        RunError: the path has another ending, or safetensors is not installed.
+        RunError: the path has another ending or is taken, or safetensors is not installed.
         DataError: the folder cannot be written to.
     """
     if not path.endswith(".safetensors"):
         raise RunError(f"--out={path}: expected a name that ends in .safetensors")
+    if storage.exists(path):
+        raise RunError(f"--out={path} is there already, and would be overwritten: give another name, or move it away")
     content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
     files.write(path, content)
 

@@ -304,6 +304,16 @@ def remove(path: str) -> None:
         return
 
 
+def remove_all(path: str) -> None:
+    """Deletes a file, or a folder with all that is in it; nothing if it is not there."""
+    if is_remote(path):
+        buckets.remove_all(path)
+    elif os.path.isdir(path):
+        patiently(lambda: shutil.rmtree(path), f"deleting {path}")
+    else:
+        remove(path)
+
+
 def move(path: str, target: str) -> str:
     """Moves a file or a folder to `target`, or beside it to TARGET.1, TARGET.2, ... if that is taken; returns where."""
     place, number = target, 0

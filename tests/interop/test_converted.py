@@ -45,3 +45,22 @@ def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, mes
     with pytest.raises(RunError, match=message):
         converted.write(params, config, {CLASSES_FILE: b"[]"}, str(tmp_path))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
+
+
+def test_what_could_not_be_written_whole_is_deleted(tmp_path, monkeypatch):
+    """So the same command can run again, when there is space."""
+    config = config_lib.default(task="image_classification")
+    config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), ImageClassification.without_data(config, 3).shapes())
+    (tmp_path / "mine.txt").write_text("mine")
+    given = params, config, {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}, str(tmp_path)
+
+    def full(*_, **__):
+        raise RunError("no space is left")
+
+    with monkeypatch.context() as failing, pytest.raises(RunError, match="no space"):
+        failing.setattr(config_lib, "to_json", full)  # the last thing that is written
+        converted.write(*given)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    converted.write(*given)
+    assert loading.load(str(tmp_path)).step == 0

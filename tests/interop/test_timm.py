@@ -186,6 +186,7 @@ def test_folders_that_hold_a_run(converted, tiny):
     with pytest.raises(RunError, match=r"--out=.* holds config.json already, which would be overwritten: give another folder"):
         timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
     (run / "config.json").unlink()
+    (run / "run.json").unlink()
     with pytest.raises(RunError, match=r"holds checkpoints already"):
         timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
 

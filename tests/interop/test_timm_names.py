@@ -139,6 +139,7 @@ def test_the_stem_is_their_convolution(channels, patch, grid, seed):
     [
         (lambda s: s.pop("norm.bias"), r"FILE does not hold .*: 1 missing \(norm.bias\)$"),
         (lambda s: s.update(extra=np.zeros(1)), r": 1 unexpected \(extra\)$"),
+        (lambda s: s.update({"norm.bias": np.zeros(4, int)}), r": 1 of a type that is no weight's \(norm.bias int64\)$"),
         (lambda s: s.update({"norm.bias": np.zeros(3)}), r": 1 of another shape \(norm.bias \[3\], not \[4\]\)$"),
         (
             lambda s: [s.pop(key) for key in list(s) if "fc1" in key],

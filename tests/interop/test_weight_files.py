@@ -37,6 +37,8 @@ def test_safetensors_round_trip(tmp_path):
     weight_files.write(str(path), WEIGHTS)
     assert_weights(weight_files.read(str(path)))
     assert os.listdir(path.parent) == ["w.safetensors"]
+    with pytest.raises(RunError, match="w.safetensors is there already, and would be overwritten: give another name"):
+        weight_files.write(str(path), {})
     path.write_bytes(path.read_bytes()[:-5])
     refused(path, "is damaged")
 
@@ -49,6 +51,12 @@ def test_torch_files_of_tensors(tmp_path):
         assert_weights(weight_files.read(str(tmp_path / f"{number}.pth")))
     torch.save({name: tensor.half() for name, tensor in tensors.items()}, tmp_path / "half.pt")
     assert_weights(weight_files.read(str(tmp_path / "half.pt")))
+    torch.save({name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}, tmp_path / "parameters.pt")
+    assert_weights(weight_files.read(str(tmp_path / "parameters.pt")))
+    torch.save({1: tensors["a.bias"]}, tmp_path / "numbered.pth")
+    refused(tmp_path / "numbered.pth", "holds no state dict")
+    torch.save({"a": tensors["a.bias"].to_sparse()}, tmp_path / "sparse.pth")
+    refused(tmp_path / "sparse.pth", "holds tensors of a kind that is not read", "save plain, dense weights")
     torch.save([1, 2], tmp_path / "list.pth")
     refused(tmp_path / "list.pth", "holds no state dict", "alone or under state_dict or model")
     (tmp_path / "cut.pth").write_bytes((tmp_path / "0.pth").read_bytes()[:200])

@@ -123,6 +123,11 @@ class Task(abc.ABC):
         """The number of tokens that the model is made for."""
         return self.config.model.length
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes that it tells apart; none for other tasks."""
+        return ()
+
     @abc.abstractmethod
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """Builds the model."""

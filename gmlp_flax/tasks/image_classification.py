@@ -116,6 +116,10 @@ class ImageClassification(Task):
         if config.model.stem == "table":
             _check_table(config)
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        return self.classes
+
     @classmethod
     def without_data(cls, config: ConfigDict, classes: int = 1000) -> ImageClassification:
         """See `Task`; ImageNet's number of classes, or another."""

@@ -118,6 +118,10 @@ class TextClassification(Finetuning):
                 return task._replace(labels=sentences.label_names(path, task))
         return task._replace(labels=names_in(json_files.read(saved, dict).get("labels"), saved))
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        return self.glue.labels
+
     @classmethod
     def without_data(cls, config: ConfigDict) -> Self:
         """See `Task`; own data has two classes."""

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.data.waiting import waiting
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
@@ -31,6 +31,8 @@ from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
 from gmlp_flax.training.progress import Progress
+
+CLASSES_SHOWN = 8
 
 
 def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = "") -> dict[str, Any] | None:
@@ -159,7 +161,12 @@ class Trainer:
                     self.waiting = self._shares()
                 # Evaluation first: a run that resumes needs all lines of the metrics up to its checkpoint.
                 if evaluate:
-                    self._timed("evaluation", lambda: self._evaluate(state, done))
+                    try:
+                        self._timed("evaluation", lambda: self._evaluate(state, done))
+                    except DataError:
+                        if jax.process_count() == 1:  # others do not know of it, and a checkpoint is made together
+                            self._save(state, done)
+                        raise
                 if save:
                     self._timed("checkpoints", lambda: self._save(state, done))
         return state, done
@@ -306,10 +313,11 @@ def _about_run(config: ConfigDict, workdir: str) -> str:
 
 
 def _about_data(task: tasks.Task) -> str:
-    """The sizes of both sides."""
+    """The sizes of both sides, and the classes that are told apart."""
     length, training = task.units_per_example, task.training_examples()
     examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
     heldout = f"{task.evaluation_examples():,}"
-    if training is None:
-        return f"{heldout} {examples} held out"
-    return f"{training:,} {examples} to train on, {heldout} held out"
+    found = f"{heldout} {examples} held out" if training is None else f"{training:,} {examples} to train on, {heldout} held out"
+    names = task.class_names
+    shown = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
+    return f"{found}; {len(names):,} classes: {shown}" if names else found

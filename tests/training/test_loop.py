@@ -66,3 +66,18 @@ def test_restart_that_fails_in_its_first_step_leaves_the_run_as_it_was(text_run,
     assert {path: path.read_bytes() for path in again.rglob("*") if path.is_file()} == files
     assert not (again / "before-1").exists()
     assert loop.train(config.load(str(again / "config.json")), str(again))["step"] == 12
+
+
+def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, monkeypatch):
+    options = small_text_config(tmp_path / "cache")
+    options.steps = options.checkpoint.every = options.eval.every = 3
+
+    def unreadable(*_, **__):
+        raise loop.DataError("a held-out image cannot be decoded")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(loop.Trainer, "_evaluate", unreadable)
+        with pytest.raises(loop.DataError, match="cannot be decoded"):
+            loop.train(options, str(tmp_path / "run"))
+    assert (tmp_path / "run" / "checkpoints" / "3").exists()
+    assert loop.train(options, str(tmp_path / "run"))["eval"]["examples"] > 0

@@ -19,6 +19,7 @@ class SentenceTask(NamedTuple):
         label: the names that the column of labels may have.
         unlabelled: the values of that column in rows without a label.
         aliases: other names of the labels, in their order.
+        numbered: whether a row may have its label's number.
         words: all that its texts may consist of, with white space between; () for any text.
     """
 
@@ -32,6 +33,7 @@ class SentenceTask(NamedTuple):
     unlabelled: tuple[str, ...] = ("-", "-1")  # annotators did not agree (SNLI); a test set
     aliases: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    numbered: bool = True
 
 
 _SENTENCE = (("sentence",),)
@@ -61,4 +63,6 @@ GLUE_TASKS: dict[str, SentenceTask] = {
 def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = ()) -> SentenceTask:
     """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes."""
     columns = tuple((name,) for name in texts)
-    return SentenceTask(columns, labels, submission=("predictions.tsv",), names=True, label=(label,), unlabelled=("",))
+    return SentenceTask(
+        columns, labels, submission=("predictions.tsv",), names=True, label=(label,), unlabelled=("",), numbered=False
+    )

@@ -1,5 +1,6 @@
 """Rows of labelled sentences, as dicts: from tab-separated files, JSON lines and TFDS folders."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -30,8 +31,15 @@ def file_rows(path: str, task: SentenceTask) -> Rows:
         )
     with files.opened(path) as stream:
         # Iteration over bytes ends lines only at line feeds.
-        lines = ((number, line.rstrip(b"\r\n")) for number, line in enumerate(stream, start=1))
+        read = iter(lambda: stream.readline(files.MOST + 1), b"")
+        lines = ((number, _whole(path, number, line).rstrip(b"\r\n")) for number, line in enumerate(read, start=1))
         yield from READERS[suffix](path, ((number, line) for number, line in lines if line.strip(b" ")), task)
+
+
+def _whole(path: str, number: int, line: bytes) -> bytes:
+    if len(line) > files.MOST:
+        raise DataError(f"{path}, line {number} has more than {files.MOST >> 20:,} MiB")
+    return line
 
 
 def _tsv_rows(path: str, lines: Lines, task: SentenceTask) -> Rows:
@@ -54,6 +62,9 @@ def _tsv_rows(path: str, lines: Lines, task: SentenceTask) -> Rows:
 def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str, ...]:
     """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an example."""
     missing = [wanted for wanted in task.texts if not set(wanted) & set(cells)]
+    needed = {*itertools.chain(*task.texts), *task.label}
+    if twice := [cell for cell in cells if cell in needed and cells.count(cell) > 1]:
+        raise DataError(f"{where}: two columns of the header are named {twice[0]!r}: rename one")
     if not missing:
         return cells
     if len(cells) == len(task.headerless):

@@ -114,11 +114,18 @@ def open_sentences(
             f"{path!r} has no split for this side, only {', '.join(map(repr, known))}; give one as config.data.split "
             "or heldout_split"
         )
-    found = _labelled(_joined(path, [groups[name]() for name in chosen.splits]), side, task)
+    joined = _joined(path, [groups[name]() for name in chosen.splits])
+    found = _labelled(joined, side, task)
     if not chosen.share:
         return found
-    heldout_texts = np.array([splits.is_heldout(text, chosen.share) for text in found.first])
-    shared = found.subset(heldout_texts == (side == HELDOUT))
+
+    def of_side(sentences: Sentences) -> Sentences:
+        heldout_texts = np.array([splits.is_heldout(text, chosen.share) for text in sentences.first])
+        return sentences.subset(heldout_texts == (side == HELDOUT))
+
+    shared = of_side(found)
+    if found.dropped:
+        shared = dataclasses.replace(shared, dropped=len(of_side(joined)) - len(shared))
     if not len(shared):
         raise splits.empty_side(
             f"the {len(found)} examples of {path!r}", side, chosen.share,
@@ -140,7 +147,10 @@ def label_names(path: str, task: SentenceTask) -> tuple[str, ...]:
         return tuple(named)
     parts = _rows(path, task, found, folder).values()
     values = (_field(record, task.label) for rows in parts for _, record in rows() if isinstance(record, dict))
-    names = {str(value) for value in values if value is not None} - set(task.unlabelled)
+    try:
+        names = {_label_name(value) for value in values if value is not None} - set(task.unlabelled)
+    except BadRecord as error:
+        raise DataError(f"{path!r}: {error}") from None
     if not 2 <= len(names) <= _MOST_LABELS:
         raise DataError(
             f"{path!r} has {len(names)} different values in the column of labels, {task.label[0]!r}: expected 2 to "
@@ -197,8 +207,15 @@ def _groups(path: str, task: SentenceTask, bad: BadRecords) -> dict[str, Callabl
     if list(rows) != [""]:
         return {name: lambda name=name: _read(path, name, rows[name](), task, bad) for name in rows}
     whole = _read(path, "", rows[""](), task, bad)
-    if not all(tag in SPLIT_WORDS.values() for tag in whole.tags):
+    known = tuple(dict.fromkeys(SPLIT_WORDS.values()))
+    strange = [tag for tag in whole.tags if tag not in known]
+    if strange and not set(whole.tags) & set(known) - {TRAIN_SPLIT}:
         return {"": lambda: whole}
+    if strange:  # what is held out would be trained on
+        raise DataError(
+            f"{path!r}: the column {' or '.join(map(repr, _TAGS))} names splits in some rows, and {strange[0]!r} in another: "
+            f"expected {', '.join(known)} in each; correct or rename it"
+        )
     tags = np.array(whole.tags)
     return {str(tag): lambda tag=tag: whole.subset(tags == tag) for tag in np.unique(tags)}
 
@@ -240,7 +257,7 @@ def _split_files(path: str, found: tuple[File, ...]) -> dict[str, File]:
 def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords) -> Sentences:
     """The usable rows of a file or split."""
     labels = {name: place for place, name in enumerate(task.labels)}
-    if not any(name.isdecimal() for name in labels):
+    if task.numbered and not any(name.isdecimal() for name in labels):
         labels |= {str(place): place for place in labels.values()}
     labels |= dict.fromkeys(task.unlabelled, UNLABELLED) | {name: i for i, name in enumerate(task.aliases)}
     once: dict[str, str] = {}  # Retrieval has each long document in many pairs
@@ -252,8 +269,10 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
             pair = [_text(record, names, task.words) for names in task.texts]
             label = _label(record, labels, task)
             own_id, tag = _field(record, _IDS), str(_field(record, _TAGS) or "")
+            if not isinstance(own_id, str | int | float | None):
+                raise BadRecord(f"the id {own_id!r}; expected a text or a number, or no column {' or '.join(map(repr, _IDS))}")
             if own_id is not None and (tag, own_id) in seen:
-                raise BadRecord(f"the id {own_id!r} is also that of an earlier row")
+                raise BadRecord(f"the id {own_id!r} is also that of an earlier row: give each its own, or rename the column")
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
             continue
@@ -262,7 +281,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
             column.append(once.setdefault(text, text))
         found.append(label)
         ids.append(str(place if own_id is None else own_id))
-        tags.append(SPLIT_WORDS.get(tag, tag))
+        tags.append(SPLIT_WORDS.get(tag.strip().lower(), tag))
     if not found:
         raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
     first, second = texts if len(texts) == 2 else (texts[0], None)
@@ -291,8 +310,16 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int:
     value = _field(record, task.label)
     if value is None:
         return UNLABELLED
-    if str(value) not in labels:
+    name = _label_name(value)
+    if name not in labels:
         listed = ", ".join(map(repr, task.labels[:10])) + (", ..." if len(task.labels) > 10 else "")
-        numbers = "" if any(map(str.isdecimal, task.labels)) else f", or its number from 0 to {len(task.labels) - 1}"
+        numbers = "" if not task.numbered or any(map(str.isdecimal, task.labels)) else f", or its number from 0 to {len(task.labels) - 1}"
         raise BadRecord(f"the label {value!r}; expected {listed}{numbers}")
-    return labels[str(value)]
+    return labels[name]
+
+
+def _label_name(value: Any) -> str:
+    """The name of a class; raises BadRecord if it is neither a word nor a number."""
+    if isinstance(value, list | dict) or value != value:
+        raise BadRecord(f"the label {value!r}; expected a word or a number")
+    return str(value).strip()

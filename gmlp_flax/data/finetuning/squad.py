@@ -157,7 +157,9 @@ def read_json(path: str) -> Any:
     if files.find_files(path)[0].path != path:
         raise DataError(f"{path!r} is a folder; give a JSON file")
     with files.opened(path) as stream:
-        data = stream.read()
+        data = stream.read(files.MOST + 1)
+    if len(data) > files.MOST:
+        raise DataError(f"{path} has more than {files.MOST >> 20:,} MiB, unpacked: cut it into several files")
     return json_files.parse(data, path)
 
 

@@ -19,6 +19,7 @@ packed and, on local disks, TFRecord and ArrayRecord. A .gz or .xz file is one p
 """
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -26,14 +27,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from gmlp_flax.data.splits import SPLIT_WORDS, missing_split
-from gmlp_flax.data.storage import files, records, tfds_folders
+from gmlp_flax.data.splits import SPLIT_WORDS, TRAIN_SPLIT, missing_split
+from gmlp_flax.data.storage import damaged, files, records, tfds_folders
 from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.records import BadRecord, BadRecords
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
 
 PART_BYTES = 64 << 20
+_END = 64 << 10  # bytes
 
 _READERS_BY_SUFFIX = {".txt": "text", ".jsonl": "json_lines", ".json": "json_lines", ".parquet": "parquet"}
 SUFFIXES = (*(kind + packed for kind in (".txt", ".jsonl", ".json") for packed in ("", *files.PACKINGS)), ".parquet")
@@ -125,8 +127,8 @@ class Corpus:
     Attributes:
         name: its name in messages: the path and the split.
         parts: ordered by the names of their files.
-        fingerprint: SHA-256, in hexadecimal, of the files' names, sizes and versions, and of the split. It recognises a
-            corpus without reading it, and stays the same when the folder moves.
+        fingerprint: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the split. It recognises
+            a corpus without reading it all, and stays the same when the folder moves.
     """
 
     name: str
@@ -202,10 +204,11 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
 def splits(path: str) -> tuple[str, ...]:
     """Names of the splits of a corpus, by TFDS or by the names of its files; () if there are none.
 
-    Splits are read from file names if each has a split before the numbers of its shard: `train-00000-of-00010.parquet`.
+    Splits are read from file names: the word before the numbers of a shard, `train-00000-of-00010.parquet`, or the whole
+    name, `train.txt` beside `validation.txt`.
 
     Raises:
-        DataError: there is nothing at `path`, or the store cannot be reached.
+        DataError: there is nothing at `path`, the store cannot be reached, or text files beside those of splits have none.
     """
     path = tfds_folders.find(str(path))
     found = files.find_files(path)
@@ -220,8 +223,18 @@ def _text_folder(path: str, found: tuple[File, ...]) -> tfds_folders.Folder | No
 
 
 def _fingerprint(chosen: Iterable[File], split: str) -> str:
-    lines = [split, *(f"{file.name}\t{file.size}\t{file.version}" for file in chosen)]
+    lines = [split, *(f"{file.name}\t{file.size}\t{file.version}\t{_ends(file)}" for file in chosen)]
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _ends(file: File) -> str:
+    """A hash of a local file's two ends: its time is that of its archive or of its copy's source, and may say nothing."""
+    if files.is_remote(file.path):
+        return ""  # the store's tag is of the content
+    with damaged.explained(f"{file.path!r} cannot be read", "check its permissions"), open(file.path, "rb") as stream:
+        start = stream.read(_END)
+        stream.seek(max(len(start), file.size - _END))
+        return hashlib.sha256(start + stream.read(_END)).hexdigest()
 
 
 def _reader(name: str) -> str:
@@ -249,22 +262,39 @@ def _texts(path: str, found: tuple[File, ...]) -> list[File]:
 
 
 def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict[str, list[File]]:
-    """Split name -> its text files, in order; {} unless the name of every text file contains a split.
+    """Split name -> its text files, in order; {} if the names of text files contain none.
 
     The splits of a TFDS folder come without files: their shards are checked only when a split is opened.
+
+    Raises:
+        DataError: beside those of several splits there are text files of none.
     """
     if folder:
         return {name: [] for name in folder.lengths}
+    texts = [file for file in found if _is_text(file.name)]
     groups: dict[str, list[File]] = {}
-    for file in found:
-        if not _is_text(file.name):
-            continue
-        shard = _SHARD.match(os.path.basename(file.name))
-        split = shard and _SPLIT.search(shard["stem"])
-        if not split:
-            return {}
-        groups.setdefault(split[1], []).append(file)
+    for file in texts:
+        groups.setdefault(_split(os.path.basename(file.name)), []).append(file)
+    others = groups.pop("", [])
+    sides = {SPLIT_WORDS.get(name, name) for name in groups}
+    if TRAIN_SPLIT not in sides or len(sides) == 1:  # nothing that is held out could be trained on
+        return groups if not others and all(_SHARD.match(os.path.basename(file.name)) for file in texts) else {}
+    if others:
+        raise DataError(
+            f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}: move it away, or give "
+            "single files"
+        )
     return groups
+
+
+def _split(name: str) -> str:
+    """The split in a file's name: before the numbers of its shard, or all that stands before its suffix; "" if none is."""
+    shard = _SHARD.match(name)
+    if shard:
+        found = _SPLIT.search(shard["stem"])
+        return found[1] if found else ""
+    stem = os.path.splitext(name.removesuffix(files.packing(name)))[0]
+    return stem if stem in (*SPLIT_WORDS, "heldout") else ""
 
 
 def _check_shards(path: str, chosen: list[File]) -> None:
@@ -277,11 +307,12 @@ def _check_shards(path: str, chosen: list[File]) -> None:
             key = (os.path.join(folder, shard["stem"]), shard["count"], _reader(name) + files.packing(name))
             sets.setdefault(key, set()).add(int(shard["number"]))
     for (stem, count, _), numbers in sets.items():
-        missing = sorted(set(range(int(count))) - numbers)
-        if missing:
-            more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+        missing = int(count) - len([number for number in numbers if number < int(count)])
+        if missing > 0:
+            first = next(number for number in itertools.count() if number not in numbers)
+            more = f" and {missing - 1} more are" if missing > 1 else " is"
             raise DataError(
-                f"{path!r}: of the {int(count)} shards of {stem!r}, {missing[0]:0{len(count)}d}-of-{count}{more} "
+                f"{path!r}: of the {int(count)} shards of {stem!r}, {first:0{len(count)}d}-of-{count}{more} "
                 "missing; copy the rest, or give single files"
             )
 

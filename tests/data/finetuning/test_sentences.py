@@ -229,6 +229,12 @@ def test_rows_without_a_gold_label_are_left_out_and_counted(tmp_path):
     rows = [{"sentence1": f"p{i}", "sentence2": "h", "gold_label": label} for i, label in enumerate(labels)]
     found = read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)), "snli")
     assert (found.first, found.dropped, found.labels.tolist()) == (["p0", "p3"], 3, [1, 2])
+    rows = [{"sentence1": f"p{i}", "sentence2": "h", "gold_label": "neutral" if i % 3 else None} for i in range(120)]
+    path = write(tmp_path / "b.jsonl", writers.json_lines(*rows))
+    sides = [read(path, "snli", side, heldout_share=0.3) for side in ("train", "heldout")]
+    assert sum(side.dropped for side in sides) == 40 and sum(map(len, sides)) == 80  # each side counts its own
+    for side in sides:
+        assert 5 < side.dropped < 35
 
 
 def test_a_test_set_is_for_predictions_alone(tmp_path):
@@ -368,3 +374,46 @@ def test_own_columns_and_labels(tmp_path):
         label_names(path, own_task(("review",), "star"))
     with pytest.raises(DataError, match="no column 'reviews' in the header, found 'review', 'stars', 'tag'"):
         label_names(path, own_task(("reviews",), "stars"))
+
+
+OWN = own_task(("text",), "label", ("neg", "pos"))
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ([{"text": "a", "label": "neg", "split": "train"}, {"text": "b", "label": "pos", "split": "unused"},
+      {"text": "c", "label": "pos", "split": "test"}],
+     "names splits in some rows, and 'unused' in another: expected train, validation, test in each"),
+    ([{"id": [0], "text": "a", "label": "neg"}], "the id [0]; expected a text or a number"),
+    ([{"id": 7, "text": "a", "label": "neg"}, {"id": 7, "text": "b", "label": "pos"}], "give each its own, or rename the column"),
+    ([{"text": "a", "label": ["neg"]}], "the label ['neg']; expected a word or a number"),
+    ([{"text": "a", "label": float("nan")}], "the label nan; expected a word or a number"),
+    ([{"text": "a", "label": 1}], "the label 1; expected 'neg', 'pos'"),  # which of the two would be a guess
+])  # fmt: skip
+def test_own_rows_that_could_be_misread_are_refused(tmp_path, rows, words):
+    path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
+    with pytest.raises(DataError) as caught:
+        open_sentences(path, OWN, "train")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_own_labels_are_stripped_and_splits_have_any_case(tmp_path):
+    rows = [{"text": f"t{i}", "label": ("neg", "neg ", "pos")[i % 3], "split": ("Train", "Validation")[i > 5]} for i in range(8)]
+    path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
+    assert label_names(path, OWN) == ("neg", "pos")
+    train, heldout = (open_sentences(path, OWN, side, heldout_share=0.1) for side in ("train", "heldout"))
+    assert train.labels.tolist() == [0, 0, 1] * 2 and heldout.first == ["t6", "t7"]
+    write(tmp_path / "b.jsonl", writers.json_lines({"text": "a", "label": {"a": 1}}, {"text": "a", "label": "b"}))
+    with pytest.raises(DataError, match=r"the label {'a': 1}; expected a word or a number"):
+        label_names(str(tmp_path / "b.jsonl"), OWN)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = write(tmp_path / "a.tsv", "text\ttext\tlabel\na\tb\tneg\n")
+    with pytest.raises(DataError, match="line 1: two columns of the header are named 'text': rename one"):
+        open_sentences(path, OWN, "train")
+
+
+def test_no_line_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("gmlp_flax.data.storage.files.MOST", 1000)
+    path = write(tmp_path / "a.tsv.xz", lzma.compress(b"sentence\tlabel\n" + b"x" * 5000))
+    assert "line 2 has more than 0 MiB" in failure(path)

@@ -161,6 +161,30 @@ def test_names_that_tell_of_no_split(tmp_path):
     (tmp_path / "notes.txt").write_text("two")
     assert splits(str(tmp_path)) == ()
     assert "has no split 'train': it names no splits; leave the split empty" in failure(tmp_path, "train")
+    (tmp_path / "validation-00000-of-00001.jsonl").write_bytes(lines(["three"]))  # would be trained on
+    assert "notes.txt: a text file of no split, beside files of the splits train, validation: move it away" in failure(tmp_path)
+
+
+def test_whole_names_are_splits_too(tmp_path):
+    for name in ("train.jsonl", "valid.jsonl.gz", "test.jsonl"):
+        content = lines([name.partition(".")[0]])
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert splits(str(tmp_path)) == ("test", "train", "valid")
+    assert list(open_corpus(str(tmp_path), "train").documents()) == ["train"]
+    (tmp_path / "train.jsonl").unlink()
+    assert splits(str(tmp_path)) == ()  # nothing to train on but these
+
+
+def test_a_corpus_is_recognised_by_its_ends_too(tmp_path):
+    """Two files of one name, size and time, as reproducible archives hold them."""
+    for folder, word in (("a", b"aaaa "), ("b", b"bbbb ")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.txt").write_bytes(word * 40_000)
+        os.utime(tmp_path / folder / "x.txt", (0, 0))
+    first, second = (open_corpus(str(tmp_path / folder)).fingerprint for folder in "ab")
+    assert first != second
+    (tmp_path / "a").rename(tmp_path / "c")
+    assert open_corpus(str(tmp_path / "c")).fingerprint == first
 
 
 @pytest.mark.parametrize(
@@ -266,3 +290,8 @@ def test_real_c4_reads_whole(shared_data, monkeypatch):
     assert {split: len(read) for split, read in texts.items()} == {"train": 1000, "validation": 200}
     parquet = open_corpus(shared_data("text/c4_en_minimal_tfds/hf/c4/c4-validation-00000-of-01637.parquet"))
     assert len(set(parquet.documents()) & set(texts["validation"])) == 40
+
+
+def test_missing_shards_are_counted_without_a_list_of_all(tmp_path):
+    (tmp_path / "a-3-of-99999999999.txt").write_text("text")
+    assert "of the 99999999999 shards of 'a', 00000000000-of-99999999999 and 99999999997 more are missing" in failure(tmp_path)

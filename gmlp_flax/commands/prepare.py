@@ -76,7 +76,7 @@ def arguments() -> argparse.Namespace:
     if options.max_bad_records < 0:
         cli.fail(f"--max_bad_records={options.max_bad_records}: expected 0 or more")
     corpus, out = (path if is_remote(path) else os.path.realpath(path) for path in (options.corpus, options.out))
-    if is_remote(corpus) == is_remote(out) and os.path.commonpath([corpus, out]) == corpus.rstrip("/"):
+    if f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
         cli.fail(f"--out={options.out} lies in the corpus, which would grow by it; give a folder beside it")
     return options
 

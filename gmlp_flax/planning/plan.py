@@ -208,14 +208,13 @@ def _compile(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout, pa
 
 
 def needed_bytes(message: str) -> float | None:
-    """The bytes of a chip that a program needs, read from an error of libtpu; None if the error is another one.
+    """The bytes of a chip's HBM that a program needs, read from an error of libtpu; None if the error is another one, such as
+    one of a kernel's own memory.
 
     libtpu writes "temporaries", but counts arguments and results among them.
     """
-    if "RESOURCE_EXHAUSTED" not in message:
-        return None
-    found = re.search(r"(?:HLO temporaries \(|Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)", message)
-    return float(found[1]) * 2 ** SUFFIXES[found[2]] if found else float("nan")
+    found = re.search(r"(?:HLO temporaries \(|memory space hbm. Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)", message)
+    return float(found[1]) * 2 ** SUFFIXES[found[2]] if found and "RESOURCE_EXHAUSTED" in message else None
 
 
 def _arguments(config: ConfigDict, work: Workload, layout: _Layout) -> float:

@@ -42,7 +42,8 @@ def score(runs: Sequence[Run], column: ScoreColumn, pretrained: bool = True) -> 
     scores = (
         Score(Spread(statistics.median(values), tuple(values)), *choice) for choice, values in by_choice.items()
     )
-    return max(scores, key=lambda each: each.spread.centre, default=None)
+    # A choice of one seed would win by its luck over one that a sweep gave all of them.
+    return max(scores, key=lambda each: (len(each.spread.values), each.spread.centre), default=None)
 
 
 def _higher(text: str, better: Spread, worse: Spread) -> claims.Claim:

@@ -104,6 +104,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
     assert "side 'both'; expected one of" in error(text, out, model, "--side=both")
     assert "has no split 'x'" in error(text, out, model, "--split=x")
     assert "lies in the corpus" in error(text, f"--out={text}/out", model)
+    assert "lies in the corpus" in error("memory://b/corpus", "--out=memory://b/corpus/tokens", model)
     assert not (tmp_path / "out").exists() and not (text / "out").exists()
     assert run(text, out, model).returncode == 0
     assert "holds another preparation: heldout_share 0.0, not 0.5" in error(text, out, model, "--heldout_share=0.5")

@@ -83,7 +83,8 @@ class Cluster:
         environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}", "DOES": str(does)} | variables
         pipe = subprocess.PIPE
         program = PROGRAM.format(options=tuple(options), words=words)
-        return subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=pipe, stderr=pipe, text=True)
+        command = [sys.executable, "-c", program]
+        return subprocess.Popen(command, env=environment, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *arguments, **options) -> tuple[int, str, str]:
         with self.start(*arguments, **options) as launcher:
@@ -147,11 +148,23 @@ def test_stop_by_the_user_ends_the_job(cluster):
     assert launcher.returncode == 0 and not cluster.requeued
 
 
-@pytest.mark.parametrize(("code", "restarts", "requeued"), [(1, "", True), (137, "4", True), (1, "5", False),
-                                                            (2, "", False), (0, "3", False)])
-def test_failures_but_mistakes_are_tried_again(cluster, code, restarts, requeued):
-    assert cluster.run(does=code, SLURM_RESTART_COUNT=restarts)[0] == code
+@pytest.mark.parametrize(("code", "before", "requeued"), [(1, 0, True), (137, 4, True), (1, 5, False), (2, 0, False), (0, 3, False)])
+def test_failures_but_mistakes_are_tried_again(cluster, code, before, requeued):
+    """Five times, one after another; ends of the time do not count."""
+    failures = cluster.folder / "slurm-77.failures"
+    failures.write_text("failed\n" * before)
+    assert cluster.run(does=code, SLURM_RESTART_COUNT="99")[0] == code
     assert cluster.requeued == requeued
+    assert failures.exists() == (code != 0)
+
+
+def test_an_end_of_the_time_forgets_failures(cluster):
+    (cluster.folder / "slurm-77.failures").write_text("failed\n" * 5)
+    launcher = cluster.start(does="waits", SLURM_RESTART_COUNT="99")
+    cluster.read("srun.json")
+    os.kill(int(cluster.read("shell")), signal.SIGUSR1)
+    launcher.communicate(timeout=60)
+    assert cluster.requeued and not (cluster.folder / "slurm-77.failures").exists()
 
 
 def test_what_is_shown_is_what_is_submitted(cluster):

@@ -105,6 +105,8 @@ def test_recomputation_takes_time_and_is_no_work_of_the_model():
      "temporaries (19.50G) exceeds available HBM (15.75G). HLO module: jit_step.", 19.5 * 2**30),
     ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.00M of 256.00M hbm.", 2**29),
     ("INTERNAL: something else (3.00G) exceeds everything", None),
+    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 18.00M of 16.00M vmem.", None),
+    ("RESOURCE_EXHAUSTED: in other words", None),
 ])
 def test_the_compiler_says_what_it_would_have_needed(message, expected):
     assert plan.needed_bytes(message) == expected

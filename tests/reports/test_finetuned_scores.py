@@ -41,6 +41,13 @@ def test_the_median_of_the_best_rate_counts(tmp_path):
     assert finetuned_scores.score(half, SST2) is None and finetuned_scores.score(slow, MNLI) is None
 
 
+def test_a_lucky_run_of_one_seed_is_not_the_best(tmp_path):
+    """As `gmlp sweep` leaves them, which gives all seeds to the best point alone."""
+    lucky = runs(tmp_path / "a", [0.95], **{"optimizer.learning_rate": 0.5})
+    many = runs(tmp_path / "b", [0.92, 0.91, 0.93], **{"optimizer.learning_rate": 0.25})
+    assert finetuned_scores.score([*lucky, *many], SST2).rate == 0.25
+
+
 def test_cells_and_notes(tmp_path):
     by_row = {
         "gmlp_36": list(runs(tmp_path / "a", (0.6, 0.7, 0.8))), "gmlp_72": list(runs(tmp_path / "b", (0.5,))),

@@ -153,8 +153,8 @@ def split_images(
     else:
         labels, classes, name_of = source.labels, source.classes, source.names.__getitem__
     heldout = np.zeros(len(labels), bool)
-    for label, name in enumerate(classes):
-        members = np.flatnonzero(labels == label)
+    order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=len(classes))
+    for members, name in zip(np.split(order, np.cumsum(counts)[:-1]), classes, strict=True):
         if len(members) < 2:
             raise DataError(f"class {name!r} of {source!r} has a single image: add one, or remove the class")
         keys = (name_of(i).encode("utf-8", "surrogateescape") for i in members.tolist())

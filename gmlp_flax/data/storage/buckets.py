@@ -11,6 +11,7 @@ import functools
 import itertools
 import logging
 import os
+import re
 import time
 import urllib.parse
 import warnings
@@ -25,8 +26,11 @@ START = 12.0  # seconds to wait for the first answer of a store
 CONNECT, SILENCE = 10.0, 30.0  # seconds to wait for a connection, and for the next bytes of an answer
 FINISHED = "commit_success.txt"  # Orbax's mark of a checkpoint that is whole
 _MESSAGE = 240  # characters of a store's own words
-_DENIED = ("Forbidden", "AccessDenied", "PermissionError", "403")
-_CREDENTIALS = ("Invalid Credentials", "401", "RefreshError", "DefaultCredentialsError", "NoCredentialsError", "Expired")
+_DENIED = re.compile(r"Forbidden|AccessDenied|PermissionError|\b403\b")
+_CREDENTIALS = re.compile(
+    r"Invalid Credentials|\b401\b|RefreshError|DefaultCredentialsError|NoCredentialsError|Expired ?Token|[Tt]oken (?:has )?expired"
+)
+_NAMES = re.compile(r"\S*(?:/|%2F)\S*|\b\d[\d,]* (?:of \d[\d,]* )?bytes")  # where numbers are no codes
 # fsspec's names for when a file was written.
 _TIMES = ("mtime", "updated", "LastModified", "created")
 
@@ -68,7 +72,7 @@ def _greet(scheme: str, bucket: str) -> None:
             fsspec.asyn.sync(system.loop, once, system, "GET", "b/{}/o", bucket, maxResults=1, timeout=max(left, 1))
             return
         except Exception as error:
-            refused += any(sign in f"{type(error).__name__}: {error}" for sign in _CREDENTIALS)
+            refused += _says(_CREDENTIALS, f"{type(error).__name__}: {error}")
             late = time.monotonic() - begun + pause > START
             if refused > 1 or late and (is_retriable(error) or isinstance(error, TimeoutError)):
                 raise
@@ -113,6 +117,11 @@ def explaining(path: str) -> Iterator[None]:
         raise explained(path, error) from error
 
 
+def _says(signs: re.Pattern[str], words: str) -> bool:
+    """Whether an error of a store has one of the signs, but for the names of files and counts of bytes in it."""
+    return bool(signs.search(_NAMES.sub("", words)))
+
+
 def explained(path: str, error: BaseException) -> RunError:
     """The error to raise for one of a store's."""
     if isinstance(error, RunError):
@@ -126,12 +135,12 @@ def explained(path: str, error: BaseException) -> RunError:
         if not extra:
             return RunError(f"{path}: {scheme}:// needs a package that cannot be imported ({why})")
         return RunError(f"{path}: {scheme}:// needs {extra}fs, which cannot be imported ({why}); {install(extra)}")
-    if any(sign in words for sign in _CREDENTIALS):
+    if _says(_CREDENTIALS, words):
         return RunError(
             f"{path}: the store does not accept the credentials ({line}); renew them, with gcloud auth "
             "application-default login or the service account's key, and run the same command again"
         )
-    if any(sign in words for sign in _DENIED):
+    if _says(_DENIED, words):
         return RunError(f"{path}: permission denied ({line}); give the account the right to read and write the bucket")
     return StorageError(f"{path}: cannot be reached ({line}); check the address and the credentials")
 

@@ -127,11 +127,12 @@ def _fetch(file: File, place: Path) -> None:
 
 
 @contextlib.contextmanager
-def _listing(folder: Path) -> Iterator[None]:
-    """While it lasts, no other process renames, deletes or makes room for a copy."""
-    with open(folder / ".lock", "ab") as lock:
+def _listing(folder: Path) -> Iterator[BinaryIO]:
+    """While it lasts, no other process renames, deletes or makes room for a copy. The file it gives holds the bytes of all
+    copies, or more, once they were counted."""
+    with open(folder / ".lock", "a+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock
 
 
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
@@ -142,14 +143,28 @@ def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
             f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: set {GIGABYTES} to more gigabytes, "
             "or make the file's shards smaller"
         )
-    with _listing(folder):
+    with _listing(folder) as counted:
         target.truncate(file.size)
-        found = [(path, path.stat()) for path in folder.iterdir() if not path.name.startswith(".")]
-        total = sum(status.st_size for _, status in found)
-        for path, status in sorted(found, key=lambda each: each[1].st_mtime):
-            if total <= most:
+        counted.seek(0)
+        before = counted.read()
+        total = int(before) + file.size if before.isdigit() else most + 1
+        if total > most:
+            total = _delete_oldest(folder, most)
+        counted.truncate(0)
+        counted.write(b"%d" % total)
+
+
+def _delete_oldest(folder: Path, most: int) -> int:
+    """Deletes until the files have `most` bytes at most, and then a tenth of them, so that it is not called for each copy of
+    many; returns what is left."""
+    found = [(path, path.stat()) for path in folder.iterdir() if not path.name.startswith(".")]
+    total = sum(status.st_size for _, status in found)
+    if total > most:
+        for place, (path, status) in enumerate(sorted(found, key=lambda each: each[1].st_mtime)):
+            if total <= most and place >= len(found) // 10:
                 break
             with contextlib.suppress(OSError), open(path, "rb") as oldest:
                 fcntl.flock(oldest, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
                 total -= status.st_size
+    return total

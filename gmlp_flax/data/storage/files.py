@@ -27,6 +27,7 @@ _BUFFER = 1 << 20
 _DEEPEST = 30  # folders in each other
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
 SMALL = 64 << 20
+MOST = 1 << 30  # bytes that are held at once: a small packed file can hold more than the memory
 # fsspec's names for a stamp that changes with a file's content, the most reliable first.
 _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastModified", "created")
 
@@ -132,7 +133,8 @@ def read_small(path: str | os.PathLike, most: int = SMALL) -> bytes:
         kind = "a folder" if os.path.isdir(path) else "a device or a pipe"
         raise DataError(f"{path}: {kind}; expected a plain file")
     with opened(path, unpack=False) as file:
-        content = file.read(most + 1)
+        size = most if is_remote(path) else min(os.path.getsize(path), most)
+        content = file.read(size + 1)  # which takes so much memory at once, however little there is
     if len(content) > most:
         raise DataError(f"{path}: more than {most:,} bytes, which no such file has; check the path")
     return content

@@ -11,6 +11,7 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
+import functools
 from collections.abc import Callable, Iterator
 
 from gmlp_flax.data.storage import files, json_files, records, tfds_folders
@@ -19,7 +20,7 @@ from gmlp_flax.errors import DataError
 
 TEXT = "text"  # the field, column or feature that holds the document
 
-LONGEST = 1 << 30  # bytes of a document: a small packed file can hold more than the memory
+LONGEST = files.MOST  # bytes of a document
 
 Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
@@ -44,10 +45,10 @@ def read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | B
         if start:
             stream.seek(start - 1)
             start += len(stream.readline()) - 1
-        position = start
+        position, before = start, functools.cache(lambda: _lines_before(path, start))  # read if a line is bad, and once
         for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
             if len(line) > LONGEST:
-                raise DataError(f"{path}, line {_lines_before(path, start) + number} has more than {LONGEST >> 20:,} MiB")
+                raise DataError(f"{path}, line {before() + number} has more than {LONGEST >> 20:,} MiB")
             if stop is not None and position >= stop:
                 return
             position += len(line)
@@ -56,7 +57,7 @@ def read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | B
             try:
                 yield _json_text(line)
             except BadRecord as error:
-                yield BadRecord(f"line {_lines_before(path, start) + number}: {error}")
+                yield BadRecord(f"line {before() + number}: {error}")
 
 
 def read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:

@@ -139,3 +139,24 @@ def test_explained(error, kind, words):
     assert type(found) is kind and len(str(found)) < 500 and "\n" not in str(found)
     with pytest.raises(kind, match=words):
         raise found
+
+
+@pytest.mark.parametrize("error", [
+    TimeoutError("writing gs://b/run/checkpoints%2F140100/d: no answer"),
+    OSError("503 for gs://b/ids-00403-of-01024"),
+    ConnectionError("received 24030 of 140401 bytes"),
+    ConnectionError("received 401 bytes"),
+])
+def test_numbers_in_names_and_counts_are_no_codes(error):
+    """These pass, and so may be tried again."""
+    assert isinstance(buckets.explained("gs://b/x", error), StorageError)
+
+
+@pytest.mark.parametrize(("error", "words"), [
+    (OSError("Forbidden, 403"), "permission denied"),
+    (OSError("https://storage.googleapis.com/b/x: 401"), "does not accept the credentials"),
+    (OSError("ExpiredToken: The provided token has expired"), "does not accept the credentials"),
+])
+def test_codes_are_found_beside_names(error, words):
+    found = buckets.explained("gs://b/x", error)
+    assert words in str(found) and not isinstance(found, StorageError)

@@ -117,3 +117,15 @@ def test_several_processes_share_the_copies(store, cache, tmp_path):
     for process in processes:
         process.join(10)
     assert sum(path.stat().st_size for path in cache.iterdir() if not path.name.startswith(".")) <= 1000
+
+
+def test_the_folder_is_listed_when_it_is_full_and_not_for_each_copy(cache, monkeypatch):
+    """Of many small copies a tenth is deleted at once, the oldest."""
+    listed, whole = [], copies._delete_oldest
+    monkeypatch.setattr(copies, "_delete_oldest", lambda *given: listed.append(1) or whole(*given))
+    for number in range(60):
+        file = remote(f"{number:02}", 40)
+        Copy(file).close()
+        os.utime(next(cache.glob(f"*-{number:02}")), (number, number))
+        assert sum(path.stat().st_size for path in cache.iterdir() if path.name != ".lock") <= 1000
+    assert len(listed) <= 1 + (60 - 25) // 2 + 1 and names(cache)[-1] == "59"

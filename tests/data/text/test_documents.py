@@ -140,3 +140,13 @@ def test_examples_are_decoded_as_tfds_does(tmp_path):
     raw = [features.serialize_example(features.encode_example({"text": text, "url": "http"})) for text in texts]
     path = writers.tfrecord(tmp_path / "a.tfrecord", raw)
     assert read("tfrecord", path) == [features.deserialize_example_np(r)["text"].decode() for r in raw] == texts
+
+
+def test_lines_before_a_part_are_counted_once_however_many_are_bad(tmp_path, monkeypatch):
+    counted, count = [], documents._lines_before
+    monkeypatch.setattr(documents, "_lines_before", lambda *given: counted.append(given) or count(*given))
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' * 3 + b"bad\n" * 5)
+    found = list(documents.read_json_lines(str(path), 14, None))
+    assert [str(each).partition(":")[0] for each in found[2:]] == [f"line {number}" for number in range(4, 9)]
+    assert len(counted) == 1

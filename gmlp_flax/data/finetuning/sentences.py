@@ -270,7 +270,8 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
             label = _label(record, labels, task)
             own_id, tag = _field(record, _IDS), str(_field(record, _TAGS) or "")
             if not isinstance(own_id, str | int | float | None):
-                raise BadRecord(f"the id {own_id!r}; expected a text or a number, or no column {' or '.join(map(repr, _IDS))}")
+                columns = " or ".join(map(repr, _IDS))
+                raise BadRecord(f"the id {own_id!r}; expected a text or a number, or no column {columns}")
             if own_id is not None and (tag, own_id) in seen:
                 raise BadRecord(f"the id {own_id!r} is also that of an earlier row: give each its own, or rename the column")
         except BadRecord as error:
@@ -313,7 +314,8 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int:
     name = _label_name(value)
     if name not in labels:
         listed = ", ".join(map(repr, task.labels[:10])) + (", ..." if len(task.labels) > 10 else "")
-        numbers = "" if not task.numbered or any(map(str.isdecimal, task.labels)) else f", or its number from 0 to {len(task.labels) - 1}"
+        numbered = task.numbered and not any(map(str.isdecimal, task.labels))
+        numbers = f", or its number from 0 to {len(task.labels) - 1}" if numbered else ""
         raise BadRecord(f"the label {value!r}; expected {listed}{numbers}")
     return labels[name]
 

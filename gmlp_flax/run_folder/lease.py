@@ -1,8 +1,9 @@
 """One run at a time in a folder: who writes to it, on this machine or on others that share its storage.
 
 On one machine a lock on the folder decides, which the system releases when its process ends, however it ends. Where there
-are no locks, as in a bucket, and between machines the file lease.json decides: its owner writes it anew every `BEAT` seconds. An owner that has not done so for
-`STALE` seconds, by the clock of whoever watches, is dead, and its lease is taken over.
+are no locks, as in a bucket, and between machines the file lease.json decides: its owner writes it anew every `BEAT`
+seconds. An owner that has not done so for `STALE` seconds, by the clock of whoever watches, is dead, and its lease is
+taken over.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class Lease:
         Raises:
             RunError: it is alive.
         """
-        print(f"{self.folder} was left by {_named(_parsed(found))}: waiting up to {STALE:.0f} s for a sign of life from it",
+        owner = _named(_parsed(found))
+        print(f"{self.folder} has the lease of {owner}: waiting up to {STALE:.0f} s for a sign of life from it",
               file=sys.stderr, flush=True)
         deadline = time.monotonic() + STALE
         while time.monotonic() < deadline:

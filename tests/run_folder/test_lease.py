@@ -115,7 +115,7 @@ def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys):
     begin, lease = time.monotonic(), Lease(str(tmp_path))
     lease.take()
     assert 1.0 <= time.monotonic() - begin < 5 and written(tmp_path)["process"] == os.getpid()
-    assert f"{tmp_path} was left by process 7 on elsewhere, since 2026-11-25: waiting up to 1 s" in capsys.readouterr().err
+    assert f"{tmp_path} has the lease of process 7 on elsewhere, since 2026-11-25: waiting up to 1 s" in capsys.readouterr().err
     lease.close()
 
 

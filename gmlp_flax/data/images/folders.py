@@ -1,6 +1,7 @@
 """Labelled images in one folder per class, on disk or in a tar file, as random-access sources."""
 
 import os
+import posixpath
 import tarfile
 from collections.abc import Iterable
 
@@ -67,6 +68,9 @@ class ImageFolder:
         return f"ImageFolder({self.path!r}, images={len(self)}, classes={len(self.classes)})"
 
 
+_MOST_LINKS = 40  # from one to the next, as Linux follows them
+
+
 class ImageTar:
     """A tar file with one folder of images per class; layout, items, order and errors as in ImageFolder.
 
@@ -88,7 +92,7 @@ class ImageTar:
 
     def _read_members(self) -> tuple[dict[str, bytes | tuple[int, int]], list[str]]:
         """Image name -> its bytes or, in an uncompressed tar, (offset, size); and the names of all folders."""
-        members, folders, end = {}, [], os.path.getsize(self._copy.path)
+        members, links, folders, end = {}, {}, [], os.path.getsize(self._copy.path)
         compressed = _is_compressed(self._copy.path)
         with tarfile.open(self._copy.path, "r:*" if compressed else "r:") as tar:
             for member in tar:
@@ -100,6 +104,16 @@ class ImageTar:
                         raise tarfile.ReadError(f"{name!r} reaches beyond the end of the file")
                     file = tar.extractfile(member) if compressed else None
                     members[name] = file.read() if file else (member.offset_data, member.size)
+                elif member.islnk() and _is_image(name):
+                    links[name] = member.linkname.removeprefix("./")
+                elif member.issym() and _is_image(name):
+                    links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+        for name, target in links.items():
+            for _ in range(_MOST_LINKS):
+                target = links.get(target, target)
+            if target not in members:
+                raise tarfile.ReadError(f"{name!r} is a link to {target!r}, which is no image in it")
+            members[name] = members[target]
         return members, folders
 
     def __len__(self) -> int:

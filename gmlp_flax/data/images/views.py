@@ -202,9 +202,12 @@ def _pixels(file: Image.Image, data: bytes, channels: int, reduction: int = 1, r
 
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode.startswith("I"):
+    if image.mode.startswith(("I", "F")):
+        values = np.asarray(image)
+        if image.mode == "F" or not 0 <= values.min() <= values.max() <= 65535:
+            raise ValueError("its pixels are no numbers of 8 or 16 bits, so their range is not known")
         # Pillow would clip 16 bits to 255 instead of scaling them.
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+        image = Image.fromarray((values // 257).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")

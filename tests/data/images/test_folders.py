@@ -1,4 +1,5 @@
 import io
+import os
 import pickle
 import tarfile
 import time
@@ -148,3 +149,25 @@ def test_a_tar_writes_nothing(tmp_path):
     source = ImageTar(path)
     assert sorted(source[index]["image"] for index in range(len(source))) == [b"y", b"z"]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_links_in_a_tar_are_images(tmp_path, suffix):
+    """Hard links by the whole name, as tar writes the second of two; symbolic ones from their folder, also to a link."""
+    make_folder(tmp_path / "photos", {"cat/a.jpg": b"a", "dog/b.jpg": b"b"})
+    os.link(tmp_path / "photos/cat/a.jpg", tmp_path / "photos/cat/c.jpg")
+    os.symlink("../dog/b.jpg", tmp_path / "photos/cat/d.jpg")
+    os.symlink("../cat/d.jpg", tmp_path / "photos/dog/e.jpg")
+    path = tmp_path / f"x.tar{suffix}"
+    with tarfile.open(path, f"w:{suffix[1:]}") as tar:
+        for name in ("cat", "dog"):
+            tar.add(tmp_path / "photos" / name, name)
+    source = ImageTar(path)
+    found = {source[i]["name"]: (source[i]["image"], int(source[i]["label"])) for i in range(len(source))}
+    assert {image for image, _ in (found["cat/a.jpg"], found["cat/c.jpg"])} == {found["cat/a.jpg"][0]}
+    assert found["cat/d.jpg"] == (found["dog/b.jpg"][0], 0) and found["dog/e.jpg"] == found["dog/b.jpg"] and len(found) == 5
+    os.symlink("/etc/nowhere.jpg", tmp_path / "photos/dog/f.jpg")
+    with tarfile.open(path, f"w:{suffix[1:]}") as tar:
+        tar.add(tmp_path / "photos/dog", "dog")
+    with pytest.raises(DataError, match="'dog/f.jpg' is a link to '/etc/nowhere.jpg', which is no image in it|is a link to"):
+        ImageTar(path)

@@ -332,3 +332,10 @@ def test_more_pixels_than_any_camera_has(size):
     expected = f"{size[0]} x {size[1]} pixels, where there may be at most 65,535 on a side and 89,478,485 in all"
     with pytest.raises(DataError, match=f"'x' cannot be decoded .{expected}."):
         decode(encoded(Image.new("1", size)), "x")
+
+
+@pytest.mark.parametrize("pixels", [np.float32([[0, 1]]), np.int32([[0, 70_000]]), np.int32([[-1, 5]])])
+def test_pixels_of_an_unknown_range_are_refused(pixels):
+    """They would be black or white."""
+    with pytest.raises(DataError, match="its pixels are no numbers of 8 or 16 bits, so their range is not known"):
+        decode(encoded(Image.fromarray(pixels), "TIFF"), "x.tiff")

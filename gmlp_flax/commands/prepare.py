@@ -24,7 +24,7 @@ from typing import Any
 from gmlp_flax.commands import cli
 from gmlp_flax.data.listops import folder
 from gmlp_flax.data.listops.trees import Grammar
-from gmlp_flax.data.storage import cache
+from gmlp_flax.data.storage import cache, files
 from gmlp_flax.data.storage.buckets import is_remote
 from gmlp_flax.data.text import corpora, prepare, selection, tokenizer_training
 from gmlp_flax.data.text.corpora import Corpus
@@ -155,6 +155,8 @@ def main() -> None:
         return
     chosen = selection.Selection(options.heldout_share, options.side)
     chosen.check()
+    if options.train_tokenizer_only and files.exists(options.out):
+        cli.fail(f"--out={options.out} is there already, and would be overwritten: give another name, or move it away")
     corpus = corpora.open_corpus(options.corpus, options.split)
     tokenizer = find_tokenizer(options, corpus, chosen)
     if options.train_tokenizer_only:

@@ -139,6 +139,7 @@ def make_eval_step(task: Task, partition: Partition) -> jax.stages.Wrapped:
     """
 
     def step(params: Any, batch: Batch) -> tuple[Sums, dict[str, jax.Array]]:
+        """Scores one batch, with the mesh known to the layers."""
         chex.assert_rank(batch["weight"], 1)
         chex.assert_tree_shape_prefix(batch, batch["weight"].shape)
         with partition.around():

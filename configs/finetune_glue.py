@@ -9,8 +9,8 @@
 
 ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli, snli, or own: data
     of your own, whose columns `--config.own.text`, `own.second` (pairs) and `own.label` name.
-    `--config.data.train` takes a TFDS folder, a folder as GLUE ships it (train.tsv, dev.tsv), or a file, tab-separated
-    or of JSON lines; `--config.data.heldout` a path of its own for the examples to score.
+    `--config.data.train` takes a TFDS folder, a folder as GLUE or Hugging Face ships it (train.tsv, dev.tsv; parquet), or
+    a file: .tsv, .csv, .jsonl or .parquet; `--config.data.heldout` a path of its own for the examples to score.
 SCALE:
     paper  (default) the paper's protocol as its Table 9 has it. All of it is recalled, not read: length 128, 5 epochs,
            batch 16 or 32, peak rate 1e-5, 2e-5 or 3e-5, linear decay, AdamW with epsilon 1e-6, weight decay 0.01,

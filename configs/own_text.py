@@ -3,7 +3,7 @@
     gmlp train --config=own_text --workdir=runs/mine \\
         --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
 
-PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.xz with a `text` field. The tokenizer is
+PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.zst with a `text` field. The tokenizer is
 trained on the training text at the first run and cached. Argument: a size, small (default), base or amlp_base; base
 and amlp_base have the paper's widths and depths at n = 128 (Table 5 runs them at 512) and want an accelerator.
 

@@ -1,8 +1,8 @@
-"""Rows of labelled sentences, as dicts: from tab-separated files, JSON lines and TFDS folders."""
+"""Rows of labelled sentences, as dicts: from tables in text, JSON lines, parquet and TFDS folders."""
 
+import csv
 import itertools
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
@@ -12,54 +12,87 @@ from gmlp_flax.errors import DataError
 
 Record = dict[str, Any]  # name of the column -> value
 Rows = Iterator[tuple[str, Record | BadRecord]]  # each with the row's name in messages
-Lines = Iterator[tuple[int, bytes]]
 
 
 def file_rows(path: str, task: SentenceTask) -> Rows:
-    """The rows of a file, by its suffix: .tsv, .txt, .jsonl or .json, each also as .gz or .xz. Blank lines are skipped.
+    """The rows of a file, by its suffix: one of READERS, all but .parquet also with one of files.PACKINGS.
 
-    Tab-separated files are split only at tabs and line feeds; a quotation mark is a character like any other.
+    Blank lines are skipped. Tab-separated files are split only at tabs and line feeds; a quotation mark is a character
+    like any other. In those with commas, cells in quotation marks may hold commas and line feeds.
 
     Raises:
         DataError: the file has another format or cannot be read, or its header lacks the task's columns.
     """
-    suffix = os.path.splitext(path.lower().removesuffix(files.packing(path)))[1]
-    if suffix not in READERS:
+    if files.suffix(path) not in READERS:
         raise DataError(
-            f"{path!r} has no format in which labelled sentences are read; expected {', '.join(READERS)}, or one of "
-            f"these with {' or '.join(files.PACKINGS)}"
+            f"{path!r} has no format in which labelled sentences are read; expected {', '.join(READERS)}, or text "
+            f"with {' or '.join(files.PACKINGS)}"
         )
+    yield from READERS[files.suffix(path)](path, task)
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    """The lines of a file, which end only at line feeds; raises DataError for one that no memory would hold."""
     with files.opened(path) as stream:
-        # Iteration over bytes ends lines only at line feeds.
-        read = iter(lambda: stream.readline(files.MOST + 1), b"")
-        lines = ((number, _whole(path, number, line).rstrip(b"\r\n")) for number, line in enumerate(read, start=1))
-        yield from READERS[suffix](path, ((number, line) for number, line in lines if line.strip(b" ")), task)
+        for number, line in enumerate(iter(lambda: stream.readline(files.MOST + 1), b""), start=1):
+            if len(line) > files.MOST:
+                raise DataError(f"{path}, line {number} has more than {files.MOST >> 20:,} MiB")
+            yield line
 
 
-def _whole(path: str, number: int, line: bytes) -> bytes:
-    if len(line) > files.MOST:
-        raise DataError(f"{path}, line {number} has more than {files.MOST >> 20:,} MiB")
-    return line
+def _filled(path: str) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, without their ends, and their numbers."""
+    lines = ((number, line.rstrip(b"\r\n")) for number, line in enumerate(_lines(path), start=1))
+    return ((number, line) for number, line in lines if line.strip(b" "))
 
 
-def _tsv_rows(path: str, lines: Lines, task: SentenceTask) -> Rows:
+def _tsv_rows(path: str, task: SentenceTask) -> Rows:
+    return _table_rows(path, ((number, line.split(b"\t")) for number, line in _filled(path)), "tabs", task)
+
+
+def _csv_rows(path: str, task: SentenceTask) -> Rows:
+    return _table_rows(path, _csv_cells(path), "commas", task)
+
+
+def _csv_cells(path: str) -> Iterator[tuple[int, list[bytes] | BadRecord]]:
+    mark = "\ufeff"  # in front of a quotation mark, it would belong to the cell
+    lines = (line.decode("utf-8", "surrogateescape").removeprefix(mark) for line in _lines(path))
+    reader = csv.reader(lines, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield number, BadRecord(f"not CSV ({error}); check its quotation marks")
+            continue
+        if "".join(cells).strip(" "):
+            yield number, [cell.encode("utf-8", "surrogateescape") for cell in cells]
+
+
+def _table_rows(
+    path: str, table: Iterator[tuple[int, list[bytes] | BadRecord]], separators: str, task: SentenceTask
+) -> Rows:
     names: tuple[str, ...] = ()
-    for number, line in lines:
+    for number, line in table:
         where = f"{path}, line {number}"
         try:
-            cells = tuple(_text(line).split("\t"))
+            if isinstance(line, BadRecord):
+                raise line
+            cells = tuple(map(_text, line))
             if not names:
-                names = _header(where, cells, task)
+                names = _header(where, cells, separators, task)
                 if names == cells:
                     continue
             if len(cells) != len(names):
-                raise BadRecord(f"{len(cells)} columns, separated by tabs, where {len(names)} were expected")
+                raise BadRecord(f"{len(cells)} columns, separated by {separators}, where {len(names)} were expected")
             yield where, dict(zip(names, cells, strict=True))
         except BadRecord as error:
             yield where, error
 
 
-def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str, ...]:
+def _header(where: str, cells: tuple[str, ...], separators: str, task: SentenceTask) -> tuple[str, ...]:
     """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an example."""
     missing = [wanted for wanted in task.texts if not set(wanted) & set(cells)]
     needed = {*itertools.chain(*task.texts), *task.label}
@@ -71,7 +104,9 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
         return task.headerless
     if task.headerless and len(task.texts) > 1:
         names = ", ".join(task.headerless)
-        raise BadRecord(f"{len(cells)} columns, separated by tabs, where {len(task.headerless)} were expected: {names}")
+        raise BadRecord(
+            f"{len(cells)} columns, separated by {separators}, where {len(task.headerless)} were expected: {names}"
+        )
     raise DataError(
         f"{where}: no column {' or '.join(map(repr, missing[0]))} in the header, found "
         f"{', '.join(repr(cell[:40]) for cell in cells[:15])}; give a file whose "
@@ -79,8 +114,8 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
     )
 
 
-def _json_rows(path: str, lines: Lines, task: SentenceTask) -> Rows:
-    for number, line in lines:
+def _json_rows(path: str, task: SentenceTask) -> Rows:
+    for number, line in _filled(path):
         try:
             record = json_files.loaded(_text(line))
             if not isinstance(record, dict):
@@ -92,7 +127,14 @@ def _json_rows(path: str, lines: Lines, task: SentenceTask) -> Rows:
         yield f"{path}, line {number}", record
 
 
-READERS = {".tsv": _tsv_rows, ".jsonl": _json_rows, ".json": _json_rows, ".txt": _tsv_rows}
+def _parquet_rows(path: str, task: SentenceTask) -> Rows:
+    return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path))
+
+
+READERS: dict[str, Callable[[str, SentenceTask], Rows]] = {
+    ".tsv": _tsv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows, ".json": _json_rows, ".csv": _csv_rows,
+    ".parquet": _parquet_rows, ".txt": _tsv_rows,
+}
 
 
 def _text(data: bytes) -> str:

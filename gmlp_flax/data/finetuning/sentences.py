@@ -3,10 +3,12 @@ user's own.
 
 A path is one of
 
-    a file: tab-separated (.tsv, .txt) with GLUE's header, or JSON lines (.jsonl, .json), each also as .gz or .xz. Its
-        rows may name their splits in a field `tag` or `split` ("train", "dev").
+    a file: with GLUE's header, tab-separated (.tsv, .txt) or with commas (.csv), or JSON lines (.jsonl, .ndjson, .json),
+        each also packed as .gz, .xz, .bz2 or .zst; or .parquet. Its rows may name their splits in a field `tag` or
+        `split` ("train", "dev").
     a folder as GLUE ships a task: train.tsv, dev.tsv, test.tsv; for MNLI, dev_matched.tsv and dev_mismatched.tsv. Other
-        names that end in a split will do, such as snli_1.0_train.jsonl.
+        names that end in a split will do, such as snli_1.0_train.jsonl, and shards of a split, as Hugging Face has them:
+        train-00000-of-00001.parquet.
     a TFDS folder with features.json and dataset_info.json, or tfds:NAME[/CONFIG][:VERSION] (see tfds_folders).
 
 Columns are found by their names. A row that cannot be used is a bad record.
@@ -14,7 +16,7 @@ Columns are found by their names. A row that cannot be used is a bad record.
 
 import dataclasses
 import functools
-import os
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +27,7 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import READERS, Record, Rows, file_rows, require_features, tfds_rows
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
-from gmlp_flax.data.storage import files, tfds_folders
+from gmlp_flax.data.storage import files, shards, tfds_folders
 from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.records import BadRecord, BadRecords
 from gmlp_flax.errors import DataError
@@ -228,29 +230,38 @@ def _rows(
         return {name: functools.partial(tfds_rows, folder, name) for name in folder.lengths}
     if found and found[0].path == path:
         return {"": functools.partial(file_rows, path, task)}
-    return {name: functools.partial(file_rows, file.path, task) for name, file in _split_files(path, found).items()}
+    return {name: functools.partial(_chained, chosen, task) for name, chosen in _split_files(path, found).items()}
 
 
-def _split_files(path: str, found: tuple[File, ...]) -> dict[str, File]:
-    """Split name -> its file in a folder. If the folder has several formats, as SNLI's has, one is chosen."""
+def _chained(chosen: list[File], task: SentenceTask) -> Rows:
+    return itertools.chain.from_iterable(file_rows(file.path, task) for file in chosen)
+
+
+def _split_files(path: str, found: tuple[File, ...]) -> dict[str, list[File]]:
+    """Split name -> its file in a folder, or its shards. If there are several formats, as of SNLI, one is chosen."""
     for suffix in READERS:
-        chosen: dict[str, File] = {}
+        chosen: dict[tuple[str, str], list[File]] = {}
         for file in found:
-            stem, ending = os.path.splitext(file.name.removesuffix(files.packing(file.name)))
+            shard = shards.NAME.match(file.name)
+            stem = shard["stem"] if shard else file.name.removesuffix(files.packing(file.name)).removesuffix(suffix)
             name = _split_name(stem)
-            if ending != suffix or not name or "/" in file.name:
-                continue
-            if name in chosen:
+            if files.suffix(file.name) == suffix and name and "/" not in file.name:
+                one = f"{stem}, {shard['count']}" if shard else file.name
+                chosen.setdefault((name, one), []).append(file)
+        by_name: dict[str, list[File]] = {}
+        for (name, _), of_split in chosen.items():
+            if name in by_name:
                 raise DataError(
-                    f"{path!r} holds two files of the split {name!r}, {chosen[name].name!r} and {file.name!r}; give a "
-                    "folder of one task, or single files as config.data.train and heldout"
+                    f"{path!r} holds two files of the split {name!r}, {by_name[name][0].name!r} and {of_split[0].name!r}; "
+                    "give a folder of one task, or single files as config.data.train and heldout"
                 )
-            chosen[name] = file
-        if chosen:
-            return chosen
+            shards.check(path, of_split)
+            by_name[name] = of_split
+        if by_name:
+            return by_name
     raise DataError(
-        f"folder {path!r} holds no task of GLUE: expected train.tsv and dev.tsv (or .jsonl), or TFDS's files; give a "
-        "folder with them, or single files"
+        f"folder {path!r} holds no task of GLUE: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet), or TFDS's files; "
+        "give a folder with them, or single files"
     )
 
 

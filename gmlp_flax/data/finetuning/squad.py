@@ -2,7 +2,7 @@
 
 A path is one of
 
-    a file: the official JSON, also as .gz or .xz or remote: {"data": [{"title", "paragraphs": [{"context", "qas": [{
+    a file: the official JSON, also packed as .gz or .xz, or remote: {"data": [{"title", "paragraphs": [{"context", "qas": [{
         "id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. In v2.0, questions also have "is_impossible".
     a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find).
 """

@@ -4,6 +4,7 @@ A path with a scheme (`gs://bucket/c4`, `s3://`, `memory://`) goes through fsspe
 needs the extra `gcs`. Nothing is kept on disk: `local_copy` serves readers that accept only file names.
 """
 
+import bz2
 import gzip
 import io
 import lzma
@@ -20,9 +21,18 @@ from gmlp_flax.data.storage import buckets, cache
 from gmlp_flax.data.storage.buckets import file_system, is_remote
 from gmlp_flax.errors import DataError
 
-PACKINGS = (".gz", ".xz")
 
-_UNPACKERS = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile}
+
+def _zstandard(raw: Any) -> Any:
+    import pyarrow  # slow, and Python has no reader of its own before 3.14
+
+    return pyarrow.CompressedInputStream(raw, "zstd")
+
+
+_UNPACKERS = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File, ".zst": _zstandard
+}
+PACKINGS = tuple(_UNPACKERS)
 _BUFFER = 1 << 20
 _DEEPEST = 30  # folders in each other
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
@@ -50,7 +60,12 @@ class File(NamedTuple):
 
 def packing(path: str) -> str:
     """The suffix among PACKINGS that `path` ends with, or ''."""
-    return next((suffix for suffix in PACKINGS if path.lower().endswith(suffix)), "")
+    return next((packed for packed in PACKINGS if path.lower().endswith(packed)), "")
+
+
+def suffix(path: str) -> str:
+    """The suffix of `path` in small letters, without that of its packing: ".jsonl" of "A.JSONL.gz"; or ''."""
+    return os.path.splitext(path.lower().removesuffix(packing(path)))[1]
 
 
 def join(folder: str, *names: str) -> str:
@@ -100,23 +115,25 @@ def subfolders(path: str) -> tuple[str, ...]:
 
 @contextmanager
 def opened(path: str, unpack: bool = True, buffer: int = _BUFFER) -> Iterator[BinaryIO]:
-    """Opens a file for reading, unpacking .gz and .xz on the fly; errors inside the block name the file.
+    """Opens a file for reading, unpacking one of PACKINGS on the fly; errors inside the block name the file.
 
     Files that are not packed can seek. A local file is read `buffer` bytes at a time.
 
     Raises:
         DataError: the file cannot be read, or it is a truncated or damaged archive.
     """
-    suffix = packing(path) if unpack else ""
+    packed = packing(path) if unpack else ""
     try:
         with ExitStack() as stack:
             stream = stack.enter_context(_raw(path, buffer))
-            if suffix:
-                stream = stack.enter_context(_unpacked(stream, suffix))
+            if packed:
+                stream = stack.enter_context(_unpacked(stream, packed))
             yield stream
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: truncated or not a {suffix} archive ({error}); copy or download it again") from error
+        raise _damaged(path, packed, error) from error
     except OSError as error:
+        if packed and error.errno is None:  # from the unpacking of .bz2 and .zst
+            raise _damaged(path, packed, error) from error
         reason = error.strerror or str(error).partition("\n")[0] or type(error).__name__
         raise DataError(f"{path}: cannot be read ({reason}); check the file and its permissions") from error
 
@@ -193,11 +210,15 @@ def _raw(path: str, buffer: int = _BUFFER) -> Any:
         return system.open(name, "rb")
 
 
-def _unpacked(raw: BinaryIO, suffix: str) -> BinaryIO:
+def _damaged(path: str, packed: str, error: Exception) -> DataError:
+    return DataError(f"{path}: truncated or not a {packed} archive ({error}); copy or download it again")
+
+
+def _unpacked(raw: BinaryIO, packed: str) -> BinaryIO:
     if not raw.read(1):
         raise EOFError("the file is empty")  # gzip accepts it as an empty archive
     raw.seek(0)
-    return io.BufferedReader(_UNPACKERS[suffix](raw), _BUFFER)
+    return io.BufferedReader(_UNPACKERS[packed](raw), _BUFFER)
 
 
 def _find_local(path: str) -> list[File] | None:

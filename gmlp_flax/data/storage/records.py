@@ -216,9 +216,7 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
         groups = range(start, file.num_row_groups if stop is None else stop)
         row = sum(file.metadata.row_group(group).num_rows for group in range(start))
         columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
-        kind: Any = columns.get(column)
-        kind = kind.value_type if isinstance(kind, pyarrow.DictionaryType) else kind
-        if str(kind).removeprefix("large_") not in ("string", "binary"):
+        if not _is_text(columns.get(column)):
             found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
             raise DataError(f"{path}: no column {column!r} of strings, found {found}; give a corpus with one")
         for batch in file.iter_batches(_BATCH, row_groups=groups, columns=[column], use_threads=False):
@@ -226,6 +224,36 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
             values = batch.column(0).cast(pyarrow.large_binary()).to_pylist()
             yield from enumerate(values, row)
             row += len(values)
+
+
+def parquet_rows(path: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    """Yields (row, name of each column -> its value) of a parquet file; a row with text that is not UTF-8 is a BadRecord.
+
+    Raises:
+        DataError: the file is truncated, damaged or not parquet.
+    """
+    import pyarrow
+
+    with _parquet(path) as file:
+        row = 0
+        for batch in file.iter_batches(_BATCH, use_threads=False):
+            columns = [
+                batch.column(place).cast(pyarrow.large_binary()) if _is_text(field.type) else batch.column(place)
+                for place, field in enumerate(batch.schema)
+            ]
+            for values in zip(*(column.to_pylist() for column in columns), strict=True):
+                try:
+                    cells = (decoded(value) if isinstance(value, bytes) else value for value in values)
+                    yield row, dict(zip(batch.schema.names, cells, strict=True))
+                except NotUTF8 as error:
+                    yield row, error
+                row += 1
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type of pyarrow's, or None, is one of strings or bytes."""
+    kind = getattr(kind, "value_type", kind)  # of a dictionary
+    return str(kind).removeprefix("large_") in ("string", "binary")
 
 
 def parquet_sizes(path: str) -> list[int]:

@@ -2,10 +2,10 @@
 
 A path is one of
 
-    a file or folder: .txt (one document per file), .jsonl or .json (one object per line, with a string `text`), each
-        also as .gz or .xz, and .parquet (a column `text`). A folder is searched recursively. C4 from AllenAI or Hugging
-        Face is a folder of files such as `c4-train.00000-of-01024.json.gz`, whose names contain their splits. A single
-        file with any other suffix is plain text.
+    a file or folder: .txt (one document per file), .jsonl, .ndjson or .json (one object per line, with a string
+        `text`), each also packed as .gz, .xz, .bz2 or .zst, and .parquet (a column `text`). A folder is searched
+        recursively. C4 from AllenAI or Hugging Face is a folder of files such as `c4-train.00000-of-01024.json.gz`,
+        whose names contain their splits. A single file with any other suffix is plain text.
     a TFDS folder: .../c4/en/3.0.1, with features.json and dataset_info.json, as ArrayRecord, TFRecord or parquet. It is
         read without TensorFlow; the document is the feature `text`.
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets; without a version, the
@@ -15,11 +15,10 @@ Files and folders may be remote (`gs://bucket/...`, or any other store of fsspec
 remote ArrayRecord file is copied to a temporary file while it is read.
 
 Large files are cut into several parts if their format allows it (see `documents`): parquet, JSON lines that are not
-packed and, on local disks, TFRecord and ArrayRecord. A .gz or .xz file is one part.
+packed and, on local disks, TFRecord and ArrayRecord. A packed text file is one part.
 """
 
 import hashlib
-import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -28,7 +27,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from gmlp_flax.data.splits import SPLIT_WORDS, TRAIN_SPLIT, missing_split
-from gmlp_flax.data.storage import damaged, files, records, tfds_folders
+from gmlp_flax.data.storage import damaged, files, records, shards, tfds_folders
 from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.records import BadRecord, BadRecords
 from gmlp_flax.data.text.documents import READERS
@@ -37,11 +36,11 @@ from gmlp_flax.errors import DataError
 PART_BYTES = 64 << 20
 _END = 64 << 10  # bytes
 
-_READERS_BY_SUFFIX = {".txt": "text", ".jsonl": "json_lines", ".json": "json_lines", ".parquet": "parquet"}
-SUFFIXES = (*(kind + packed for kind in (".txt", ".jsonl", ".json") for packed in ("", *files.PACKINGS)), ".parquet")
+_READERS_BY_SUFFIX = {
+    ".txt": "text", ".jsonl": "json_lines", ".ndjson": "json_lines", ".json": "json_lines", ".parquet": "parquet"
+}
 # Files beside the shards of published data sets that hold no text.
 _NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")
-_SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")
 # The splits of a corpus keep the names that its files give them.
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join((*SPLIT_WORDS, 'heldout'))})$")
 
@@ -186,13 +185,13 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
     if split and split not in groups:
         raise missing_split(path, split, tuple(groups))
     if folder:
-        shards = [shard for name in ([split] if split else groups) for shard in folder.shards(name)]
-        parts = [part for shard in shards for part in _tfds_parts(shard, folder.file_format, part_bytes)]
-        chosen = [shard.file for shard in shards]
+        read = [shard for name in ([split] if split else groups) for shard in folder.shards(name)]
+        parts = [part for shard in read for part in _tfds_parts(shard, folder.file_format, part_bytes)]
+        chosen = [shard.file for shard in read]
     else:
         chosen = groups[split] if split else _texts(path, found)
         if found[0].path != path:
-            _check_shards(path, chosen)
+            shards.check(path, chosen)
         parts = [part for file in chosen for part in _text_parts(file, part_bytes)]
     for file in chosen:
         if file.size == 0 and (folder or _reader(file.name) != "text"):
@@ -239,12 +238,11 @@ def _ends(file: File) -> str:
 
 def _reader(name: str) -> str:
     """The key of documents.READERS for a text file's name."""
-    stem = name.lower().removesuffix(files.packing(name))
-    return _READERS_BY_SUFFIX.get(os.path.splitext(stem)[1], "text")
+    return _READERS_BY_SUFFIX.get(files.suffix(name), "text")
 
 
 def _is_text(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and os.path.basename(name) not in _NOT_TEXT
+    return files.suffix(name) in _READERS_BY_SUFFIX and os.path.basename(name) not in _NOT_TEXT
 
 
 def _texts(path: str, found: tuple[File, ...]) -> list[File]:
@@ -257,7 +255,10 @@ def _texts(path: str, found: tuple[File, ...]) -> list[File]:
         raise DataError(f"{path!r} holds TFDS folders; give one of them, such as {inner!r}")
     texts = [file for file in found if _is_text(file.name)]
     if not texts:
-        raise DataError(f"folder {path!r} holds no readable text: expected files ending in {', '.join(SUFFIXES)}")
+        raise DataError(
+            f"folder {path!r} holds no readable text: expected files ending in {', '.join(_READERS_BY_SUFFIX)}, "
+            f"or text with {' or '.join(files.PACKINGS)}"
+        )
     return texts
 
 
@@ -278,7 +279,7 @@ def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict
     others = groups.pop("", [])
     sides = {SPLIT_WORDS.get(name, name) for name in groups}
     if TRAIN_SPLIT not in sides or len(sides) == 1:  # nothing that is held out could be trained on
-        return groups if not others and all(_SHARD.match(os.path.basename(file.name)) for file in texts) else {}
+        return groups if not others and all(shards.NAME.match(os.path.basename(file.name)) for file in texts) else {}
     if others:
         raise DataError(
             f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}: move it away, or give "
@@ -289,32 +290,12 @@ def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict
 
 def _split(name: str) -> str:
     """The split in a file's name: before the numbers of its shard, or all that stands before its suffix; "" if none is."""
-    shard = _SHARD.match(name)
+    shard = shards.NAME.match(name)
     if shard:
         found = _SPLIT.search(shard["stem"])
         return found[1] if found else ""
     stem = os.path.splitext(name.removesuffix(files.packing(name)))[0]
     return stem if stem in (*SPLIT_WORDS, "heldout") else ""
-
-
-def _check_shards(path: str, chosen: list[File]) -> None:
-    """Raises DataError if a set of files numbered `00000-of-01024` lacks one."""
-    sets: dict[tuple[str, str, str], set[int]] = {}
-    for file in chosen:
-        folder, name = os.path.split(file.name)
-        shard = _SHARD.match(name)
-        if shard:
-            key = (os.path.join(folder, shard["stem"]), shard["count"], _reader(name) + files.packing(name))
-            sets.setdefault(key, set()).add(int(shard["number"]))
-    for (stem, count, _), numbers in sets.items():
-        missing = int(count) - len([number for number in numbers if number < int(count)])
-        if missing > 0:
-            first = next(number for number in itertools.count() if number not in numbers)
-            more = f" and {missing - 1} more are" if missing > 1 else " is"
-            raise DataError(
-                f"{path!r}: of the {int(count)} shards of {stem!r}, {first:0{len(count)}d}-of-{count}{more} "
-                "missing; copy the rest, or give single files"
-            )
 
 
 def _text_parts(file: File, part_bytes: int) -> Iterator[FilePart]:

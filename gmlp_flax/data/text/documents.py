@@ -4,7 +4,7 @@ A reader takes (path, start, stop) and yields a document (str) for each record, 
 does not parse. The unit of [start, stop) depends on the format, and so does the cost of a range in the middle:
 
     text           no unit: the file is one document
-    json_lines     bytes: the lines that begin among them; random access unless the file is packed (.gz, .xz)
+    json_lines     bytes: the lines that begin among them; random access unless the file is packed (.gz)
     parquet        row groups; random access
     tfds_parquet   row groups; random access
     tfrecord       records; earlier records are skipped by their lengths

@@ -10,7 +10,7 @@ import numpy as np
 import tqdm
 
 # Characters per byte of a source file, until the first finished shards show the corpus's own ratio.
-_EXPANSION = {".gz": 2.6, ".xz": 3.5, ".parquet": 1.7}
+_EXPANSION = {".gz": 2.6, ".xz": 3.5, ".bz2": 3.7, ".zst": 2.7, ".parquet": 1.7}
 
 # Seconds before a bar is shown.
 _DELAY = 2.0

@@ -2,6 +2,7 @@
 
 import gzip
 
+import pyarrow as pa
 import pytest
 import tensorflow_datasets as tfds
 
@@ -11,6 +12,8 @@ from gmlp_flax.data.storage import files, tfds_folders
 from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
 from tests.data import writers
+
+SST2 = GLUE_TASKS["sst2"]
 
 
 def rows(path, content, task="sst2"):
@@ -25,9 +28,9 @@ def rows(path, content, task="sst2"):
 
 
 def test_suffixes(tmp_path):
-    assert set(READERS) == {".tsv", ".jsonl", ".json", ".txt"}
+    assert set(READERS) == {".tsv", ".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".txt"}
     with pytest.raises(DataError, match="has no format in which labelled sentences are read; expected .tsv, .jsonl"):
-        rows(tmp_path / "a.csv", "sentence,label\n")
+        rows(tmp_path / "a.xlsx", "sentence,label\n")
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".txt", ".tsv.gz"])
@@ -39,6 +42,38 @@ def test_tab_separated(tmp_path, suffix):
         (6, "<1 columns, separated by tabs, where 2 were expected>"),
         (7, "<not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>"),
     ]
+
+
+def test_commas(tmp_path):
+    content = (
+        b'\xef\xbb\xbf"sentence",label\r\nfine,1\r\n\r\n"said ""no"", and\n\nwent",0\nbad\n"a" b,1\n\xe9,1\n"open,1\n'
+    )
+    assert rows(tmp_path / "a.csv.gz", gzip.compress(content)) == rows(tmp_path / "a.csv", content) == [
+        (2, {"sentence": "fine", "label": "1"}), (4, {"sentence": 'said "no", and\n\nwent', "label": "0"}),
+        (7, "<1 columns, separated by commas, where 2 were expected>"),
+        (8, "<not CSV (',' expected after '\"'); check its quotation marks>"),
+        (9, "<not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>"),
+        (10, "<not CSV (unexpected end of data); check its quotation marks>"),
+    ]
+    with pytest.raises(DataError, match="line 1: no column 'sentence' in the header, found 'sentence;label'; give"):
+        rows(tmp_path / "a.csv", "sentence;label\nfine;1\n")
+    stray = [(2, "<not CSV (field larger than field limit (131072)); check its quotation marks>")]
+    assert rows(tmp_path / "a.csv", 'sentence,label\n"fine,1\n' + "x" * 131_072)[:1] == stray
+
+
+def test_parquet(tmp_path):
+    path = writers.parquet(
+        tmp_path / "a.parquet", rows=2, sentence=pa.array([b"fine", b"\xff", b"dull"]).view(pa.string()),
+        label=pa.array(["1", "0", "1"]).dictionary_encode(), idx=[4, 5, None],
+    )
+    assert [(where, str(row) if isinstance(row, BadRecord) else row) for where, row in file_rows(str(path), SST2)] == [
+        (f"{path}, row 0", {"sentence": "fine", "label": "1", "idx": 4}),
+        (f"{path}, row 1", "not UTF-8 (byte 0xff); convert it, e.g. with iconv -t UTF-8"),
+        (f"{path}, row 2", {"sentence": "dull", "label": "1", "idx": None}),
+    ]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="a.parquet: truncated, damaged or not parquet"):
+        list(file_rows(str(path), SST2))
 
 
 def test_headers(tmp_path):

@@ -237,6 +237,27 @@ def test_rows_without_a_gold_label_are_left_out_and_counted(tmp_path):
         assert 5 < side.dropped < 35
 
 
+def test_shards_of_splits(tmp_path):
+    """Hugging Face's layout, with the labels as numbers and -1 in the test set."""
+    folder = tmp_path / "mnli"
+    folder.mkdir()
+
+    def shard(name: str, label: int) -> None:
+        writers.parquet(folder / f"{name}.parquet", premise=[f"{name} p"], hypothesis=["h"], label=[label], idx=[label])
+
+    for name, label in (("train-00000-of-00002", 0), ("train-00001-of-00002", 2), ("validation_matched-00000-of-00001", 1),
+                        ("validation_mismatched-00000-of-00001", 0), ("test_matched-00000-of-00001", -1)):
+        shard(name, label)
+    train, heldout = read(folder, "mnli"), read(folder, "mnli", "heldout", heldout_share=0.05)
+    assert (train.first, train.labels.tolist()) == (["train-00000-of-00002 p", "train-00001-of-00002 p"], [0, 2])
+    assert (heldout.labels.tolist(), heldout.part.tolist()) == ([1, 0], [0, 1])
+    assert read(folder, "mnli", "heldout", heldout_split="test").labels.tolist() == [UNLABELLED]
+    (folder / "train-00000-of-00002.parquet").unlink()
+    assert "of the 2 shards of 'train', 00000-of-00002 is missing; copy the rest" in failure(folder, "mnli")
+    shard("train-00000-of-00001", 0)
+    assert "holds two files of the split 'train', 'train-00000-of-00001.parquet' and" in failure(folder, "mnli")
+
+
 def test_a_test_set_is_for_predictions_alone(tmp_path):
     path = write(tmp_path / "test.tsv", "index\tsentence\n0\tgood\n1\tbad\n")
     found = read(path, side="heldout")
@@ -293,7 +314,9 @@ def test_bad_rows_are_skipped_up_to_a_limit(tmp_path):
 
 def test_bad_paths(tmp_path):
     assert "expected a file or a folder" in failure(tmp_path / "none.tsv")
-    assert "expected .tsv, .jsonl, .json, .txt, or one of these" in failure(write(tmp_path / "a.csv", SST2))
+    assert "expected .tsv, .jsonl, .ndjson, .json, .csv, .parquet, .txt, or text with .gz" in failure(
+        write(tmp_path / "a.xlsx", SST2)
+    )
     (tmp_path / "empty").mkdir()
     assert "expected train.tsv and dev.tsv" in failure(tmp_path / "empty")
     assert "truncated or not a .gz archive" in failure(write(tmp_path / "a.tsv.gz", gzip.compress(b"x" * 99)[:-9]))

@@ -4,7 +4,9 @@ SNLI, Long Range Arena's texts, and your own labelled text."""
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
+import io
 import json
 import os
 import sys
@@ -190,14 +192,19 @@ class TextClassification(Finetuning):
         return Baseline("the most frequent label", metrics) if metrics else None
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
-        """What GLUE's server takes: one file per part, one line per example with its id and the predicted label."""
+        """What GLUE's server takes: one file per part, one line per example with its id and the predicted label.
+
+        An id or label of the user's own with a tab or a line feed in it stands in quotation marks.
+        """
         heldout, files = self._sentences("heldout"), {}
         for part in np.unique(heldout.part):
-            lines = ["index\tprediction"]
+            rows = [("index", "prediction")]
             for place in np.flatnonzero(heldout.part == part):
                 label = int(outputs["label"][place])
-                lines.append(f"{heldout.ids[place]}\t{self.glue.labels[label] if self.glue.names else label}")
-            files[self.glue.submission[part]] = ("\n".join(lines) + "\n").encode()
+                rows.append((heldout.ids[place], self.glue.labels[label] if self.glue.names else str(label)))
+            table = io.StringIO()
+            csv.writer(table, "excel-tab", lineterminator="\n").writerows(rows)
+            files[self.glue.submission[part]] = table.getvalue().encode()
         return files
 
     def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:

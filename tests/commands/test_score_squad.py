@@ -48,6 +48,8 @@ def test_odds(data, tmp_path):
     found = json.loads(run(data, predictions, f"--null_odds={odds}").stdout)
     assert found["exact"] == pytest.approx(200 / 3)
     assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(200 / 3), -3.0)
+    result = run(data, predictions, f"--null_odds={written(odds, {'a': float('nan')})}")
+    assert result.returncode == 2 and "odds.json, question a: found NaN; expected an object of" in result.stderr
 
 
 @pytest.mark.parametrize(("content", "message"), [

@@ -1,5 +1,7 @@
 """Finetuning on sentences and pairs: batches, sums over every example once, GLUE's scores and files."""
 
+import csv
+import io
 import itertools
 import json
 import math
@@ -307,6 +309,10 @@ def test_own_labelled_text(vocabulary, tmp_path):
     assert [line.split("\t")[1] for line in written[1:]] == [("maybe", "yes")[i] for i in heldout.labels]
 
     (tmp_path / "labels.json").write_bytes(made.assets()["labels.json"])
+    write(["yes\tor", "no"])
+    odd = TextClassification(options, str(tmp_path / "new"))
+    table = odd.prediction_files({"label": np.ones(20, int)})["predictions.tsv"].decode()
+    assert {row[1] for row in csv.reader(io.StringIO(table), "excel-tab")} == {"prediction", "yes\tor"}
     write(["yes", "no"])
     again = TextClassification(options, str(tmp_path))
     assert again.glue.labels == ("maybe", "yes")

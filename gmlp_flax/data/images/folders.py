@@ -12,7 +12,7 @@ from gmlp_flax.data.storage.files import File
 from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 IMAGE_BYTES = 1 << 30  # of an encoded image, at most
 

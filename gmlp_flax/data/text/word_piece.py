@@ -37,7 +37,7 @@ class WordPieces:
     """
 
     def __init__(self, model: bytes, name: str):
-        self._pieces = [line.rstrip("\r") for line in model.decode().removesuffix("\n").split("\n")]
+        self._pieces = [line.rstrip("\r") for line in model.decode("utf-8-sig").removesuffix("\n").split("\n")]
         ids = {piece: i for i, piece in enumerate(self._pieces)}
         if missing := [piece for piece in _ROLES.values() if piece not in ids]:
             raise DataError(

@@ -17,7 +17,7 @@ FILES = {
     "train/dog/b.PNG": b"b",
     "train/dog/a.jpg": b"a",
     "train/cat/images/c.jpeg": b"c",
-    "train/cat/images/d.jpeg": b"dd",
+    "train/cat/images/d.JFIF": b"dd",
     "train/cat/.hidden.jpg": b"",
     "train/cat/boxes.txt": b"",
     "__MACOSX/dog/a.jpg": b"",
@@ -42,7 +42,7 @@ def test_items(tmp_path, kind):
         items = [example[i] for i in range(len(example))]
         assert [item["name"] for item in items] == [
             "train/cat/images/c.jpeg",
-            "train/cat/images/d.jpeg",
+            "train/cat/images/d.JFIF",
             "train/dog/a.jpg",
             "train/dog/b.PNG",
         ]

@@ -29,6 +29,7 @@ def test_uncased(tokenizer):
     assert tokenizer.decode([3, 6, 7, 8, 9, 11, 10, 4, 0]) == "the cafes is old."
     assert [tokenizer.piece(i) for i in (6, 8, 5)] == [" the", "s", "[MASK]"]
     assert pickle.loads(pickle.dumps(tokenizer)) == tokenizer
+    assert Tokenizer(b"\xef\xbb\xbf" + vocabulary(PIECES)).special_ids == tokenizer.special_ids  # as editors save it
 
 
 def test_offsets(tokenizer):

@@ -14,6 +14,7 @@ from scipy import stats
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 
 HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the spread"
+ONE_HOLDS, ONE_REVERSED = "holds with one seed", "is reversed with one seed"
 EARLY = "cannot be judged yet"  # a model has hardly begun to learn
 DRAWS = 2000  # of the bootstrap
 
@@ -42,19 +43,28 @@ class RankPoint(NamedTuple):
 
 def tally(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
-    counts = [sum(claim.verdict == verdict for claim in claims) for verdict in (HOLDS, REVERSED, OPEN, EARLY)]
-    holds, reverses, opens, early = counts
-    return (
-        f"{len(claims)} claims: {holds} hold for every pair of seeds, {reverses} are reversed for every pair, {opens} "
-        f"are inside the spread{f', {early} cannot be judged yet' if early else ''}."
-    )
+    words = {
+        HOLDS: "hold for every pair of seeds", REVERSED: "are reversed for every pair", OPEN: "are inside the spread",
+        ONE_HOLDS: "hold with one seed", ONE_REVERSED: "are reversed with one seed", EARLY: EARLY,
+    }
+    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in words}
+    always = (HOLDS, REVERSED, OPEN)
+    told = (f"{count} {words[verdict]}" for verdict, count in counts.items() if count or verdict in always)
+    return f"{len(claims)} claims: {', '.join(told)}."
 
 
 def verdict(better: Sequence[float], worse: Sequence[float]) -> str:
-    """Whether the claim that `better` is lower than `worse` holds for every pair of seeds, for none, or for some."""
+    """Whether the claim that `better` is lower than `worse` holds for every pair of seeds, for none, or for some.
+
+    Of two models that are equal, n seeds each all fall one way with probability 2 / C(2n, n): 0.33 for two seeds, 0.1
+    for three, 0.01 for five. With a single seed of either model that says nothing of its spread, and the verdict says so.
+    """
+    single = min(len(better), len(worse)) == 1
     if max(better) < min(worse):
-        return HOLDS
-    return REVERSED if min(better) > max(worse) else OPEN
+        return ONE_HOLDS if single else HOLDS
+    if min(better) > max(worse):
+        return ONE_REVERSED if single else REVERSED
+    return OPEN
 
 
 def orderings(

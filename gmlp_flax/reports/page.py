@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.analysis.drawing import FORMATS
-from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim, tally
+from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LIBRARY = "plotly.min.js"
 PIXELS = 140  # of a figure's inch
-STYLES = {HOLDS: "holds", REVERSED: "reversed", OPEN: "open", EARLY: "open"}  # of verdicts
-SIGNS = {HOLDS: "\u2713", REVERSED: "\u2717", OPEN: "~", EARLY: "?"}
+STYLES = {HOLDS: "holds", REVERSED: "reversed", **dict.fromkeys((ONE_HOLDS, ONE_REVERSED, OPEN, EARLY), "open")}
+SIGNS = {HOLDS: "\u2713", REVERSED: "\u2717", ONE_HOLDS: "\u2713", ONE_REVERSED: "\u2717", OPEN: "~", EARLY: "?"}
 
 
 class Entry(NamedTuple):
@@ -185,8 +185,11 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _card(entry: Entry) -> str:
     folder = html.escape(entry.folder)
-    counts = {verdict: sum(claim.verdict == verdict for claim in entry.claims) for verdict in STYLES}
-    words = {HOLDS: "hold", REVERSED: "reversed", OPEN: "inside the spread", EARLY: "not judged"}
+    words = {
+        HOLDS: "hold", REVERSED: "reversed", ONE_HOLDS: "hold with one seed", ONE_REVERSED: "reversed with one seed",
+        OPEN: "inside the spread", EARLY: "not judged",
+    }
+    counts = {verdict: sum(claim.verdict == verdict for claim in entry.claims) for verdict in words}
     chips = "".join(
         f'<span class="{STYLES[verdict]}">{SIGNS[verdict]} {count} {words[verdict]}</span>'
         for verdict, count in counts.items() if count

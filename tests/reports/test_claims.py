@@ -15,6 +15,9 @@ from gmlp_flax.reports import claims
     ([2.5, 3.0], [1.0, 2.0], claims.REVERSED),
     ([1.0, 2.6], [2.5, 3.0], claims.OPEN),
     ([2.0], [2.0], claims.OPEN),
+    ([2.0], [2.5, 3.0], claims.ONE_HOLDS),
+    ([2.5, 3.0], [2.0], claims.ONE_REVERSED),
+    ([2.0], [1.0], claims.ONE_REVERSED),
 ])
 def test_verdict_needs_every_pair_of_seeds(better, worse, expected):
     assert claims.verdict(better, worse) == expected
@@ -42,9 +45,9 @@ def test_neighbours_in_the_papers_order_come_first():
     neighbours, others = claims.orderings(papers, last, curves)
     assert [claim.text for claim in neighbours] == ["a < b", "a < same", "b < c", "same < c"]
     assert [claim.text for claim in others] == ["a < c"]
-    assert neighbours[0] == ("a < b", claims.HOLDS, "the means have this order from 5 tokens on")
+    assert neighbours[0] == ("a < b", claims.ONE_HOLDS, "the means have this order from 5 tokens on")
     assert [claim.verdict for claim in (neighbours[1], neighbours[2], others[0])] == [
-        claims.REVERSED, claims.REVERSED, claims.OPEN,
+        claims.ONE_REVERSED, claims.ONE_REVERSED, claims.OPEN,
     ]
 
 
@@ -84,4 +87,5 @@ def test_the_tally_counts_verdicts():
     found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
     assert claims.tally(found).startswith("3 claims: 2 hold for every pair of seeds, 0 are reversed")
     assert claims.tally(found).endswith("1 are inside the spread.")
-    assert claims.tally([*found, claims.Claim("", claims.EARLY)]).endswith("spread, 1 cannot be judged yet.")
+    more = [claims.Claim("", verdict) for verdict in (claims.EARLY, claims.ONE_REVERSED)]
+    assert claims.tally([*found, *more]).endswith("spread, 1 are reversed with one seed, 1 cannot be judged yet.")

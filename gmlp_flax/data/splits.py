@@ -26,7 +26,7 @@ SIDES = (TRAIN, HELDOUT)
 # Words in the names of files and in the fields of rows, and what TFDS calls the split that they stand for.
 SPLIT_WORDS = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
-    "dev": "validation", "eval": "validation", "test": "test",
+    "dev": "validation", "eval": "validation", "heldout": "validation", "holdout": "validation", "test": "test",
 }
 
 # The splits that training and evaluation read by default, by TFDS's names.

@@ -116,7 +116,7 @@ class TimmModel(NamedTuple):
 
 _COMMON = {
     "image_size": (224, 224), "channels": 3, "activation": "gelu", "norm_eps": 1e-6, "positions": "none",
-    "pool": "mean", "pre_logits": False,
+    "pool": "mean", "pre_logits": False, "stem": "patches", "causal": False,
 }
 _HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "eval_crop": 0.875}
 _IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "eval_crop": 0.875}

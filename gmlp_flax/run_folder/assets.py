@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
+from gmlp_flax.data.storage.files import SMALL
 from gmlp_flax.errors import RunError
 from gmlp_flax.run_folder.layout import FILES
 
@@ -31,6 +33,27 @@ def check_names(names: Iterable[str], where: str) -> None:
                 f"{where} has a file named {name!r}: expected the base name of a .model, .json or .txt file that a model "
                 "needs, such as tokenizer.model; do not use what you do not trust"
             )
+
+
+def check_sizes(tree: Mapping[str, Any], where: str) -> None:
+    """Refuses arrays that are no files, or larger than any: a small checkpoint can claim more than the memory holds.
+
+    Args:
+        tree: of `pack`, with the shape and type of each array.
+        where: what they are from, for the message.
+
+    Raises:
+        RunError: with the first such file.
+    """
+    for name, entry in tree.items():
+        for part, most in (("data", SMALL), ("sha256", 32)):
+            leaf = entry.get(part) if isinstance(entry, Mapping) else None
+            if leaf is None or leaf.dtype != np.uint8 or len(leaf.shape) != 1 or leaf.shape[0] > most:
+                found = "nothing" if leaf is None else f"{leaf.dtype} {list(leaf.shape)}"
+                raise RunError(
+                    f"{where} has {found} as {part} of the file {name!r}: expected uint8, at most {most:,} bytes; do not use "
+                    "what you do not trust"
+                )
 
 
 def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:

@@ -195,6 +195,7 @@ class Checkpoints:
                 )
             names = tree.get("files") or {}
             assets.check_names(names, place)
+            assets.check_sizes({**names, ABOUT: tree[ABOUT]}, place)
             packed = jax.tree.map(
                 lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), {"files": names, ABOUT: tree[ABOUT]}
             )

@@ -90,6 +90,7 @@ def _enter(workdir: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     closing.callback(lease.close)
     lease.take()
     if restart:
+        _refuse_other_than_a_run(workdir)
         aside = _free_aside(workdir)
         closing.callback(_put_back, workdir, aside, lease)
         _put_aside(workdir, aside)
@@ -117,9 +118,21 @@ def _free_aside(workdir: str) -> str:
     return os.path.join(workdir, f"{BEFORE}{1 + max((int(rest) for rest in taken if rest.isdecimal()), default=0)}")
 
 
+def _held(workdir: str) -> list[str]:
+    """The names in a run folder, without those of runs that were put aside."""
+    return [name for name in storage.names(workdir) if name != LEASE_FILE and not name.startswith(BEFORE)]
+
+
+def _refuse_other_than_a_run(workdir: str) -> None:
+    """Refuses to put aside what is no run, such as a folder of other runs, which may be written to."""
+    held = _held(workdir)
+    if held and not {RUN_FILE, CONFIG_FILE, CHECKPOINTS} & set(held):
+        raise RunError(f"--restart: {workdir} holds no run, but {held[0]!r}: give the folder of the run to begin anew")
+
+
 def _put_aside(workdir: str, aside: str) -> None:
     """Moves all of a run to a folder inside its own."""
-    moved = [name for name in storage.names(workdir) if name != LEASE_FILE and not name.startswith(BEFORE)]
+    moved = _held(workdir)
     for name in moved:
         storage.move(os.path.join(workdir, name), os.path.join(aside, name))
     if moved:

@@ -204,7 +204,7 @@ class TextClassification(Finetuning):
                 rows.append((heldout.ids[place], self.glue.labels[label] if self.glue.names else str(label)))
             table = io.StringIO()
             csv.writer(table, "excel-tab", lineterminator="\n").writerows(rows)
-            files[self.glue.submission[part]] = table.getvalue().encode()
+            files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
         return files
 
     def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:

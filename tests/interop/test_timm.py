@@ -140,6 +140,10 @@ def test_a_model_that_timm_has_not():
     expected = "gmlp_s16_224 is nearest, but the run's config.model has layers 2, not 30; d_attn 64, not 0; give --out=FOLDER"
     with pytest.raises(RunError, match=expected):
         timm.matching(config)
+    causal = timm_names.config_for("deit_tiny_patch16_224")
+    causal.model.causal = True
+    with pytest.raises(RunError, match="deit_tiny_patch16_224 is nearest, but the run's config.model has causal True, not Fa"):
+        timm.matching(causal)
     with pytest.raises(RunError, match="config.task is 'masked_lm'"):
         timm.matching(config_lib.default())
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config
+from gmlp_flax.data.storage import files
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.run_folder import assets, record
@@ -48,6 +49,18 @@ def test_any_flipped_bit_is_told(files, data):
     tree[name][part] = tree[name][part].copy()
     tree[name][part][data.draw(st.integers(0, len(tree[name][part]) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     assert assets.unpack(tree)[1] == [name]
+
+
+@pytest.mark.parametrize(("leaf", "found"), [
+    (jax.ShapeDtypeStruct((10**9,), np.uint8), r"uint8 \[1000000000\]"), (jax.ShapeDtypeStruct((9,), np.int64), r"int64 \[9\]"),
+    (jax.ShapeDtypeStruct((3, 3), np.uint8), r"uint8 \[3, 3\]"), (None, "nothing"),
+])
+def test_sizes_are_checked_before_anything_is_read(leaf, found):
+    sound = {"data": jax.ShapeDtypeStruct((files.SMALL,), np.uint8), "sha256": jax.ShapeDtypeStruct((32,), np.uint8)}
+    assets.check_sizes({"a.model": sound}, "there/3")
+    for part in sound:
+        with pytest.raises(RunError, match=rf"there/3 has {found} as {part} of the file 'b.model': expected uint8, at most"):
+            assets.check_sizes({"a.model": sound, "b.model": {**sound, part: leaf}}, "there/3")
 
 
 def test_other_files_are_refused():

@@ -68,6 +68,14 @@ def test_restart_that_fails_in_its_first_step_leaves_the_run_as_it_was(text_run,
     assert loop.train(config.load(str(again / "config.json")), str(again))["step"] == 12
 
 
+def test_restart_moves_nothing_but_a_run(text_run, tmp_path):
+    """Above all not the folder of all runs, given by mistake."""
+    shutil.copytree(text_run, tmp_path / "runs" / "one")
+    with pytest.raises(loop.RunError, match="--restart: .*runs holds no run, but 'one': give the folder of the run"):
+        loop.train(config.load(str(text_run / "config.json")), str(tmp_path / "runs"), restart=True)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
+
+
 def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, monkeypatch):
     options = small_text_config(tmp_path / "cache")
     options.steps = options.checkpoint.every = options.eval.every = 3

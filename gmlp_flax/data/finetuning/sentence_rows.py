@@ -10,6 +10,10 @@ from gmlp_flax.data.storage import files, json_files, records, tfds_folders
 from gmlp_flax.data.storage.records import BadRecord, decoded, refuse_utf16
 from gmlp_flax.errors import DataError
 
+# Names that the columns of a row's id and split may have.
+IDS = ("index", "idx", "pairID", "id")
+TAGS = ("tag", "split")
+
 Record = dict[str, Any]  # name of the column -> value
 Rows = Iterator[tuple[str, Record | BadRecord]]  # each with the row's name in messages
 
@@ -54,32 +58,28 @@ def _csv_rows(path: str, task: SentenceTask) -> Rows:
     return _table_rows(path, _csv_cells(path), "commas", task)
 
 
-def _csv_cells(path: str) -> Iterator[tuple[int, list[bytes] | BadRecord]]:
+def _csv_cells(path: str) -> Iterator[tuple[int, list[bytes]]]:
     mark = "\ufeff"  # in front of a quotation mark, it would belong to the cell
     lines = (line.decode("utf-8", "surrogateescape").removeprefix(mark) for line in _lines(path))
+    csv.field_size_limit(files.MOST)
     reader = csv.reader(lines, strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield number, BadRecord(f"not CSV ({error}); check its quotation marks")
-            continue
-        if "".join(cells).strip(" "):
-            yield number, [cell.encode("utf-8", "surrogateescape") for cell in cells]
+    number = 1
+    try:
+        for cells in reader:
+            if "".join(cells).strip(" "):
+                yield number, [cell.encode("utf-8", "surrogateescape") for cell in cells]
+            number = reader.line_num + 1
+    except csv.Error as error:  # where the next row begins is not known
+        raise DataError(f"{path}, line {number}: not CSV ({error}); check its quotation marks") from None
 
 
 def _table_rows(
-    path: str, table: Iterator[tuple[int, list[bytes] | BadRecord]], separators: str, task: SentenceTask
+    path: str, table: Iterator[tuple[int, list[bytes]]], separators: str, task: SentenceTask
 ) -> Rows:
     names: tuple[str, ...] = ()
     for number, line in table:
         where = f"{path}, line {number}"
         try:
-            if isinstance(line, BadRecord):
-                raise line
             cells = tuple(map(_text, line))
             if not names:
                 names = _header(where, cells, separators, task)
@@ -128,7 +128,8 @@ def _json_rows(path: str, task: SentenceTask) -> Rows:
 
 
 def _parquet_rows(path: str, task: SentenceTask) -> Rows:
-    return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path))
+    wanted = {*itertools.chain(*task.texts), *task.label, *IDS, *TAGS}
+    return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, wanted))
 
 
 READERS: dict[str, Callable[[str, SentenceTask], Rows]] = {

@@ -25,7 +25,7 @@ import numpy as np
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import SentenceTask
-from gmlp_flax.data.finetuning.sentence_rows import READERS, Record, Rows, file_rows, require_features, tfds_rows
+from gmlp_flax.data.finetuning.sentence_rows import IDS, READERS, TAGS, Record, Rows, file_rows, require_features, tfds_rows
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
 from gmlp_flax.data.storage import files, shards, tfds_folders
 from gmlp_flax.data.storage.files import File
@@ -33,8 +33,6 @@ from gmlp_flax.data.storage.records import BadRecord, BadRecords
 from gmlp_flax.errors import DataError
 
 UNLABELLED = -1
-_IDS = ("index", "idx", "pairID", "id")
-_TAGS = ("tag", "split")
 _MOST_LABELS = 1000  # a column with more values than these does not hold classes
 
 _PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
@@ -211,11 +209,11 @@ def _groups(path: str, task: SentenceTask, bad: BadRecords) -> dict[str, Callabl
     whole = _read(path, "", rows[""](), task, bad)
     known = tuple(dict.fromkeys(SPLIT_WORDS.values()))
     strange = [tag for tag in whole.tags if tag not in known]
-    if strange and not set(whole.tags) & set(known) - {TRAIN_SPLIT}:
+    if strange and not set(whole.tags) & set(known):
         return {"": lambda: whole}
     if strange:  # what is held out would be trained on
         raise DataError(
-            f"{path!r}: the column {' or '.join(map(repr, _TAGS))} names splits in some rows, and {strange[0]!r} in another: "
+            f"{path!r}: the column {' or '.join(map(repr, TAGS))} names splits in some rows, and {strange[0]!r} in another: "
             f"expected {', '.join(known)} in each; correct or rename it"
         )
     tags = np.array(whole.tags)
@@ -238,27 +236,33 @@ def _chained(chosen: list[File], task: SentenceTask) -> Rows:
 
 
 def _split_files(path: str, found: tuple[File, ...]) -> dict[str, list[File]]:
-    """Split name -> its file in a folder, or its shards. If there are several formats, as of SNLI, one is chosen."""
-    for suffix in READERS:
-        chosen: dict[tuple[str, str], list[File]] = {}
-        for file in found:
-            shard = shards.NAME.match(file.name)
-            stem = shard["stem"] if shard else file.name.removesuffix(files.packing(file.name)).removesuffix(suffix)
-            name = _split_name(stem)
-            if files.suffix(file.name) == suffix and name and "/" not in file.name:
-                one = f"{stem}, {shard['count']}" if shard else file.name
-                chosen.setdefault((name, one), []).append(file)
-        by_name: dict[str, list[File]] = {}
-        for (name, _), of_split in chosen.items():
-            if name in by_name:
+    """Split name -> its file in a folder, or its shards. Of several formats, as of SNLI, one that has all splits."""
+    sets: dict[str, dict[tuple[str, str], list[File]]] = {}  # suffix -> split, one of its files or sets -> files
+    for file in found:
+        suffix, shard = files.suffix(file.name), shards.NAME.match(file.name)
+        stem = shard["stem"] if shard else file.name[: len(file.name) - len(suffix + files.packing(file.name))]
+        name = _split_name(stem)
+        if suffix in READERS and name and "/" not in file.name:
+            one = f"{stem}, {shard['count']}" if shard else file.name
+            sets.setdefault(suffix, {}).setdefault((name, one), []).append(file)
+    every = {name: of_split[0].name for of_suffix in sets.values() for (name, _), of_split in of_suffix.items()}
+    for suffix in filter(sets.__contains__, READERS):
+        chosen: dict[str, list[File]] = {}
+        for (name, _), of_split in sets[suffix].items():
+            if name in chosen:
                 raise DataError(
-                    f"{path!r} holds two files of the split {name!r}, {by_name[name][0].name!r} and {of_split[0].name!r}; "
+                    f"{path!r} holds two files of the split {name!r}, {chosen[name][0].name!r} and {of_split[0].name!r}; "
                     "give a folder of one task, or single files as config.data.train and heldout"
                 )
             shards.check(path, of_split)
-            by_name[name] = of_split
-        if by_name:
-            return by_name
+            chosen[name] = of_split
+        if len(chosen) == len(every):
+            return chosen
+    if every:
+        raise DataError(
+            f"{path!r} holds splits in several formats, {', '.join(map(repr, every.values()))}, and no format has all: give "
+            "single files as config.data.train and heldout"
+        )
     raise DataError(
         f"folder {path!r} holds no task of GLUE: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet), or TFDS's files; "
         "give a folder with them, or single files"
@@ -279,9 +283,9 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
                 raise record
             pair = [_text(record, names, task.words) for names in task.texts]
             label = _label(record, labels, task)
-            own_id, tag = _field(record, _IDS), str(_field(record, _TAGS) or "")
+            own_id, tag = _field(record, IDS), str(_field(record, TAGS) or "")
             if not isinstance(own_id, str | int | float | None):
-                columns = " or ".join(map(repr, _IDS))
+                columns = " or ".join(map(repr, IDS))
                 raise BadRecord(f"the id {own_id!r}; expected a text or a number, or no column {columns}")
             if own_id is not None and (tag, own_id) in seen:
                 raise BadRecord(f"the id {own_id!r} is also that of an earlier row: give each its own, or rename the column")

@@ -7,7 +7,7 @@ hides where the next record begins is an error of the file.
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from gmlp_flax.data.storage import damaged, files
+from gmlp_flax.data.storage import damaged, files, json_files
 from gmlp_flax.errors import DataError
 
 _HEADER = struct.Struct("<QI")  # length of the data, checksum of the length
@@ -226,33 +226,52 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
             row += len(values)
 
 
-def parquet_rows(path: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-    """Yields (row, name of each column -> its value) of a parquet file; a row with text that is not UTF-8 is a BadRecord.
+def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    """Yields (row, name -> value) for those of the wanted columns that a parquet file has; see also parquet_records.
+
+    The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in the parquet
+    files of Hugging Face). A row with text that is not UTF-8 comes out as a BadRecord.
 
     Raises:
-        DataError: the file is truncated, damaged or not parquet.
+        DataError: the file is truncated, damaged or not parquet, or two of its columns have one wanted name.
     """
     import pyarrow
 
     with _parquet(path) as file:
+        names = [field.name for field in file.schema_arrow if field.name in wanted]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(f"{path}: two columns are named {twice[0]!r}: rename one")
+        classes = _classes(file.schema_arrow.metadata or {})
         row = 0
-        for batch in file.iter_batches(_BATCH, use_threads=False):
-            columns = [
-                batch.column(place).cast(pyarrow.large_binary()) if _is_text(field.type) else batch.column(place)
-                for place, field in enumerate(batch.schema)
-            ]
-            for values in zip(*(column.to_pylist() for column in columns), strict=True):
+        for batch in file.iter_batches(_BATCH, columns=names, use_threads=False):
+            columns = []
+            for name in names:
+                column = batch.column(name)
+                values = (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column).to_pylist()
+                known = classes.get(name, {})
+                columns.append([known.get(value, value) if isinstance(value, int) else value for value in values])
+            for values in zip(*columns, strict=True):
                 try:
                     cells = (decoded(value) if isinstance(value, bytes) else value for value in values)
-                    yield row, dict(zip(batch.schema.names, cells, strict=True))
+                    yield row, dict(zip(names, cells, strict=True))
                 except NotUTF8 as error:
                     yield row, error
                 row += 1
 
 
+def _classes(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str | None]]:
+    """Column -> number -> name of each class, by the description that the package datasets writes; {} without one."""
+    try:
+        features = json_files.loaded(metadata[b"huggingface"].decode())["info"]["features"]
+        named = {name: feature["names"] for name, feature in features.items() if feature.get("_type") == "ClassLabel"}
+        return {name: {-1: None, **dict(enumerate(map(str, names)))} for name, names in named.items()}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
 def _is_text(kind: Any) -> bool:
     """Whether a type of pyarrow's, or None, is one of strings or bytes."""
-    kind = getattr(kind, "value_type", kind)  # of a dictionary
+    kind = kind.value_type if str(kind).startswith("dictionary<") else kind
     return str(kind).removeprefix("large_") in ("string", "binary")
 
 

@@ -42,7 +42,7 @@ _READERS_BY_SUFFIX = {
 # Files beside the shards of published data sets that hold no text.
 _NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")
 # The splits of a corpus keep the names that its files give them.
-_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join((*SPLIT_WORDS, 'heldout'))})$")
+_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})$")
 
 
 class Part(Protocol):
@@ -149,8 +149,8 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the fingerprint and of the parts into which the corpus is cut."""
-        parts = [(part.name, part.size) for part in self.parts]
+        """SHA-256, in hexadecimal, of the fingerprint, and of the parts into which the corpus is cut and their readers."""
+        parts = [(part.name, part.size, getattr(part, "reader", "")) for part in self.parts]
         return hashlib.sha256(repr((self.fingerprint, parts)).encode()).hexdigest()
 
 
@@ -203,8 +203,8 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
 def splits(path: str) -> tuple[str, ...]:
     """Names of the splits of a corpus, by TFDS or by the names of its files; () if there are none.
 
-    Splits are read from file names: the word before the numbers of a shard, `train-00000-of-00010.parquet`, or the whole
-    name, `train.txt` beside `validation.txt`.
+    Splits are read from names: the word before the numbers of a shard, `train-00000-of-00010.parquet`, at a name's end,
+    `wiki.train.txt` beside `wiki.valid.txt`, or of a folder, `train/` beside `validation/`.
 
     Raises:
         DataError: there is nothing at `path`, the store cannot be reached, or text files beside those of splits have none.
@@ -275,7 +275,7 @@ def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict
     texts = [file for file in found if _is_text(file.name)]
     groups: dict[str, list[File]] = {}
     for file in texts:
-        groups.setdefault(_split(os.path.basename(file.name)), []).append(file)
+        groups.setdefault(_split(file.name), []).append(file)
     others = groups.pop("", [])
     sides = {SPLIT_WORDS.get(name, name) for name in groups}
     if TRAIN_SPLIT not in sides or len(sides) == 1:  # nothing that is held out could be trained on
@@ -288,14 +288,13 @@ def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict
     return groups
 
 
-def _split(name: str) -> str:
-    """The split in a file's name: before the numbers of its shard, or all that stands before its suffix; "" if none is."""
+def _split(path: str) -> str:
+    """The split at the end of a file's name, without the numbers of a shard, or else of the nearest folder's; or ""."""
+    *folders, name = path.lower().split("/")
     shard = shards.NAME.match(name)
-    if shard:
-        found = _SPLIT.search(shard["stem"])
-        return found[1] if found else ""
-    stem = os.path.splitext(name.removesuffix(files.packing(name)))[0]
-    return stem if stem in (*SPLIT_WORDS, "heldout") else ""
+    stem = shard["stem"] if shard else name.removesuffix(files.packing(name)).removesuffix(files.suffix(name))
+    found = _SPLIT.search(stem)
+    return found[1] if found else next((folder for folder in reversed(folders) if folder in SPLIT_WORDS), "")
 
 
 def _text_parts(file: File, part_bytes: int) -> Iterator[FilePart]:

@@ -147,7 +147,7 @@ def test_other_names_that_tell_of_splits(tmp_path):
 @pytest.mark.parametrize("field", ["tag", "split"])
 def test_rows_that_tell_of_their_split(tmp_path, field):
     rows = [{"sentence": f"s{i}", "label": 0, "idx": i // 2, field: tag}
-            for i, tag in enumerate(("train", "dev", "train", "test"))]
+            for i, tag in enumerate(("train", "heldout", "train", "test"))]
     path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
     assert read(path, heldout_share=0.5).first == ["s0", "s2"]
     assert read(path, side="heldout", heldout_share=0.5).first == ["s1"]
@@ -155,8 +155,13 @@ def test_rows_that_tell_of_their_split(tmp_path, field):
 
 
 def test_a_tag_that_is_no_split(tmp_path):
-    rows = [{"sentence": f"s{i}", "label": 0, "tag": tag} for i, tag in enumerate(("train", "news", "train"))]
-    assert len(read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)))) == 3
+    for tags in (("sport", "news", "sport"), ("train", "news", "train")):
+        rows = [{"sentence": f"s{i}", "label": 0, "tag": tag} for i, tag in enumerate(tags)]
+        path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
+        if "train" not in tags:
+            assert len(read(path)) == 3
+        else:  # the others may be meant to be held out
+            assert "names splits in some rows, and 'news' in another: expected train, validation, test" in failure(path)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
@@ -256,6 +261,16 @@ def test_shards_of_splits(tmp_path):
     assert "of the 2 shards of 'train', 00000-of-00002 is missing; copy the rest" in failure(folder, "mnli")
     shard("train-00000-of-00001", 0)
     assert "holds two files of the split 'train', 'train-00000-of-00001.parquet' and" in failure(folder, "mnli")
+
+
+def test_a_folder_of_several_formats(tmp_path):
+    """One that has all splits is read; without one, a split would be left out, and another trained on in its place."""
+    folder = tmp_path / "sst2"
+    write(folder / "train.csv", "sentence,label\nfine,1\ndull,0\n")
+    write(folder / "test.tsv", SST2)
+    assert "holds splits in several formats, 'test.tsv', 'train.csv', and no format has all: give" in failure(folder)
+    write(folder / "test.csv", "sentence,label\ngood,1\n")
+    assert read(folder).first == ["fine", "dull"]
 
 
 def test_a_test_set_is_for_predictions_alone(tmp_path):

@@ -158,14 +158,35 @@ def test_names_that_tell_of_no_split(tmp_path):
     assert "notes.txt: a text file of no split, beside files of the splits train, validation: move it away" in failure(tmp_path)
 
 
+@pytest.mark.parametrize("names", [
+    ("wiki.train.txt", "wiki.valid.txt"), ("train/a.txt", "validation/b.txt"), ("books-train.jsonl", "books_heldout.jsonl"),
+    ("Train.txt", "Test.txt"), ("train.txt", "deep/Dev/in/b.txt"),
+])
+def test_splits_that_are_not_numbered(tmp_path, names):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(lines([name]))
+    found = splits(str(tmp_path))
+    assert len(found) == 2 and "train" in found
+    assert [part.name for part in open_corpus(str(tmp_path), "train").parts] == [names[0]]
+
+
 def test_whole_names_are_splits_too(tmp_path):
-    for name in ("train.jsonl", "valid.jsonl.gz", "test.jsonl"):
+    for name in ("train.jsonl", "valid.jsonl.GZ", "test.jsonl"):
         content = lines([name.partition(".")[0]])
-        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".GZ") else content)
     assert splits(str(tmp_path)) == ("test", "train", "valid")
     assert list(open_corpus(str(tmp_path), "train").documents()) == ["train"]
     (tmp_path / "train.jsonl").unlink()
     assert splits(str(tmp_path)) == ()  # nothing to train on but these
+
+
+def test_another_reader_is_another_corpus(tmp_path, monkeypatch):
+    """As after an upgrade that reads a suffix otherwise: ids that were made of it are not taken."""
+    (tmp_path / "a.ndjson").write_bytes(lines(["one"]))
+    digest = open_corpus(str(tmp_path / "a.ndjson")).digest
+    monkeypatch.setattr(corpora, "_READERS_BY_SUFFIX", {})
+    assert open_corpus(str(tmp_path / "a.ndjson")).digest != digest
 
 
 def test_a_corpus_is_recognised_by_its_ends_too(tmp_path):

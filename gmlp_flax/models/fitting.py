@@ -52,6 +52,12 @@ class OverPatches:
         return x
 
 
+def of_offsets(fit: Fit | None) -> bool:
+    """Whether a rule is one of parameters of offsets between tokens, which change their meaning where rows of patches have
+    another number of patches."""
+    return isinstance(fit, Taps | PastTaps | Offsets)
+
+
 @dataclasses.dataclass(frozen=True)
 class Taps:
     """Toeplitz taps [..., 2n - 1]: the central ones, or zeros for offsets that are not known."""

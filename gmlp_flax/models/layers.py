@@ -10,7 +10,7 @@ from gmlp_flax.models import layout
 from gmlp_flax.models.fitting import Fit
 from gmlp_flax.models.layout import FSDP, TENSOR
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.products import over_channels
+from gmlp_flax.models.products import over_channels, plus
 from gmlp_flax.models.spec import BlockSpec
 
 
@@ -60,13 +60,13 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_in] to [..., d_out] in the type of x."""
-        values = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
+        values = self.kernel[...].astype(x.dtype), self.bias[...]
         kernels, biases = (jnp.split(value, self.parts, axis=-1) for value in values)
         made = [self._part(x, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
         return jnp.concatenate(made, axis=-1) if self.parts > 1 else made[0]
 
     def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-        y = over_channels(x, kernel) + bias
+        y = plus(over_channels(x, kernel), bias)
         if self.is_cut:
             y = layout.cut(y, layout.BATCH, *[None] * (y.ndim - 2), TENSOR)
         return activation(self.activation, y) if self.activation else y

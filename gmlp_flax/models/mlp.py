@@ -13,7 +13,7 @@ from gmlp_flax.models.layers import Linear, activation
 from gmlp_flax.models.layout import FSDP, TENSOR
 from gmlp_flax.models.options import SIZE, option
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.products import over_tokens
+from gmlp_flax.models.products import over_tokens, plus
 from gmlp_flax.models.spec import BlockSpec
 
 
@@ -78,7 +78,7 @@ class TokenLinear(nnx.Module):
             ValueError: another number of tokens than `in`.
         """
         check_tokens(x, self.weight.shape[1])
-        return over_tokens(self.weight[...].astype(x.dtype), x) + self.bias[:, None].astype(x.dtype)
+        return plus(over_tokens(self.weight[...].astype(x.dtype), x), self.bias[:, None])
 
 
 class TokenMLP(nnx.Module):

@@ -1,7 +1,7 @@
-"""The two matrix products of every mixer: over channels and over tokens. The same numbers, in each platform's order.
+"""The two matrix products of every mixer, over channels and over tokens, and sums with a bias.
 
-Both are written out with their gradients, for two reasons. The names let a remat policy keep exactly these products.
-And the order that suits the accelerators costs a CPU half of its speed: there the compiler transposes whole
+The products are written out with their gradients, for two reasons. The names let a remat policy keep exactly these
+products. And the order that suits the accelerators costs a CPU half of its speed: there the compiler transposes whole
 activations around them, so on CPU the tokens are flattened (channels) or W is repeated per sample (tokens), which
 needs no transposition. Which branch is taken is settled when the program is lowered; the other leaves no trace.
 """
@@ -44,6 +44,31 @@ _over_channels.defvjp(_over_channels_forward, _over_channels_backward)
 def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel: [..., in] and [in, out] to [..., out]."""
     return checkpoint_name(_over_channels(x, kernel), NAME)
+
+
+@jax.custom_vjp
+def plus(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """x + bias in the type of x. The gradient of the bias, a sum over a batch, is taken in float32: in bfloat16 it would
+    stand still.
+
+    Args:
+        x: [..., a, b].
+        bias: [b], or [a, 1].
+    """
+    return x + bias.astype(x.dtype)
+
+
+def _plus_forward(x, bias):
+    return plus(x, bias), bias
+
+
+def _plus_backward(bias, g):
+    summed = [axis for axis in range(g.ndim) if axis < g.ndim - bias.ndim or bias.shape[axis - g.ndim] == 1]
+    total = jnp.sum(g, summed, dtype=jnp.promote_types(g.dtype, jnp.float32))
+    return g, total.reshape(bias.shape).astype(bias.dtype)
+
+
+plus.defvjp(_plus_forward, _plus_backward)
 
 
 def _mix(weight, x):

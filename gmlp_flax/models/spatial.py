@@ -13,7 +13,7 @@ from gmlp_flax.models.fitting import OverPatches, PastTaps, Taps, TokenBias
 from gmlp_flax.models.options import AT_LEAST_0, option
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.past import Past
-from gmlp_flax.models.products import over_tokens
+from gmlp_flax.models.products import over_tokens, plus
 from gmlp_flax.models.spec import BlockSpec
 
 APPLY = {"direct": toeplitz.apply_direct, "fft": toeplitz.apply_fft}
@@ -75,11 +75,11 @@ class SpatialProjection(nnx.Module):
         if past is not None:
             bias = jax.lax.dynamic_slice_in_dim(self.bias[...], past.first, tokens)
             rows = self._rows(past.first, tokens).astype(z.dtype)
-            return over_tokens(rows, past.joined("gate", z)) + bias[:, None].astype(z.dtype)
-        bias = self.bias[:tokens, None].astype(z.dtype)
+            return plus(over_tokens(rows, past.joined("gate", z)), bias[:, None])
+        bias = self.bias[:tokens, None]
         if self.spec.spatial == "dense":
-            return over_tokens(self.matrix()[:tokens, :tokens].astype(z.dtype), z) + bias
-        return APPLY[self.spec.toeplitz](toeplitz.crop(self._all_taps(), tokens), z) + bias
+            return plus(over_tokens(self.matrix()[:tokens, :tokens].astype(z.dtype), z), bias)
+        return plus(APPLY[self.spec.toeplitz](toeplitz.crop(self._all_taps(), tokens), z), bias)
 
     def matrix(self) -> jax.Array:
         """W [n, n]; rows are outputs."""

@@ -75,6 +75,11 @@ class LanguageModeling(TextTask):
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         loss, predictions = sums["loss"]
+        if not predictions:
+            raise DataError(
+                "the held-out text has no token that the model could predict, only such as [UNK]: give text that the "
+                "vocabulary knows as config.data.heldout"
+            )
         mean = loss / predictions
         perplexity = math.exp(mean) if mean < 700 else math.inf
         return {

@@ -104,6 +104,8 @@ def open_checkpoints(
     if options.metric and options.metric != name:
         name = options.metric
         mode = "min" if name.removeprefix("ema_") in task.lower_is_better else "max"
+    elif config.optimizer.ema and not options.metric:
+        name = f"ema_{name}"  # of the parameters with which the run predicts
     return Checkpoints(
         os.path.join(workdir, CHECKPOINTS), keep=options.keep, keep_best=options.keep_best, best=(name, mode),
         files=files, read_only=read_only, run=run,

@@ -65,7 +65,7 @@ OPTIMIZERS = {  # config.optimizer.name ->
         lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask), True
     ),
     "sgd": Optimizer(lambda rate, of, mask: optax.chain(
-        optax.add_decayed_weights(of.weight_decay, mask), optax.sgd(rate, momentum=of.b1)
+        optax.trace(of.b1), optax.add_decayed_weights(of.weight_decay, mask), optax.scale_by_learning_rate(rate)
     )),
 }
 
@@ -160,7 +160,7 @@ def out_of_reach(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) ->
     lines = []
     for name, factor in factors(params, config.optimizer.rates).items():
         far, reach = travel * float(np.min(factor)), facts.get(name, Facts()).reach
-        if far < reach:
+        if travel and far < reach:
             lines.append(
                 f"note: in {config.steps:,} steps {name} can travel about {far:.2g}, and may need {reach:.2g}: "
                 f"consider --config.optimizer.rates=\"('{name}={math.ceil(reach / travel)}',)\""

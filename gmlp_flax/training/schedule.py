@@ -12,7 +12,9 @@ def learning_rate(config: ConfigDict) -> optax.Schedule:
     """Linear warmup from peak / warmup to the peak; then cosine or linear decay that would reach 0 one step after the
     last, a constant rate, or a decay with 1 / sqrt(step), whatever the number of steps (Vaswani et al. 2017, section
     5.3)."""
-    peak, warmup = config.optimizer.learning_rate, min(config.optimizer.warmup, config.steps)
+    peak, warmup = config.optimizer.learning_rate, config.optimizer.warmup
+    if config.optimizer.schedule != "rsqrt":
+        warmup = min(warmup, config.steps)
     decay_steps = max(config.steps - warmup, 1)
     after = {
         "cosine": optax.cosine_decay_schedule(peak, decay_steps),

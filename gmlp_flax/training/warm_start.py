@@ -13,7 +13,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.models.fitting import Grids
+from gmlp_flax.errors import RunError
+from gmlp_flax.models.fitting import Grids, of_offsets
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.processes import distributed
 from gmlp_flax.run_folder import storage
@@ -76,7 +77,8 @@ def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
 
 
 def load(task: Task, partition: Partition) -> Any:
-    """The parameters of the run or checkpoint in `config.init_from`, adapted to a task's model.
+    """The parameters of the run or checkpoint in `config.init_from`, adapted to a task's model: their running mean if the
+    run kept one, with which it also predicts.
 
     Args:
         task: the task to train.
@@ -87,14 +89,17 @@ def load(task: Task, partition: Partition) -> Any:
         that only the task's model has.
 
     Raises:
-        RunError: there is no such checkpoint, it was trained with another vocabulary, or it does not fit.
+        RunError: there is no such checkpoint, it was trained with another vocabulary, it does not fit, or one model sees
+            only earlier tokens and the other all.
     """
     config, own, partition = task.config, task.assets(), partition.for_model(task.facts())
     source, step, old_config = loading.parameter_source(config.init_from)
     source.files = {name: own[name] for name in task.shared_assets}
-    template = {"params": partition.describe(source.shapes(step)["params"])}
-    params, files = source.restore(step, template)["params"], source.read_files(step)
+    part = "ema" if old_config.optimizer.ema else "params"
+    params = source.restore(step, {part: partition.describe(source.shapes(step)["params"])})[part]
+    files = source.read_files(step)
     source.close()
+    _compare(old_config, config)
     known = traverse_util.flatten_dict(params, sep="/")
     heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
     added = [path for path in task.added if not any(name.startswith(path) for name in known)]
@@ -102,6 +107,25 @@ def load(task: Task, partition: Partition) -> Any:
     if fresh:
         distributed.say(f"note: {config.init_from} has no fitting {', '.join(fresh)}: initialized anew")
     return adapt(params, task, old_config, f"{source.folder}/{step}", fresh)
+
+
+def _compare(old_config: ConfigDict, config: ConfigDict) -> None:
+    """Names what makes the saved parameters another function in the new model, though they may fit.
+
+    Raises:
+        RunError: of one model each token sees only those before it: its weights between tokens have other offsets.
+    """
+    old, new = config_lib.flat(old_config), config_lib.flat(config)
+    other = [
+        name for name, option in config_lib.keys(config).items()
+        if option.architecture and name in old and old[name] != new[name]
+    ]
+    if "model.causal" in other:
+        which = "only the tokens before it, and here all" if old["model.causal"] else "all tokens, and here only those before it"
+        raise RunError(f"in {config.init_from} each token sees {which}: start from a run of a task like {config.task}")
+    if other and "model.block" not in other:
+        shown = ", ".join(f"{name.removeprefix('model.')} {old[name]!r} (here {new[name]!r})" for name in other)
+        distributed.say(f"note: {config.init_from} was trained with another config.model: {shown}")
 
 
 def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[str, Any]:
@@ -138,8 +162,14 @@ def adapt(
     wanted: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
     facts = task.facts()
     grids = _grids(old_config, task.config)
+    other_grid = grids is not None and grids.old != grids.new
     for name, leaf in wanted.items():
-        if name in flat and flat[name].shape != leaf.shape and (fit := facts[name].fit):
+        if grids is not None and grids.old[1] != grids.new[1] and of_offsets(facts[name].fit):
+            raise Unfit(
+                f"{where} has {name}, of offsets between patches in rows of {grids.old[1]}, and rows of {grids.new[1]} make "
+                "them others: keep the width of images and patches, or start from a run with model.spatial=dense"
+            )
+        if name in flat and (flat[name].shape != leaf.shape or other_grid) and (fit := facts[name].fit):
             flat[name] = fit(flat[name], leaf.shape, grids)
     try:
         require_fit(flat, wanted, where)

@@ -41,6 +41,17 @@ def test_values_and_gradients_are_einsums(order, product, formula, shapes):
         np.testing.assert_allclose(found, wanted, atol=1e-13)
 
 
+@pytest.mark.parametrize("shape", [(8,), (128, 1), (128, 8), (1,)])
+def test_a_biass_gradient_is_summed_in_float32(shape):
+    """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it can hold."""
+    x, bias = jnp.zeros((256, 128, 8), jnp.bfloat16), jnp.full(shape, 0.5, jnp.float32)
+    y, pullback = jax.vjp(products.plus, x, bias)
+    d_x, d_bias = pullback(jnp.ones_like(y))
+    assert (y.dtype, d_x.dtype, d_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32) and np.all(y == 0.5)
+    np.testing.assert_array_equal(d_x, 1)
+    np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
+
+
 @pytest.mark.parametrize("axes", [(), (3,), (2, 3, 2)])
 @in_float64
 def test_over_channels_takes_any_leading_axes(order, axes):

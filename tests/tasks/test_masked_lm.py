@@ -175,6 +175,8 @@ def test_summary_of_a_hopeless_model(text_task):
     metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {})
     assert metrics == {"perplexity": math.inf, "accuracy": 0.0, "loss": 800.0, "predictions": 10, "examples": 3}
     assert {*text_task.evaluated, "predictions", "examples"} == set(metrics)
+    with pytest.raises(DataError, match=r"the held-out text has no token that the model could predict, only such as \[UNK\]"):
+        text_task.summarize({"loss": (0.0, 0.0), "accuracy": (0.0, 0.0), "examples": (3.0, 3.0)}, {})
 
 
 def test_training_loss_is_a_sum(text_task, params):

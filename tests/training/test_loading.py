@@ -37,6 +37,15 @@ def test_metric_that_evaluations_do_not_find(text_task):
             loading.check_metric(config, text_task)
 
 
+def test_the_best_is_that_of_the_parameters_that_predict(tmp_path):
+    config = gmlp_config.default(task="image_classification")
+    config.optimizer.ema = 0.9
+    checkpoints = loading.open_checkpoints(config, str(tmp_path))
+    rank = checkpoints._retention.rank
+    assert rank({"top1": 0.9, "ema_top1": 0.1}) < rank({"top1": 0.1, "ema_top1": 0.2})
+    checkpoints.close()
+
+
 @pytest.mark.parametrize(
     ("task", "metric", "ranks"),
     [

@@ -166,7 +166,7 @@ def test_a_bias_that_cannot_travel_far_enough_is_named(tmp_path):
     assert found == [
         f"note: in 900 steps {name} can travel about 3.6, and may need 4.8: consider --config.optimizer.rates=\"('{name}=2',)\""
     ]
-    for change in ({"rates": ("relative/bias=2",)}, {"learning_rate": 0.05}, {"name": "sgd"}):
+    for change in ({"rates": ("relative/bias=2",)}, {"learning_rate": 0.05}, {"name": "sgd"}, {"learning_rate": 0.0}):
         with config.unlocked():
             changed = config.copy_and_resolve_references()
         changed.optimizer.update(change)
@@ -189,6 +189,17 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
     config.optimizer.weight_decay = 0.5
     decay = moved(still)
     assert float(jnp.vdot(decay["kernel"], params["line"]["kernel"])) < 0 and float(decay["bias"]) == 0
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
+def test_decay_does_not_gather_momentum(config, name):
+    config.optimizer.update(name=name, learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.1)
+    params, gradients, _, _ = line()
+    transformation = optimizer.make(config, params, tiny.LINE_FACTS)
+    state, still = transformation.init(params), jax.tree.map(jnp.zeros_like, gradients[0])
+    for _ in range(3):
+        updates, state = transformation.update(still, state, params)
+        np.testing.assert_allclose(updates["line"]["kernel"], -0.01 * params["line"]["kernel"], rtol=1e-5)
 
 
 def test_lamb_trusts_each_layer_by_itself(config, text_task):

@@ -10,7 +10,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.models import toeplitz
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import loading, warm_start
+from gmlp_flax.training import loading, loop, warm_start
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
@@ -83,6 +83,23 @@ def test_dense_projections_over_patches_are_resized(tmp_path):
     found = adapt(old, new, saved)
     np.testing.assert_allclose(spatial(found)["weight"], np.full((2, 16, 16), 1 / 16), rtol=1e-5)
     np.testing.assert_allclose(spatial(found)["bias"], np.full((2, 16), 1.5), rtol=1e-5)
+
+
+def test_as_many_patches_in_another_grid_are_resized(tmp_path):
+    """From 2 x 2 to 1 x 4 patches: no shape says that."""
+    old, new = images(tmp_path, 4), images(tmp_path, 4)
+    new.config.model.image_size = (4, 16)
+    saved = random(old.shapes())
+    bias = jnp.asarray(spatial(saved)["bias"]).reshape(2, 2, 2)
+    expected = jax.image.resize(bias, (2, 1, 4), "bicubic").reshape(2, 4)
+    np.testing.assert_allclose(spatial(adapt(old, new, saved))["bias"], expected, rtol=1e-5)
+
+
+def test_offsets_between_patches_do_not_fit_rows_of_another_width(tmp_path):
+    old, new = (images(tmp_path, patch, spatial="toeplitz") for patch in (4, 2))
+    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
+    with pytest.raises(RunError, match="gate/spatial/taps, of offsets between patches in rows of 2, and rows of 4 make them"):
+        adapt(old, new, saved)
 
 
 def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
@@ -241,6 +258,39 @@ def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path):
     plain = warm_start.load(task, Partition.make())
     assert plain["embedding"].sharding.spec == PartitionSpec("tensor", "fsdp")
     assert plain["head"]["kernel"].sharding.spec == PartitionSpec("fsdp", None)
+
+
+def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, partition, capsys):
+    config = gmlp_config.load(str(text_run / "config.json"))
+    config.init_from = str(text_run)
+    config.model.update(scale_embeddings=True, activation="gelu_tanh")
+    warm_start.load(tasks.create(config, str(text_run)), partition)
+    assert capsys.readouterr().err == (
+        f"note: {text_run} was trained with another config.model: activation 'gelu' (here 'gelu_tanh'), "
+        "scale_embeddings False (here True)\n"
+    )
+
+
+@pytest.mark.parametrize(("before", "sees"), [
+    (False, "all tokens, and here only those before it"), (True, "only the tokens before it, and here all"),
+])
+def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
+    """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may fit."""
+    old, new = gmlp_config.default(), gmlp_config.default(task="causal_lm")
+    old.model.causal, new.model.causal = before, not before
+    with pytest.raises(RunError, match=f"each token sees {sees}: start from a run of a task like causal_lm"):
+        warm_start._compare(old, new)
+
+
+def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partition):
+    config = gmlp_config.load(str(image_run / "config.json"))
+    config.optimizer.ema, config.steps = 0.9, 4
+    loop.train(config, str(tmp_path / "run"))
+    trained = loading.load(str(tmp_path / "run"), "best")
+    config.init_from = str(tmp_path / "run")
+    found = warm_start.load(tasks.create(config, str(tmp_path / "run")), partition)
+    jax.tree.map(np.testing.assert_array_equal, found, trained.ema)
+    assert any(jax.tree.leaves(jax.tree.map(lambda a, b: np.any(a != b), found, trained.params)))
 
 
 def final_params(run):

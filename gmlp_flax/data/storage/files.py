@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -21,16 +21,11 @@ from gmlp_flax.data.storage import buckets, cache
 from gmlp_flax.data.storage.buckets import file_system, is_remote
 from gmlp_flax.errors import DataError
 
-
-
-def _zstandard(raw: Any) -> Any:
-    import pyarrow  # slow, and Python has no reader of its own before 3.14
-
-    return pyarrow.CompressedInputStream(raw, "zstd")
-
-
-_UNPACKERS = {
-    ".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File, ".zst": _zstandard
+_UNPACKERS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor),
+    ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
+    ".zst": lambda raw: _zstandard(raw),
 }
 PACKINGS = tuple(_UNPACKERS)
 _BUFFER = 1 << 20
@@ -219,6 +214,46 @@ def _unpacked(raw: BinaryIO, packed: str) -> BinaryIO:
         raise EOFError("the file is empty")  # gzip accepts it as an empty archive
     raw.seek(0)
     return io.BufferedReader(_UNPACKERS[packed](raw), _BUFFER)
+
+
+def _zstandard(raw: BinaryIO) -> Any:
+    import pyarrow  # slow, and Python has no reader of its own before 3.14
+
+    return pyarrow.CompressedInputStream(raw, "zstd")
+
+
+class _Streams(io.RawIOBase):
+    """The content of a file of one or more compressed streams, with zeros between them if any.
+
+    bz2.BZ2File and lzma.LZMAFile drop all that follows a good stream if it does not begin as another, damaged or not.
+
+    Args:
+        raw: the file.
+        decompressor: makes the decompressor of one stream.
+    """
+
+    def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]):
+        self._raw, self._decompressor, self._stream = raw, decompressor, decompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase; raises EOFError if the last stream has no end."""
+        while True:
+            data = b""
+            if self._stream.eof:
+                data = self._stream.unused_data.lstrip(b"\0")
+                while not data and (more := self._raw.read(_BUFFER)):
+                    data = more.lstrip(b"\0")
+                if not data:
+                    return 0
+                self._stream = self._decompressor()
+            elif self._stream.needs_input and not (data := self._raw.read(_BUFFER)):
+                raise EOFError("its end is missing")
+            if unpacked := self._stream.decompress(data, len(buffer)):
+                buffer[: len(unpacked)] = unpacked
+                return len(unpacked)
 
 
 def _find_local(path: str) -> list[File] | None:

@@ -95,6 +95,17 @@ def test_damaged_archives(folder, suffix):
         assert message.endswith("copy or download it again")
 
 
+@pytest.mark.parametrize("suffix", files.PACKINGS)
+def test_several_streams_in_one_file(folder, suffix):
+    """As pbzip2 and Wikipedia's dumps have them. What follows the first is read, or told to be damaged."""
+    one, two = COMPRESS[suffix](b"one" * 1000), COMPRESS[suffix](b"two" * 1000)
+    padding = b"" if suffix == ".zst" else bytes(8)
+    path = write(files.join(folder, "a.txt" + suffix), one + padding + two + padding)
+    assert read(path) == b"one" * 1000 + b"two" * 1000
+    for data in (one + b"X" + two[1:], one + two[:5]):
+        assert failure(read, write(path, data)).startswith(f"{path}: truncated or not a {suffix} archive (")
+
+
 def test_range(folder):
     path = write(files.join(folder, "a"), bytes(range(100)))
     if files.is_remote(path):

@@ -66,7 +66,9 @@ COMMON = {
     ),
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
     "optimizer.accumulate": Option(1, "microbatches per step", SIZE),
-    "optimizer.ema": Option(0.0, "decay of a running mean of the parameters, which then predicts and starts others; 0: none", DECAY),
+    "optimizer.ema": Option(
+        0.0, "decay of a running mean of the parameters, which then predicts and starts others; 0: none", DECAY
+    ),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
     "optimizer.rates": Option(
         (), "REGEX=FACTOR: factors on the rate of parameters by their paths; FIRST..LAST: growing with depth"
@@ -93,7 +95,9 @@ COMMON = {
     "checkpoint.every": Option(500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1),
     "checkpoint.keep": Option(2, "newest checkpoints to keep", AT_LEAST_1),
     "checkpoint.keep_best": Option(1, "best checkpoints to keep as well", AT_LEAST_0),
-    "checkpoint.metric": Option("", "evaluation metric that says which is best; empty: the task's own, of the running mean if there is one"),
+    "checkpoint.metric": Option(
+        "", "evaluation metric that says which is best; empty: the task's own, of the running mean if there is one"
+    ),
 }
 
 # Keys, and groups of keys, that may change on a run that has taken steps: how long it goes on, how it is watched and saved,

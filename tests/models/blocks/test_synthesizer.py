@@ -153,20 +153,20 @@ def test_parameters():
 
 def test_fixed_logits_stay_as_they_are_under_every_optimizer():
     """Though decay, momentum and the trust ratio change all else."""
+    config = gmlp_config.default(block="synthesizer")
+    config.model.update(
+        synthesizer="fixed_random+dense", layers=2, length=5, d_model=8, d_ffn=8, heads=2, vocab_size=20,
+    )
+    task = tasks.find(config.task).without_data(config)
+    before = jax.jit(task.init)(jax.random.key(0))
+    tokens, places = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 1), int)
+    gradient = jax.jit(jax.grad(lambda params: (task.apply(params, tokens, places) ** 2).sum()))
     for name in optimizer.OPTIMIZERS:
-        config = gmlp_config.default(block="synthesizer")
-        config.model.update(
-            synthesizer="fixed_random+dense", layers=2, length=5, d_model=8, d_ffn=8, heads=2, vocab_size=20,
-        )
         config.optimizer.update(name=name, learning_rate=0.1, warmup=0, weight_decay=0.5)
-        task = tasks.find(config.task).without_data(config)
-        params = before = jax.jit(task.init)(jax.random.key(0))
-        transformation = optimizer.make(config, params, task.facts())
-        state = transformation.init(params)
-        tokens, places = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 1), int)
-        gradient = jax.jit(jax.grad(lambda params, task=task: (task.apply(params, tokens, places) ** 2).sum()))
+        params, transformation = before, optimizer.make(config, before, task.facts())
+        state, update = jax.jit(transformation.init)(params), jax.jit(transformation.update)
         for _ in range(2):
-            updates, state = transformation.update(gradient(params), state, params)
+            updates, state = update(gradient(params), state, params)
             params = jax.tree.map(jnp.add, params, updates)
         made = params["encoder"]["blocks"]["synthesizer"]
         old = before["encoder"]["blocks"]["synthesizer"]

@@ -74,6 +74,7 @@ class LanguageModeling(TextTask):
         return "perplexity", "accuracy", "loss"
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
+        """See Task.summarize; raises DataError if no token was to be predicted."""
         loss, predictions = sums["loss"]
         if not predictions:
             raise DataError(

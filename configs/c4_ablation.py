@@ -23,8 +23,9 @@ SCALE:
            rows of appendix B have 0.40 to 0.47 M parameters; they, gmlp_144 and transformer_48 use the rates of their
            families, which were not searched for them. The siblings have two layers and as many parameters as Table 3's
            rows; their rates are the best of three up to 1 % (configs/sweeps/alternatives_rates.py has a grid of five).
-    gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16: sized for about 10 minutes
-           on one data-centre GPU by counting operations. Never run here.
+    gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16, with small's factors and norms
+           and a rate of 4e-3, searched for three Transformers alone: docs/results/table3-gpu.md. SGU reads 3.65 M
+           tokens/s on an H200. Table 3's rows were run for 1,800 steps.
 Evaluation masks the same tokens of the same sequences for every model.
 """
 

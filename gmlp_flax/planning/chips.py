@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 
 from gmlp_flax.errors import RunError
 
 GIB, TERA, GIGA = 2**30, 1e12, 1e9
 GPU = "gpu:"
+SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,23 @@ class Chip:
     slices: tuple[str, ...] = ()
     node: int = 0
     network: float = 0.0
+
+    def usable_bytes(self) -> float:
+        """The memory that JAX gives to programs: three quarters of a GPU's, or the share that SHARE in the environment says.
+
+        Raises:
+            RunError: the environment's value is no share.
+        """
+        if not self.node:
+            return self.hbm_bytes
+        given = os.environ.get(SHARE, "0.75")
+        try:
+            share = float(given)
+        except ValueError:
+            share = math.nan
+        if not 0 < share <= 1:
+            raise RunError(f"{SHARE} is {given!r} in the environment: expected a share above 0 and at most 1")
+        return share * self.hbm_bytes
 
 
 _2D = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")

@@ -47,7 +47,7 @@ class Plan:
         params: number of parameters.
         flops_per_step: operations in matrix products, over all chips, without recomputation.
         per_chip_bytes: bytes on one chip: arguments, temporaries, peak.
-        hbm_bytes: memory of a chip.
+        hbm_bytes: memory of a chip; of a GPU, what JAX gives to programs.
         fits: whether the step fits into that memory.
         collectives: by kind, for one step: count, and bytes of their results on one device.
         seconds: the time of a step if only one part took time: products, memory or links. Memory is None if the
@@ -156,7 +156,7 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
     sizes = {name: round(size * layout.per_chip) for name, size in dataclasses.asdict(found.memory).items()}
     return Plan(
         topology=topology, chips=count, method=method, params=work.params, flops_per_step=work.flops,
-        per_chip_bytes=sizes, hbm_bytes=round(chip.hbm_bytes), fits=found.fits,
+        per_chip_bytes=sizes, hbm_bytes=round(chip.usable_bytes()), fits=found.fits,
         collectives={name: {"count": each.count, "bytes": round(each.bytes)} for name, each in collectives.items()},
         seconds={"products": seconds.products, "memory": seconds.memory, "links": seconds.links},
         step_seconds=seconds.step(), run_days=hours / 24, chip_hours=count * hours,
@@ -231,8 +231,11 @@ def _estimate(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout) -
     memory = Memory(arguments, saved + gradients, arguments + saved + gradients)
     # The state, the gradients and every saved array are written once and read once.
     traffic = 2 * (arguments + saved * microbatches + gradients * microbatches)
-    note = "an estimate from the workload, nothing was compiled: a compiler may need half as much memory again"
-    return _Findings(memory, memory.peak <= chip.hbm_bytes, traffic, notes=(note,))
+    notes = (
+        "an estimate from the workload, nothing was compiled: a compiler may need half as much memory again",
+        f"JAX gives programs 0.75 of a GPU's memory, or the share that {chips.SHARE} in the environment says",
+    )
+    return _Findings(memory, memory.peak <= chip.usable_bytes(), traffic, notes=notes)
 
 
 def _exchange(config: ConfigDict, work: Workload, layout: _Layout) -> dict[str, Collectives]:

@@ -69,6 +69,24 @@ def test_the_estimate_of_a_gpu():
     assert found.notes[0].startswith("an estimate")
 
 
+def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
+    """gMLP-S without recomputation, as on a real H200: XLA asked for 114.9 GB of temporaries and did not get them."""
+    options = config.from_file("configs/imagenet.py", "gmlp_s")
+    options.batch_size, options.model.remat = 512, "none"
+    found = plan.make(options, "gpu:h200x1")
+    assert found.per_chip_bytes["temporaries"] == pytest.approx(114.9e9, rel=0.02)
+    assert not found.fits and found.hbm_bytes == 0.75 * 141e9 and "0.75 of a GPU's memory" in found.notes[1]
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
+    assert plan.make(options, "gpu:h200x1").fits
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "nan", "most"])
+def test_a_share_of_the_memory_that_is_none(monkeypatch, share):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", share)
+    with pytest.raises(RunError, match=f"XLA_PYTHON_CLIENT_MEM_FRACTION is '{share}' .*: expected a share above 0"):
+        plan.make(small(), "gpu:h100x1")
+
+
 def test_sharded_parameters_are_gathered_and_held_in_parts():
     whole, parts = (plan.make(small(**{"mesh.fsdp": size}), "gpu:h100x8") for size in (1, 8))
     assert parts.per_chip_bytes["arguments"] < whole.per_chip_bytes["arguments"] / 4

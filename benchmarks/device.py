@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.timing import Row, Worker, measure, ratios, row, step_call
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import parity
 from gmlp_flax.planning import dry_run, workload
 from gmlp_flax.training.partition import Partition
@@ -59,13 +59,26 @@ class Best(NamedTuple):
     peak: float
 
 
-def bench_device(repeats: int) -> list[Row]:
-    """Steps of gMLP and aMLP beside one large matrix product, and gMLP-S beside timm's under torch.compile."""
+def bench_device(repeats: int, models: Sequence[str]) -> list[Row]:
+    """Steps of gMLP and aMLP beside one large matrix product, and gMLP-S beside timm's under torch.compile.
+
+    Args:
+        repeats: measurements of each figure.
+        models: the second words of some of MODELS' configs; none for all.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    known = [argument for _, _, argument, *_ in MODELS]
+    if unknown := [model for model in models if model not in known]:
+        raise ConfigError(f"there is no model {unknown[0]!r}: expected some of {', '.join(known)}")
     # By default a process takes three quarters of the memory at its start and leaves too little for the next one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     device = CPU if jax.default_backend() == "cpu" else ACCELERATOR
     rows: list[Row] = []
     for name, file, argument, peer, goal in MODELS:
+        if models and argument not in models:
+            continue
         print(f"{name} ...", file=sys.stderr, flush=True)
         options = config.from_file(file, argument)
         options.model.dtype = device.dtype
@@ -155,6 +168,7 @@ def fastest(make: Callable[[int], Callable[[], Any]], batches: tuple[int, ...]) 
                 raise
             break
         rate = batch / (time.perf_counter() - begin)
+        print(f"  batch {batch} ...", file=sys.stderr, flush=True)
         if rate < ENOUGH * found[1]:
             break
         found = (batch, rate)

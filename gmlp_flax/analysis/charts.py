@@ -7,6 +7,7 @@ import dataclasses
 import io
 import itertools
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -188,7 +189,8 @@ def _plot(axis: Axes, panel: Panel, letters: int) -> None:
         xlabel=panel.x.label, ylabel=panel.y.label, xscale="log" if panel.x.log else "linear",
         yscale="log" if panel.y.log else "linear",
     )
-    axis.set_title(textwrap.fill(panel.title, letters), x=0)
+    title = re.sub(r"(\d) ([kMB])\b", "\\1\N{NO-BREAK SPACE}\\2", panel.title)
+    axis.set_title(textwrap.fill(title, letters), x=0)
     drawing.plain_axis(axis.xaxis, panel.x.log)
     drawing.plain_axis(axis.yaxis, panel.y.log)
     if panel.x.backwards:

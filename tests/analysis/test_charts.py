@@ -50,6 +50,14 @@ def test_axes_have_plain_numbers_and_a_title():
     assert axis.get_xscale() == axis.get_yscale() == "log"
 
 
+def test_a_title_is_not_broken_between_a_number_and_its_unit():
+    panel = Panel("bert_rel ends lowest: perplexity 9.09 after 59 M tokens", Scale("x"), Scale("y"), [])
+    [axis] = draw(Chart([panel])).axes
+    assert axis.get_title(loc="left").splitlines() == [
+        "bert_rel ends lowest: perplexity 9.09 after", "59\N{NO-BREAK SPACE}M tokens"
+    ]
+
+
 def test_the_width_is_a_papers_column_or_page():
     one = chart()
     assert draw(one).get_size_inches()[0] == 3.25

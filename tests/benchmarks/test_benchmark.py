@@ -14,7 +14,7 @@ from PIL import Image
 
 from gmlp_flax import config
 from gmlp_flax.benchmarks import device, images, models, timing
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.planning import workload
 from gmlp_flax.training import step
 from tests import preloaded
@@ -115,6 +115,15 @@ def test_search_for_a_batch_hides_no_mistake():
         device.fastest(mistaken, (2, 4))
     with pytest.raises(OutOfMemory, match="a shape is wrong"):
         device.fastest(mistaken, (4, 8))
+
+
+def test_models_of_the_device_part(monkeypatch):
+    seen = []
+    monkeypatch.setattr(device, "rows_of", lambda name, options, *_: seen.append((name, options.model.block)) or [])
+    device.bench_device(1, ["gmlp_b"])
+    assert seen == [("gMLP-B", "gmlp")]
+    with pytest.raises(ConfigError, match="there is no model 'gmlp': expected some of gmlp_s, gmlp_b, gmlp_base"):
+        device.bench_device(1, ["gmlp_s", "gmlp"])
 
 
 @pytest.mark.slow

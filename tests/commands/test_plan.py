@@ -48,9 +48,10 @@ def golden() -> dict[str, dict]:
     return json.loads(GOLDEN.read_text())
 
 
+# gmlp_s and gmlp_b take a minute each, which tests/planning/test_dry_run.py spends on nearly the same programs.
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in ("gmlp_s", "gmlp_b")])
 def test_plans_agree_with_the_golden_file(name):
     """Memory within 3 %; collectives in kind and number."""
     found, known = planned(name), golden()[name]

@@ -16,6 +16,7 @@ from gmlp_flax.paper.published import VOCAB_SIZE
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
+from tests.commands.test_plan import GOLDEN
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
@@ -122,6 +123,8 @@ print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
 """
     temporary, products = json.loads(printed(program))
     assert temporary <= limit_gb * 1e9
+    planned = json.loads(GOLDEN.read_text())[name]["per_chip_bytes"]["temporaries"]
+    assert temporary == pytest.approx(planned, rel=0.03 if file == "imagenet" else 0.1)
     # A block has 4 products, each once forward and twice backward; the stem 1 and 1, the head 1 and 2.
     assert products == 12 + 2 + 3
 

@@ -1,4 +1,4 @@
-"""Loss and gradients of every block of other papers and every causal one, under every mesh of 8 fake devices: python many_blocks.py OUT.npz"""
+"""Loss and gradients of every block of other papers and every causal one, under meshes of 8 fake devices: python many_blocks.py OUT.npz"""
 
 import re
 import sys
@@ -15,9 +15,9 @@ from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import AXES, Partition
 from tests.models.reference import quick_jit
-from tests.training.many_devices import MESHES
 
 BATCH, TOKENS = 16, 24
+MESHES = ((1, 1, 1), (1, 2, 4), (2, 2, 2))  # tests.training.many_devices has each axis alone as well
 BLOCKS = {
     "fnet": {"block": "fnet", "dft": "matmul"}, "fnet by fft": {"block": "fnet", "dft": "fft", "norm": "pre"},
     "fnet_hybrid": {"block": "fnet_hybrid", "attention_layers": 1, "heads": 2},

@@ -39,8 +39,8 @@ def main(_argv: list[str]) -> None:
         try:
             with stopping.terminable():
                 finished = loop.train(flags.FLAGS.config, workdir, flags.FLAGS.restart) is not None
-        except stopping.Terminated:
-            print("SIGTERM: no step was running; give the same command again", file=sys.stderr)
+        except stopping.Terminated as signal:
+            print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             streams.end_at_once(flags.FLAGS.stopped_code)
         if finished and distributed.is_first():
             print(curves.draw(workdir))

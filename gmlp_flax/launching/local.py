@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 from gmlp_flax.launching.engine import TRAIN, Engine, Job, quoted
+from gmlp_flax.processes import signals
+from gmlp_flax.processes.streams import OutputLost
 from gmlp_flax.sweeps.runner import tied_command
 
 # On the CPU, unless something else is asked for. With fewer threads of the CPU client than the devices of a process
@@ -60,7 +63,7 @@ def _free_port() -> int:
 
 
 class _Processes:
-    """Processes that begin and end together. SIGINT and SIGTERM make all save and end; a second signal kills them.
+    """Processes that begin and end together. SIGINT, SIGTERM and SIGHUP make all save and end; a second signal kills them.
 
     Raises:
         SystemExit: from `run`, if there was a signal, with the exit code.
@@ -73,15 +76,11 @@ class _Processes:
 
     def run(self) -> int:
         """Starts the processes; returns when all have ended."""
-        handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with signals.handled(signals.STOPPING, self._on_signal):
             readers = [self._start(place, command) for place, command in enumerate(self._commands)]
             code, told = self._wait(), self._asked
             for reader in readers:
                 reader.join()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
         if told:
             raise SystemExit(code)
         return code
@@ -127,4 +126,5 @@ class _Processes:
 def _prefix(place: int, lines: IO[str]) -> None:
     with lines:
         for line in lines:
-            print(f"[{place}] {line.rstrip()}", flush=True)
+            with contextlib.suppress(OutputLost):  # the process goes on, and so must the reading
+                print(f"[{place}] {line.rstrip()}", flush=True)

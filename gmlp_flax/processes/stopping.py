@@ -1,4 +1,4 @@
-"""SIGTERM (a preemption notice) and SIGINT end a run after a step, the same step on all processes."""
+"""SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, the same step on all processes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,22 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-NAMES = (signal.SIGTERM, signal.SIGINT)
+from gmlp_flax.processes import signals
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came while no `StopRequest` waited for it."""
+    """SIGTERM or SIGHUP came while no `StopRequest` waited for it."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM raises Terminated, so that all that is open is closed, as after Ctrl-C."""
+    """Inside, SIGTERM and SIGHUP raise Terminated, so that all that is open is closed, as after Ctrl-C."""
     def terminate(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-        raise Terminated
+        raise Terminated(signal.Signals(number).name)
 
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
+    with signals.handled((signal.SIGTERM, signal.SIGHUP), terminate):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class StopRequest:
@@ -52,12 +49,12 @@ class StopRequest:
         self._greatest = jax.jit(lambda votes, _: votes.max(), keep_unused=True)
 
     def __enter__(self) -> StopRequest:
-        self._handlers = {name: signal.signal(name, self._on_signal) for name in NAMES}
+        self._handled = signals.handled(signals.STOPPING, self._on_signal)
+        self._handled.__enter__()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for name, handler in self._handlers.items():
-            signal.signal(name, handler)
+        self._handled.__exit__(kind, error, trace)
 
     def after_step(self, result: jax.Array) -> None:
         """Sets `agreed`. All processes call this once per step. A single process stops at once.

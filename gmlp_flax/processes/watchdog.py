@@ -5,12 +5,13 @@ from __future__ import annotations
 import faulthandler
 import time
 
+BEGINNING = 3600.0  # seconds
 STDERR = 2  # a number, because sys.stderr may not be a file, for example in notebooks
 
 
 class Watchdog:
-    """After the first call of `alive`, the next must come in time. Else all stacks are printed and the process exits
-    with code 1.
+    """After a call of `begin` or `alive`, the next must come in time. Else all stacks are printed and the process exits with
+    code 1.
 
     The clock runs in C, so it also works while a thread holds Python's lock, for example one that hangs in a driver.
 
@@ -20,6 +21,11 @@ class Watchdog:
 
     def __init__(self, seconds: float):
         self.seconds, self._heard = seconds, float("-inf")
+
+    def begin(self) -> None:
+        """Starts the clock with an hour at least: to restore a checkpoint and to compile takes longer than a step."""
+        if self.seconds:
+            faulthandler.dump_traceback_later(max(self.seconds, BEGINNING), exit=True, file=STDERR)
 
     def alive(self) -> None:
         """Restarts the clock, unless that happened just before: it starts a thread, and steps may be short."""

@@ -109,7 +109,10 @@ class Lease:
         """
         if storage.is_remote(self.folder):
             return False
-        self._lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            self._lock = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:  # another process that was refused here has removed what it had made
+            raise storage.failure(f"opening {self.folder}", error) from error
         deadline = time.monotonic() + ENDING
         while True:
             try:

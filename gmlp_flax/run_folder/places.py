@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import orbax.checkpoint as ocp
 from orbax.checkpoint._src.serialization import tensorstore_utils
@@ -40,7 +41,7 @@ def atomicity(folder: str) -> ocp.options.AtomicityOptions:
 
 def is_bucket(folder: str) -> bool:
     """Whether a folder is in a bucket, by its address or by the type of its mount."""
-    return storage.is_remote(folder) or _mount_type(os.path.realpath(folder)) in MOUNTED
+    return storage.is_remote(folder) or _mount_type(os.path.realpath(folder)) in MOUNTED + ("fuse",)
 
 
 def _mount_type(path: str) -> str:
@@ -52,8 +53,9 @@ def _mount_type(path: str) -> str:
         return ""
     found = ("", "")
     for device, place, kind in mounts:
-        kind = f"fuse.{device}" if kind == "fuse" else kind  # some say who they are in the other column
-        place = place.encode("utf-8", "surrogateescape").decode("unicode_escape")  # a space is written as \040
+        if kind == "fuse" and f"fuse.{device}" in MOUNTED:  # some say who they are in the other column, GKE's driver nowhere
+            kind = f"fuse.{device}"
+        place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)  # a space is written as \040
         inside = path == place or path.startswith(place.rstrip("/") + "/")
         if inside and len(place) >= len(found[0]):
             found = place, kind

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, StorageError
 from gmlp_flax.run_folder import storage
 
 T = TypeVar("T")
@@ -48,6 +48,8 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
             raise error
         hindrance = _hindrance(checkpoint, error)
         if hindrance is None:
+            if not storage.exists(checkpoint):
+                raise StorageError(f"{checkpoint} was deleted meanwhile, as by a run that goes on: give the command again")
             raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
         problem = hindrance
         if pause is not None:

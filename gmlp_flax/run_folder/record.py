@@ -131,8 +131,8 @@ def _refuse_other_than_a_run(workdir: str) -> None:
 
 
 def _put_aside(workdir: str, aside: str) -> None:
-    """Moves all of a run to a folder inside its own."""
-    moved = _held(workdir)
+    """Moves all of a run to a folder inside its own; first what says whose it is, for `_put_back` if this is cut short."""
+    moved = sorted(_held(workdir), key=lambda name: name != RUN_FILE)
     for name in moved:
         storage.move(os.path.join(workdir, name), os.path.join(aside, name))
     if moved:
@@ -142,13 +142,22 @@ def _put_aside(workdir: str, aside: str) -> None:
 def _put_back(workdir: str, aside: str, lease: Lease) -> None:
     """After a restart that took no step, all is as before."""
     if lease.is_own and storage.exists(aside) and not storage.exists(os.path.join(workdir, RUN_FILE)):
-        for name in storage.names(aside):
-            place = os.path.join(workdir, name)
-            storage.remove_if_empty(place)  # of checkpoints, as the new run made it
-            if not storage.exists(place):
-                storage.move(os.path.join(aside, name), place)
+        for name in sorted(storage.names(aside), key=lambda name: name == RUN_FILE):
+            _merge(os.path.join(aside, name), os.path.join(workdir, name))
         storage.remove_if_empty(aside)
         distributed.say(f"no step was taken: the run before is back in {workdir}")
+
+
+def _merge(path: str, place: str) -> None:
+    """Moves a file or a folder, file by file into a folder that is there: of checkpoints, as the new run made it or as half of
+    them were moved."""
+    storage.remove_if_empty(place)
+    if not storage.exists(place):
+        storage.move(path, place)
+    elif storage.names(place):
+        for name in storage.names(path):
+            _merge(os.path.join(path, name), os.path.join(place, name))
+        storage.remove_if_empty(path)
 
 
 def _refuse_lost(workdir: str) -> None:

@@ -157,6 +157,8 @@ def _write(path: str, content: bytes) -> None:
     try:
         with open(temporary, "xb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave the new name with nothing in it
         os.replace(temporary, path)
     finally:
         if os.path.lexists(temporary):
@@ -181,6 +183,8 @@ def create(path: str, content: bytes) -> bool:
         patiently(attempt, f"writing {path}")
     except FileExistsError:
         return False
+    except ABSENT as error:  # another process has removed the folder that both had made
+        raise StorageError(f"writing {path} failed ({error.strerror}): run the same command again") from None
     return True
 
 
@@ -211,7 +215,7 @@ def read_log(path: str) -> bytes | None:
 
 
 class _LocalLog:
-    """A file on a disk; each write is in it at once."""
+    """A file on a disk; each write is in it at once, and after `flush` outlasts the machine."""
 
     def __init__(self, path: str):
         self._file = patiently(lambda: open(path, "ab", buffering=0), f"writing {path}")
@@ -224,7 +228,11 @@ class _LocalLog:
         patiently(attempt, f"writing {self._file.name}")
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Also into a mounted bucket, which is sure to have a file only once it is closed."""
+        path = self._file.name
+        patiently(lambda: os.fsync(self._file.fileno()), f"writing {path}")
+        self._file.close()
+        self._file = patiently(lambda: open(path, "ab", buffering=0), f"writing {path}")
 
     def close(self) -> None:
         self._file.close()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
 from gmlp_flax.errors import RunError
+from gmlp_flax.processes import signals
 from gmlp_flax.run_folder import storage
 from gmlp_flax.run_folder.metrics_file import read_result
 
@@ -109,7 +110,8 @@ class TrainingPool:
                 storage.write(path, (storage.read(path) or b"") + log.read().encode())
 
     def __enter__(self) -> TrainingPool:
-        self._handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self._handled = signals.handled((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -118,7 +120,7 @@ class TrainingPool:
             for process in list(self._processes):
                 process.terminate()
         self._threads.shutdown(cancel_futures=True)
-        signal.signal(signal.SIGTERM, self._handler)
+        self._handled.__exit__(None, None, None)
 
 
 def results(

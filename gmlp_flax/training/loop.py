@@ -108,6 +108,7 @@ class Trainer:
 
     def train(self) -> dict[str, Any] | None:
         """Trains to the last step, or until a signal asks to stop."""
+        self.watchdog.begin()
         state, done = self._resume()
         writes = distributed.is_first()
         for note in self.run.notes(self.config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gmlp_flax.launching import engines
+from gmlp_flax.launching import engines, local
 from gmlp_flax.launching.engine import Job, Options
 from gmlp_flax.launching.local import ENVIRONMENT
+from gmlp_flax.processes.streams import OutputLost
 
 # Does what does.json says of its process: "waits" until SIGTERM, "ignores" SIGTERM, or an exit code. It fails only once
 # process 0 is there, which would otherwise be ended before it has started.
@@ -187,3 +189,14 @@ def test_the_runs_after_one_that_fails_are_tried(machine):
     code, out, err = machine.run(1, "--x", more=1)
     assert code == 5 and out.count("a line 0") == 2
     assert err.count("run: ended with code 5") == 2
+
+
+def test_lines_that_nobody_reads_are_read_on(monkeypatch):
+    """As behind `| head`: else the process would wait for its pipe."""
+    def lost(*_, **__):
+        raise OutputLost(32, "Broken pipe")
+
+    monkeypatch.setattr("builtins.print", lost)
+    lines = io.StringIO("one\ntwo\n")
+    local._prefix(0, lines)
+    assert lines.closed

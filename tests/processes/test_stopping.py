@@ -16,7 +16,7 @@ def a_result() -> jax.Array:
     return jax.device_put(jnp.zeros(()), Partition.make().replicated)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_signal_is_heard_and_a_second_one_ends_the_process(name):
     number = getattr(signal, name)
     before = signal.getsignal(number)

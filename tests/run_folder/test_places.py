@@ -13,12 +13,15 @@ my-bucket /mnt/my\040runs fuse.gcsfuse rw,nosuid 0 0
 s3fs /mnt/s3 fuse.s3fs rw 0 0
 mountpoint-s3 /mnt/aws fuse rw 0 0
 sshfs /mnt/far fuse.sshfs rw 0 0
+gke-bucket /gke fuse rw 0 0
+b /mnt/données fuse.gcsfuse rw 0 0
 """
 
 
 @pytest.mark.parametrize(("folder", "bucket"), [
     ("gs://b/runs/x", True), ("/mnt/my runs", True), ("/mnt/my runs/a/b", True), ("/mnt/my runs/disk/a", False),
-    ("/mnt/my runs2/a", False), ("/mnt/s3/a", True), ("/mnt/aws/a", True), ("/mnt/far/a", False), ("/home/x", False),
+    ("/mnt/my runs2/a", False), ("/mnt/s3/a", True), ("/mnt/aws/a", True), ("/mnt/far/a", False),
+    ("/gke/runs", True), ("/mnt/données/a", True), ("/home/x", False),
 ])
 def test_mounted_buckets_are_found_by_their_type(tmp_path, monkeypatch, folder, bucket):
     (tmp_path / "mounts").write_text(MOUNTS)

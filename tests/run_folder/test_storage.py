@@ -104,3 +104,20 @@ def test_partial_write_is_a_full_disk(tmp_path):
     log._file = Full()
     with pytest.raises(RunError, match="^writing there failed .*: free space"):
         log.write(b"line")
+
+
+def test_a_flushed_log_goes_on(tmp_path):
+    """It was closed, as a mounted bucket wants it, and opened again."""
+    log = storage.log(str(tmp_path / "log"), b"a\n")
+    for line in (b"b\n", b"c\n"):
+        log.write(line)
+        before = log._file
+        log.flush()
+        assert before.closed
+    log.close()
+    assert (tmp_path / "log").read_bytes() == b"a\nb\nc\n"
+
+
+def test_a_folder_that_another_process_has_removed(tmp_path):
+    with pytest.raises(StorageError, match="^writing .*/gone/x failed .No such file or directory.: run the same command again"):
+        storage.create(str(tmp_path / "gone" / "x"), b"")

@@ -10,6 +10,7 @@ import io
 import lzma
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -284,6 +285,8 @@ def _local_file(path: str, name: str) -> File:
         status = os.stat(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(f"{path}: is a pipe or a device, not a file; move it away")
     return File(path, name, status.st_size, str(status.st_mtime_ns))
 
 

@@ -32,12 +32,15 @@ def locked(folder: str | os.PathLike) -> Iterator[None]:
             raise unwritable(folder, error) from error
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    print(f"waiting for another process that prepares {str(folder)!r}", file=sys.stderr, flush=True)
-                    told = True
-                fcntl.flock(file, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if not told:
+                        print(f"waiting for another process that prepares {str(folder)!r}", file=sys.stderr, flush=True)
+                        told = True
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:  # some network file systems have no locks
+                raise unwritable(folder, error) from error
             if not _is_there(file, Path(folder) / LOCK):
                 continue  # whoever had the lock has deleted the folder
             try:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from gmlp_flax.data.storage import files
+from gmlp_flax.errors import DataError
 from tests.data import writers
 from tests.failures import failure
 
@@ -164,6 +165,13 @@ def test_what_is_no_small_file(path, message):
 def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert "a device or a pipe" in failure(files.read_small, tmp_path / "pipe")
+
+
+def test_a_pipe_among_the_files_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    os.mkfifo(tmp_path / "b.txt")
+    with pytest.raises(DataError, match="/b.txt: is a pipe or a device, not a file; move it away"):
+        files.find_files(str(tmp_path))
 
 
 def test_a_small_file_has_a_limit(tmp_path):

@@ -1,9 +1,12 @@
+import errno
 import multiprocessing
+import os
 import threading
 import time
 
 import pytest
 
+from gmlp_flax.data.storage import folder_lock
 from gmlp_flax.data.storage.folder_lock import LOCK, locked
 from gmlp_flax.errors import DataError
 
@@ -62,6 +65,16 @@ def test_unwritable(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot write '.*file/a' .*; give a folder that can be written to"):
         with locked(tmp_path / "file" / "a"):
+            pass
+
+
+def test_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
+    with pytest.raises(DataError, match="cannot write .*Function not implemented.*; give a folder that can be written to"):
+        with locked(tmp_path / "a"):
             pass
 
 

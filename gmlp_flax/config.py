@@ -77,9 +77,12 @@ def changed(config: ml_collections.ConfigDict, task: str = "", block: str = "") 
 
 
 def help_text(config: ml_collections.ConfigDict | None = None) -> str:
-    """The keys for reading, `name = default  # comment`: of a config, or of every task and block in turn."""
+    """The keys for reading, `name = value  # comment`: of a config, or of every task and block in turn with their defaults."""
+    values = {} if config is None else flat(config)
+
     def lines(title: str, found: Mapping[str, Option]) -> str:
-        listed = (f"{f'config.{name} = {key.default!r}':<46}  # {key.meaning}" for name, key in found.items())
+        shown = {name: values.get(name, key.default) for name, key in found.items()}
+        listed = (f"{f'config.{name} = {shown[name]!r}':<46}  # {key.meaning}" for name, key in found.items())
         return "\n".join([f"{title}:", *listed])
 
     if config is not None:

@@ -278,6 +278,11 @@ def test_help_of_a_config_holds_its_keys_alone():
     assert "config.model.d_spatial" in text and "config.model.heads" not in text and "config.augment" not in text
 
 
+def test_help_of_a_config_holds_its_values():
+    text = gmlp_config.help_text(gmlp_config.from_file("quickstart_text"))
+    assert "config.steps = 500 " in text and "config.model.length = 64 " in text and "config.task = 'masked_lm' " in text
+
+
 SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
 
 

@@ -75,7 +75,7 @@ def names() -> str:
     lines = []
     for name, table in TABLES.items():
         tasks = f"; finetuned on {', '.join(table.tasks)}" if table.tasks else ""
-        about = f"    {name:<12}{table.title}{tasks if table.trained else '; counted, nothing is trained'}"
+        about = f"    {name:<14}{table.title}{tasks if table.trained else '; counted, nothing is trained'}"
         lines.append(textwrap.fill(about, 118, subsequent_indent=16 * " "))
     return "\n".join(lines)
 

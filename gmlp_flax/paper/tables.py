@@ -178,7 +178,7 @@ TABLES: dict[str, PaperTable] = {
     "figure8": _depths("Figure 8: perplexity and accuracies over parameters, aMLP beside gMLP", _DEPTHS_WITH_AMLP),
     "figure9": _one_model(  # every checkpoint is kept, to see how the matrices change
         "Figure 9: spatial matrices without the Toeplitz constraint", "sgu",
-        settings={"model.spatial": "dense", "checkpoint.keep": 100},
+        settings={"model.spatial": "dense", "optimizer.rates": (), "checkpoint.keep": 100},  # the factors are on taps
     ),
     # Not the paper's: its mixers beside those of others. Columns beside this one: paper/alternatives.py.
     "alternatives": PaperTable(

@@ -26,6 +26,7 @@ unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 worker_script=gmlp_flax/scripts/tpu_worker.sh  # from the home folder there
 failures_allowed=3
+archive=gmlp_flax.tar.gz scratch=''
 
 say() { printf 'launch_tpu: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 2; }
@@ -172,9 +173,9 @@ await() {
   fi
   while state=$(look); [[ $state != READY ]]; do
     case $state in
-      FAILED | SUSPENDED | MISSING)
+      FAILED | SUSPENDED | MISSING | LOST | PREEMPTED | TERMINATED)
         say "the request for $name is $state: quota, or a type the zone does not have? then delete it and ask anew"
-        exit 1 ;;
+        return 1 ;;
     esac
     if [[ $state != "$last" ]]; then say "$name is $state (Ctrl-C ends the wait, not the request: delete does)"; fi
     last=$state
@@ -190,15 +191,21 @@ pack() {
     tar -czf "$1" --null -T -
 }
 
+# Packs once: after a preemption a run goes on with the code that it began with, whatever is edited here meanwhile.
+archived() {
+  if [[ -n $scratch ]]; then return; fi
+  git -C "$root" rev-parse >/dev/null 2>&1 || fail "$root is no git checkout: clone the repository"
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  (pack "$scratch/$archive")
+}
+
 setup() {
-  local archive=gmlp_flax.tar.gz mount
+  local mount
   if [[ -n $dry_run ]]; then
     note "$archive: the files here that git knows of or would add"
   else
-    git -C "$root" rev-parse >/dev/null 2>&1 || fail "$root is no git checkout: clone the repository"
-    scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' EXIT
-    (pack "$scratch/$archive")
+    archived
     cd -- "$scratch"
   fi
   call compute tpus tpu-vm scp "$archive" "$name:" "${where[@]}" --worker=all
@@ -224,38 +231,58 @@ run() {
   on_workers all start "${train[@]}"
 }
 
+# Makes a slice that is gone anew. Its parts end it at once if they fail, as elsewhere: `if make_again` would not.
+make_again() {
+  if [[ $1 != MISSING ]]; then delete; fi
+  create
+  setup
+}
+
 # Trains to the end, over preemptions. Called again, it goes on watching the run.
 watch() {
-  local state training last='' begun='' failures=0
+  local state training last='' begun='' known='' failures=0 code started=0
   while :; do
     state=$(look)
     case $state in
       PREEMPTED | TERMINATED | SUSPENDED | FAILED | LOST | MISSING)
         say "$name is $state: making it again"
-        if [[ $state != MISSING ]]; then delete; fi
-        create
-        setup
-        begun=''
+        archived
+        set +e
+        (set -e; trap - EXIT; make_again "$state")
+        code=$?
+        set -e
+        # A slice that never was may be a mistake; one that was there comes back once there is room for it.
+        if ((code)) && [[ $state == MISSING && -z $known ]]; then exit "$code"; fi
+        if ((code)); then sleep "$interval"; fi
+        begun='' known=yes
         continue ;;
       READY) training=$(judge "$(on_workers all status 2>/dev/null || true)") ;;
       *) training="not looked at: the slice is $state" ;;
     esac
     if [[ -z $begun && $state == READY ]]; then
       if [[ $training == silent ]]; then setup; fi
-      if [[ $training != running ]]; then on_workers all start "${train[@]}" || true; training=started; fi
-      begun=yes
+      if [[ $training != running ]]; then
+        on_workers all start "${train[@]}" || true
+        training=started started=$SECONDS
+      elif grep 'with other arguments' <<<"$(on_workers all same "${train[@]}" 2>&1)" >&2; then
+        fail "$name trains another run: stop it first, or give another --name"
+      fi
+      begun=yes known=yes
     fi
     case $training in
       mistake) say "training ended with code 2, a mistake in its arguments: see logs"; exit 2 ;;
-      # A preempted worker saves and ends like a worker that is done, shortly before its node is gone. So two looks
-      # have to agree.
+      halted) say "training was stopped by hand: the same command goes on with it"; return ;;
       finished) if [[ $last == finished ]]; then say "training has ended on all workers"; return; fi ;;
+      stopped)  # by a signal of the machine, as before a preemption or its maintenance
+        on_workers all start "${train[@]}" || true
+        training="stopped by its machine, and started again" started=$SECONDS ;;
       failed | fresh)
+        if ((SECONDS - started > 3600)); then failures=0; fi
         failures=$((failures + 1))
         if ((failures > failures_allowed)); then say "training failed $failures times: see logs"; exit 1; fi
         on_workers all stop || true
         on_workers all start "${train[@]}" || true
-        training="failed, and started again ($failures of $failures_allowed)" ;;
+        training="failed, and started again ($failures of $failures_allowed)" started=$SECONDS ;;
     esac
     if [[ $training != "$last" ]]; then say "training: $training"; fi
     last=$training
@@ -267,9 +294,11 @@ watch() {
 judge() {
   local lines ended
   lines=$(grep ': training ' <<<"$1" || true)
-  ended=$(grep -v 'code 0$' <<<"$lines" | grep 'ended with code' || true)
+  ended=$(grep -vE 'code (0|75)$' <<<"$lines" | grep 'ended with code' || true)
   if [[ -z $lines ]]; then
     echo silent
+  elif grep -q 'stopped by hand' <<<"$lines"; then
+    echo halted
   elif [[ -n $ended ]]; then
     # Every worker makes the same mistake; a worker that only lost another one may also end with this code.
     if grep -qv 'code 2$' <<<"$lines"; then echo failed; else echo mistake; fi
@@ -277,6 +306,8 @@ judge() {
     echo running
   elif grep -q 'not started' <<<"$lines"; then
     echo fresh
+  elif grep -q 'code 75$' <<<"$lines"; then
+    echo stopped
   else
     echo finished
   fi

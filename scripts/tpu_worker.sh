@@ -4,6 +4,7 @@
 # Usage: scripts/tpu_worker.sh install EXTRA ...     a Python, then .venv/ with the extras
 #        scripts/tpu_worker.sh mount BUCKET FOLDER   shows a bucket as a folder, by gcsfuse
 #        scripts/tpu_worker.sh start TRAIN_ARG ...   trains, and goes on when the connection ends
+#        scripts/tpu_worker.sh same TRAIN_ARG ...    whether what trains was started with these
 #        scripts/tpu_worker.sh status | stop | log   whether it trains; SIGTERM, and wait; follow the log
 # The log, the process id and the exit code of the training are in ~/gmlp_flax_training/.
 set -euo pipefail
@@ -51,7 +52,8 @@ start() {
   [[ -x $python ]] || fail "there is no $python on $(hostname): run setup first"
   if trains; then fail "training runs already on $(hostname): stop it first"; fi
   mkdir -p "$records"
-  rm -f "$records/pid" "$records/code"
+  rm -f "$records/pid" "$records/code" "$records/stopped"
+  summed "$@" >"$records/arguments"
   cd -- "$root"
   printf '== %s: %s\n' "$(date -u +%FT%TZ)" "$*" >>"$records/log"
   nohup bash "$root/scripts/tpu_worker.sh" supervise "$@" </dev/null >>"$records/log" 2>&1 &
@@ -62,13 +64,21 @@ start() {
   status
 }
 
+summed() { printf '%s\0' "$@" | cksum; }
+
+same() {
+  if trains && [[ -s $records/arguments && $(summed "$@") != "$(cat "$records/arguments")" ]]; then
+    fail "$(hostname) trains with other arguments"
+  fi
+}
+
 # Runs the training, and writes down how it ended.
 supervise() {
   local code=0 process
   # A machine that shuts down signals everything: this shell has to outlive the training, which then saves.
   trap : TERM INT HUP
   # Without a TPU this fails instead of training on the CPU.
-  JAX_PLATFORMS=${JAX_PLATFORMS-tpu,cpu} "$python" -m gmlp_flax.train "$@" --multihost=on &
+  JAX_PLATFORMS=${JAX_PLATFORMS-tpu,cpu} "$python" -m gmlp_flax.train "$@" --multihost=on --stopped_code=75 &
   process=$!
   echo "$process" >"$records/pid"
   wait "$process" || code=$?
@@ -83,6 +93,8 @@ status() {
   local says='not started'
   if trains; then
     says="running, process $(cat "$records/pid")"
+  elif [[ -e $records/stopped ]]; then
+    says='stopped by hand'
   elif [[ -s $records/code ]]; then
     says="ended with code $(cat "$records/code")"
   elif [[ -e $records/log ]]; then
@@ -92,6 +104,7 @@ status() {
 }
 
 stop() {
+  if trains; then touch "$records/stopped"; fi
   if trains; then kill -TERM "$(cat "$records/pid")"; fi
   # Time enough for a step and a checkpoint; a process that takes longer hangs.
   local tenths=0
@@ -106,9 +119,9 @@ stop() {
 }
 
 case ${1:-} in
-  install | start | supervise | status | stop) "$@" ;;
+  install | start | same | supervise | status | stop) "$@" ;;
   mount) mount_bucket "$2" "$3" ;;
   log) exec tail -n 100 -F "$records/log" ;;
   -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
-  *) fail "unknown command '${1:-}'; expected install, mount, start, status, stop or log" ;;
+  *) fail "unknown command '${1:-}'; expected install, mount, start, same, status, stop or log" ;;
 esac

@@ -32,7 +32,7 @@ def test_the_runs_of_a_sweep_share_a_slice(cloud):
     assert engines.launch(engines.find("tpu-vm", options), jobs, dry_run=False) == 0
     assert cloud.verbs() == ["create", "scp", "install", "mount", "start", "start"]
     assert cloud.trained(2) == [
-        ["-m", "gmlp_flax.train", *words, "--multihost=on"] for words in runs for _worker in range(2)
+        ["-m", "gmlp_flax.train", *words, "--multihost=on", "--stopped_code=75"] for words in runs for _worker in range(2)
     ]
     create = cloud.records("calls.jsonl")
     assert any("--accelerator-type=v5litepod-8" in call for call in create)

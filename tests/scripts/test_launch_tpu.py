@@ -86,12 +86,12 @@ def test_run_survives_the_connection_and_stop_saves(cloud):
     code, out, err = cloud.launch("run", *PLACE, "--", *AWKWARD)
     assert code == 0, err
     assert out.count("training running") == 2
-    assert cloud.trained(1) == 2 * [["-m", "gmlp_flax.train", *AWKWARD, "--multihost=on"]]
+    assert cloud.trained(1) == 2 * [["-m", "gmlp_flax.train", *AWKWARD, "--multihost=on", "--stopped_code=75"]]
     code, out, _ = cloud.launch("status", *SMALL)
     assert code == 0 and out.splitlines()[0] == "READY" and out.count("training running, process") == 2
     code, _, err = cloud.launch("run", *PLACE, "--", "--other")
     assert code != 0 and "runs already" in err
-    assert cloud.launch("stop", *PLACE)[1].count("training ended with code 0") == 2
+    assert cloud.launch("stop", *PLACE)[1].count("training stopped by hand") == 2
     for worker in range(2):
         log = cloud.on(worker, "gmlp_flax_training/log")
         assert f"a step on {worker} tpu,cpu" in log and log.endswith("saved\n")
@@ -166,7 +166,64 @@ def test_retry_begins_again_after_preemption(cloud, options):
     assert code == 0, err
     # The slice that is there has to be set up, too: that is found out by asking.
     assert cloud.verbs()[1:] == ["scp", "install", "start", "delete", "create", "scp", "install", "start"]
-    assert cloud.trained(2) == 4 * [["-m", "gmlp_flax.train", *AWKWARD, "--multihost=on"]]
+    assert cloud.trained(2) == 4 * [["-m", "gmlp_flax.train", *AWKWARD, "--multihost=on", "--stopped_code=75"]]
+
+
+@pytest.mark.parametrize("lost", ["PREEMPTED", "SUSPENDED", "TERMINATED"])
+def test_retry_goes_on_when_the_slice_is_lost_while_it_is_made_again(cloud, lost):
+    cloud.does("waits", 0)
+    cloud.launch("create", *POD, "--interval=0")
+    cloud.launch("setup", *POD)
+    remade = ("SUSPENDED", "WAITING_FOR_RESOURCES", lost) if lost == "SUSPENDED" else ("SUSPENDED", "ACTIVE")
+    cloud.then(request=("ACTIVE", "ACTIVE", *remade), node=() if lost == "SUSPENDED" else ("READY", "READY", lost))
+    code, _, err = cloud.launch("run", "--retry", *POD, "--interval=0", "--", "--x")
+    assert code == 0, err
+    assert cloud.verbs().count("create") >= 2 and "training has ended on all workers" in err
+
+
+def test_what_the_machine_stops_is_started_again_and_counts_as_no_failure(cloud):
+    ready(cloud)
+    cloud.does(75, 75, 75, 75, 75, 0)
+    code, _, err = cloud.launch("run", "--retry", *SMALL, "--interval=0", "--", "--x")
+    assert code == 0 and "stopped by its machine, and started again" in err
+    assert cloud.verbs().count("start") == 6
+
+
+def test_what_is_stopped_by_hand_is_not_started_again(cloud):
+    ready(cloud)
+    cloud.launch("run", *SMALL, "--", "--x")
+    cloud.trained(1)
+    for worker in range(2):
+        (cloud.folder / f"worker {worker}/gmlp_flax_training/stopped").touch()
+        os.kill(int(cloud.on(worker, "gmlp_flax_training/pid")), signal.SIGKILL)
+    assert cloud.launch("status", *SMALL)[1].count("training stopped by hand") == 2
+    cloud.does("waits", 0)
+    assert cloud.launch("run", "--retry", *SMALL, "--interval=0", "--", "--x")[0] == 0  # asked for anew, it goes on
+    assert cloud.verbs().count("start") == 2
+
+
+def test_retry_does_not_take_another_run_for_its_own(cloud):
+    ready(cloud)
+    cloud.launch("run", *SMALL, "--", "--workdir=gs://a/base")
+    cloud.trained(1)
+    code, _, err = cloud.launch("run", "--retry", *SMALL, "--interval=0", "--", "--workdir=gs://b/base")
+    assert code == 2 and "pod trains another run: stop it first, or give another --name" in err.splitlines()[-1]
+    assert cloud.verbs().count("start") == 1
+
+
+def test_a_run_goes_on_with_the_code_that_it_began_with(cloud):
+    """The checkout is edited by training itself, after its first start."""
+    (cloud.checkout / "code.py").write_text("lr = 1\n")
+    cloud.does("waits", 0)
+    training = (cloud.folder / "training").read_text()
+    edit = f"open({str(cloud.checkout / 'code.py')!r}, 'w').write('lr = 999')\n"
+    cloud.program(cloud.folder / "training", training.replace("import json", edit + "import json", 1))
+    cloud.launch("create", *SMALL)
+    cloud.then(node=("READY", "READY", "READY", "PREEMPTED"))
+    code, _, err = cloud.launch("run", "--retry", *SMALL, "--interval=0", "--", "--x")
+    assert code == 0, err
+    assert cloud.verbs().count("scp") == 2 and (cloud.checkout / "code.py").read_text() == "lr = 999"
+    assert cloud.on(0, "gmlp_flax/code.py") == "lr = 1\n"
 
 
 def test_retry_keeps_watching_when_the_network_is_down(cloud):

@@ -19,12 +19,18 @@ def test_text(text_run):
     assert model.task.tokenizer.vocab_size == 600
     with pytest.raises(RunError, match=r"predict takes a list of inputs: give \['A \[MASK\]'\]"):
         model.predict("A [MASK]")
+    with pytest.raises(RunError, match="top is 0: expected 1 or more"):
+        model.predict(["A [MASK]"], top=0)
+    with pytest.raises(RunError, match=r"generate takes a list of texts: give \['It was'\]"):
+        model.generate("It was")
+    assert model.predict([]) == []
 
 
 def test_images_as_files_and_as_arrays(image_run, tmp_path):
     from PIL import Image
 
-    model = gmlp_flax.load(str(image_run), 12)
+    model = gmlp_flax.load(image_run, 12)
+    assert model.predict([]) == []
     assert model.step == 12
     pixels = np.random.default_rng(0).integers(0, 256, (20, 20, 1), np.uint8)
     Image.fromarray(pixels[..., 0]).save(tmp_path / "a.png")

@@ -67,6 +67,8 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
     """
     task: Any = trained.task  # a task of text, which has a tokenizer
     tokenizer, model = task.tokenizer, trained.config.model
+    if second is not None and getattr(task, "apart", False):
+        raise RunError("--second: the run reads the texts of a pair apart (model.pairs), without attention between them")
     ids = [np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None]
     for flag, tokens in zip(("text", "second"), ids, strict=False):
         if not tokens.size:

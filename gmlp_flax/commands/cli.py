@@ -177,11 +177,13 @@ def _parsed(argv: list[str], where: str) -> list[str]:
 
 
 def argument(argv: list[str], name: str) -> str:
-    """The value of --NAME=VALUE or --NAME VALUE in a command line that is not parsed yet; empty if there is none."""
+    """The value of --NAME=VALUE or --NAME VALUE in a command line that is not parsed yet, the last one, as absl takes it; empty
+    if there is none."""
+    found = ""
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         if match := re.match(rf"--?{name}(?:=(.*))?$", word):
-            return following if match[1] is None else match[1]
-    return ""
+            found = following if match[1] is None else match[1]
+    return found
 
 
 def _gives_config(word: str, before: str) -> bool:

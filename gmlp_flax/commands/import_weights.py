@@ -22,6 +22,7 @@ from __future__ import annotations
 from absl import flags
 
 from gmlp_flax.commands import cli
+from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported, fnet, timm, timm_names, weight_files
 
 FNET, EXPORTED = "fnet", "exported"
@@ -31,6 +32,10 @@ USAGE = f"import --model=NAME --checkpoint=FILE --out=DIR, or --model={weight_fi
 def main(_argv: list[str]) -> None:
     """Converts a file, or weights from the hub."""
     name, out = cli.required("model", USAGE), cli.required("out", USAGE)
+    hub = name.startswith(weight_files.HUB)
+    ignored = {"checkpoint": hub, "tokenizer": name != FNET, "data": name in (FNET, EXPORTED)}
+    if found := [flag for flag, unused in ignored.items() if unused and flags.FLAGS[flag].value]:
+        raise RunError(f"--{found[0]} is not for --model={name}: leave it out")
     if name == FNET:
         path, tokenizer = cli.required("checkpoint", USAGE), cli.required("tokenizer", USAGE)
         fnet.convert(weight_files.read(path), tokenizer, out, path)
@@ -41,7 +46,7 @@ def main(_argv: list[str]) -> None:
         exported.convert(folder, out)
         print(f"wrote {out}: what {folder} holds")
         return
-    if name.startswith(weight_files.HUB):
+    if hub:
         path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
     else:
         config, path = timm_names.config_for(timm.known(name)), cli.required("checkpoint", USAGE)

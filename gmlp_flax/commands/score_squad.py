@@ -26,6 +26,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("data", metavar="DATA", help="SQuAD's JSON")
     parser.add_argument("predictions", metavar="PREDICTIONS", help="question id -> answer")
     parser.add_argument("--null_odds", default="", help="question id -> odds of having no answer")
+    parser.add_argument(
+        "--na_prob_thresh", type=float, default=1.0, help='with --null_odds: odds above this count as the answer "" (%(default)s)'
+    )
     return parser.parse_args()
 
 
@@ -49,9 +52,9 @@ def main() -> None:
     options = arguments()
     questions = squad.read(options.data, "v2.0", places=False)
     predictions = by_id(options.predictions, str, "answer, a string", questions)
-    metrics = squad_metrics.evaluate(questions, predictions)
-    if options.null_odds:
-        odds = by_id(options.null_odds, (int, float), "odds, a number", questions)
+    odds = by_id(options.null_odds, (int, float), "odds, a number", questions) if options.null_odds else None
+    metrics = squad_metrics.evaluate(questions, predictions, odds, options.na_prob_thresh)
+    if odds is not None:
         metrics |= squad_metrics.tuned(questions, predictions, odds)
     print(json.dumps(metrics, indent=1))
 

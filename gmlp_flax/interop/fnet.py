@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, parity
@@ -59,6 +60,7 @@ def config_for(state: dict[str, np.ndarray], where: str) -> ConfigDict:
         vocab_size=vocab_size, d_model=d_model, layers=len(layers), d_ffn=inner.size,
         length=sizes["position_embeddings"][0], token_types=sizes["token_type_embeddings"][0],
     )
+    gmlp_config.validate(config)
     return config
 
 

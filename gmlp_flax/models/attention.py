@@ -195,7 +195,8 @@ def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray
     side = count if causal else count // 2
     exact = side // 2
     distance = np.maximum(-offsets, 0) if causal else np.abs(offsets)
-    growth = np.log2(np.maximum(distance, exact) / exact) * (side - exact) / np.log2(MAX_DISTANCE / exact)
+    span = np.log2(max(MAX_DISTANCE / exact, 1 + 1e-9))  # 256 causal buckets: MAX_DISTANCE begins the last ones
+    growth = np.minimum(np.log2(np.maximum(distance, exact) / exact) * (side - exact) / span, side)
     far = np.minimum(exact + growth.astype(int), side - 1)
     return side * (offsets > 0) * (not causal) + np.where(distance < exact, distance, far)
 

@@ -79,6 +79,11 @@ class Checkpoints:
             deleter.finish()
             self._manager._checkpoint_deleter = deleter  # its own one deletes file by file, under the checkpoint's name
 
+    @property
+    def metric(self) -> str:
+        """The one by which the best checkpoint is chosen."""
+        return self._retention.metric
+
     def steps(self) -> list[int]:
         """Steps of all finished checkpoints, oldest first."""
         return sorted(self._manager.all_steps())

@@ -199,6 +199,10 @@ class Task(abc.ABC):
     def assets(self) -> dict[str, bytes]:
         """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
 
+    def shown_assets(self) -> dict[str, bytes]:
+        """Files of the run folder with which predictions read better, by name; an export takes them along."""
+        return {}
+
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """The predictions of a whole evaluation as official scorers read them, by file name; most tasks have none."""
         return {}

@@ -113,6 +113,10 @@ class ImageClassification(Task):
                 f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
                 "optimizer.accumulate) must be even"
             )
+        if config.model.get("causal") and config.model.pool == "cls":
+            raise ConfigError(
+                "config.model.pool is 'cls', and the model is causal: the class token sees no patch; set it to 'mean'"
+            )
         if config.model.stem == "table":
             _check_table(config)
 
@@ -305,6 +309,10 @@ class ImageClassification(Task):
 
     def assets(self) -> dict[str, bytes]:
         return {CLASSES_FILE: json.dumps(self.classes, indent=1).encode()}
+
+    def shown_assets(self) -> dict[str, bytes]:
+        own = os.path.join(self.folder, NAMES_FILE)
+        return {NAMES_FILE: json.dumps(self.names, indent=1).encode()} if files.exists(own) else {}
 
     @functools.cached_property
     def _bad(self) -> SharedBadRecords:

@@ -18,7 +18,7 @@ from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.squad_windows import Windows
 from gmlp_flax.data.storage.records import BadRecords
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models.options import ANY_NUMBER, SIZE, Option, Range
 from gmlp_flax.models.text import SpanPredictor
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Ranked, Shapes, Sums, Totals, model_keys, weighted
@@ -53,6 +53,12 @@ class QuestionAnswering(Finetuning):
     added = ("segments/", "spans/")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        """See `Task`."""
+        if self.config.model.causal and self.config.squad.version == "v2.0":
+            raise ConfigError(
+                "the model is causal: at [CLS], where v2.0 scores having no answer, it sees no other token; "
+                "take squad.version=v1.1, or a model that is not causal"
+            )
         return SpanPredictor(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def example_shapes(self) -> Shapes:
@@ -149,8 +155,10 @@ class QuestionAnswering(Finetuning):
         scores = SpanScores(**jax.tree.map(lambda *rows: np.concatenate(rows), *found))
         answers = squad_answers.find_answers(windows, scores, n_best=options.n_best, max_answer=options.max_answer)
         nulls = squad_answers.null_scores(windows, scores.null) if options.version == "v2.0" else None
-        best = squad_answers.n_best_lists(asked, answers, nulls)["line"][:top]
-        return [(entry["text"] or "(no answer)", entry["probability"]) for entry in best]
+        odds = None if nulls is None else squad_answers.null_odds(asked, answers, nulls)
+        first = squad_answers.predictions(asked, answers, odds, options.null_threshold)["line"]
+        best = sorted(squad_answers.n_best_lists(asked, answers, nulls)["line"], key=lambda entry: entry["text"] != first)
+        return [(entry["text"] or "(no answer)", entry["probability"]) for entry in best[:top]]
 
     def _answers(self, outputs: Outputs) -> tuple[list[list[Answer]], dict[str, float] | None]:
         """The best answers to each held-out question and, in v2.0, the odds of having none."""

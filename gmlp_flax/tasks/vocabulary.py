@@ -114,7 +114,9 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
     places = {"this run's": os.path.join(task.folder, TOKENIZER_FILE)}
     if not files.exists(places["this run's"]):
         del places["this run's"]
-    if given := task.config.data.tokenizer:
+    given = task.config.data.tokenizer
+    # A run folder has its own copy, and may have come from where that file is.
+    if given and (given in NAMED or not places or files.exists(given)):
         places["config.data.tokenizer"] = given if given in NAMED else require_path(given, "data.tokenizer")
     found = {f"{what}, {path}": Tokenizer.load(path) for what, path in (places | dict(more)).items()}
     for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -63,8 +64,12 @@ class Trained(NamedTuple):
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.
         """
-        if isinstance(inputs, str):
-            raise RunError(f"predict takes a list of inputs: give [{inputs[:40]!r}]")
+        if isinstance(inputs, str | os.PathLike):
+            raise RunError(f"predict takes a list of inputs: give [{str(inputs)[:40]!r}]")
+        if top < 1:
+            raise RunError(f"top is {top}: expected 1 or more")
+        if not len(inputs):
+            return []
         return self.task.predict(self.weights, inputs, top)
 
     def generate(self, texts: Sequence[str], **options: Any) -> list[str]:
@@ -80,7 +85,9 @@ class Trained(NamedTuple):
         Raises:
             RunError: the model is not causal, a text has a [MASK], or an option has a value that makes no sense.
         """
-        how = Sampling(**options)
+        if isinstance(texts, str):
+            raise RunError(f"generate takes a list of texts: give [{texts[:40]!r}]")
+        how = Sampling(**{name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()})
         return [self.task.continuation(self.weights, text, how).text for text in texts]
 
 
@@ -112,7 +119,7 @@ def open_checkpoints(
     )
 
 
-def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) -> Trained:
+def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None) -> Trained:
     """Loads a run at a checkpoint.
 
     Args:
@@ -124,7 +131,7 @@ def load(workdir: str, which: str = "latest", config: ConfigDict | None = None) 
         ConfigError, DataError, RunError: this is not a run folder, its files cannot be read or written, or the
             checkpoint does not exist or is damaged.
     """
-    workdir = storage.absolute(workdir)
+    workdir = storage.absolute(os.fspath(workdir))
     if not storage.exists(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))

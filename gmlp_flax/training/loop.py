@@ -231,6 +231,11 @@ class Trainer:
         self.progress.say(f"step {done}  held out: {self.task.shown(metrics)}")
         if baseline:
             self.progress.say(f"to compare: {baseline.name}: {self.task.shown(baseline.metrics)}")
+        if self.checkpoints.metric and self.checkpoints.metric not in metrics:
+            self.progress.say(
+                f"note: there is no {self.checkpoints.metric} in it, by which the best checkpoint is chosen: all are kept; "
+                f"consider --config.checkpoint.metric={next(iter(metrics))}"
+            )
         for tracker in self.trackers:
             tracker.log(done, {f"eval/{name}": value for name, value in metrics.items()})
 

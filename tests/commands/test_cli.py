@@ -131,6 +131,7 @@ def test_missing_config_file(tmp_path):
     [
         (["x", "--config=a.py:b", "--workdir=c"], "a.py:b"), (["x", "--config", "a.py"], "a.py"), (["x"], ""),
         (["x", "--config.steps=3", "-config=a.json"], "a.json"), (["x", "--config"], ""),
+        (["x", "--config=a.py", "--config", "b.py"], "b.py"),
     ],
 )
 def test_argument_before_parsing(argv, found):

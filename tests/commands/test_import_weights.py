@@ -10,6 +10,9 @@ from tests import preloaded
     (("--model=gmlp_s16_224",), "--out is missing"),
     (("--model=gmlp_s16_225", "--checkpoint=x.pth", "--out=run"), "did you mean 'gmlp_s16_224'?"),
     (("--model=gmlp_s16_224", "--checkpoint=x.pth", "--out=run"), "there is no file x.pth"),
+    (("--model=exported", "--checkpoint=x", "--data=y", "--out=run"), "--data is not for --model=exported: leave it out"),
+    (("--model=gmlp_s16_224", "--tokenizer=y", "--out=run"), "--tokenizer is not for --model=gmlp_s16_224"),
+    (("--model=hf-hub:timm/x", "--checkpoint=y", "--out=run"), "--checkpoint is not for --model=hf-hub:timm/x"),
     (("--model=gmlp_s16_224", "--checkpoint=odd.txt", "--out=run"), "is of no kind that is read here"),
     (("--model=gmlp_s16_224", "--checkpoint=odd.safetensors", "--out=run"), "is no safetensors file, or is damaged"),
 ])

@@ -52,6 +52,16 @@ def test_odds(data, tmp_path):
     assert result.returncode == 2 and "odds.json, question a: found NaN; expected an object of" in result.stderr
 
 
+def test_odds_above_the_official_threshold_count_as_no_answer(data, tmp_path):
+    """The official script's --na-prob-thresh, 1.0 unless given."""
+    predictions = written(tmp_path / "p.json", {"a": "the capital", "b": "Lyon", "c": "Rome"})
+    odds = f"--null_odds={written(tmp_path / 'odds.json', {'a': 1.5, 'b': 1.0, 'c': 2.5})}"
+    found = json.loads(run(data, predictions, odds).stdout)
+    assert (found["HasAns_exact"], found["NoAns_exact"], found["exact"]) == (50.0, 100.0, pytest.approx(200 / 3))
+    found = json.loads(run(data, predictions, odds, "--na_prob_thresh=2").stdout)
+    assert (found["HasAns_exact"], found["NoAns_exact"]) == (100.0, 100.0)
+
+
 @pytest.mark.parametrize(("content", "message"), [
     (["x"], "p.json: found list; expected an object of question id -> answer, a string"),
     ({"a": None}, "p.json, question a: found NoneType; expected an object of question id -> answer, a string"),

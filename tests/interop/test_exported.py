@@ -64,6 +64,15 @@ def test_images_and_their_running_mean(image_run, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found.params, trained.ema)
 
 
+def test_names_for_people_are_taken_along(image_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(image_run, run)
+    names = [f"digit {i}" for i in range(10)]
+    (run / "names.json").write_text(json.dumps(names))
+    exported.convert(str(exports(run, tmp_path / "digits")), str(tmp_path / "again"))
+    assert gmlp_flax.load(tmp_path / "again").task.names == tuple(names)
+
+
 @pytest.mark.parametrize("name", ["README.md", "tokenizer.model"])
 def test_no_file_of_the_folder_is_overwritten(text_run, tmp_path, name):
     (tmp_path / name).write_text("mine")

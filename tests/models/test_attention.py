@@ -172,6 +172,12 @@ def test_causal_buckets_all_serve_the_past():
     assert set(found.tolist()) == set(range(32)) and (np.diff(found) <= 0).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_causal_buckets_beyond_the_largest_distance():
+    found = buckets(np.array([-1000, -129, -128, -127, 0]), 256, causal=True)
+    np.testing.assert_array_equal(found, [255, 255, 128, 127, 0])
+
+
 def test_hide_future():
     scores = jnp.asarray(normal(0, 2, 3, 5), jnp.float32)
     found = np.asarray(hide_future(scores, 1))

@@ -3,6 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gmlp_flax import config
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.run_folder import record
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import evaluation
@@ -87,6 +89,14 @@ def test_views_are_what_the_config_says(tmp_path):
     with task.train_batches(0, 0, 1) as batches:
         trained = {image.tobytes() for image in next(batches)["image"]}
     assert trained <= {image.tobytes() for image in embedded_digits("train").images}
+
+
+def test_a_class_token_of_a_causal_model_is_refused():
+    """It stands first, and would see no patch."""
+    options = config.default("image_classification", "transformer")
+    options.model.update(causal=True, pool="cls")
+    with pytest.raises(ConfigError, match="config.model.pool is 'cls', and the model is causal: the class token sees no patch"):
+        config.validate(options)
 
 
 def test_classes_are_kept_in_the_run_folder(image_task, tmp_path):

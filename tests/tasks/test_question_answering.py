@@ -8,7 +8,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.finetuning import squad_metrics
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.tasks.question_answering import QuestionAnswering
 from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
@@ -230,6 +230,24 @@ def test_bad_input_is_one_line(folder, keys, message):
         task.evaluation_examples()
     assert "\n" not in str(caught.value)
     assert all(part in str(caught.value) for part in message.split(" .* "))
+
+
+def test_having_no_answer_needs_a_model_that_looks_ahead(folder):
+    task = make(folder, "v2.0")
+    task.config.model.causal = True
+    with pytest.raises(ConfigError, match="at .CLS., where v2.0 scores having no answer, it sees no other token"):
+        task.shapes()
+    task.config.squad.version = "v1.1"
+    assert task.shapes()
+
+
+@pytest.mark.parametrize(("threshold", "first"), [(-1e9, True), (1e9, False)])
+def test_predictions_follow_the_threshold(folder, params, threshold, first):
+    task = make(folder, "v2.0")
+    task.config.squad.null_threshold = threshold
+    context = colours(0)["paragraphs"][0]["context"]
+    [[found]] = task.predict(params, [f"What is the road?\t{context}"], top=3)
+    assert (found[0][0] == "(no answer)") == first
 
 
 def test_no_vocabulary(folder):

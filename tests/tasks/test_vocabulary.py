@@ -28,6 +28,22 @@ def test_the_run_folders_tokenizer_comes_before_an_inherited_one(tmp_path, token
     assert given_tokenizer(task(tmp_path, inherited=inherited), {}) == first
 
 
+def test_a_run_folder_that_came_without_the_file_it_was_given(tmp_path, tokenizers):
+    """As on another machine: the folder has its own copy."""
+    (tmp_path / "run").mkdir()
+    tokenizers[0].save(tmp_path / "run" / TOKENIZER_FILE)
+    run = task(tmp_path)
+    run.config.data.tokenizer = str(tmp_path / "moved.model")
+    assert given_tokenizer(run, {}) == tokenizers[0]
+    tokenizers[1].save(tmp_path / "moved.model")
+    with pytest.raises(DataError, match="^two different tokenizers: this run's, .* and config.data.tokenizer, .*"):
+        given_tokenizer(run, {})
+    run.config.data.tokenizer = str(tmp_path / "none.model")
+    run.folder = str(tmp_path / "new")
+    with pytest.raises(DataError, match="config.data.tokenizer is '.*none.model', which does not exist"):
+        given_tokenizer(run, {})
+
+
 def test_two_different_tokenizers_are_refused(tmp_path, tokenizers):
     (tmp_path / "run").mkdir()
     tokenizers[0].save(tmp_path / "run" / TOKENIZER_FILE)

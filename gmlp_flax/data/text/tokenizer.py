@@ -126,9 +126,14 @@ class Tokenizer:
         return self._engine.decode([int(token) for token in ids])
 
     def byte_counts(self) -> np.ndarray:
-        """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces."""
+        """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces. WordPiece does not tell
+        whether a space stood before a punctuation mark: it is taken for none."""
+        apart = isinstance(self._engine, WordPieces)
+
         def count(token: int) -> int:
             piece = self.piece(token)
+            if apart and re.fullmatch(r" [^\w\s]", piece):
+                piece = piece[1:]
             return 1 if _BYTE.fullmatch(piece) else len(piece.encode("utf-8", "replace"))
 
         return np.array([0 if i in self.special_ids else count(i) for i in range(self.vocab_size)], np.int32)

@@ -32,6 +32,12 @@ def test_uncased(tokenizer):
     assert Tokenizer(b"\xef\xbb\xbf" + vocabulary(PIECES)).special_ids == tokenizer.special_ids  # as editors save it
 
 
+def test_bytes_of_pieces(tokenizer):
+    """No space is counted before a punctuation mark."""
+    ids = tokenizer.encode("the cafes is old.")
+    assert tokenizer.byte_counts()[ids].sum() == len(" the cafes is old.")
+
+
 def test_offsets(tokenizer):
     text = "The  Cafe\u0301s\u00ad is\n😀old \ud800."
     ids, spans = tokenizer.encode_with_offsets(text)

@@ -50,5 +50,6 @@ def test_it_runs(monkeypatch, tmp_path):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
+            cell.source = cell.source.replace("steps = 400", "steps = 200")  # enough to halve the baseline
     nbclient.NotebookClient(notebook, timeout=600).execute()  # a cell that fails raises
     check(notebook)

@@ -40,8 +40,9 @@ def test_names_and_shapes(name, timm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", parity.COMPARED)
+@pytest.mark.parametrize("name", ["gmlp_s16_224", "mixer_b16_224", "resmlp_24_224", "deit_small_patch16_224"])
 def test_float32(name, timm):
+    """One a family; `gmlp benchmark parity` compares all, as does the next test in float64, small."""
     errors = parity.compare(name)
     assert errors.logits < 1e-4 and errors.gradient < 1e-3, errors
 

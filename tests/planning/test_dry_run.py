@@ -103,12 +103,10 @@ def printed(program: str) -> str:
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "name", "topology", "limit_gb"),
-    [("own_images", "gmlp_s", "v5e:4x4", 8.5), ("imagenet", "gmlp_b", "v5e:4x8", 9.0)],
-)
+@pytest.mark.parametrize(("file", "name", "topology", "limit_gb"), [("imagenet", "gmlp_b", "v5e:4x8", 9.0)])
 def test_tpu_memory_and_products(file, name, topology, limit_gb):
-    """The paper's batch of 4096 in bfloat16 on 16 and 32 chips, once with mixup and CutMix. No product is computed twice."""
+    """The paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix. No product is computed twice. (`gmlp benchmark
+    memory` compiles gmlp_s as well.)"""
     program = f"""
 import json, re
 from gmlp_flax import config
@@ -124,7 +122,7 @@ print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
     temporary, products = json.loads(printed(program))
     assert temporary <= limit_gb * 1e9
     planned = json.loads(GOLDEN.read_text())[name]["per_chip_bytes"]["temporaries"]
-    assert temporary == pytest.approx(planned, rel=0.03 if file == "imagenet" else 0.1)
+    assert temporary == pytest.approx(planned, rel=0.03)
     # A block has 4 products, each once forward and twice backward; the stem 1 and 1, the head 1 and 2.
     assert products == 12 + 2 + 3
 

@@ -6,6 +6,14 @@ import pytest
 from gmlp_flax.processes.signals import STOPPING, handled
 
 
+@pytest.fixture(autouse=True)
+def no_nohup():
+    """These tests may run under it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("name", STOPPING)
 def test_a_signal_is_handled_inside_alone(name):
     seen, before = [], signal.getsignal(name)

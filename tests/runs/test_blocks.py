@@ -16,13 +16,11 @@ from tests.training import tiny
 # Flags -> a part of the path of a parameter that tells this model from others.
 TRAINED = {
     "fnet": ({}, "mixing_norm"),
-    "fnet, pre-norm": ({"norm": "pre", "dft": "matmul", "positions": "absolute"}, "encoder/norm/scale"),
     "fnet_hybrid": ({"attention_layers": 1}, "stack_1/attention"),
     "synthesizer": ({}, "random/logits"),
     "synthesizer, mixed": ({"synthesizer": "dense+fixed_random+attention", "attention_dropout": 0.1}, "synthesizer/weights"),
     "synthesizer, factorized": ({"synthesizer": "factorized_random+factorized_dense", "rank": 4}, "factorized_random/rows"),
     "external_attention": ({"memory": 16, "heads": 2, "positions": "absolute"}, "external/keys"),
-    "external_attention, over memory": ({"memory_softmax": "memory"}, "external/values"),
     "convolution": ({"kernel_widths": (3, 5)}, "stack_1/convolution/kernel/logits"),
     "convolution, dynamic": ({"convolution": "dynamic", "dilations": (1, 2)}, "stack_0/convolution/kernel/proj"),
 }

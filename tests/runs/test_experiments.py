@@ -11,11 +11,11 @@ from gmlp_flax.training import loading, loop
 from tests.runs.command import assert_done, final_state, metrics
 from tests.training import tiny
 
-ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu", "amlp_36")
+ROWS = ("bert", "bert_rel", "mixer", "linear", "sgu", "amlp_36")
 QUICK = "sgu"  # the other rows take the same path with another gate or block
 # What tells the row's model from the others: parameters that it alone, or its kind, has.
 PARTS = {
-    "bert": ("/positions/table",), "bert_rel": ("attention", "bias"), "bert_rel_only": ("attention", "bias"),
+    "bert": ("/positions/table",), "bert_rel": ("attention", "bias"),
     "mixer": ("token_mlp/proj_in/weight",), "amlp_36": ("gate/spatial/taps", "attention"),
 }
 TINY = {

@@ -158,6 +158,7 @@ def fastest(make: Callable[[int], Callable[[], Any]], batches: tuple[int, ...]) 
     """
     found = (0, 0.0)
     for batch in batches:
+        print(f"  batch {batch} ...", file=sys.stderr, flush=True)
         try:
             call = make(batch)
             call()
@@ -168,7 +169,6 @@ def fastest(make: Callable[[int], Callable[[], Any]], batches: tuple[int, ...]) 
                 raise
             break
         rate = batch / (time.perf_counter() - begin)
-        print(f"  batch {batch} ...", file=sys.stderr, flush=True)
         if rate < ENOUGH * found[1]:
             break
         found = (batch, rate)

@@ -88,8 +88,8 @@ COMMON = {
     "log.tensorboard": Option(False, "also write TensorBoard files (extra: tensorboard)"),
     "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
     "log.hang_seconds": Option(
-        1800.0, "a run ends after so many seconds without a finished step, evaluation or checkpoint; 0: never",
-        YEAR,
+        1800.0, "a run ends after so many seconds without a finished step, evaluation or checkpoint, an hour at least before the "
+        "first step; 0: never", YEAR,
     ),
     "profile.steps": Option("", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"),
     "checkpoint.every": Option(500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1),

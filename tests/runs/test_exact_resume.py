@@ -1,6 +1,6 @@
 """A run that is killed and restarted ends as one that was not: the same bits, the same lines, with optimised programs.
 
-`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes; otherwise twice.
+`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes; otherwise three times.
 """
 
 import json
@@ -49,7 +49,7 @@ def compare(commands, text, folder, steps, kills, lines):
 
 @pytest.mark.slow
 def test_kills(commands, text, tmp_path):
-    kills = int(os.environ.get("KILLS", "2"))
-    steps = 50 * math.ceil(1 + kills / 3)  # enough to be killed in
+    kills = int(os.environ.get("KILLS", "3"))
+    steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in
     output = compare(commands, text, tmp_path, steps=steps, kills=kills, lines=8)
-    assert output.count("resuming ") > kills // 4
+    assert output.count("resuming ") >= math.ceil(kills / 2) - 1  # all that were killed after some steps, but the first

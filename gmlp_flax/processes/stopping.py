@@ -1,4 +1,5 @@
-"""SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, the same step on all processes."""
+"""SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, or a batch of an evaluation, the
+same on all processes."""
 
 from __future__ import annotations
 
@@ -29,14 +30,19 @@ def terminable() -> Iterator[None]:
         yield
 
 
+class Stopped(Exception):
+    """All processes stop, inside an evaluation."""
+
+
 class StopRequest:
     """A context manager that waits for signals.
 
-    If one process stopped alone, the others would wait for it in the next step's collectives. So at each step every
-    process votes with the number of its signal, or 0, and at the next step reads the greatest vote: the same number at
-    the same step on all processes. The vote is a small program after the training step. It is read a step later, so it
-    makes no process wait longer. It takes a result of the step as an input: if that step fails because a process is
-    gone, no vote begins, whose message a neighbour that still waits in the step would take for the step's own.
+    If one process stopped alone, the others would wait for it in the next step's collectives. So at each step, and at
+    each batch of an evaluation, every process votes with the number of its signal, or 0, and at the next one reads the
+    greatest vote: the same number at the same step on all processes. The vote is a small program after the step. It is
+    read a step later, so it makes no process wait longer. It takes a result of the step as an input: if that step fails
+    because a process is gone, no vote begins, whose message a neighbour that still waits in the step would take for the
+    step's own.
 
     Attributes:
         agreed: the name of the signal for which all processes stop, or None.
@@ -73,6 +79,16 @@ class StopRequest:
             number = 0 if last_vote is None else int(last_vote.addressable_data(0))
         if number:
             self.agreed = signal.Signals(number).name
+
+    def after_batch(self, result: jax.Array) -> None:
+        """As `after_step`, for a batch of an evaluation.
+
+        Raises:
+            Stopped: all processes agreed; the evaluation ends.
+        """
+        self.after_step(result)
+        if self.agreed:
+            raise Stopped
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """A second signal ends the process at once."""

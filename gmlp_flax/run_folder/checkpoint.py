@@ -7,7 +7,7 @@ which run it is of, its step, the metrics that decide how long it is kept, and w
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from flax import traverse_util
@@ -28,12 +27,12 @@ from gmlp_flax.processes import distributed
 from gmlp_flax.run_folder import assets, places, reading, storage
 from gmlp_flax.run_folder.checksums import examine
 from gmlp_flax.run_folder.deletion import Deleter
-from gmlp_flax.run_folder.layout import DAMAGED
+from gmlp_flax.run_folder.layout import DAMAGED, METRICS_FILE
+from gmlp_flax.run_folder.metrics_file import MetricsFile
 from gmlp_flax.run_folder.reading import Damaged
 from gmlp_flax.run_folder.retention import About, Retention
-from gmlp_flax.run_folder.trees import from_dict, path_name, to_dict
+from gmlp_flax.run_folder.trees import SHOWN, digest, from_dict, path_name, require_fit, to_dict
 
-SHOWN = 3  # leaves that a message names
 ABOUT = "about"
 T = TypeVar("T")
 
@@ -106,11 +105,19 @@ class Checkpoints:
                 f"the state of step {step} is not finite and was not saved; {self.last_good()}; lower "
                 "config.optimizer.learning_rate or clip, and start from there"
             )
-        about = About(self.run, step, metrics, sorted(self.files), _leaves(tree))
+        about = About(self.run, step, metrics, sorted(self.files), digest(tree))
         packed = assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
         item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files), ABOUT: packed[ABOUT]}
         self._retention.known[step] = metrics
         self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
+
+    def evaluated(self, step: int, metrics: dict[str, float]) -> None:
+        """Tells the metrics of a state that was saved before its evaluation, which a signal had ended.
+
+        Its checkpoint competes for the best from now on. Runs that resume find these metrics in metrics.jsonl, which
+        no checksum verifies: they never delete that checkpoint to make room.
+        """
+        self._retention.known[step] = metrics
 
     def wait(self) -> None:
         """Returns when the last save is complete.
@@ -171,7 +178,7 @@ class Checkpoints:
         """The wanted parts of the state and their checksums."""
         about, files = self._content(step)
         saved, needed = (traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted))
-        if _leaves(saved) != about.leaves:
+        if digest(saved) != about.leaves:
             raise Damaged(f"{self._place(step)}: its list of leaves is not the one that was saved")
         require_fit(saved, needed, self._place(step))
         assets.require_same(files, self.files, self._place(step))
@@ -256,7 +263,8 @@ class Checkpoints:
                 if found is None:
                     found = step, self.restore(step, template)
                 about, _ = self._together(step, lambda step=step: self._content(step))
-                self._retention.known[step] = about.metrics
+                if about.metrics is not None or step not in self._evaluated_later:
+                    self._retention.known[step] = about.metrics
             except Damaged as error:
                 self._put_aside(step, error)
         if steps and found is None:
@@ -294,12 +302,23 @@ class Checkpoints:
         raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}")
 
     def _worth(self, step: int) -> tuple[bool, float]:
-        """The rank of a checkpoint: by its verified metrics, a damaged one, which is named in the log, behind all others."""
+        """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log, behind all others."""
         try:
-            return True, self._retention.rank(self._content(step)[0].metrics)
+            metrics = self._content(step)[0].metrics
+            return True, self._retention.rank(self._evaluated_later.get(step) if metrics is None else metrics)
         except Damaged as error:
             logging.error("%s", error)
             return False, 0.0
+
+    @functools.cached_property
+    def _evaluated_later(self) -> dict[int, dict[str, float]]:
+        """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see `evaluated`."""
+        try:
+            lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
+        except RunError as error:
+            logging.error("%s", error)
+            lines = []
+        return {line["step"]: line["eval"] for line in lines if "eval" in line}
 
     def last_good(self) -> str:
         """A phrase, for messages, that names the newest finished checkpoint."""
@@ -324,32 +343,3 @@ class Checkpoints:
             raise type(kind)(f"{self.last_good()}; {kind} ({reading.first_line(error)})") from error
         if done is False:
             raise RunError(f"{doing} in {self.folder} failed: there is one of that step already; move it away")
-
-
-def _leaves(tree: dict) -> str:
-    """The SHA-256 of the names, shapes and types of all leaves."""
-    flat: dict[str, Any] = traverse_util.flatten_dict(tree, sep="/")
-    lines = sorted(f"{name} {list(leaf.shape)} {np.dtype(leaf.dtype).name}" for name, leaf in flat.items())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
-    """Compares flat dicts of arrays or shapes.
-
-    Raises:
-        Unfit: a wanted path is missing or has another shape or type; it names the first three.
-    """
-    problems = []
-    for name, leaf in wanted.items():
-        if name not in saved:
-            problems.append(f"{name} is missing")
-        elif (saved[name].shape, saved[name].dtype) != (leaf.shape, leaf.dtype):
-            old = saved[name]
-            problems.append(f"{name} is {old.dtype}{list(old.shape)}, not {leaf.dtype}{list(leaf.shape)}")
-    if problems:
-        more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        raise Unfit(f"the checkpoint {where} does not fit this config: {'; '.join(problems[:SHOWN])}{more}")
-
-
-class Unfit(RunError):
-    """A checkpoint of another model or optimizer."""

@@ -22,17 +22,22 @@ class Evaluator:
         self._totals: Totals = {}
 
     def __call__(
-        self, params: Any, ema: Any = None, alive: Callable[[], None] = lambda: None
+        self, params: Any, ema: Any = None, after_batch: Callable[[jax.Array], None] = lambda _: None
     ) -> tuple[dict[str, float], Outputs]:
-        """Scores parameters and, if there is one, their running mean. Calls `alive` at each batch.
+        """Scores parameters and, if there is one, their running mean.
+
+        Args:
+            params: the parameters.
+            ema: their running mean, or None.
+            after_batch: called with a sum of each batch, which may still be computed. What it raises ends the evaluation.
 
         Returns:
             The metrics over all held-out examples, each counted once; metrics of the running mean are named `ema_...`.
             And the task's outputs, of the running mean if there is one: numpy arrays [examples, ...].
         """
-        metrics, outputs = self._score(params, alive)
+        metrics, outputs = self._score(params, after_batch)
         if ema is not None:
-            mean_metrics, outputs = self._score(ema, alive)
+            mean_metrics, outputs = self._score(ema, after_batch)
             metrics |= {f"ema_{name}": value for name, value in mean_metrics.items()}
         return metrics, outputs
 
@@ -40,7 +45,7 @@ class Evaluator:
         """What a trivial model scores on the data of the evaluation before."""
         return self.task.baseline(self._totals)
 
-    def _score(self, params: Any, alive: Callable[[], None]) -> tuple[dict[str, float], Outputs]:
+    def _score(self, params: Any, after_batch: Callable[[jax.Array], None]) -> tuple[dict[str, float], Outputs]:
         """The sums of a batch are read while the next one runs, so the device never waits, and the host never runs ahead."""
         sums, pending, batch_outputs = None, None, []
         with self.task.evaluation_batches(*self.partition.host_share(), self.partition.batch_shares) as batches:
@@ -48,7 +53,7 @@ class Evaluator:
                 running, outputs = self._step(params, self.partition.put_batch(host_batch))
                 sums, pending = _added(sums, pending), running
                 batch_outputs.append(outputs)
-                alive()
+                after_batch(running["examples"][1])
         self._totals = totals = {
             name: (total if np.ndim(total) else float(total), float(weight))
             for name, (total, weight) in (_added(sums, pending) or {}).items()

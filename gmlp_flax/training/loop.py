@@ -119,9 +119,13 @@ class Trainer:
         self.progress = Progress(done, self.config.steps, per_step, self.task.unit, silent=not writes)
         try:
             with self.stop:
-                state, done = self._steps(state, done)
-                if done == self.config.steps and not distributed.everywhere(done in self.metrics.evaluations):
-                    self._evaluate(state, done)
+                if done and self._evaluates(done) and not distributed.everywhere(done in self.metrics.evaluations):
+                    self._begin_trackers()
+                    self._evaluate(state, done)  # a signal, or data that could not be read, ended it
+                    if not self.stop.agreed:
+                        self.checkpoints.evaluated(done, self.metrics.evaluations[done])
+                if not self.stop.agreed:
+                    state, done = self._steps(state, done)
                 self.checkpoints.wait()
                 self.run.note_checkpoint()
         finally:
@@ -153,22 +157,22 @@ class Trainer:
                     self.seconds.clear()
                     self.started = time.perf_counter()
                 end = done == config.steps or self.stop.agreed is not None
-                evaluate = done == config.steps or config.eval.every and done % config.eval.every == 0
-                save = end or done % config.checkpoint.every == 0
+                evaluate, save = self._evaluates(done), end or done % config.checkpoint.every == 0
                 if evaluate or save:
                     self._read(pending)
                     pending = None
                 if end:
                     self.waiting = self._shares()
-                # Evaluation first: a run that resumes needs all lines of the metrics up to its checkpoint.
-                if evaluate:
+                # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little time.
+                if evaluate and not self.stop.agreed:
                     try:
                         self._timed("evaluation", lambda: self._evaluate(state, done))
                     except DataError:
                         if jax.process_count() == 1:  # others do not know of it, and a checkpoint is made together
                             self._save(state, done)
                         raise
-                if save:
+                    end = end or self.stop.agreed is not None
+                if save or end:
                     self._timed("checkpoints", lambda: self._save(state, done))
         return state, done
 
@@ -176,10 +180,14 @@ class Trainer:
         """Waits for the first step; only now is this a run, or another part of one."""
         jax.block_until_ready(pending[1])
         self.run.take_step(self.config, self.assets, self.metrics)
-        self.trackers = trackers.make(self.config, self.workdir, self.run.id, self.metrics.resume_step)
-        for tracker in self.trackers:
-            self._closing.callback(tracker.close)
+        self._begin_trackers()
         self._read(pending)
+
+    def _begin_trackers(self) -> None:
+        if not self.trackers:
+            self.trackers = trackers.make(self.config, self.workdir, self.run.id, self.metrics.resume_step)
+            for tracker in self.trackers:
+                self._closing.callback(tracker.close)
 
     def _next_batch(self, batches: Any, pending: tuple[int, Any] | None) -> dict[str, jax.Array]:
         """Starts to copy the next batch to the devices. Its time counts as waiting only if the step before is done."""
@@ -221,8 +229,16 @@ class Trainer:
         for tracker in self.trackers:
             tracker.log(done, {f"train/{name}": value for name, value in means.items()})
 
+    def _evaluates(self, done: int) -> bool:
+        every = self.config.eval.every
+        return done == self.config.steps or every > 0 and done % every == 0
+
     def _evaluate(self, state: step.TrainState, done: int) -> None:
-        metrics, _ = self.evaluator(state.params, state.ema, self.watchdog.alive)
+        """Scores a state and writes its line. A signal ends it without one; the run that goes on evaluates first."""
+        try:
+            metrics, _ = self.evaluator(state.params, state.ema, self._after_batch)
+        except stopping.Stopped:
+            return
         last = done == self.config.steps and distributed.is_first()
         baseline = self.evaluator.baseline() if last else None
         beside = {"baseline": {"name": baseline.name, "eval": baseline.metrics}} if baseline else {}
@@ -238,6 +254,10 @@ class Trainer:
             )
         for tracker in self.trackers:
             tracker.log(done, {f"eval/{name}": value for name, value in metrics.items()})
+
+    def _after_batch(self, result: jax.Array) -> None:
+        self.watchdog.alive()
+        self.stop.after_batch(result)
 
     def _save(self, state: step.TrainState, done: int) -> None:
         self.run.check()
@@ -265,7 +285,7 @@ class Trainer:
         return fresh(jax.random.key(self.config.seed)), 0
 
     def _finish(self, done: int) -> dict[str, Any] | None:
-        if done < self.config.steps:
+        if done < self.config.steps or self.stop.agreed and done not in self.metrics.evaluations:
             words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
             command = self.again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
             again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"

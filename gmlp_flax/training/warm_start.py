@@ -19,8 +19,8 @@ from gmlp_flax.models.image import patch_grid
 from gmlp_flax.processes import distributed
 from gmlp_flax.run_folder import storage
 from gmlp_flax.run_folder.assets import Files
-from gmlp_flax.run_folder.checkpoint import Unfit, require_fit
 from gmlp_flax.run_folder.layout import CONFIG_FILE
+from gmlp_flax.run_folder.trees import Unfit, require_fit
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import loading
 from gmlp_flax.training.partition import Partition

@@ -14,7 +14,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError, StorageError
 from gmlp_flax.run_folder import assets, checkpoint, storage
-from gmlp_flax.run_folder.checkpoint import Checkpoints, require_fit
+from gmlp_flax.run_folder.checkpoint import Checkpoints
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
@@ -216,11 +216,6 @@ def test_mismatch_lists_every_path(two):
     assert two.log == [] and (two.root / "checkpoints" / "5").is_dir()
 
 
-def test_require_fit_ignores_what_is_not_wanted():
-    x = np.zeros(3, np.float32)
-    require_fit({"a": x, "b": x}, {"a": x}, "there")
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_state_that_is_not_finite_is_refused(two, value):
     checkpoints, state = two.open(), two.state(9)
@@ -368,6 +363,39 @@ def test_best_stays_when_its_metrics_are_tampered_with(folder):
     checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
     checkpoints.wait()
     assert checkpoints.steps() == [2, 4]
+    checkpoints.close()
+
+
+def test_a_state_that_was_evaluated_after_it_was_saved(folder):
+    """It can be the best. In the run that resumes from it its metrics are certain; later ones never delete it."""
+    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
+    folder.save(1, 2, metrics={1: {"loss": 2.0}}, **options)
+    (folder.root / "metrics.jsonl").write_text('{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n')
+    checkpoints = folder.open(**options)
+    assert checkpoints.pick("best") == 2  # what a checkpoint says of itself counts more
+    assert checkpoints.restore_newest(folder.template)[0] == 2
+    checkpoints.evaluated(2, {"loss": 1.0})
+    for number, loss in (3, 1.5), (4, 0.5):
+        checkpoints.save(number, folder.state(number), {"loss": loss})
+    checkpoints.wait()
+    assert checkpoints.steps() == [4]
+    checkpoints.close()
+
+
+def test_a_state_is_kept_whose_metrics_no_checksum_verifies(folder):
+    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
+    folder.save(1, **options)
+    (folder.root / "metrics.jsonl").write_text('{"step": 1, "eval": {"loss": 2.0}}\n')
+    checkpoints = folder.open(**options)
+    assert checkpoints.restore_newest(folder.template)[0] == 1
+    for number in 2, 3:
+        checkpoints.save(number, folder.state(number), {"loss": 1 / number})
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 3] and checkpoints.pick("best") == 3
+    checkpoints.close()
+    (folder.root / "metrics.jsonl").write_text("[]\n")
+    checkpoints = folder.open(**options)
+    assert checkpoints.pick("best") == 3 and "metrics.jsonl, line 1 is damaged" in folder.log.pop()
     checkpoints.close()
 
 

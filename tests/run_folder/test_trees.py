@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gmlp_flax.run_folder.trees import from_dict, path_name, to_dict
+from gmlp_flax.run_folder.trees import digest, from_dict, path_name, require_fit, to_dict
 from gmlp_flax.training.step import TrainState
 
 
@@ -28,3 +28,15 @@ def test_round_trip_keeps_structure_and_values():
         back = from_dict(jax.eval_shape(lambda: example(ema)), values)  # noqa: B023
         assert jax.tree.structure(back) == jax.tree.structure(state)
         jax.tree.map(np.testing.assert_array_equal, back, state)
+
+
+def test_the_digest_is_of_names_shapes_and_types():
+    first = {"a": {"b": np.zeros(3, np.float32)}, "c": np.zeros((), np.int32)}
+    assert digest(first) == digest({"c": np.ones((), np.int32), "a": {"b": np.ones(3, np.float32)}})
+    others = {"b": np.zeros(3, np.float32)}, {"x": np.zeros(3, np.float32)}, {"b": np.zeros(4, np.float32)}, {"b": np.zeros(3)}
+    assert [digest({**first, "a": other}) == digest(first) for other in others] == [True, False, False, False]
+
+
+def test_require_fit_ignores_what_is_not_wanted():
+    x = np.zeros(3, np.float32)
+    require_fit({"a": x, "b": x}, {"a": x}, "there")

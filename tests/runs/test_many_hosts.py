@@ -128,6 +128,19 @@ def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, 
     assert_same(tmp_path / "run", by_two)
 
 
+def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_path):
+    command = [text, "--config.steps=20", "--config.log.every=20", "--config.eval.batch_size=4", f"--workdir={tmp_path}"]
+    with two_processes(commands, *command) as (first, second):
+        await_step(first, 20)
+        second.send_signal(signal.SIGTERM)
+        results = outcome(first), outcome(second)
+    assert [result.returncode for result in results] == [0, 0], results
+    assert results[0].stderr.startswith("SIGTERM: step 20 is saved"), results
+    assert ["eval" in line for line in metrics(tmp_path)] == [False]
+    run_two(commands, *command)
+    assert ["eval" in line for line in metrics(tmp_path)] == [False, True]
+
+
 def test_first_process_ends_when_another_is_killed(commands, text, tmp_path):
     with two_processes(commands, text, "--config.steps=100000", f"--workdir={tmp_path / 'run'}") as (first, second):
         await_step(first, 3)

@@ -111,5 +111,5 @@ def test_a_batch_is_read_while_the_next_one_runs(config, partition, monkeypatch)
     run, read = evaluator._step, jax.device_get
     monkeypatch.setattr(evaluator, "_step", lambda *given: order.append("run") or run(*given))
     monkeypatch.setattr(jax, "device_get", lambda tree: order.append("read") or read(tree))
-    evaluator({}, alive=lambda: order.append("alive"))
-    assert order[:6] == ["run", "alive", "run", "read", "alive", "read"]
+    evaluator({}, after_batch=lambda _: order.append("after"))
+    assert order[:6] == ["run", "after", "run", "read", "after", "read"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.training import loop, step
+from gmlp_flax.training import evaluation, loading, loop, step
 from tests.conftest import small_text_config
+from tests.runs.command import metrics
 
 
 def test_result_and_metrics_agree(text_run):
@@ -89,3 +92,38 @@ def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, m
             loop.train(options, str(tmp_path / "run"))
     assert (tmp_path / "run" / "checkpoints" / "3").exists()
     assert loop.train(options, str(tmp_path / "run"))["eval"]["examples"] > 0
+
+
+def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp_path, monkeypatch):
+    """All lines are those of a run that was not stopped, and so is the choice of the best checkpoint."""
+    options, workdir = small_text_config(tmp_path / "cache"), tmp_path / "run"
+    options.steps = options.checkpoint.every = 6
+    options.log.every = options.eval.every = options.eval.batch_size = 3
+    make, scored, stopping_at = evaluation.make_eval_step, [], 0
+
+    def make_counted(*given):
+        score = make(*given)
+
+        def counted(*batch):
+            scored.append(batch)
+            if len(scored) == stopping_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return score(*batch)
+
+        return counted
+
+    monkeypatch.setattr(evaluation, "make_eval_step", make_counted)
+    loop.train(options, str(tmp_path / "whole"))
+    batches = len(scored) // 2
+    assert batches > 2
+    for stopping_at, saved, evaluated in (2, 3, []), (1, 3, []), (batches + 2, 6, [3]), (1, 6, [3]):
+        scored.clear()
+        assert loop.train(options, str(workdir)) is None and len(scored) == stopping_at
+        assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == saved
+        assert [line["step"] for line in metrics(workdir) if "eval" in line] == evaluated
+        assert not (workdir / "result.json").exists()
+    stopping_at = 0
+    assert loop.train(options, str(workdir))["step"] == 6
+    assert metrics(workdir) == metrics(tmp_path / "whole")
+    losses = {line["step"]: line["eval"]["loss"] for line in metrics(workdir) if "eval" in line}
+    assert loading.load(str(workdir), "best").step == min(losses, key=losses.__getitem__)

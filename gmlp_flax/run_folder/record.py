@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.metadata
-import importlib.resources
 import json
 import os
-import platform
 import re
 import secrets
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +25,7 @@ from gmlp_flax import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.processes import distributed
 from gmlp_flax.run_folder import assets, places, storage
+from gmlp_flax.run_folder.environment import environment
 from gmlp_flax.run_folder.layout import (
     BEFORE,
     CHECKPOINTS,
@@ -44,7 +41,6 @@ from gmlp_flax.run_folder.lease import Lease
 from gmlp_flax.run_folder.metrics_file import MetricsFile, read_result
 
 SHOWN = 3  # keys that a message names
-PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
 
 
 @contextlib.contextmanager
@@ -341,33 +337,3 @@ def write_json(path: str, value: Any) -> None:
         RunError: the folder cannot be written to.
     """
     storage.write(path, (json.dumps(value, indent=2) + "\n").encode())
-
-
-def environment() -> dict[str, Any]:
-    """Versions, devices and the commit; None for a package that is not installed and for code outside git."""
-    root = str(importlib.resources.files("gmlp_flax"))
-    devices = jax.devices()
-    tracked = _git(root, "ls-files", "--error-unmatch", "__init__.py")  # not a wheel inside somebody's repository
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "devices": {"kind": devices[0].device_kind, "count": len(devices), "hosts": jax.process_count()},
-        "git_commit": _git(root, "rev-parse", "HEAD") if tracked else None,
-        "git_dirty": bool(tracked and _git(root, "status", "--porcelain")),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(root: str, *command: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", root, *command], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()

@@ -39,20 +39,22 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
         RunError: a parameter is not finite, or the folder holds one of the files; nothing is written then.
         RunError, DataError: the folder or a file cannot be written to; what was written is deleted.
     """
-    require_free(out, *files)
+    require_free(out, *files)  # before the parameters are looked at
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     if broken := [name for name, leaf in flat.items() if not np.isfinite(np.asarray(leaf, np.float64)).all()]:
         raise RunError(f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights")
-    try:
-        own = record.begin(out)
-        record.write_files(out, files, replace=True)
-        checkpoints = loading.open_checkpoints(config, storage.absolute(out), files, run=own)
-        checkpoints.save(0, {"params": jax.device_put(params)}, None)
-        checkpoints.wait()
-        checkpoints.close()
-        record.write_files(out, {CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
-    except BaseException:  # the same command can be run again
-        for name in (RUN_FILE, CHECKPOINTS, *files):
-            with contextlib.suppress(RunError):
-                storage.remove_all(os.path.join(out, name))
-        raise
+    with record.held(storage.absolute(out)):
+        require_free(out, *files)  # another command may have filled it meanwhile
+        try:
+            own = record.begin(out)
+            record.write_files(out, files, replace=True)
+            checkpoints = loading.open_checkpoints(config, storage.absolute(out), files, run=own)
+            checkpoints.save(0, {"params": jax.device_put(params)}, None)
+            checkpoints.wait()
+            checkpoints.close()
+            record.write_files(out, {CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
+        except BaseException:  # the same command can be run again
+            for name in (RUN_FILE, CHECKPOINTS, *files):
+                with contextlib.suppress(RunError):
+                    storage.remove_all(os.path.join(out, name))
+            raise

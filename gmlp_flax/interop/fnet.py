@@ -47,7 +47,7 @@ def config_for(state: dict[str, np.ndarray], where: str) -> ConfigDict:
     sizes = {
         name: state[f"{_EMBEDDINGS}.{name}.weight"].shape
         for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
-        if f"{_EMBEDDINGS}.{name}.weight" in state
+        if state.get(f"{_EMBEDDINGS}.{name}.weight", np.zeros(())).ndim == 2
     }
     layers = {match[1] for name in state if (match := re.match(r"fnet\.encoder\.layer\.(\d+)\.", name))}
     inner = state.get("fnet.encoder.layer.0.intermediate.dense.bias")

@@ -11,7 +11,7 @@ import functools
 import json
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import chex
 import jax
@@ -22,7 +22,7 @@ from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gmlp_flax.data.storage import buckets
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, StorageError
 from gmlp_flax.processes import distributed
 from gmlp_flax.run_folder import assets, places, reading, storage
 from gmlp_flax.run_folder.checksums import examine
@@ -34,7 +34,6 @@ from gmlp_flax.run_folder.retention import About, Retention
 from gmlp_flax.run_folder.trees import SHOWN, digest, from_dict, path_name, require_fit, to_dict
 
 ABOUT = "about"
-T = TypeVar("T")
 
 
 class Checkpoints:
@@ -112,12 +111,13 @@ class Checkpoints:
         self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
 
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
-        """Tells the metrics of a state that was saved before its evaluation, which a signal had ended.
+        """Tells the metrics of a state, which may have been saved already, without them: a signal had ended its evaluation.
 
-        Its checkpoint competes for the best from now on. Runs that resume find these metrics in metrics.jsonl, which
-        no checksum verifies: they never delete that checkpoint to make room.
+        Its checkpoint then competes for the best. Runs that resume find these metrics in metrics.jsonl, which
+        no checksum verifies: there it competes with others of its kind.
         """
         self._retention.known[step] = metrics
+        self._retention.unverified.pop(step, None)
 
     def wait(self) -> None:
         """Returns when the last save is complete.
@@ -147,7 +147,7 @@ class Checkpoints:
             Damaged: its content is wrong.
         """
         wanted = to_dict(template)
-        restored = self._together(step, lambda: self._read_verifiable(step, wanted))
+        restored = reading.together(self._place(step), lambda: self._read_verifiable(step, wanted))
         found, _ = examine(restored["state"])
         pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
@@ -157,22 +157,6 @@ class Checkpoints:
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         return state
-
-    def _together(self, step: int, read: Callable[[], T]) -> T:
-        """All processes succeed or all fail alike: each reads the share of its devices, and if only one failed, the
-        others would wait for it in the next collective."""
-        problem, result = None, None
-        try:
-            result = read()
-        except RunError as error:
-            problem = error
-        if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
-            raise problem if problem and not isinstance(problem, Damaged) else RunError(
-                f"{self._place(step)} cannot be used by another process: see its message"
-            )
-        if not distributed.everywhere(problem is None):
-            raise problem or Damaged(f"{self._place(step)} is damaged, as another process reads it")
-        return result  # type: ignore[return-value] - there was no problem
 
     def _read_verifiable(self, step: int, wanted: dict) -> dict:
         """The wanted parts of the state and their checksums."""
@@ -206,6 +190,8 @@ class Checkpoints:
                     "or train anew"
                 )
             names = tree.get("files") or {}
+            if not isinstance(names, dict):
+                raise Damaged(f"{place}: its files have no names")
             assets.check_names(names, place)
             assets.check_sizes({**names, ABOUT: tree[ABOUT]}, place)
             packed = jax.tree.map(
@@ -262,9 +248,11 @@ class Checkpoints:
             try:
                 if found is None:
                     found = step, self.restore(step, template)
-                about, _ = self._together(step, lambda step=step: self._content(step))
-                if about.metrics is not None or step not in self._evaluated_later:
-                    self._retention.known[step] = about.metrics
+                own, later = reading.together(self._place(step), lambda step=step: self._metrics(step))
+                if own is None and later is not None:
+                    self._retention.unverified[step] = later
+                else:
+                    self._retention.known[step] = own
             except Damaged as error:
                 self._put_aside(step, error)
         if steps and found is None:
@@ -304,17 +292,24 @@ class Checkpoints:
     def _worth(self, step: int) -> tuple[bool, float]:
         """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log, behind all others."""
         try:
-            metrics = self._content(step)[0].metrics
-            return True, self._retention.rank(self._evaluated_later.get(step) if metrics is None else metrics)
+            own, later = self._metrics(step)
+            return True, self._retention.rank(later if own is None else own)
         except Damaged as error:
             logging.error("%s", error)
             return False, 0.0
+
+    def _metrics(self, step: int) -> tuple[dict[str, float] | None, dict[str, float] | None]:
+        """The metrics of a checkpoint: its own, or else those of a later evaluation, which nothing verifies."""
+        own = self._content(step)[0].metrics
+        return own, self._evaluated_later.get(step) if own is None else None
 
     @functools.cached_property
     def _evaluated_later(self) -> dict[int, dict[str, float]]:
         """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see `evaluated`."""
         try:
             lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
+        except StorageError:
+            raise
         except RunError as error:
             logging.error("%s", error)
             lines = []

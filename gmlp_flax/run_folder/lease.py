@@ -41,7 +41,7 @@ class Lease:
             "host": socket.gethostname(), "process": os.getpid(), "since": _now(), "machine": _machine(),
             "token": secrets.token_hex(8), "beats": 0,
         }
-        self._lost, self._renewed, self._written = "", time.monotonic(), b""
+        self._lost, self._renewed, self._written = "", _clock(), b""
         self._mutex, self._closed = threading.Lock(), threading.Event()
         self._lock: int | None = None
         self._unwritten = False
@@ -69,18 +69,18 @@ class Lease:
             taken = storage.replace(self._path, found, self._written)
         if not taken:
             raise self._refusal(self._read())
-        self._renewed = time.monotonic()
+        self._renewed = _clock()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
         """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads no file, unless the
         last beat is late."""
-        if time.monotonic() - self._renewed > STALE / 2:
+        if _clock() - self._renewed > STALE / 2:
             self._renew()
         if self._lost:
             raise RunError(f"{self.folder} is not this run's any more: {self._lost}; this run ends and writes no more")
-        if (silent := time.monotonic() - self._renewed) > STALE:
+        if (silent := _clock() - self._renewed) > STALE:
             raise StorageError(f"{self._path} could not be written for {silent:.0f} s: another run may take the folder")
 
     @property
@@ -113,7 +113,7 @@ class Lease:
             self._lock = os.open(self.folder, os.O_RDONLY)
         except OSError as error:  # another process that was refused here has removed what it had made
             raise storage.failure(f"opening {self.folder}", error) from error
-        deadline = time.monotonic() + ENDING
+        deadline = _clock() + ENDING
         while True:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,7 +122,7 @@ class Lease:
                 held = self._read()
                 if held is not None and held.get("machine") != self._own["machine"]:
                     return False  # a lock that other machines see, of one of them: its beats decide
-                if time.monotonic() > deadline:
+                if _clock() > deadline:
                     self.close()
                     raise self._refusal(held) from None
                 time.sleep(0.1)
@@ -138,8 +138,8 @@ class Lease:
         owner = _named(_parsed(found))
         print(f"{self.folder} has the lease of {owner}: waiting up to {STALE:.0f} s for a sign of life from it",
               file=sys.stderr, flush=True)
-        deadline = time.monotonic() + STALE
-        while time.monotonic() < deadline:
+        deadline = _clock() + STALE
+        while _clock() < deadline:
             time.sleep(BEAT / 10)
             now = storage.read(self._path)
             if now is None:
@@ -161,7 +161,7 @@ class Lease:
             found = content if storage.replace(self._path, self._written, content) else storage.read(self._path)
             held = _parsed(found or b"")
             if found and held.get("token") == self._own["token"]:
-                self._written, self._renewed = found, time.monotonic()  # perhaps by a beat that seemed to fail
+                self._written, self._renewed = found, _clock()  # perhaps by a beat that seemed to fail
             else:
                 self._lost = f"{_named(held)} has taken it" if held else f"{LEASE_FILE} was deleted"
 
@@ -189,6 +189,11 @@ def _named(lease: dict[str, Any]) -> str:
     if not lease:
         return "another process"
     return f"process {lease.get('process')} on {lease.get('host')}, since {lease.get('since')}"
+
+
+def _clock() -> float:
+    """Seconds that also pass while the machine is suspended, in which another one may take the folder."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def _now() -> str:

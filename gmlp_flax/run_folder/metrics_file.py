@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder import logs, storage
 from gmlp_flax.run_folder.layout import RESULT_FILE
 
 
@@ -33,13 +33,14 @@ class MetricsFile:
 
     def __init__(self, path: str, resume_step: int, read_only: bool = False):
         self.path, self.resume_step, self._read_only = path, resume_step, read_only
-        self._file: storage.Log | None = None
-        self._kept, self.undone = [], {}
+        self._file: logs.Log | None = None
+        self._begun, self._kept, self._changes, self.undone = False, [], [], {}
         for line in self.read(path):
             # A change at this very step was made for steps that are taken again.
             if line["step"] < resume_step + ("changed" not in line):
                 self._kept.append(line)
             else:
+                self._changes += [line] if "changed" in line else []
                 self.undone = {name: old for name, (old, _) in line.get("changed", {}).items()} | self.undone
         self.evaluations: dict[int, dict[str, float]] = {
             line["step"]: line["eval"] for line in self._kept if "eval" in line
@@ -54,22 +55,36 @@ class MetricsFile:
         Raises:
             RunError: a line is damaged. The message gives its number, counted from 1.
         """
-        complete = (storage.read_log(path) or b"").split(b"\n")[:-1]  # the last may be cut off
+        complete = (logs.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
         return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
 
     def begin(self) -> None:
-        """Drops what does not stay from the file."""
-        if not self._read_only and self._file is None:
-            self._file = storage.log(self.path, b"".join(map(_encoded, self._kept)))
+        """Drops what does not stay from the file, when a step is taken."""
+        if not self._begun:
+            self._begun = True
+            self._open(self._kept)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line to the file: at once, but for a bucket, where `flush` does."""
-        self.begin()
+        """Appends a line to the file: at once, but for a bucket, where `flush` does. Each step has one evaluation.
+
+        Before `begin`, the changes that no step is taken under any more stay in the file, for the next `undone`.
+        """
+        if line["step"] in self.evaluations and "eval" in line:
+            return
+        if self._file is None:
+            self._open([*self._kept, *self._changes])
         if self._file is not None:
             self._file.write(_encoded(line))
+        if not self._begun:
+            self._kept.append(line)
         if "eval" in line:
             self.evaluations[line["step"]] = line["eval"]
         self.baseline = line.get("baseline", self.baseline)
+
+    def _open(self, lines: list[dict[str, Any]]) -> None:
+        if not self._read_only:
+            self.close()
+            self._file = logs.begin(self.path, b"".join(map(_encoded, lines)))
 
     def flush(self) -> None:
         """Returns when all lines are in storage."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.processes import distributed
 from gmlp_flax.run_folder import storage
 
 T = TypeVar("T")
@@ -55,6 +56,23 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
         if pause is not None:
             time.sleep(pause)
     raise storage.failure(f"reading {checkpoint}", problem)
+
+
+def together(checkpoint: str, action: Callable[[], T]) -> T:
+    """Calls `action` on all processes, which succeed or fail alike: each reads the share of its devices, and if only one
+    failed, the others would wait for it in the next collective."""
+    problem, result = None, None
+    try:
+        result = action()
+    except RunError as error:
+        problem = error
+    if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
+        raise problem if problem and not isinstance(problem, Damaged) else RunError(
+            f"{checkpoint} cannot be used by another process: see its message"
+        )
+    if not distributed.everywhere(problem is None):
+        raise problem or Damaged(f"{checkpoint} is damaged, as another process reads it")
+    return result  # type: ignore[return-value] - there was no problem
 
 
 def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:

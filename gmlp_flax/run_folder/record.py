@@ -150,7 +150,7 @@ def _merge(path: str, place: str) -> None:
     storage.remove_if_empty(place)
     if not storage.exists(place):
         storage.move(path, place)
-    elif storage.names(place):
+    elif not os.path.isfile(place):
         for name in storage.names(path):
             _merge(os.path.join(path, name), os.path.join(place, name))
         storage.remove_if_empty(path)
@@ -273,6 +273,7 @@ class Record:
         if not self._identity:
             self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "seconds")}
             self._write_json(RUN_FILE, self._identity)
+        storage.remove(os.path.join(self.workdir, RESULT_FILE))  # before config.json says that there is more to do
         write_files(self.workdir, files, replace=True)
         self._write_json(ENVIRONMENT_FILE, environment())
         metrics.begin()
@@ -280,7 +281,6 @@ class Record:
         if changed:
             metrics.write({"step": metrics.resume_step, "changed": changed})
         storage.write(os.path.join(self.workdir, CONFIG_FILE), config_lib.to_json(config).encode())
-        storage.remove(os.path.join(self.workdir, RESULT_FILE))
 
     def note_checkpoint(self) -> None:
         """Notes that the run has a finished checkpoint, so that it never begins again in silence."""

@@ -18,12 +18,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from gmlp_flax.data.storage import buckets
 from gmlp_flax.data.storage.buckets import is_remote
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.run_folder.segments import Segments, read_segmented, segmented_age
 
 T = TypeVar("T")
 PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt
@@ -32,19 +31,6 @@ MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # a file is gone, or some
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FOR_THE_USER = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 AT_ONCE = (*FULL, errno.ENAMETOOLONG)  # no use to try again
-
-
-class Log(Protocol):
-    """A file that grows line by line."""
-
-    def write(self, content: bytes) -> None:
-        """Adds whole lines; on a bucket they may be held back until `flush`."""
-
-    def flush(self) -> None:
-        """Returns when all that was added is in storage."""
-
-    def close(self) -> None:
-        """Flushes, and ends the file."""
 
 
 def absolute(path: str) -> str:
@@ -201,43 +187,6 @@ def replace(path: str, old: bytes, new: bytes) -> bool:
     return True
 
 
-def log(path: str, content: bytes) -> Log:
-    """A file to be added to, which has this content now instead of what it had."""
-    if is_remote(path):
-        return Segments(path, content)
-    write(path, content)
-    return _LocalLog(path)
-
-
-def read_log(path: str) -> bytes | None:
-    """What is in a file of `log`, as far as it was flushed; None if there is none."""
-    return read_segmented(path) if is_remote(path) else read(path)
-
-
-class _LocalLog:
-    """A file on a disk; each write is in it at once, and after `flush` outlasts the machine."""
-
-    def __init__(self, path: str):
-        self._file = patiently(lambda: open(path, "ab", buffering=0), f"writing {path}")
-
-    def write(self, content: bytes) -> None:
-        def attempt() -> None:
-            if self._file.write(content) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        patiently(attempt, f"writing {self._file.name}")
-
-    def flush(self) -> None:
-        """Also into a mounted bucket, which is sure to have a file only once it is closed."""
-        path = self._file.name
-        patiently(lambda: os.fsync(self._file.fileno()), f"writing {path}")
-        self._file.close()
-        self._file = patiently(lambda: open(path, "ab", buffering=0), f"writing {path}")
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class Staged:
     """A folder for libraries that write to disks alone: the folder itself, or a temporary one for a folder in a bucket.
 
@@ -296,11 +245,6 @@ def age(path: str) -> float | None:
         return None
 
 
-def log_age(path: str) -> float | None:
-    """Seconds since a file of `log` was added to; None if there is none."""
-    return segmented_age(path) if is_remote(path) else age(path)
-
-
 def remove(path: str) -> None:
     """Deletes a file, if there is one."""
     try:
@@ -332,8 +276,43 @@ def move(path: str, target: str) -> str:
         buckets.move(path, place)
     else:
         make_folder(os.path.dirname(place))
-        patiently(lambda: shutil.move(path, place), f"moving {path} to {place}")
+        if not patiently(lambda: _rename(path, place), f"moving {path} to {place}"):
+            patiently(lambda: _copy(path, place), f"copying {path} to {place}")
+            _empty(path)
     return place
+
+
+def _rename(path: str, place: str) -> bool:
+    """Returns whether it could: not to another device, as where a folder of a run is mounted."""
+    try:
+        os.rename(path, place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
+
+
+def _copy(path: str, place: str) -> None:
+    """Copies a file or a folder, completely or not at all."""
+    part = f"{place}.part"
+    remove_all(part)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.copytree(path, part, symlinks=True)
+    else:
+        shutil.copy2(path, part, follow_symlinks=False)
+    os.sync()  # before the source is deleted
+    os.rename(part, place)
+
+
+def _empty(path: str) -> None:
+    """Deletes a file or a folder, of a mounted folder what is in it."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        for name in os.listdir(path):
+            remove_all(os.path.join(path, name))
+        remove_if_empty(path)
+    else:
+        remove(path)
 
 
 def make_folder(folder: str) -> None:
@@ -347,6 +326,6 @@ def make_folder(folder: str) -> None:
 
 
 def remove_if_empty(folder: str) -> None:
-    """Deletes a folder in which there is nothing; a file, or what is not there, stays as it is."""
-    if not is_remote(folder) and os.path.isdir(folder) and not names(folder):
+    """Deletes a folder in which there is nothing; a file, what is not there, or where something is mounted stays as it is."""
+    if not is_remote(folder) and os.path.isdir(folder) and not names(folder) and not os.path.ismount(folder):
         patiently(lambda: os.rmdir(folder), f"deleting {folder}")

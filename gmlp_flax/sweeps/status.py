@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from gmlp_flax import tasks
-from gmlp_flax.run_folder import storage
+from gmlp_flax.run_folder import logs, storage
 from gmlp_flax.run_folder.layout import METRICS_FILE
 from gmlp_flax.run_folder.metrics_file import MetricsFile, read_result
 from gmlp_flax.sweeps.definition import Sweep, Trial
@@ -60,7 +60,7 @@ def _row(sweep: Sweep, trial: Trial) -> list[str]:
         state = "failed"
     elif _begun(folder):
         state, left = "part way", _time_left(trial, lines)
-        written = f"{_clock(storage.log_age(metrics) or 0)} ago" if lines else ""
+        written = f"{_clock(logs.age(metrics) or 0)} ago" if lines else ""
     else:
         state = "not begun"
     value = evaluation.get(sweep.metric)

@@ -122,8 +122,7 @@ class Trainer:
                 if done and self._evaluates(done) and not distributed.everywhere(done in self.metrics.evaluations):
                     self._begin_trackers()
                     self._evaluate(state, done)  # a signal, or data that could not be read, ended it
-                    if not self.stop.agreed:
-                        self.checkpoints.evaluated(done, self.metrics.evaluations[done])
+                    self.watchdog.begin()  # the training step is not compiled yet
                 if not self.stop.agreed:
                     state, done = self._steps(state, done)
                 self.checkpoints.wait()
@@ -243,6 +242,7 @@ class Trainer:
         baseline = self.evaluator.baseline() if last else None
         beside = {"baseline": {"name": baseline.name, "eval": baseline.metrics}} if baseline else {}
         self.run.check()
+        self.checkpoints.evaluated(done, metrics)
         self.metrics.write({"step": done, "eval": metrics} | beside)
         self.progress.say(f"step {done}  held out: {self.task.shown(metrics)}")
         if baseline:

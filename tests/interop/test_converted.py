@@ -11,6 +11,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted
+from gmlp_flax.run_folder import record
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, ImageClassification
 from gmlp_flax.training import loading
 
@@ -45,6 +46,24 @@ def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, mes
     with pytest.raises(RunError, match=message):
         converted.write(params, config, {CLASSES_FILE: b"[]"}, str(tmp_path))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
+
+
+def test_a_folder_that_another_import_has_filled_meanwhile(tmp_path, monkeypatch):
+    """It stays as it is, record and all."""
+    config = config_lib.default(task="image_classification")
+    config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), ImageClassification.without_data(config, 3).shapes())
+    files, out, held = {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}, str(tmp_path / "run"), record.held
+
+    def later(folder):
+        monkeypatch.setattr(record, "held", held)
+        converted.write(params, config, files, out)
+        return held(folder)
+
+    monkeypatch.setattr(record, "held", later)
+    with pytest.raises(RunError, match=r"holds config.json already, which would be overwritten"):
+        converted.write(params, config, files, out)
+    assert loading.load(out).task.classes == ("a", "b", "c")
 
 
 def test_what_could_not_be_written_whole_is_deleted(tmp_path, monkeypatch):

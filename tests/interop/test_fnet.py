@@ -125,6 +125,8 @@ def test_other_weights_are_refused():
     state, _ = random_weights()
     with pytest.raises(RunError, match=r"FILE does not hold an FNet as transformers names it \(it has bert.x, ...\)"):
         fnet.config_for({"bert.x": np.ones(3)}, "FILE")
+    with pytest.raises(RunError, match="FILE does not hold an FNet"):
+        fnet.config_for(state | {"fnet.embeddings.word_embeddings.weight": np.ones(3)}, "FILE")
     config = fnet.config_for(state, "FILE")
     del state["fnet.encoder.layer.1.output.dense.bias"]
     with pytest.raises(RunError, match=r"1 missing \(fnet.encoder.layer.1.output.dense.bias\)"):

@@ -66,7 +66,7 @@ def test_step_that_cannot_be_moved_is_whole(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(storage, "PAUSES", ())
-    monkeypatch.setattr(shutil, "move", stuck)
+    monkeypatch.setattr(os, "rename", stuck)
     with pytest.raises(StorageError, match=r"^moving \S+/checkpoints/1 to \S+/deleted/1 failed \(Input/output error\)"):
         Deleter(str(folder)).delete_steps([1])
     assert [path for path in sorted(folder.rglob("*")) if path.name != DELETED] == files

@@ -97,6 +97,21 @@ def test_changes_after_the_checkpoint_are_undone(path):
     assert MetricsFile.read(str(path)) == lines[:2]
 
 
+def test_an_evaluation_before_the_first_step_loses_no_change(path):
+    """Killed after it, the next start still knows what was changed for steps that are taken again."""
+    lines = [{"step": 4, "loss": 2.0}, change(4, a=[2, 3]), {"step": 6, "loss": 1.5}, change(6, a=[3, 4])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file, evaluation = MetricsFile(str(path), 4), {"step": 4, "eval": {"loss": 2.5}}
+    file.write(evaluation)
+    file.write(evaluation)  # one host did not see it, and all evaluate again
+    assert MetricsFile.read(str(path)) == [lines[0], lines[1], lines[3], evaluation]
+    assert MetricsFile(str(path), 4).undone == file.undone == {"a": 2}
+    file.begin()
+    file.write({"step": 5, "loss": 1.0})
+    file.close()
+    assert MetricsFile.read(str(path)) == [lines[0], evaluation, {"step": 5, "loss": 1.0}]
+
+
 def test_result_of_others(tmp_path):
     assert read_result(str(tmp_path)) is None
     good = {"step": 3, "eval": {"loss": 1.0}, "waiting": {"data": 0.1}}

@@ -19,11 +19,7 @@ def test_files(tmp_path):
     storage.write(path, b"two")
     assert storage.read(path) == b"two" and storage.names(str(tmp_path / "a")) == ["b"]
     assert not storage.create(path, b"three") and storage.read(path) == b"two"
-    log = storage.log(path, b"two")
-    log.write(b" and three")
-    assert storage.read(path) == storage.read_log(path) == b"two and three"
-    log.close()
-    assert not storage.replace(path, b"two", b"four") and storage.replace(path, b"two and three", b"two")
+    assert not storage.replace(path, b"four", b"five") and storage.replace(path, b"two", b"four")
     storage.remove(path)
     storage.remove(path)
     assert storage.create(path, b"three") and storage.read(path) == b"three"
@@ -50,6 +46,26 @@ def test_move_never_overwrites(tmp_path):
         storage.move(str(tmp_path / "new"), str(tmp_path / "aside" / "5"))
     assert storage.names(str(tmp_path / "aside")) == ["5", "5.1", "5.2"]
     assert [storage.read(str(tmp_path / "aside" / name / "file")) for name in ("5", "5.1", "5.2")] == [b"1", b"2", b"3"]
+
+
+def test_what_lies_on_another_device_is_copied_whole_and_once(tmp_path, monkeypatch):
+    """As a folder of checkpoints that is mounted: it cannot be renamed, and stays as an empty folder."""
+    mounted, rename, failures = str(tmp_path / "mounted"), os.rename, [errno.EIO, errno.EIO]
+    storage.write(f"{mounted}/8/data", b"weights")
+    os.symlink("8/data", f"{mounted}/link")
+
+    def across(path, place):
+        if path == mounted:
+            raise OSError(errno.EXDEV, "")
+        if failures:
+            raise OSError(failures.pop(), "")
+        rename(path, place)
+
+    monkeypatch.setattr(os, "rename", across)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == mounted)
+    place = storage.move(mounted, str(tmp_path / "before-1" / "checkpoints"))
+    assert storage.read(f"{place}/8/data") == b"weights" and os.readlink(f"{place}/link") == "8/data"
+    assert os.listdir(mounted) == [] and os.listdir(tmp_path / "before-1") == ["checkpoints"] and not failures
 
 
 def test_only_empty_folders_are_deleted(tmp_path):
@@ -90,32 +106,6 @@ def test_error_that_passes():
         return "read"
 
     assert storage.patiently(passes, "") == "read" and len(tries) == 4
-
-
-def test_partial_write_is_a_full_disk(tmp_path):
-    class Full:
-        name = "there"
-
-        def write(self, content):
-            return len(content) - 1
-
-    log = storage.log(str(tmp_path / "log"), b"")
-    log.close()
-    log._file = Full()
-    with pytest.raises(RunError, match="^writing there failed .*: free space"):
-        log.write(b"line")
-
-
-def test_a_flushed_log_goes_on(tmp_path):
-    """It was closed, as a mounted bucket wants it, and opened again."""
-    log = storage.log(str(tmp_path / "log"), b"a\n")
-    for line in (b"b\n", b"c\n"):
-        log.write(line)
-        before = log._file
-        log.flush()
-        assert before.closed
-    log.close()
-    assert (tmp_path / "log").read_bytes() == b"a\nb\nc\n"
 
 
 def test_a_folder_that_another_process_has_removed(tmp_path):

@@ -113,12 +113,17 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
         return counted
 
     monkeypatch.setattr(evaluation, "make_eval_step", make_counted)
+    begin, begun = loop.Watchdog.begin, []
+    monkeypatch.setattr(loop.Watchdog, "begin", lambda watchdog: begun.append(len(scored)) or begin(watchdog))
     loop.train(options, str(tmp_path / "whole"))
     batches = len(scored) // 2
     assert batches > 2
     for stopping_at, saved, evaluated in (2, 3, []), (1, 3, []), (batches + 2, 6, [3]), (1, 6, [3]):
         scored.clear()
+        begun.clear()
         assert loop.train(options, str(workdir)) is None and len(scored) == stopping_at
+        if stopping_at > batches:
+            assert begun == [0, batches]  # the step after that evaluation is not compiled yet, and may take an hour again
         assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == saved
         assert [line["step"] for line in metrics(workdir) if "eval" in line] == evaluated
         assert not (workdir / "result.json").exists()
@@ -127,3 +132,24 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     assert metrics(workdir) == metrics(tmp_path / "whole")
     losses = {line["step"]: line["eval"]["loss"] for line in metrics(workdir) if "eval" in line}
     assert loading.load(str(workdir), "best").step == min(losses, key=losses.__getitem__)
+
+
+def test_a_run_that_goes_on_is_not_finished_any_more(tmp_path, monkeypatch):
+    """Not for a moment: killed where config.json has the new number of steps, a sweep would take the old result for its."""
+    options, workdir, write = small_text_config(tmp_path / "cache"), str(tmp_path / "run"), loop.storage.write
+    options.steps = options.checkpoint.every = 3
+    first = loop.train(options, workdir)
+
+    def killed(path, content):
+        if path.endswith("config.json"):
+            raise KeyboardInterrupt
+        write(path, content)
+
+    options.steps = 6
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.storage, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(options, workdir)
+    assert not (tmp_path / "run" / "result.json").exists()
+    options.steps = 3
+    assert loop.train(options, workdir)["eval"] == first["eval"]

@@ -15,6 +15,7 @@ from gmlp_flax.errors import DataError
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 IMAGE_BYTES = 1 << 30  # of an encoded image, at most
+UNPACKED_BYTES = 8 << 30  # of a compressed tar file's images, at most
 
 _LAYOUT = "expected one folder per class, with images in it"
 
@@ -93,15 +94,23 @@ class ImageTar:
     def _read_members(self) -> tuple[dict[str, bytes | tuple[int, int]], list[str]]:
         """Image name -> its bytes or, in an uncompressed tar, (offset, size); and the names of all folders."""
         members, links, folders, end = {}, {}, [], os.path.getsize(self._copy.path)
-        compressed = _is_compressed(self._copy.path)
+        compressed, unpacked = _is_compressed(self._copy.path), 0
         with tarfile.open(self._copy.path, "r:*" if compressed else "r:") as tar:
             for member in tar:
                 name = member.name.removeprefix("./").strip("/")
                 if member.isdir() and name not in ("", "."):
                     folders.append(name)
                 elif member.isreg() and _is_image(name):
+                    if member.issparse() or member.size > IMAGE_BYTES:
+                        raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes: no image does")
                     if not compressed and not 0 <= member.size <= end - member.offset_data:
                         raise tarfile.ReadError(f"{name!r} reaches beyond the end of the file")
+                    unpacked += member.size if compressed else 0
+                    if unpacked > UNPACKED_BYTES:
+                        raise DataError(
+                            f"{self.path}: its images have more than {UNPACKED_BYTES >> 30} GiB, and those of a compressed tar "
+                            "file lie in memory: extract it to a folder, or do not compress it"
+                        )
                     file = tar.extractfile(member) if compressed else None
                     members[name] = file.read() if file else (member.offset_data, member.size)
                 elif member.islnk() and _is_image(name):

@@ -60,7 +60,8 @@ class Copy:
         except OSError as error:
             raise cache.unwritable(place, error) from error
         self._held = held
-        os.utime(held)
+        with contextlib.suppress(OSError):  # another user's copy, or a cache that is mounted for reading
+            os.utime(held)
 
     def read(self) -> bytes:
         """The content of a copy."""

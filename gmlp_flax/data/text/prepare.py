@@ -110,7 +110,7 @@ def prepare(
     local = Path(default_folder()) / f"preparing-{key}" if target else Path(folder)
     with locked(local):
         jobs, plan = _plan(corpus, tokenizer, local, selection, max_bad_records, shard_bytes, target)
-        if not (target and _is_done_remotely(target, plan)):
+        if not (target and _is_done_remotely(target, jobs, plan)):
             if not _is_done(local, plan):
                 to_standard_error(f"tokenising {corpus.name}{selection.share and f', {selection.side}' or ''}")
                 _begin(local, plan, tokenizer)
@@ -223,16 +223,20 @@ def _is_done(folder: Path, plan: dict[str, Any]) -> bool:
     return False
 
 
-def _is_done_remotely(folder: str, plan: dict[str, Any]) -> bool:
-    """As `_is_done`, for a remote folder. Shards without an index are of work that was broken off: they are made again."""
+def _is_done_remotely(folder: str, jobs: list[_Job], plan: dict[str, Any]) -> bool:
+    """As `_is_done`, for a remote folder. Shards without an index are of work that was broken off: they are made again, and
+    if one that was finished here is gone, all are."""
     if prepared.is_prepared(folder):
         _require_plan(files.join(folder, prepared.INDEX), folder, plan)
         return True
-    count = plan["number of shards"]
+    count, local = plan["number of shards"], jobs[0].folder
     ours = {path.name for number in range(count) for path in prepared.shard_files("", number, count)}
-    found = files.find_files(folder) if files.exists(folder) else ()
-    if any(file.name not in {*ours, TOKENIZER_FILE} for file in found):
+    found = {file.name for file in files.find_files(folder)} if files.exists(folder) else set()
+    if found - {*ours, TOKENIZER_FILE}:
         raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
+    finished = [job for job in jobs if (local / prepared.INDEX).exists() or job.record.exists()]
+    if any(path.name not in found for job in finished for path in prepared.shard_files("", job.number, count)):
+        _clear(local)
     return False
 
 

@@ -1,3 +1,4 @@
+import gzip
 import io
 import os
 import pickle
@@ -7,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from gmlp_flax.data.images import folders
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import open_images
 from gmlp_flax.data.storage.records import BadRecord
@@ -140,6 +142,40 @@ def test_headers_of_a_tar_that_make_no_sense(tmp_path, header):
         assert all(len(source[index]["image"]) <= path.stat().st_size for index in range(len(source)))
     except DataError as error:
         assert str(error).startswith(str(path))
+
+
+@pytest.mark.parametrize(("kind", "size"), [("sparse", 600), ("sparse", 1 << 32), ("larger", 1 << 31)])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size, suffix):
+    """A hundred bytes that claim gigabytes, which a sparse file has and a compressed one may have."""
+    member = tarfile.TarInfo("cat/a.png")
+    member.size = size if kind == "larger" else 512
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    if kind == "sparse":  # one piece at 0, and the size of all
+        header[156:157] = tarfile.GNUTYPE_SPARSE
+        header[386:410], header[483:495] = b"%011o\0%011o\0" % (0, 512), b"%011o\0" % size
+        assert len(header) == 512
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    path = tmp_path / f"a.tar{suffix}"
+    with (gzip.open if suffix else open)(path, "wb") as file:
+        file.write(header + b"x" * 512 + b"\0" * 1024)
+    with pytest.raises(DataError, match=rf"^{path}: .*'cat/a.png' is a sparse file or claims {size:,} bytes"):
+        ImageTar(path)
+
+
+def test_a_compressed_tar_that_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "UNPACKED_BYTES", 2000)
+    content = {"cat/a.png": b"x" * 1500, "dog/b.png": b"y" * 600}
+    make_tar(tmp_path, content)
+    path = tmp_path / "b.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    with pytest.raises(DataError, match=rf"^{path}: its images have more than .* extract it to a folder, or do not compress it$"):
+        ImageTar(path)
 
 
 def test_a_tar_writes_nothing(tmp_path):

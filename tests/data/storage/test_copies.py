@@ -40,6 +40,18 @@ def test_a_file_is_copied_once(cache, monkeypatch):
         assert other.path == copy.path and Path(other.path).read_bytes() == b"a" * 400
 
 
+def test_a_copy_of_another_user_is_read(cache, monkeypatch):
+    """Its time cannot be set, as on a cache that is mounted for reading."""
+    def refuse(_):
+        raise PermissionError(1, "")
+
+    file = remote("a")
+    with Copy(file), monkeypatch.context() as patched:
+        patched.setattr(os, "utime", refuse)
+        with Copy(file) as copy:
+            assert copy.read() == b"a" * 400
+
+
 def test_a_changed_file_is_another_copy(cache):
     before, after = remote("a"), remote("a", 300)
     with Copy(after) as copy:

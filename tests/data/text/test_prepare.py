@@ -3,8 +3,10 @@ import pickle
 import threading
 from pathlib import Path
 
+import fsspec
 import pytest
 
+from gmlp_flax.data.storage import files
 from gmlp_flax.data.text import prepare as prepare_module
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpora import Corpus, MemoryPart, open_corpus
@@ -49,6 +51,21 @@ class Interrupting(MemoryPart):
         if not self.allowed.is_set():
             raise KeyboardInterrupt
         return super().documents(bad)
+
+
+def test_finished_shards_that_are_gone_from_a_remote_folder(tmp_path, monkeypatch):
+    """Somebody has emptied it: an index over shards that are missing would end every later command."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole, target = corpus(3), f"memory://{tmp_path.name}/prepared"
+    monkeypatch.setattr(Interrupting, "allowed", threading.Event())
+    broken = Corpus("texts", (*whole.parts[:2], Interrupting(*whole.parts[2])), whole.fingerprint)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(broken, tokenizer(), target, shard_bytes=1, workers=1)
+    assert len(files.find_files(target)) == 4
+    fsspec.filesystem("memory").rm(target, recursive=True)
+    Interrupting.allowed.set()
+    made = prepare(broken, tokenizer(), target, shard_bytes=1, workers=1)
+    assert made.read(0, made.tokens).tolist() == stream(TEXTS)
 
 
 def test_finished_shards_are_kept(tmp_path, monkeypatch):

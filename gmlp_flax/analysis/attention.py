@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -52,8 +53,7 @@ def require_attention(trained: loading.Trained) -> None:
     task = trained.task
     if task.takes_files:
         raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    x = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
-    if not jax.eval_shape(lambda params, x: _maps(task.stacks(params), x, None), task.shapes(), x):
+    if not jax.eval_shape(lambda params, x: _maps(task.stacks(params), x, None), task.shapes(), _stream(trained)):
         model = settings(task.spec())
         what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
         raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
@@ -112,6 +112,23 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
     return np.asarray(jax.jit(every_layer)(trained.weights))[:, 0]
 
 
+def layer_numbers(trained: loading.Trained) -> tuple[list[int], int]:
+    """The numbers, from 1, of the layers that `maps` shows, and how many layers there are: some blocks have attention in
+    the last ones alone."""
+    numbers, layers = [], 0
+    for stack in trained.task.stacks(trained.weights):
+        first, layers = layers + 1, layers + len(jax.tree.leaves(nnx.state(stack))[0])
+        if jax.eval_shape(lambda x, stack=stack: _maps([stack], x, None), _stream(trained)):
+            numbers += range(first, layers + 1)
+    return numbers, layers
+
+
+def _stream(trained: loading.Trained) -> jax.ShapeDtypeStruct:
+    """The residual stream of one sentence, [1, n, d_model]."""
+    task: Any = trained.task
+    return jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
+
+
 def _maps(stacks: list[Block], x: jax.Array, seen: jax.Array | None) -> list[jax.Array]:
     """Runs stacked blocks on [batch, n, d_model]; of each stack with attention its weights [layers, batch, n, n]."""
     def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
@@ -149,21 +166,23 @@ def draw(
     require_attention(trained)
     sentences = encode(trained, first, second)
     count, found = len(sentences.labels), maps(trained, sentences)
-    shown = (found if layers == ALL else first_half(found))[:, :count, :count]
-    figures = {"attention": draw_largest(shown, sentences), "attention_layers": draw_layers(shown)}
+    numbers, depth = layer_numbers(trained)
+    kept = len(numbers) if layers == ALL else first_half(numbers, depth)
+    shown, numbers = found[:kept, :count, :count], numbers[:kept]
+    figures = {"attention": draw_largest(shown, sentences, numbers), "attention_layers": draw_layers(shown, numbers)}
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
 
-def first_half(found: np.ndarray) -> np.ndarray:
-    """The maps of the first half of the layers, at least one: [layers, n, n]."""
-    return found[: max(1, len(found) // 2)]
+def first_half(numbers: Sequence[int], layers: int) -> int:
+    """How many of the layers with attention lie in the first half of a network; at least one, the first of them."""
+    return max(1, sum(number <= layers // 2 for number in numbers))
 
 
 @drawing.style()
-def draw_largest(shown: np.ndarray, sentences: EncodedText) -> Figure:
-    """The elementwise maximum over layers of maps [layers, tokens, tokens], with the tokens beside it, and bars of the
+def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[int]) -> Figure:
+    """The elementwise maximum over layers, which `numbers` names, of maps [layers, tokens, tokens], with the tokens beside it, and bars of the
     weight that each token receives, a mean over the tokens that look and over layers."""
-    layers, count, _ = shown.shape
+    count = shown.shape[1]
     side = min(LARGEST, max(2.4, INCHES_PER_TOKEN * count))
     figure, (axis,) = drawing.subplots(1, 1, max(drawing.PAGE, side + BESIDE), side + 1.2)
     size = min(7.0, 60 * side / count)  # points
@@ -179,21 +198,21 @@ def draw_largest(shown: np.ndarray, sentences: EncodedText) -> Figure:
     bars.barh(range(count), shown.mean((0, 1)), color=drawing.FAMILIES["aMLP"], height=0.75)
     bars.tick_params(labelleft=False, left=False)
     bars.set_xlabel("mean weight that\nthe row's token receives")
-    where = "layer 1" if layers == 1 else f"layers 1 to {layers}"
+    where = f"layer {numbers[0]}" if len(numbers) == 1 else f"layers {numbers[0]} to {numbers[-1]}"
     figure.colorbar(image, cax=axis.inset_axes((1.4, 0.1, 0.03, 0.8)), label=f"largest weight in {where}")
     axis.set_xlabel("each row's token looks at the columns' tokens")
     return figure
 
 
 @drawing.style()
-def draw_layers(shown: np.ndarray) -> Figure:
-    """Maps [layers, tokens, tokens] one by one, on one colour scale; titles tell each one's largest weight."""
+def draw_layers(shown: np.ndarray, numbers: Sequence[int]) -> Figure:
+    """Maps [layers, tokens, tokens] of the layers that `numbers` names, one by one, on one colour scale; titles tell each one's largest weight."""
     columns = min(COLUMNS, len(shown))
     rows = math.ceil(len(shown) / columns)
     width = drawing.COLUMN if columns <= 2 else drawing.PAGE
     figure, axes = drawing.subplots(rows, columns, width, 0.3 + rows * (0.25 + 0.85 * width / columns))
-    for layer, axis in enumerate(axes[: len(shown)]):
-        axis.set_title(f"layer {layer + 1}, to {shown[layer].max():.2g}")
+    for number, weights, axis in zip(numbers, shown, axes, strict=False):
+        axis.set_title(f"layer {number}, to {weights.max():.2g}")
     for axis in axes[len(shown) :]:
         axis.set_axis_off()
     drawing.scaled_images(figure, list(zip(axes, shown, strict=False)), drawing.WEIGHTS, "weight", axes)

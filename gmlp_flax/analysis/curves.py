@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
+from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.run_folder import storage
-from gmlp_flax.run_folder.layout import METRICS_FILE
+from gmlp_flax.run_folder.layout import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.run_folder.metrics_file import MetricsFile
+
+SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
 
 
 def draw(workdir: str) -> str:
@@ -20,11 +23,19 @@ def chart(workdir: str) -> charts.Chart:
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
     training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())]
-    looks = {"training": drawing.Look(drawing.GREY, "."), "held out": drawing.Look(drawing.FAMILIES["gMLP"])}
+    looks = drawing.Look(drawing.GREY, "."), drawing.Look(drawing.FAMILIES["gMLP"])
+    names = f"training{_of_targets(workdir)}", "held out"
     series = [
-        charts.Series(name, looks[name], [step for step, _ in points], [loss for _, loss in points])
-        for name, points in (("training", training), ("held out", heldout)) if points
+        charts.Series(name, look, [step for step, _ in points], [loss for _, loss in points])
+        for name, look, points in zip(names, looks, (training, heldout), strict=True) if points
     ]
     name = os.path.basename(storage.absolute(workdir))
     title = f"{name}: held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else name
     return charts.Chart([charts.Panel(title, charts.Scale("step"), charts.Scale("loss (nats)"), series)])
+
+
+def _of_targets(workdir: str) -> str:
+    """What makes the loss in training another one than that held out, for its name."""
+    path = os.path.join(workdir, CONFIG_FILE)
+    config = config_lib.load(path) if storage.exists(path) else {}
+    return ", of softened targets" if any(config.get(key) for key in SOFTENING) else ""

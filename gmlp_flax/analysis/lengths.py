@@ -63,7 +63,7 @@ def _perplexity(trained: loading.Trained, workdir: str, tokens: int) -> float:
     config.eval.examples = 0  # all: some, evenly spread, would be another text at another length
     config_lib.validate(config)
     task = tasks.create(config, workdir)
-    params = trained.params
+    params = trained.weights
     if tokens != old.model.length:
         params = warm_start.adapt(params, task, old, workdir)
         params = jax.device_put(params, trained.partition.for_model(task.facts()).shardings(params))

@@ -36,6 +36,7 @@ class Residual:
     def __init__(self, spec: BlockSpec, survival: jax.Array, keys: jax.Array | None):
         """`keys` [two per branch, batch], or None for evaluation."""
         self.spec, self.survival, self.keys = spec, survival, None if keys is None else iter(keys)
+        self.number = itertools.count()
 
     def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
         """Both [batch, tokens, d_model]."""
@@ -44,7 +45,8 @@ class Residual:
             if drop_keys is None or depth_keys is None:
                 block = self.spec.block
                 raise ValueError(f"{block.__name__} adds more branches than its `branches`, {block.branches}: raise it")
-            branch = dropout(branch, self.spec.dropout, drop_keys)
+            if next(self.number) not in self.spec.block.without_dropout:
+                branch = dropout(branch, self.spec.dropout, drop_keys)
             if self.spec.survival < 1:
                 kept = jax.vmap(lambda key: jax.random.bernoulli(key, self.survival))(depth_keys)
                 branch = branch * (kept / self.survival).astype(branch.dtype)[:, None, None]

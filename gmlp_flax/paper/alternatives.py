@@ -51,6 +51,7 @@ class Column(NamedTuple):
         lower: whether a lower metric is better.
         percent: the factor that turns the metric into what is shown.
         tokens: in an example, which says at which length its speed was measured.
+        fewer: the same at scale cpu; 0 if they are as many there.
         minutes: of the column at scale cpu, all rows, on two cores: estimated.
         seeds: of each row at scale cpu; the first alone elsewhere.
         cpu: config keys that scale cpu sets further, and their values: the column is shortened by them.
@@ -68,6 +69,7 @@ class Column(NamedTuple):
     lower: bool = False
     percent: float = 100.0
     tokens: int = 128
+    fewer: int = 0
     minutes: int = 0
     seeds: Sequence[int] = (0,)
     cpu: Mapping[str, Any] = NOTHING
@@ -92,6 +94,10 @@ class Column(NamedTuple):
         """What a scale sets beside the config: for every row, and for this one."""
         own = {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": self.gpu}
         return dict(own.get(scale, NOTHING))
+
+    def tokens_at(self, scale: str) -> int:
+        """Tokens of an example of the models that a scale trains."""
+        return self.fewer or self.tokens if scale == "cpu" else self.tokens
 
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """The seeds of each row."""
@@ -187,15 +193,15 @@ COLUMNS: dict[str, Column] = {
         gpu={"steps": 3500, "optimizer.warmup": 350}, searched=_IMAGE_SETTINGS,
     ),
     "listops": Column(
-        "ListOps (%)", config="lra_listops", tokens=2048, gpu={"steps": 1000, "optimizer.warmup": 200},
+        "ListOps (%)", config="lra_listops", tokens=2048, fewer=32, gpu={"steps": 1000, "optimizer.warmup": 200},
         searched=_TREE_SETTINGS, seeds=(0, 1, 2), **_LRA,
     ),
     "bytes": Column(
-        "IMDB by bytes (%)", config="lra_text", tokens=1024, gpu={"steps": 4000, "optimizer.warmup": 1600},
+        "IMDB by bytes (%)", config="lra_text", tokens=1024, fewer=256, gpu={"steps": 4000, "optimizer.warmup": 1600},
         searched=_LOGITS, **_BYTES,
     ),
     "pixels": Column(
-        "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", tokens=1024, gpu={"steps": 5000},
+        "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", tokens=1024, fewer=256, gpu={"steps": 5000},
         searched=_LOGITS, **_LRA,
     ),
     "costs": Column("time and memory over n, measured here", MEASURED, minutes=35, needs_data=False),

@@ -36,7 +36,8 @@ def attention_in_a_pair(
     count = len(sentences.labels)
     maps = attention.maps(trained, sentences)[:, :count, :count]
     segments = sentences.segments[:count]
-    lines = [(layer, *map(float, shares)) for layer, shares in enumerate(across(maps, segments), start=1)]
+    numbers, depth = attention.layer_numbers(trained)
+    lines = [(number, *map(float, shares)) for number, shares in zip(numbers, across(maps, segments), strict=True)]
     even = float(across(np.full((1, count, count), 1 / count), segments)[0, 0])
     notes = (
         *unfinished(runs[:1]),
@@ -46,9 +47,10 @@ def attention_in_a_pair(
         f"{even:.3f}. The image shows the largest weight in the layers of the first half, as in the paper, which sees "
         "sentences align there.",
     )
+    half = attention.first_half(numbers, depth)
     figures = {
-        "attention": attention.draw_largest(attention.first_half(maps), sentences),
-        "layers": attention.draw_layers(maps),
+        "attention": attention.draw_largest(maps[:half], sentences, numbers[:half]),
+        "layers": attention.draw_layers(maps, numbers),
     }
     columns = ("layer", "across", "within", "largest weight across")
     return Report(

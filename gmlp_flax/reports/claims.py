@@ -20,7 +20,7 @@ DRAWS = 2000  # of the bootstrap
 
 
 class Claim(NamedTuple):
-    """A claim of the paper, the verdict of our runs, and what more there is to say."""
+    """A claim, of the paper unless it says otherwise, the verdict of our runs, and what more there is to say."""
 
     text: str
     verdict: str

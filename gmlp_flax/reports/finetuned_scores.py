@@ -12,6 +12,8 @@ from gmlp_flax.reports import claims
 from gmlp_flax.reports.runs import Run, task_of
 from gmlp_flax.reports.table import Cell, Spread, printed
 
+OURS = " (our claim, not the paper's)"
+
 
 class Score(NamedTuple):
     """A row's score in one column, in percent: the median over runs with one peak rate and batch size."""
@@ -107,13 +109,14 @@ class Scores:
         for row, scores in self.by_row.items():
             pretrained, random = scores[place], self.random[row][place]
             if pretrained and random:
-                yield _higher(f"{column.title}: pretraining helps {row}", pretrained.spread, random.spread)
+                yield _higher(f"{column.title}: pretraining helps {row}{OURS}", pretrained.spread, random.spread)
 
     def _orderings(self, column: ScoreColumn) -> Iterator[claims.Claim]:
         for better, worse, tasks in self.transfers:
             found = [self.of(row).get(column.title) for row in (better, worse)]
             if column.task in tasks and found[0] and found[1]:
-                yield _higher(f"{column.title}: {better} > {worse}", found[0], found[1])
+                ours = OURS if column.task == "rte" else ""
+                yield _higher(f"{column.title}: {better} > {worse}{ours}", found[0], found[1])
 
     def notes(self) -> list[str]:
         """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""

@@ -134,8 +134,7 @@ def _table(name: str, table: Table) -> str:
         + "</tr>" for row in table.rows
     )
     notes = "".join(f'<li id="note-{number}">{html.escape(note)}</li>' for number, note in enumerate(listed, start=1))
-    spread = any(isinstance(cell, Spread) and cell.deviation is not None for row in table.rows for cell in row)
-    legend = f"<p><small>\u00b1 is the standard deviation between {table.over}.</small></p>" if spread else ""
+    legend = f"<p><small>{html.escape(table.legend())}</small></p>" if table.legend() else ""
     return (
         f'<section class="table" data-name="{html.escape(name)}"><div class="tools"><input type="search" '
         'aria-label="Filter rows" placeholder="Filter rows"><button type="button" class="csv">CSV</button></div>\n'

@@ -22,7 +22,7 @@ class Report:
     Attributes:
         title: the heading.
         table: its numbers.
-        claims: of the paper, and whether the runs support them.
+        claims: of the paper, unless they say otherwise, and whether the runs support them.
         more_claims: further claims, which a page folds away.
         setting: what was scaled down; None if nothing was trained.
         notes: sentences below the table.
@@ -57,8 +57,8 @@ class Report:
 
     def markdown(self) -> str:
         """The title and the tables."""
-        more = "".join(f"\n## {name.capitalize()}\n\n{table.markdown()}" for name, table in self.more_tables.items())
-        return f"# {self.title}\n\n{self.table.markdown()}{more}"
+        more = "".join(f"\n## {name.capitalize()}\n\n{_with_legend(table)}" for name, table in self.more_tables.items())
+        return f"# {self.title}\n\n{_with_legend(self.table)}{more}"
 
     def sentences(self) -> list[str]:
         """All that is said beside the table."""
@@ -70,3 +70,7 @@ class Report:
             for sentence in (chart.caption, chart.missing()) if sentence
         )
         return [*said, *self.notes, *dict.fromkeys(captions)]
+
+
+def _with_legend(table: Table) -> str:
+    return table.markdown() + (f"\n{legend}\n" if (legend := table.legend()) else "")

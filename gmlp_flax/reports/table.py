@@ -72,6 +72,13 @@ class Table:
         lines = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
         return lines + "".join(f"\n[{number}] {note}\n" for number, note in enumerate(listed, start=1))
 
+    def legend(self) -> str:
+        """What its ± is; empty if it has none."""
+        if not any(isinstance(cell, Spread) and cell.deviation is not None for row in self.rows for cell in row):
+            return ""
+        centre = "the number before it is the mean of perplexities, the median of scores and costs"
+        return f"± is the standard deviation between {self.over}; {centre}."
+
     def csv(self) -> str:
         """With all digits. A number over seeds takes five columns; footnotes are a column of their own."""
         spread = [any(isinstance(row[place], Spread) for row in self.rows) for place in range(len(self.columns))]

@@ -270,6 +270,10 @@ class Task(abc.ABC):
         """How each parameter is sharded, decayed and fitted to other lengths, by its path."""
         return parameters.facts(self._abstract_module)
 
+    def notes(self) -> list[str]:
+        """What in the config may not be meant, a line each, for the start of a run."""
+        return []
+
     def spec(self) -> Any:
         """The spec of the blocks that the config describes.
 

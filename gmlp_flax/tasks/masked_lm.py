@@ -95,6 +95,16 @@ class MaskedLanguageModeling(LanguageModeling):
                 f"config.masking.mask_share is {mask} and random_share is {random}: lower one, their sum is at most 1"
             )
 
+    def notes(self) -> list[str]:
+        """See `Task`: the cap on masks of a longer sequence."""
+        most, rate, words = self.config.masking.max_predictions, self.config.masking.rate, self.length - 2
+        if most >= (wanted := round(rate * words)):
+            return []
+        return [
+            f"note: masking.max_predictions is {most}, so {most / words:.1%} of {words:,} tokens are masked and not "
+            f"masking.rate, {rate:.1%}: consider --config.masking.max_predictions={wanted}"
+        ]
+
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
         return MaskedLM(self.spec(), model.vocab_size, rngs, transform=model.transform, **self.embedding())

@@ -90,7 +90,7 @@ class Trainer:
             {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | self.assets
         )
         distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
-        for line in optimizer.out_of_reach(config, shapes, facts):
+        for line in [*optimizer.out_of_reach(config, shapes, facts), *self.task.notes()]:
             distributed.say(line)
         self.profile, self.stop = Profile(config, self.workdir), stopping.StopRequest()
         self.watchdog = Watchdog(config.log.hang_seconds)

@@ -178,6 +178,29 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, mon
         np.testing.assert_array_equal(axis.images[0].get_array(), weights)
 
 
+@pytest.mark.parametrize(("layers", "numbers", "half"), [(6, [5, 6], 1), (6, [2, 3, 4, 5, 6], 2), (4, [1, 2, 3, 4], 2)])
+def test_what_lies_in_the_first_half(layers, numbers, half):
+    """At least one map is shown."""
+    assert attention.first_half(numbers, layers) == half
+
+
+@pytest.mark.parametrize(("model", "numbers"), [
+    ({"block": "fnet_hybrid", "attention_layers": 1}, [3]), ({"block": "fnet_hybrid", "attention_layers": 2}, [2, 3]),
+    ({"block": "transformer"}, [1, 2, 3]), ({"d_attn": 4}, [1, 2, 3]),
+])
+def test_layers_keep_their_numbers(tokenizer, tmp_path, monkeypatch, model, numbers):
+    trained, drawn = untrained(tokenizer, tmp_path, **model), {}
+    monkeypatch.setattr(attention.drawing, "save", lambda figure, workdir, name: drawn.update({name: figure}) or name)
+    assert attention.layer_numbers(trained) == (numbers, trained.config.model.layers)
+    assert len(attention.maps(trained, attention.encode(trained, *PAIR))) == len(numbers)
+    attention.draw(trained, "run", *PAIR)
+    assert drawn["attention_layers"].axes[0].get_title(loc="left").startswith(f"layer {numbers[0]},")
+    assert drawn["attention"].axes[0].child_axes[1].get_ylabel() == f"largest weight in layer {numbers[0]}"
+    attention.draw(trained, "run", *PAIR, layers="all")
+    titles = [axis.get_title(loc="left").partition(",")[0] for axis in drawn["attention_layers"].axes[: len(numbers)]]
+    assert titles == [f"layer {number}" for number in numbers]
+
+
 @pytest.mark.parametrize(
     ("model", "texts", "message"),
     [

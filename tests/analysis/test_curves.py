@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import curves
 
 
@@ -17,4 +18,8 @@ def test_curve_has_training_and_heldout_points(tmp_path):
     assert (heldout.name, list(heldout.x), list(heldout.y)) == ("held out", [10], [2.5])
     assert panel.title == f"{tmp_path.name}: held-out loss 2.5 after 10 steps"
     assert path == str(tmp_path / "figures" / "loss.png")
+    config = config_lib.default(task="image_classification")
+    config.augment.mixup = 0.8
+    (tmp_path / "config.json").write_text(config_lib.to_json(config))
+    assert curves.chart(str(tmp_path)).panels[0].series[0].name == "training, of softened targets"
     assert {file.name for file in (tmp_path / "figures").iterdir()} == {"loss.png", "loss.svg", "loss.pdf"}

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, MEASURED, ROWS, TRAINED
@@ -42,6 +43,16 @@ def test_rows_of_a_column_train_alike(scale):
             changed = {key for key in config_lib.differences(first, config) if not key.startswith("model.")}
             assert changed <= {"optimizer.learning_rate", "optimizer.rates"}
         assert len(column.points(scale)) == len(configs) * (3 if scale == "cpu" and name in ("mlm", "listops") else 1)
+
+
+@pytest.mark.parametrize("scale", ["cpu", "gpu"])
+def test_the_tokens_of_a_column_are_those_of_its_models(scale):
+    """At that length the charts of scores over speed look up what a step costs."""
+    for name, column in COLUMNS.items():
+        if column.kind == TRAINED:
+            config = column.configs(scale, ("sgu",))["sgu"]
+            length = tasks.find(config.task).without_data(config).length
+            assert column.tokens_at(scale) in (length, length - 1), name  # with a class token or without
 
 
 def test_what_is_shortened_is_set_by_the_column():

@@ -80,8 +80,8 @@ def test_gains_and_orderings_are_claims(tmp_path):
     ]
     scores = finetuned_scores.Scores(("sst2",), by_row, transfers)
     assert scores.claims() == [
-        ("SST-2: pretraining helps gmlp_36", claims.OPEN, "medians 70.0 and 60.0"),
-        ("SST-2: pretraining helps transformer_12", claims.ONE_HOLDS, "medians 54.5 and 40.0"),
+        ("SST-2: pretraining helps gmlp_36 (our claim, not the paper's)", claims.OPEN, "medians 70.0 and 60.0"),
+        ("SST-2: pretraining helps transformer_12 (our claim, not the paper's)", claims.ONE_HOLDS, "medians 54.5 and 40.0"),
         ("SST-2: gmlp_36 > transformer_12", claims.HOLDS, "medians 70.0 and 54.5"),
     ]
     assert "SST-2 from random parameters: gmlp_36 55.0 to 65.0 (2 runs" in " ".join(scores.notes())

@@ -172,8 +172,8 @@ def test_a_second_table_is_a_file_of_its_own(opened):
 
 def test_tables_have_headings_and_say_what_their_spread_is_over(text):
     first, second = text.split("<h2>What it costs</h2>")
-    assert "\u00b1 is the standard deviation between seeds." in first
-    assert "\u00b1 is the standard deviation between repeats." in second and 'title="repeats: 2.50, 3.00, 3.50"' in second
+    assert "\u00b1 is the standard deviation between seeds; the number" in first
+    assert "\u00b1 is the standard deviation between repeats; the number" in second and 'title="repeats: 2.50, 3.00, 3.50"' in second
 
 
 @SEEN

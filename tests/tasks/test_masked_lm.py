@@ -58,6 +58,17 @@ def test_properties(tokens, seed, options):
     assert not np.isin(replaced, [token for token in SPECIAL if token != TOKENIZER.mask_id]).any()
 
 
+@pytest.mark.parametrize(("length", "most", "said"), [
+    (128, 20, []), (135, 20, []), (512, 77, []),
+    (512, 20, ["note: masking.max_predictions is 20, so 3.9% of 510 tokens are masked and not masking.rate, 15.0%: "
+               "consider --config.masking.max_predictions=76"]),
+])
+def test_a_cap_that_masks_less_than_the_rate_is_told(tmp_path, length, most, said):
+    config = tiny.text_config(tmp_path, length=length)
+    config.masking.max_predictions = most
+    assert MaskedLanguageModeling.without_data(config).notes() == said
+
+
 def test_only_special_tokens():
     found = masked(0, np.resize(SPECIAL, LENGTH))
     assert found.weights.sum() == 0

@@ -26,6 +26,7 @@ class Block(nnx.Module):
         Spec: the block's options, a frozen dataclass that extends `BlockSpec`.
         final_norm: the norm that ends a stack, built as `final_norm(spec, d_model)`.
         branches: how often a call adds a branch to its shortcut, at most.
+        without_dropout: the branches, counted from 0, whose output `dropout` leaves as it is.
         mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
         can_be_causal: whether the option `causal` is obeyed: no output depends on a later token. Calls then get `past`.
     """
@@ -33,6 +34,7 @@ class Block(nnx.Module):
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
     final_norm: ClassVar[Callable[[Any, int], nnx.Module]] = LayerNorm
     branches: ClassVar[int] = 2
+    without_dropout: ClassVar[tuple[int, ...]] = ()
     mixes_at_start: ClassVar[bool] = True
     can_be_causal: ClassVar[bool] = False
 

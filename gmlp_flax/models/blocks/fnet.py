@@ -107,10 +107,11 @@ class FNetBlock(Block):
     """norm(x + Re F_tokens F_channels x), then norm(x + mlp(x)), as published; or both with their norms inside.
 
     With the norms inside (`norm="pre"`) the transform is divided by sqrt(tokens * channels): then it keeps the sum of
-    squares of a complex input, and does not drown its shortcut.
+    squares of a complex input, and does not drown its shortcut. As in its authors' code, dropout is for the MLP alone.
     """
 
     Spec = FNetSpec
+    without_dropout = (0,)
 
     def __init__(self, spec: FNetSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model)
@@ -165,6 +166,7 @@ class FNetHybridBlock(FNetBlock):
     """A layer of FNet-Hybrid with attention in the place of the transform; its first layers are `FNetBlock`s."""
 
     Spec = FNetHybridSpec
+    without_dropout = ()
 
     def __init__(self, spec: FNetHybridSpec, rngs: nnx.Rngs):
         super().__init__(spec, rngs)

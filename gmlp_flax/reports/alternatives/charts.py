@@ -16,21 +16,22 @@ from gmlp_flax.reports.table import Spread, shown
 BARS = "Bars go from the lowest to the highest seed."
 
 
-def charts(scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs) -> dict[str, Chart]:
+def charts(scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs, scale: str) -> dict[str, Chart]:
     """A chart for each column that has two rows whose speed was measured, and one of the costs.
 
     Args:
         scores: column -> row -> its score over seeds.
         costs: row -> tokens -> a measured step.
+        scale: of the runs.
     """
-    found = {f"speed_{name}": over_speed(name, of_row, costs) for name, of_row in scores.items()}
+    found = {f"speed_{name}": over_speed(name, of_row, costs, scale) for name, of_row in scores.items()}
     return {name: chart for name, chart in (found | {"costs": over_tokens(costs)}).items() if chart}
 
 
-def over_speed(name: str, scores: Mapping[str, Spread], costs: measured.Costs) -> Chart | None:
+def over_speed(name: str, scores: Mapping[str, Spread], costs: measured.Costs, scale: str) -> Chart | None:
     """A column's scores over the speed of a training step at the measured length nearest to the column's own."""
     column = COLUMNS[name]
-    steps = {row: measured.nearest(costs.get(row, {}), column.tokens) for row in scores}
+    steps = {row: measured.nearest(costs.get(row, {}), column.tokens_at(scale)) for row in scores}
     lengths = {step.tokens for step in steps.values() if step}
     points = {
         row: (step.speed, scores[row]) for row, step in steps.items()

@@ -78,7 +78,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
     if found.lengths:
         more["other lengths"] = _table(configs, _length_columns(found.lengths))
     verdicts = claims.claims(found.scores, found.costs, found.baselines)
-    figures = charts.charts(found.scores, found.costs)
+    figures = charts.charts(found.scores, found.costs, scale)
     return Report(
         TABLES[NAME].title, _table(configs, _score_columns(found, configs)), verdicts, setting=found.setting, notes=notes,
         figures=figures, more_tables=more,

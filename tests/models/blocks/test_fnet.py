@@ -6,13 +6,15 @@ from flax import nnx
 
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.models.blocks.fnet import ALGORITHMS, FNetBlock, FNetHybridBlock, fourier
-from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.encoder import Encoder, Residual
 from gmlp_flax.models.flops import matmul_flops
+from gmlp_flax.models.layers import split_keys
 from tests.models import reference
 from tests.models.blocks.calls import add, branches
 from tests.models.reference import (
     fnet_block,
     in_float64,
+    keys,
     layer_norm,
     multi_head_attention,
     normal,
@@ -65,6 +67,24 @@ def test_the_matrices_of_a_long_transform_are_exact_in_float32():
     angles = 2 * np.pi * turns.astype(float) / 5000
     np.testing.assert_allclose(cosines[places[:, None], places], np.cos(angles), atol=1e-7)
     np.testing.assert_allclose(sines[places[:, None], places], np.sin(angles), atol=1e-7)
+
+
+@NORMS
+@pytest.mark.parametrize(("kind", "dropped"), [(FNetBlock, 0.0), (FNetHybridBlock, 0.5)])
+@in_float64
+def test_dropout_is_not_for_the_transform(norm, kind, dropped):
+    """As published. Attention's output in its place has it, and the MLP's."""
+    spec = small_spec(block="fnet" if kind is FNetBlock else "fnet_hybrid", norm=norm, dropout=0.5, d_model=48)
+    layer = randomized(lambda: kind(spec, nnx.Rngs(0)))
+    residual, shares = Residual(spec, jnp.float32(1), split_keys(keys(1, 3), 4)), []
+
+    def spy(shortcut, branch):
+        added = residual(shortcut, branch)
+        shares.append(float(jnp.isclose(added, shortcut, rtol=0, atol=1e-12).mean()))
+        return added
+
+    layer(normal(0, 3, 5, 48), spy)
+    assert shares == [pytest.approx(dropped, abs=0.06), pytest.approx(0.5, abs=0.06)]
 
 
 def test_a_gradient_costs_one_more_transform_and_keeps_nothing():

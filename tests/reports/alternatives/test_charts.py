@@ -19,7 +19,7 @@ def costs(tmp_path):
 
 def test_a_score_over_speed(costs):
     scores = {"bert": Spread(60.0, (58.0, 62.0)), "fnet": Spread(70.0, (70.0,)), "mixer": Spread(10.0, (10.0,))}
-    [panel] = charts.over_speed("mlm", scores, costs).panels
+    [panel] = charts.over_speed("mlm", scores, costs, "cpu").panels
     found = {each.labels[0]: (each.x, each.y, each.low, each.high) for each in panel.series}
     assert [each.name for each in panel.series] == ["Transformer", "FNet"]
     # bert: 0.4 s of a sequence at 1,024 tokens, a 64th of it at 128, sixteen of them in a step.
@@ -27,7 +27,7 @@ def test_a_score_over_speed(costs):
     assert set(found) == {"bert", "fnet"}  # the Mixer's speed is not known
     assert panel.title == "bert is best (60.0) and fastest"  # of perplexities the lowest
     assert panel.x.label == "tokens per second in training, n = 128" and panel.y.log
-    accuracies = charts.over_speed("sst2", scores, costs).panels[0]
+    accuracies = charts.over_speed("sst2", scores, costs, "cpu").panels[0]
     assert accuracies.title == "fnet is best (70.0), bert the fastest" and not accuracies.y.log
 
 
@@ -35,16 +35,17 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     made_up_columns.write_cost(tmp_path, "mixer", 256, (1.0,))
     both = measured.costs(str(tmp_path), ROWS)
     scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}
-    [panel] = charts.over_speed("mlm", scores, both).panels
+    [panel] = charts.over_speed("mlm", scores, both, "cpu").panels
     assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
-    assert charts.over_speed("mlm", {"bert": scores["bert"]}, both) is None
-    assert charts.over_speed("bytes", scores, both).panels[0].x.label.endswith("n = 1,024")
+    assert charts.over_speed("mlm", {"bert": scores["bert"]}, both, "cpu") is None
+    assert charts.over_speed("bytes", scores, both, "gpu").panels[0].x.label.endswith("n = 1,024")
+    assert charts.over_speed("listops", scores, both, "cpu") is None  # of 32 tokens nothing was measured
 
 
 def test_rows_of_a_family_are_one_series(costs):
     scores = {row: Spread(value, (value,)) for row, value in {"random": 40.0, "sgu": 50.0, "fnet": 60.0, "dynamic": 70.0}.items()}
     costs = costs | {"fixed_random": costs["bert"]}
-    [panel] = charts.over_speed("sst2", scores | {"fixed_random": Spread(30.0, (30.0,))}, costs).panels
+    [panel] = charts.over_speed("sst2", scores | {"fixed_random": Spread(30.0, (30.0,))}, costs, "cpu").panels
     [synthesizer] = [each for each in panel.series if each.name == "Synthesizer"]
     assert synthesizer.labels == ["random", "fixed_random"] and synthesizer.y == [40, 30] and not synthesizer.joined
 
@@ -62,8 +63,8 @@ def test_costs_over_tokens_with_their_powers(costs):
 
 def test_what_has_no_costs_has_no_figure(costs):
     scores = {"mlm": {row: Spread(5.0, (5.0,)) for row in ("bert", "sgu")}}
-    assert charts.charts(scores, {}) == {}
-    made = charts.charts(scores, costs)
+    assert charts.charts(scores, {}, "cpu") == {}
+    made = charts.charts(scores, costs, "cpu")
     assert list(made) == ["speed_mlm", "costs"]
     for chart in made.values():
         assert drawn.draw(chart).axes

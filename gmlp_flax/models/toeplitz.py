@@ -6,13 +6,15 @@ position (paper, section 4.1 and appendix C). Negative offsets j - i come first,
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models.products import NAME, over_tokens
 
-BAND = 128  # rows that `expand` makes together: the width of a TPU's tile, so that no cut goes through one
+BAND = 128  # rows of a band: the width of a TPU's tile, so that no cut goes through one
 
 
 def length_of(taps: jax.Array) -> int:
@@ -29,12 +31,33 @@ def length_of(taps: jax.Array) -> int:
 def expand(taps: jax.Array) -> jax.Array:
     """Taps [2n - 1] to the matrix [n, n].
 
+    Neither this nor its transpose gathers or scatters, and on a TPU both move the matrix once: in one band of n rows they
+    would move it 6 to 30 times. A CPU is faster with one band, and its transpose with many (docs/toeplitz.md).
+    """
+    return _expand(taps) if length_of(taps) > BAND else _in_bands(taps, length_of(taps))
+
+
+@jax.custom_vjp
+def _expand(taps: jax.Array) -> jax.Array:
+    one, many = (functools.partial(_in_bands, height=height) for height in (length_of(taps), BAND))
+    return jax.lax.platform_dependent(taps, cpu=one, default=many)
+
+
+def _transposed(_: None, d_matrix: jax.Array) -> tuple[jax.Array]:
+    taps = jax.ShapeDtypeStruct((2 * len(d_matrix) - 1,), d_matrix.dtype)
+    return jax.linear_transpose(functools.partial(_in_bands, height=BAND), taps)(d_matrix)
+
+
+_expand.defvjp(lambda taps: (_expand(taps), None), _transposed)
+
+
+def _in_bands(taps: jax.Array, height: int) -> jax.Array:
+    """`expand` in bands of so many rows.
+
     The taps and one zero, repeated and read in rows of 2n - 1, shift by one place per row: a band of rows. The next band
-    is cut from the same rows, as many places to the left. Neither this nor its transpose gathers or scatters, and on
-    a TPU both move the matrix once; one band of n rows would cost 6 to 30 times as much (docs/toeplitz.md).
+    is cut from the same rows, as many places to the left.
     """
     n = length_of(taps)
-    height = min(BAND, n)
     repeated = jnp.broadcast_to(jnp.append(taps, 0), (height, 2 * n)).reshape(-1)
     band = repeated[: height * (2 * n - 1)].reshape(height, 2 * n - 1)
     return jnp.concatenate([band[: n - first, n - 1 - first : 2 * n - 1 - first] for first in range(0, n, height)])

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from gmlp_flax import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, MEASURED, TRAINED, Column
+from gmlp_flax.processes import signals
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.run_folder import record, storage
@@ -181,13 +183,20 @@ def gmlp(*words: str, **options: Any) -> subprocess.Popen:
 
 
 def run(*words: str) -> int:
-    """Runs a subcommand; returns its exit code."""
+    """Runs a subcommand; returns its exit code. If a signal asks to stop, it lets its runs save first."""
     process = gmlp(*words)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # Ctrl-C reaches it as well; a sweep lets its runs save
-        raise
+
+    def stop(*_: object) -> None:
+        signals.end_on_the_next(signal.SIGTERM, signal.SIGHUP)
+        process.terminate()
+        raise KeyboardInterrupt
+
+    with signals.handled((signal.SIGTERM, signal.SIGHUP), stop):
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C has reached it as well
+            raise
 
 
 def _run(words: Sequence[str]) -> int:

@@ -72,7 +72,7 @@ class _Processes:
     def __init__(self, commands: Sequence[Sequence[str]], environment: Mapping[str, str]):
         self._commands, self._environment = commands, environment
         self._running: list[subprocess.Popen] = []
-        self._asked = False
+        self._asked = 0.0  # when a signal asked to stop
 
     def run(self) -> int:
         """Starts the processes; returns when all have ended."""
@@ -114,8 +114,12 @@ class _Processes:
         return code
 
     def _on_signal(self, *_: object) -> None:
-        self._send(signal.SIGKILL if self._asked else signal.SIGTERM)
-        self._asked = True
+        now = time.monotonic()
+        if not self._asked:
+            self._asked = now
+            self._send(signal.SIGTERM)
+        elif now - self._asked > signals.SAME:
+            self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
         for process in self._running:

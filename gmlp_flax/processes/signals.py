@@ -1,13 +1,22 @@
-"""Handlers of signals for the time of a block."""
+"""Handlers of signals for the time of a block, and what a second signal does.
+
+A service manager, SLURM and a terminal signal all processes of a group, and whoever started a process passes it on to it. So
+one request to stop may come twice, at once: only a signal that comes later is a second one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # a preemption notice, Ctrl-C, a lost terminal
+SAME = 1.0  # seconds in which a signal that comes again is the same request
+
+_armed: dict[int, threading.Timer] = {}
 
 
 @contextlib.contextmanager
@@ -21,4 +30,19 @@ def handled(names: Iterable[signal.Signals], handler: Callable[[int, FrameType |
         yield
     finally:
         for name, old in before.items():
+            if name in _armed:
+                _armed.pop(name).cancel()
             signal.signal(name, old)
+
+
+def end_on_the_next(*names: int) -> None:
+    """For a handler: from SAME seconds on, the next of these signals ends the process, also in a call that does not return."""
+    for name in names:
+        if signal.getsignal(name) == signal.SIG_IGN:  # already, or by nohup
+            continue
+        signal.signal(name, signal.SIG_IGN)
+        # The C function, since Python's is for the main thread alone, which may never run again.
+        timer = threading.Timer(SAME, ctypes.CDLL(None).signal, (int(name), None))
+        timer.daemon = True
+        _armed[name] = timer
+        timer.start()

@@ -23,7 +23,7 @@ class Terminated(KeyboardInterrupt):
 def terminable() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise Terminated, so that all that is open is closed, as after Ctrl-C."""
     def terminate(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+        signals.end_on_the_next(number)
         raise Terminated(signal.Signals(number).name)
 
     with signals.handled((signal.SIGTERM, signal.SIGHUP), terminate):
@@ -91,6 +91,5 @@ class StopRequest:
             raise Stopped
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """A second signal ends the process at once."""
         self._received = number
-        signal.signal(number, signal.SIG_DFL)
+        signals.end_on_the_next(number)

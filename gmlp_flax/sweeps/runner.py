@@ -110,7 +110,7 @@ class TrainingPool:
                 storage.write(path, (storage.read(path) or b"") + log.read().encode())
 
     def __enter__(self) -> TrainingPool:
-        self._handled = signals.handled((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)
+        self._handled = signals.handled((signal.SIGTERM, signal.SIGHUP), _interrupt)
         self._handled.__enter__()
         return self
 
@@ -121,6 +121,11 @@ class TrainingPool:
                 process.terminate()
         self._threads.shutdown(cancel_futures=True)
         self._handled.__exit__(None, None, None)
+
+
+def _interrupt(*_: object) -> None:
+    signals.end_on_the_next(signal.SIGTERM, signal.SIGHUP)
+    raise KeyboardInterrupt
 
 
 def results(

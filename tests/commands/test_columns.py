@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -15,6 +18,16 @@ from tests import preloaded
 from tests.reports import made_up_columns
 
 ROW = ("sgu", "fnet")
+# A command whose child saves when it is told to end.
+STOPPED = """
+import subprocess, sys
+from gmlp_flax.commands import cli, columns
+
+CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0))); " \\
+    "print('ready', flush=True); time.sleep(60)"
+columns.gmlp = lambda *words: subprocess.Popen([sys.executable, "-c", CHILD])
+cli.explained(lambda: columns.run("sweep"))
+"""
 
 
 def plan(folder, *names, **options):
@@ -206,3 +219,16 @@ def test_a_report_of_columns_that_are_there(tmp_path):
     for name in ("index.html", "table.csv", "speed_mlm.svg", "costs.png"):
         assert (tmp_path / "reports" / "alternatives" / name).exists()
     assert len(ROWS) == 21
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_what_runs_saves_when_the_command_is_told_to_stop(name):
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+    try:
+        process = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(getattr(signal, name))
+    said, errors = process.communicate(timeout=30)
+    assert (said, errors.splitlines(), process.returncode) == ("saved\n", ["interrupted"], 130)

@@ -17,6 +17,7 @@ import pytest
 from gmlp_flax.launching import engines, local
 from gmlp_flax.launching.engine import Job, Options
 from gmlp_flax.launching.local import ENVIRONMENT
+from gmlp_flax.processes import signals
 from gmlp_flax.processes.streams import OutputLost
 
 # Does what does.json says of its process: "waits" until SIGTERM, "ignores" SIGTERM, or an exit code. It fails only once
@@ -168,7 +169,8 @@ def test_a_second_signal_kills(machine):
     launcher = machine.start(1, "--x")
     pid = machine.call(0)[1]
     launcher.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
+    launcher.send_signal(signal.SIGTERM)  # the same request, which came twice
+    time.sleep(signals.SAME + 0.3)
     assert launcher.poll() is None
     launcher.send_signal(signal.SIGTERM)
     launcher.communicate(timeout=60)

@@ -11,12 +11,14 @@ from tests.runs.command import assert_done, final_state, metrics
 
 
 def stopped(commands, flags, workdir, name):
-    """Sends a signal after the first line about a step; returns the code and standard error."""
+    """Sends a signal after the first line about a step, twice as to a group of processes; returns the code and standard
+    error."""
     process = commands.start(*flags, f"--workdir={workdir}")
     for line in process.stderr:
         if line.startswith("step "):
             break
-    process.send_signal(name)
+    for _ in range(2):
+        process.send_signal(name)
     stderr = process.communicate(timeout=120)[1]
     return process.returncode, stderr
 

@@ -13,8 +13,8 @@ import ctypes, signal
 from gmlp_flax.processes import signals
 
 def stop(number, _):
-    print("asked", flush=True)
     signals.end_on_the_next(number)
+    print("asked", flush=True)
 
 with signals.handled(signals.STOPPING, stop):
     print("ready", flush=True)

@@ -50,7 +50,7 @@ def golden() -> dict[str, dict]:
 
 
 # A program takes up to a minute; tests/planning/test_dry_run.py compiles gmlp_b as well.
-SOME = ("gmlp_xlarge", "amlp_base")
+SOME = ("gmlp_xlarge",)
 
 
 @needs_libtpu

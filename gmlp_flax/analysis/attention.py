@@ -180,8 +180,8 @@ def first_half(numbers: Sequence[int], layers: int) -> int:
 
 @drawing.style()
 def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[int]) -> Figure:
-    """The elementwise maximum over layers, which `numbers` names, of maps [layers, tokens, tokens], with the tokens beside it, and bars of the
-    weight that each token receives, a mean over the tokens that look and over layers."""
+    """The elementwise maximum over layers, which `numbers` names, of maps [layers, tokens, tokens], with the tokens beside
+    it, and bars of the weight that each token receives, a mean over the tokens that look and over layers."""
     count = shown.shape[1]
     side = min(LARGEST, max(2.4, INCHES_PER_TOKEN * count))
     figure, (axis,) = drawing.subplots(1, 1, max(drawing.PAGE, side + BESIDE), side + 1.2)
@@ -206,7 +206,8 @@ def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[in
 
 @drawing.style()
 def draw_layers(shown: np.ndarray, numbers: Sequence[int]) -> Figure:
-    """Maps [layers, tokens, tokens] of the layers that `numbers` names, one by one, on one colour scale; titles tell each one's largest weight."""
+    """Maps [layers, tokens, tokens] of the layers that `numbers` names, one by one, on one colour scale; titles tell each
+    one's largest weight."""
     columns = min(COLUMNS, len(shown))
     rows = math.ceil(len(shown) / columns)
     width = drawing.COLUMN if columns <= 2 else drawing.PAGE

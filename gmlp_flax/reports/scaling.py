@@ -96,7 +96,8 @@ def transfer(lines: Lines) -> Chart | None:
     of a line were finetuned."""
     perplexity = Scale(f"held-out {METRIC} (better to the right)", log=True, backwards=True)
     panels = [_scores(lines, title, perplexity, lambda point: point.perplexity.centre) for title in _titles(lines)]
-    return Chart(panels, "Points are medians of scores over means of perplexity, bars go from the lowest to the highest score.") if panels else None
+    caption = "Points are medians of scores over means of perplexity, bars go from the lowest to the highest score."
+    return Chart(panels, caption) if panels else None
 
 
 def papers_laws(series: Mapping[str, Sequence[str]]) -> list[str]:

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gmlp_flax import schema, tasks
+from gmlp_flax import tasks
+from gmlp_flax.config import schema
 from gmlp_flax.models import blocks
-from gmlp_flax.models.options import Option, Range, options_of
+from gmlp_flax.options import Option, Range, options_of
 from gmlp_flax.models.spec import BlockSpec
 
 FOLDER = Path(__file__).parent

@@ -11,9 +11,8 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.models import blocks
-from gmlp_flax.paper import long_range
+from gmlp_flax.paper import long_range, recipes
 from gmlp_flax.paper import published as sizes
-from gmlp_flax.paper import recipes
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.training import optimizer
 

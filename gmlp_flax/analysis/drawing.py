@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.run_folder import storage
-from gmlp_flax.run_folder.layout import FIGURES
+from gmlp_flax.checkpoints.names import FIGURES
+from gmlp_flax.io import run_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +92,7 @@ def save(figure: Figure, workdir: str, name: str) -> str:
     """Writes RUN/figures/NAME.png, .svg and .pdf; returns the path of the first."""
     folder = os.path.join(workdir, FIGURES)
     for each in FORMATS:
-        storage.write(os.path.join(folder, f"{name}.{each}"), content(figure, each))
+        run_files.write(os.path.join(folder, f"{name}.{each}"), content(figure, each))
     return os.path.join(folder, f"{name}.{FORMATS[0]}")
 
 

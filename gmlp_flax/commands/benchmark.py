@@ -95,7 +95,7 @@ def main() -> None:
     for flag in ("repeats", "steps"):
         if vars(args)[flag] < 1:
             parser.error(f"--{flag}={vars(args)[flag]}: expected at least 1")
-    from gmlp_flax.run_folder import record  # imports JAX
+    from gmlp_flax.training import record  # imports JAX
 
     logging.set_verbosity(logging.ERROR)
     rows = []

@@ -14,9 +14,9 @@ from typing import NoReturn
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.processes import log_filter, platforms
-from gmlp_flax.run_folder.layout import CONFIG_FILE
 
 TRUST_HELP = (
     "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from outside "
@@ -76,10 +76,10 @@ def import_trusted(argv: list[str]) -> None:
         for match, following in zip(words, [*argv[1:], ""], strict=False) if match
     ]
     if found:
-        from gmlp_flax.models import plugins
+        from gmlp_flax import registry
 
         for module in found:
-            plugins.import_trusted(module)
+            registry.import_trusted(module)
 
 
 def required(name: str, usage: str) -> str:
@@ -127,7 +127,7 @@ def parse_flags_with_config(argv: list[str]) -> list[str]:
     FLAGS.config is then the config, or None if none is given.
     """
     from gmlp_flax import config as config_lib
-    from gmlp_flax import overrides
+    from gmlp_flax.config import overrides
 
     given = argument(argv, "config")
     words = [word for word, before in zip(argv, ["", *argv], strict=False) if not _gives_config(word, before)]
@@ -157,7 +157,7 @@ def parse_flags_on_run(argv: list[str]) -> list[str]:
 
 
 def _is_there(path: str) -> bool:
-    from gmlp_flax.data.storage import files
+    from gmlp_flax.io import files
 
     with explaining():
         return files.exists(path)
@@ -166,7 +166,7 @@ def _is_there(path: str) -> bool:
 def _parsed(argv: list[str], where: str) -> list[str]:
     """The words of a command line that are no flags; a mistake ends the program with one line."""
     from gmlp_flax import config as config_lib
-    from gmlp_flax import overrides
+    from gmlp_flax.config import overrides
 
     try:
         return flags.FLAGS(argv)

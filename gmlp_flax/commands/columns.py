@@ -16,16 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import overrides
+from gmlp_flax.checkpoints.names import RESULT_FILE
+from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.io import run_files
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, MEASURED, TRAINED, Column
 from gmlp_flax.processes import signals
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import measured
-from gmlp_flax.run_folder import record, storage
-from gmlp_flax.run_folder.layout import RESULT_FILE
 from gmlp_flax.sweeps import points, runner
+from gmlp_flax.training import record
 
 DEFAULT = "mlm,lengths,costs"
 TOPOLOGY, TOKENS_PER_STEP = "v5e:1x1", 8192  # of the column tpu: two sequences, so that attention fits
@@ -241,13 +242,13 @@ def _commands(plan: Plan, name: str) -> Iterator[list[str]]:
         scale = "gpu" if plan.scale == "gpu" else "small"
         for row, tokens in itertools.product(plan.rows, plan.lengths):
             path = measured.path(plan.runs, name, row, tokens)
-            if not storage.exists(path):
+            if not run_files.exists(path):
                 which = f"--rows={row}", f"--lengths={tokens}", f"--scale={scale}"
                 yield ["benchmark", "mixers", *which, f"--repeats={REPEATS}", f"--json={path}"]
     elif name == "tpu":
         for row, tokens in itertools.product(plan.rows, alternatives.TPU_LENGTHS):
             path = measured.path(plan.runs, name, row, tokens)
-            if not storage.exists(path):
+            if not run_files.exists(path):
                 sizes = f"--config.model.length={tokens}", f"--config.batch_size={TOKENS_PER_STEP // tokens}"
                 yield ["plan", f"--config=c4_ablation:{row}", *sizes, f"--topology={TOPOLOGY}", "--json", path]
 
@@ -286,7 +287,7 @@ def _score_lengths(plan: Plan) -> None:
 
     for row, workdir in _first_runs(plan).items():
         path = measured.path(plan.runs, "lengths", row)
-        if not storage.exists(path):
+        if not run_files.exists(path):
             record.write_json(path, lengths.score(workdir, alternatives.OTHER_LENGTHS))
 
 
@@ -298,7 +299,7 @@ def _progress(plan: Plan, name: str) -> tuple[int, int]:
         places = [
             measured.path(plan.runs, name, row, tokens) for row in plan.rows for tokens in by_length
         ]
-        return sum(map(storage.exists, places)), len(places)
+        return sum(map(run_files.exists, places)), len(places)
     if column.kind == FINETUNED:
         seeds = len(plan.finetune_seeds or column.seeds_at(plan.scale))
         starts = [f"{name}-{row}{start}" for row in plan.rows for start in ("", "-random")]
@@ -310,4 +311,4 @@ def _progress(plan: Plan, name: str) -> tuple[int, int]:
 
 def _finished(pattern: str) -> int:
     """How many of the run folders that match a pattern are finished."""
-    return len(storage.matching(os.path.join(pattern, RESULT_FILE)))
+    return len(run_files.matching(os.path.join(pattern, RESULT_FILE)))

@@ -36,9 +36,9 @@ def main(_argv: list[str]) -> None:
 
 
 def _evaluate(workdir: str) -> None:
+    from gmlp_flax.checkpoints.names import CHECKPOINTS
+    from gmlp_flax.io import run_files
     from gmlp_flax.processes import distributed
-    from gmlp_flax.run_folder import storage
-    from gmlp_flax.run_folder.layout import CHECKPOINTS
     from gmlp_flax.training import evaluation, loading
 
     trained = loading.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
@@ -50,12 +50,12 @@ def _evaluate(workdir: str) -> None:
         return
     if flags.FLAGS.predictions:
         _write(trained.task.prediction_files(outputs), flags.FLAGS.predictions)
-    checkpoint = os.path.join(storage.absolute(workdir), CHECKPOINTS, str(trained.step))
+    checkpoint = os.path.join(run_files.absolute(workdir), CHECKPOINTS, str(trained.step))
     print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 
 
 def _write(files: dict[str, bytes], target: str) -> None:
-    from gmlp_flax.run_folder import record
+    from gmlp_flax.training import record
 
     if not files:
         cli.fail("--predictions is for tasks that write predictions: this run has none to write")

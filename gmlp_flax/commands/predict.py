@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.data.storage import records
 from gmlp_flax.errors import DataError
-from gmlp_flax.models.options import options_of
-from gmlp_flax.models.sampling import Sampling
+from gmlp_flax.io import records
+from gmlp_flax.options import options_of
+from gmlp_flax.tasks.sampling import Sampling
 
 if TYPE_CHECKING:
     from gmlp_flax.tasks.base import Ranked

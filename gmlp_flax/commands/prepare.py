@@ -24,13 +24,13 @@ from typing import Any
 from gmlp_flax.commands import cli
 from gmlp_flax.data.listops import folder
 from gmlp_flax.data.listops.trees import Grammar
-from gmlp_flax.data.storage import cache, files
-from gmlp_flax.data.storage.buckets import is_remote
 from gmlp_flax.data.text import corpora, prepare, selection, tokenizer_training
 from gmlp_flax.data.text.corpora import Corpus
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import cache, files
+from gmlp_flax.io.buckets import is_remote
 
 LISTOPS = "listops:"  # what its name begins with
 

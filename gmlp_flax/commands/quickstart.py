@@ -20,9 +20,9 @@ from absl import logging
 
 from gmlp_flax import config
 from gmlp_flax.analysis import curves, filters
+from gmlp_flax.checkpoints.names import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.errors import RunError
-from gmlp_flax.run_folder.layout import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 

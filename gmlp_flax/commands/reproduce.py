@@ -55,8 +55,8 @@ from collections.abc import Sequence
 from absl import logging
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import overrides
 from gmlp_flax.commands import cli, columns
+from gmlp_flax.config import overrides
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS

@@ -12,17 +12,17 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE, RUN_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.run_folder import record, storage
-from gmlp_flax.run_folder.assets import Files
-from gmlp_flax.run_folder.layout import CHECKPOINTS, CONFIG_FILE, RUN_FILE
-from gmlp_flax.training import loading
+from gmlp_flax.io import run_files
+from gmlp_flax.training import loading, record
 
 
 def require_free(out: str, *more: str) -> None:
     """Raises RunError if a folder holds a run already, or a file with one of `more` names."""
     entries = CONFIG_FILE, RUN_FILE, CHECKPOINTS, *more
-    if taken := [entry for entry in entries if storage.exists(os.path.join(out, entry))]:
+    if taken := [entry for entry in entries if run_files.exists(os.path.join(out, entry))]:
         raise RunError(f"--out={out} holds {taken[0]} already, which would be overwritten: give another folder")
 
 
@@ -43,12 +43,12 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     if broken := [name for name, leaf in flat.items() if not np.isfinite(np.asarray(leaf, np.float64)).all()]:
         raise RunError(f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights")
-    with record.held(storage.absolute(out)):
+    with record.held(run_files.absolute(out)):
         require_free(out, *files)  # another command may have filled it meanwhile
         try:
             own = record.begin(out)
             record.write_files(out, files, replace=True)
-            checkpoints = loading.open_checkpoints(config, storage.absolute(out), files, run=own)
+            checkpoints = loading.open_checkpoints(config, run_files.absolute(out), files, run=own)
             checkpoints.save(0, {"params": jax.device_put(params)}, None)
             checkpoints.wait()
             checkpoints.close()
@@ -56,5 +56,5 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
         except BaseException:  # the same command can be run again
             for name in (RUN_FILE, CHECKPOINTS, *files):
                 with contextlib.suppress(RunError):
-                    storage.remove_all(os.path.join(out, name))
+                    run_files.remove_all(os.path.join(out, name))
             raise

@@ -18,13 +18,13 @@ from flax import traverse_util
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, weight_files
 from gmlp_flax.interop.timm_names import require_all
+from gmlp_flax.io import run_files
 from gmlp_flax.models import parameters
-from gmlp_flax.run_folder import record, storage
-from gmlp_flax.run_folder.layout import CONFIG_FILE
-from gmlp_flax.training import loading
+from gmlp_flax.training import loading, record
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 
@@ -65,14 +65,14 @@ def convert(folder: str, out: str) -> None:
         DataError: a file cannot be read or written.
     """
     converted.require_free(out)
-    folder = storage.absolute(folder)
+    folder = run_files.absolute(folder)
     where, described = os.path.join(folder, WEIGHTS), os.path.join(folder, CONFIG_FILE)
-    if not storage.exists(described):
+    if not run_files.exists(described):
         raise RunError(f"{folder} has no {CONFIG_FILE}: expected a folder that `gmlp export --out=FOLDER` has written")
     config, state = config_lib.load(described), weight_files.read(where)
     found = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
     needed = (*found.shared_assets, *found.heads)
-    if missing := [name for name in needed if not storage.exists(os.path.join(folder, name))]:
+    if missing := [name for name in needed if not run_files.exists(os.path.join(folder, name))]:
         raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
     task = tasks.create(config, folder)
     like: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")

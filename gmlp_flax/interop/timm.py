@@ -11,10 +11,10 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.data.storage import damaged
+from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, parity, timm_names, weight_files
-from gmlp_flax.run_folder.assets import Files
+from gmlp_flax.io import damaged
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
 

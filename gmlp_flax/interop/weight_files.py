@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.storage import buckets, damaged, files, json_files
 from gmlp_flax.errors import RunError, install
-from gmlp_flax.run_folder import storage
+from gmlp_flax.io import buckets, damaged, files, json_files, run_files
 
 HUB = "hf-hub:"  # what stands before the name of a repository
 PICKLES = (".pth", ".pt", ".bin")
@@ -79,7 +78,7 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
     """
     if not path.endswith(".safetensors"):
         raise RunError(f"--out={path}: expected a name that ends in .safetensors")
-    if storage.exists(path):
+    if run_files.exists(path):
         raise RunError(f"--out={path} is there already, and would be overwritten: give another name, or move it away")
     content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
     files.write(path, content)

@@ -13,15 +13,15 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.fitting import Offsets, PastTaps
+from gmlp_flax.models.decode_cache import Past
 from gmlp_flax.models.layers import Linear, dropout
-from gmlp_flax.models.layout import FSDP
-from gmlp_flax.models.options import RATE, SIZE, Range, option
+from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.past import Past
-from gmlp_flax.models.products import NAME
+from gmlp_flax.models.resize import Offsets, PastTaps
+from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spatial import SpatialSpec
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import RATE, SIZE, Range, option
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
 WHOLE, BLOCK = 1024, 512  # so many queries are scored at once; of more, so many at a time

@@ -10,9 +10,9 @@ import chex
 import jax
 from flax import nnx
 
-from gmlp_flax.models import layout, products
+from gmlp_flax.models import matmul, sharding
+from gmlp_flax.models.decode_cache import Past
 from gmlp_flax.models.layers import dropout, split_keys
-from gmlp_flax.models.past import Past
 from gmlp_flax.models.spec import BlockSpec
 
 STACKED = "encoder/blocks/"  # beginning of the paths of parameters whose leading axis is the layer
@@ -21,7 +21,7 @@ STACK = "stack_"  # then comes its number, if a block makes several stacks
 Kept = dict[str, jax.Array]  # what the layers of a stack keep of the tokens read, by `Past`; the leading axis the layer
 
 REMAT_POLICIES = {
-    "matmuls": jax.checkpoint_policies.save_only_these_names(products.NAME),
+    "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -50,7 +50,7 @@ class Residual:
             if self.spec.survival < 1:
                 kept = jax.vmap(lambda key: jax.random.bernoulli(key, self.survival))(depth_keys)
                 branch = branch * (kept / self.survival).astype(branch.dtype)[:, None, None]
-        return layout.cut(shortcut + branch, layout.BATCH)
+        return sharding.cut(shortcut + branch, sharding.BATCH)
 
 
 class Stacks(nnx.Module):
@@ -121,7 +121,7 @@ class Encoder(nnx.Module):
         keys = None if key is None else split_keys(key, spec.layers + 1)
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
-        x = layout.cut(x, layout.BATCH)
+        x = sharding.cut(x, sharding.BATCH)
         for (own, stack), layers in zip(self.stacks(), _slices(self.stack_specs), strict=True):
             of_layer = spec.survival_by_layer()[layers], None if keys is None else keys[:-1][layers]
             x, _ = _scan(own, stack, x, seen, *of_layer)

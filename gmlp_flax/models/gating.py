@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from gmlp_flax.models.decode_cache import Past
 from gmlp_flax.models.layers import LayerNorm
-from gmlp_flax.models.layout import TENSOR
-from gmlp_flax.models.options import AT_LEAST_0, SIZE, option
-from gmlp_flax.models.past import Past
+from gmlp_flax.models.sharding import TENSOR
 from gmlp_flax.models.spatial import SpatialProjection, SpatialSpec
+from gmlp_flax.options import AT_LEAST_0, SIZE, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

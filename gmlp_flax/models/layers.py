@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import layout
-from gmlp_flax.models.fitting import Fit
-from gmlp_flax.models.layout import FSDP, TENSOR
+from gmlp_flax.models import sharding
+from gmlp_flax.models.matmul import over_channels, plus
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.products import over_channels, plus
+from gmlp_flax.models.resize import Fit
+from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 
 
@@ -68,7 +68,7 @@ class Linear(nnx.Module):
     def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
         y = plus(over_channels(x, kernel), bias)
         if self.is_cut:
-            y = layout.cut(y, layout.BATCH, *[None] * (y.ndim - 2), TENSOR)
+            y = sharding.cut(y, sharding.BATCH, *[None] * (y.ndim - 2), TENSOR)
         return activation(self.activation, y) if self.activation else y
 
 

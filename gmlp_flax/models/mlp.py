@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.layers import Linear, activation
-from gmlp_flax.models.layout import FSDP, TENSOR
-from gmlp_flax.models.options import SIZE, option
+from gmlp_flax.models.matmul import over_tokens, plus
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.products import over_tokens, plus
+from gmlp_flax.models.resize import OverPatches
+from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import SIZE, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from gmlp_flax.models.fitting import Fit
+from gmlp_flax.models.resize import Fit
 
 
 class Facts(NamedTuple):

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.fitting import Fit
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.resize import Fit
 from gmlp_flax.models.spec import BlockSpec
 
 

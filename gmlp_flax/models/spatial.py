@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.fitting import OverPatches, PastTaps, Taps, TokenBias
-from gmlp_flax.models.options import AT_LEAST_0, option
+from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.matmul import over_tokens, plus
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.past import Past
-from gmlp_flax.models.products import over_tokens, plus
+from gmlp_flax.models.resize import OverPatches, PastTaps, Taps, TokenBias
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import AT_LEAST_0, option
 
 APPLY = {"direct": toeplitz.apply_direct, "fft": toeplitz.apply_fft}
 

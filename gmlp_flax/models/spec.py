@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gmlp_flax.models.options import AT_LEAST_0, PROBABILITY, RATE, SIZE, option, options_of
+from gmlp_flax.options import AT_LEAST_0, PROBABILITY, RATE, SIZE, option, options_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

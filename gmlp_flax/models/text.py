@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import layout
+from gmlp_flax.models import sharding
 from gmlp_flax.models.encoder import Encoder, Kept
-from gmlp_flax.models.fitting import Positions
 from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
-from gmlp_flax.models.layout import FSDP, TENSOR
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
+from gmlp_flax.models.resize import Positions
+from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 
 _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
@@ -74,7 +74,7 @@ class TextModel(nnx.Module):
 
     def embedded(self, tokens: jax.Array, segments: jax.Array | None, first: jax.Array | int = 0) -> jax.Array:
         """What enters the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
-        table = layout.cut(self.embedding[...], None, None)  # whole: cut, the compiler would move activations instead
+        table = sharding.cut(self.embedding[...], None, None)  # whole: cut, the compiler would move activations instead
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x, first)
         if self.segments is not None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models.products import NAME, over_tokens
+from gmlp_flax.models.matmul import NAME, over_tokens
 
 BAND = 128  # rows of a band: the width of a TPU's tile, so that no cut goes through one
 

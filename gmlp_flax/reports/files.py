@@ -6,9 +6,9 @@ import os
 
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart
+from gmlp_flax.io import run_files
 from gmlp_flax.reports import page
 from gmlp_flax.reports.report import Report
-from gmlp_flax.run_folder import storage
 
 
 def write(report: Report, folder: str, library: str = "") -> str:
@@ -35,7 +35,7 @@ def write(report: Report, folder: str, library: str = "") -> str:
         if isinstance(shown, Chart):
             files[f"{name}.csv"] = shown.csv()
     for name, content in files.items():
-        storage.write(os.path.join(folder, name), content.encode() if isinstance(content, str) else content)
+        run_files.write(os.path.join(folder, name), content.encode() if isinstance(content, str) else content)
     if report.interactive and not library:
         page.write_library(folder)
     return os.path.join(folder, "index.html")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.analysis.drawing import FORMATS
+from gmlp_flax.io import run_files
 from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
-from gmlp_flax.run_folder import storage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 def write_library(folder: str) -> None:
     """Writes the charts' JavaScript, as the Python package of the same name brings it (4.8 MB)."""
     found = importlib.resources.files("plotly") / "package_data" / LIBRARY
-    storage.write(os.path.join(folder, LIBRARY), found.read_bytes())
+    run_files.write(os.path.join(folder, LIBRARY), found.read_bytes())
 
 
 def of_report(report: Report, library: str) -> str:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import schema, tasks
-from gmlp_flax.data.storage import files
+from gmlp_flax import tasks
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE
+from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
+from gmlp_flax.io import files, run_files
 from gmlp_flax.paper.tables import TABLES, PaperTable
-from gmlp_flax.run_folder import storage
-from gmlp_flax.run_folder.layout import CONFIG_FILE, METRICS_FILE, RESULT_FILE
-from gmlp_flax.run_folder.metrics_file import MetricsFile
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
 from gmlp_flax.training import loading
 
@@ -57,7 +57,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its last step and wrote its result."""
-        return storage.exists(os.path.join(self.path, RESULT_FILE))
+        return run_files.exists(os.path.join(self.path, RESULT_FILE))
 
     @functools.cached_property
     def per_step(self) -> int:
@@ -122,7 +122,7 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     for run in _runs(pattern, rows, ("task", *_architecture(rows), "model.length")):
         _refuse_twin(runs, (run.row, run.config.seed), run, f"the row {run.row}")
     found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
-    if not found and not storage.matching(pattern):
+    if not found and not run_files.matching(pattern):
         raise NoRuns(f"there is nothing at {pattern}: give a folder of run folders")
     if not found:
         raise NoRuns(
@@ -245,13 +245,13 @@ def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
     """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
     path = os.path.join(loading.source_folder(config.init_from)[0], CONFIG_FILE)
-    return config_lib.load(path) if config.init_from and storage.exists(path) else {STEPS: None}
+    return config_lib.load(path) if config.init_from and run_files.exists(path) else {STEPS: None}
 
 
 def _run_folders(pattern: str) -> Iterator[str]:
-    for path in storage.matching(pattern):
-        inside = (os.path.join(path, name) for name in storage.names(path))
-        yield from (each for each in (path, *inside) if storage.exists(os.path.join(each, CONFIG_FILE)))
+    for path in run_files.matching(pattern):
+        inside = (os.path.join(path, name) for name in run_files.names(path))
+        yield from (each for each in (path, *inside) if run_files.exists(os.path.join(each, CONFIG_FILE)))
 
 
 def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
@@ -285,7 +285,7 @@ def _check_tokenizers(runs: Sequence[Run]) -> None:
     known: tuple[str, bytes] | None = None
     for run in runs:
         path = os.path.join(run.path, TOKENIZER_FILE)
-        if storage.exists(path):
+        if run_files.exists(path):
             content = files.read_small(path)
             known = known or (path, content)
             if content != known[1]:

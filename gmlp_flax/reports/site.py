@@ -6,13 +6,13 @@ import contextlib
 import os
 from typing import NamedTuple
 
+from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import RunError
+from gmlp_flax.io import run_files
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import catalogue, files, page
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.run_folder import storage
-from gmlp_flax.run_folder.layout import CONFIG_FILE
 
 TITLE = "The paper's tables and figures, made again"
 
@@ -45,7 +45,7 @@ def write(pattern: str, scale: str, out: str) -> Site:
     Raises:
         RunError: there is no such folder.
     """
-    if not storage.matching(pattern):
+    if not run_files.matching(pattern):
         raise RunError(f"{pattern}: there is no such folder")
     entries, absent, refused = [], {}, {}
     for name, table in TABLES.items():
@@ -68,7 +68,7 @@ def write(pattern: str, scale: str, out: str) -> Site:
         _write(made, name, out, entries)
     page.write_library(out)
     path = os.path.join(out, "index.html")
-    storage.write(path, page.of_site(TITLE, entries, refused | absent).encode())
+    run_files.write(path, page.of_site(TITLE, entries, refused | absent).encode())
     return Site(path, [entry.folder for entry in entries], absent, refused)
 
 
@@ -85,7 +85,7 @@ def _of_folder(name: str, pattern: str, scale: str) -> Report:
         RunError: as the report.
     """
     for place in (os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)):
-        if storage.exists(place):
+        if run_files.exists(place):
             return catalogue.of_folder(name, place, scale)
     raise run_finder.NoRuns(f"{pattern} has no folder {name}-{scale} or {name}")
 
@@ -101,8 +101,8 @@ def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run
         with contextlib.suppress(run_finder.NoRuns):
             return place, run_finder.find(place, rows)
     found, refused = [], []
-    folders = storage.matching(os.path.join(pattern, "*", ""))
-    of_many = [folder for folder in folders if not storage.exists(os.path.join(folder, CONFIG_FILE))]  # no run itself
+    folders = run_files.matching(os.path.join(pattern, "*", ""))
+    of_many = [folder for folder in folders if not run_files.exists(os.path.join(folder, CONFIG_FILE))]  # no run itself
     for place in (pattern, *of_many):
         try:
             found.append((place, run_finder.find(place, rows)))

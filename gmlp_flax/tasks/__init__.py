@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ml_collections import ConfigDict
 
-from gmlp_flax.models import plugins
+from gmlp_flax import registry
 from gmlp_flax.tasks.base import Task
 
 # Imported when one is chosen: image tasks load OpenCV, text tasks do not.
@@ -29,7 +29,7 @@ def find(name: str) -> type[Task]:
     Raises:
         ConfigError: there is no such task, or it cannot be imported.
     """
-    return plugins.find(name, TASKS, Task, "task")
+    return registry.find(name, TASKS, Task, "task")
 
 
 def create(config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})) -> Task:

@@ -14,11 +14,11 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.pipeline import Batches
-from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import files
 from gmlp_flax.models import blocks, parameters
-from gmlp_flax.models.options import Option, options_of
-from gmlp_flax.models.sampling import Sampling
+from gmlp_flax.options import Option, options_of
+from gmlp_flax.tasks.sampling import Sampling
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.models import sampling
-from gmlp_flax.models.flops import matmul_flops
-from gmlp_flax.models.sampling import Sampling
+from gmlp_flax.planning.flops import matmul_flops
+from gmlp_flax.tasks import sampling
 from gmlp_flax.tasks.base import Continuation
+from gmlp_flax.tasks.sampling import Sampling
 
 # (params, tokens, kept, first, last) to logits and kept, as `models.text.CausalLM.extend`.
 Extend = Callable[..., tuple[jax.Array, Any]]

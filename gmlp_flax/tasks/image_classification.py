@@ -21,10 +21,10 @@ from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.examples import evaluation_example, given_example, training_example
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
-from gmlp_flax.data.storage import files, json_files
 from gmlp_flax.errors import ConfigError, DataError
+from gmlp_flax.io import files, json_files
 from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
-from gmlp_flax.models.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
+from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
 from gmlp_flax.tasks.base import (
     EMBEDDED,
     Baseline,

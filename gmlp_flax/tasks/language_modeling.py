@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax.data import embedded, pipeline
-from gmlp_flax.data.storage import cache
 from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
-from gmlp_flax.models.options import AT_LEAST_0, Option
+from gmlp_flax.io import cache
+from gmlp_flax.options import AT_LEAST_0, Option
 from gmlp_flax.tasks.base import EMBEDDED, Baseline, Batch, Outputs, Shapes, Sums, Totals, weighted
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TextTask, given_tokenizer
 

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.models.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
 from gmlp_flax.models.text import MaskedLM
+from gmlp_flax.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
 from gmlp_flax.tasks.base import Batch, Outputs, Ranked, Sums, model_keys, ranked
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 

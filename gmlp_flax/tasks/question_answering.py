@@ -17,10 +17,10 @@ from flax import nnx
 from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.squad_windows import Windows
-from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.models.options import ANY_NUMBER, SIZE, Option, Range
+from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import SpanPredictor
+from gmlp_flax.options import ANY_NUMBER, SIZE, Option, Range
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Ranked, Shapes, Sums, Totals, model_keys, weighted
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS

@@ -23,11 +23,11 @@ from ml_collections import ConfigDict
 from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import SentenceTask, own_task
 from gmlp_flax.data.finetuning.long_range import SENTENCE_TASKS
-from gmlp_flax.data.storage import files, json_files
-from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.models.options import Option
+from gmlp_flax.io import files, json_files
+from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
+from gmlp_flax.options import Option
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Self
 
 from ml_collections import ConfigDict
 
-from gmlp_flax.data.storage import files
 from gmlp_flax.data.text.tokenizer import NAMED, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
-from gmlp_flax.models.options import SIZE, VOCABULARY, Option
+from gmlp_flax.io import files
+from gmlp_flax.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Task, require_path
 
 EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`

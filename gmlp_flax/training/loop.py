@@ -18,15 +18,15 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.data.waiting import waiting
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import run_files
+from gmlp_flax.io.progress_lines import waiting
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
-from gmlp_flax.run_folder import record, storage
-from gmlp_flax.run_folder.layout import METRICS_FILE
-from gmlp_flax.run_folder.metrics_file import MetricsFile
-from gmlp_flax.training import loading, optimizer, step, trackers, warm_start
+from gmlp_flax.training import loading, optimizer, record, step, trackers, warm_start
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
@@ -51,7 +51,7 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         ConfigError, DataError, RunError: the run cannot start or go on. The message is one line.
     """
     config_lib.validate(config)
-    with record.held(storage.absolute(workdir), restart) as run:
+    with record.held(run_files.absolute(workdir), restart) as run:
         trainer = Trainer(config, run, again)
         try:
             result = trainer.train()

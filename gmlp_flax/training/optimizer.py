@@ -17,10 +17,10 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import Facts
-from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.training import schedule
 
 

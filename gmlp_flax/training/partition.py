@@ -20,10 +20,10 @@ import numpy as np
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.layout import BATCH, DATA, FSDP, TENSOR
 from gmlp_flax.models.parameters import Facts
-from gmlp_flax.run_folder.trees import path_name
+from gmlp_flax.models.sharding import BATCH, DATA, FSDP, TENSOR
 
 AXES = (DATA, FSDP, TENSOR)
 Axes = tuple[str | None, ...]

@@ -12,8 +12,8 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.io import run_files
 from gmlp_flax.processes import distributed
-from gmlp_flax.run_folder import storage
 
 FOLDER = "profile"
 
@@ -54,7 +54,7 @@ class Profile:
         if number not in self._steps:
             return function(*arguments)
         if not self._tracing:
-            self._staged = storage.Staged(self._folder)
+            self._staged = run_files.Staged(self._folder)
             jax.profiler.start_trace(self._staged.path)
             self._tracing = True
         with jax.profiler.StepTraceAnnotation("train", step_num=number):

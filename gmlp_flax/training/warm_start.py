@@ -13,14 +13,14 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.checkpoints.names import CONFIG_FILE
+from gmlp_flax.checkpoints.pytree import Unfit, require_fit
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.fitting import Grids, of_offsets
+from gmlp_flax.io import run_files
 from gmlp_flax.models.image import patch_grid
+from gmlp_flax.models.resize import Grids, of_offsets
 from gmlp_flax.processes import distributed
-from gmlp_flax.run_folder import storage
-from gmlp_flax.run_folder.assets import Files
-from gmlp_flax.run_folder.layout import CONFIG_FILE
-from gmlp_flax.run_folder.trees import Unfit, require_fit
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import loading
 from gmlp_flax.training.partition import Partition
@@ -44,7 +44,7 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
     if not config.init_from or not task.shared_assets:
         return config, {}
     own_config, files = os.path.join(workdir, CONFIG_FILE), {}
-    if storage.exists(own_config):
+    if run_files.exists(own_config):
         old_config = config_lib.load(own_config)
     else:
         source, step, old_config = loading.parameter_source(config.init_from)

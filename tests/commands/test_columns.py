@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import overrides
 from gmlp_flax.commands import columns
+from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COST_LENGTHS, OTHER_LENGTHS, ROWS, TPU_LENGTHS
 from tests import preloaded

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from gmlp_flax.run_folder.metrics_file import RESULT_FILE
+from gmlp_flax.checkpoints.metrics_file import RESULT_FILE
 from tests import preloaded
 from tests.launching import golden
 

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from docs import generate
-from gmlp_flax import schema, tasks
+from gmlp_flax import tasks
+from gmlp_flax.config import schema
 from gmlp_flax.models import blocks
 
 ADVICE = "run: python docs/generate.py"

@@ -55,8 +55,8 @@ class Progress:
 
 def work(target: str, first: int, count: int, seconds: float, place: Path) -> None:
     """The inputs from seed `first` on, in this process, for so many seconds; prints each new kind of traceback as a line of JSON."""
-    from gmlp_flax.data.storage.records import BadRecord
     from gmlp_flax.errors import ConfigError, DataError, RunError
+    from gmlp_flax.io.records import BadRecord
 
     answers = (BadRecord, ConfigError, DataError, RunError)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

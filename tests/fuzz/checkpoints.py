@@ -30,10 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.errors import RunError
+from gmlp_flax.io import run_files
 from gmlp_flax.processes import log_filter
-from gmlp_flax.run_folder import storage
-from gmlp_flax.run_folder.checkpoint import Checkpoints
 from gmlp_flax.training.partition import Partition
 
 OPTIONS = {"run": "own", "keep": 1, "keep_best": 1, "best": ("loss", "min"), "files": {"labels.json": b"[1, 2, 3]"}}
@@ -162,8 +162,8 @@ def campaign(seed: int, minutes: float, count: int) -> collections.Counter[str]:
     logging.set_verbosity(logging.FATAL)
     std_logging.getLogger("asyncio").disabled = True  # reads that Orbax has abandoned
     found: collections.Counter[str] = collections.Counter()
-    end, pauses = time.monotonic() + 60 * minutes, storage.PAUSES
-    storage.PAUSES = (0.0,)
+    end, pauses = time.monotonic() + 60 * minutes, run_files.PAUSES
+    run_files.PAUSES = (0.0,)
     try:
         with tempfile.TemporaryDirectory(prefix="gmlp-damage-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -173,7 +173,7 @@ def campaign(seed: int, minutes: float, count: int) -> collections.Counter[str]:
                 if sum(found.values()) % 50 == 0:
                     gc.collect()
     finally:
-        storage.PAUSES = pauses
+        run_files.PAUSES = pauses
     return found
 
 

@@ -8,10 +8,10 @@ import random
 import shutil
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import overrides, tasks
+from gmlp_flax import tasks
+from gmlp_flax.config import overrides
 from gmlp_flax.models import blocks
-from gmlp_flax.run_folder import record
-from gmlp_flax.training import loop
+from gmlp_flax.training import loop, record
 from tests.data.finetuning import squad_files
 from tests.data.text.preparing import tokenizer
 from tests.fuzz.damage import TEXTS, VALUES

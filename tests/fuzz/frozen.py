@@ -31,11 +31,10 @@ import numpy as np
 from absl import logging
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.run_folder import record
-from gmlp_flax.run_folder.checkpoint import Checkpoints
-from gmlp_flax.run_folder.layout import METRICS_FILE
-from gmlp_flax.run_folder.metrics_file import MetricsFile
-from gmlp_flax.training import loading
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.names import METRICS_FILE
+from gmlp_flax.training import loading, record
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.fuzz.kills import FLAGS, newest

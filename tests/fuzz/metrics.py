@@ -8,10 +8,10 @@ import json
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.analysis import curves
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.names import METRICS_FILE, RESULT_FILE
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.reports import runs
-from gmlp_flax.run_folder.layout import METRICS_FILE, RESULT_FILE
-from gmlp_flax.run_folder.metrics_file import MetricsFile
 from gmlp_flax.sweeps import status
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from tests.fuzz import config as configs

@@ -8,7 +8,7 @@ import shutil
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.models import blocks
-from gmlp_flax.run_folder import record
+from gmlp_flax.training import record
 from tests.fuzz import config as configs
 from tests.fuzz.damage import damaged_json, one_of
 

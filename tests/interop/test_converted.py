@@ -11,9 +11,8 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted
-from gmlp_flax.run_folder import record
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, ImageClassification
-from gmlp_flax.training import loading
+from gmlp_flax.training import loading, record
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config, tasks
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import parity, torch_models
 from gmlp_flax.models import attention
-from gmlp_flax.run_folder.trees import path_name
 
 N, HEADS = 12, 2
 

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.options import options_of
+from gmlp_flax.options import options_of
 
 
 def in_float64(test):

@@ -15,7 +15,7 @@ from gmlp_flax.models.attention import (
     hide_padding,
     mix,
 )
-from gmlp_flax.models.past import Past
+from gmlp_flax.models.decode_cache import Past
 from tests.models import reference
 from tests.models.reference import (
     count,

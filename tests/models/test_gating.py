@@ -4,7 +4,7 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.gating import GateSpec, SpatialGate, gate_width
-from gmlp_flax.models.options import options_of
+from gmlp_flax.options import options_of
 from tests.models.reference import gate, in_float64, layer_norm, normal, params_of, randomized, small_spec, spatial
 
 GATES = options_of(GateSpec)["gate"].values

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.mlp import ChannelMLP, TokenLinear, TokenMLP
+from gmlp_flax.models.resize import OverPatches
 from tests.models.reference import (
     gelu,
     gelu_tanh,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.fitting import Positions
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
+from gmlp_flax.models.resize import Positions
 from tests.models.reference import function_of, in_float64, normal, params_of, randomized, small_spec
 
 

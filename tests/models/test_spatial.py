@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.fitting import resize_inputs, resize_tokens
+from gmlp_flax.models.resize import resize_inputs, resize_tokens
 from gmlp_flax.models.spatial import SpatialProjection
 from tests.models.reference import (
     function_of,

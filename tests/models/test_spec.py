@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.models.blocks.gmlp import GMLPBlock, GMLPSpec
-from gmlp_flax.models.options import options_of
+from gmlp_flax.options import options_of
 from tests.models.reference import small_spec
 from tests.timm_modules import timm_module
 

@@ -12,9 +12,9 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.models.sampling import Sampling
 from gmlp_flax.planning import workload
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
+from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.models import sampling
-from gmlp_flax.models.sampling import Sampling
+from gmlp_flax.tasks import sampling
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
 from gmlp_flax.tasks.generation import Writer
+from gmlp_flax.tasks.sampling import Sampling
 from tests.models.reference import in_float64
 from tests.tasks.test_causal_lm import KINDS, causal_config
 

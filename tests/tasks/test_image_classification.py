@@ -5,9 +5,8 @@ import pytest
 
 from gmlp_flax import config
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.run_folder import record
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import evaluation
+from gmlp_flax.training import evaluation, record
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.models import attention
 from gmlp_flax.models.blocks import fnet
-from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import AXES, Partition

@@ -7,9 +7,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from gmlp_flax.checkpoints import checkpoint, checksums
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.planning import dry_run
-from gmlp_flax.run_folder import checkpoint, checksums
-from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import evaluation, optimizer, step
 from gmlp_flax.training.partition import AXES, Partition

@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import RunError
-from gmlp_flax.run_folder.trees import path_name
 from gmlp_flax.training import optimizer
 from tests.training import tiny
 

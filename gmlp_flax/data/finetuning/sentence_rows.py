@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
-from gmlp_flax.data.storage import files, json_files, records, tfds_folders
-from gmlp_flax.data.storage.records import BadRecord, decoded, refuse_utf16
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, json_files, records, tfds_folders
+from gmlp_flax.io.records import BadRecord, decoded, refuse_utf16
 
 # Names that the columns of a row's id and split may have.
 IDS = ("index", "idx", "pairID", "id")

@@ -27,10 +27,10 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import IDS, READERS, TAGS, Record, Rows, file_rows, require_features, tfds_rows
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
-from gmlp_flax.data.storage import files, shards, tfds_folders
-from gmlp_flax.data.storage.files import File
-from gmlp_flax.data.storage.records import BadRecord, BadRecords
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, shards, tfds_folders
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord, BadRecords
 
 UNLABELLED = -1
 _MOST_LABELS = 1000  # a column with more values than these does not hold classes

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN, TRAIN_SPLIT
-from gmlp_flax.data.storage import files, json_files, records, tfds_folders
-from gmlp_flax.data.storage.records import BadRecord, BadRecords, decoded
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, json_files, records, tfds_folders
+from gmlp_flax.io.records import BadRecord, BadRecords, decoded
 
 VERSIONS = ("v1.1", "v2.0")
 

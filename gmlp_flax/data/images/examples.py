@@ -10,8 +10,8 @@ import numpy as np
 from gmlp_flax.data.images import views
 from gmlp_flax.data.images.augment import Augmentation, augmented
 from gmlp_flax.data.images.folders import IMAGE_BYTES
-from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
 
 
 def training_example(

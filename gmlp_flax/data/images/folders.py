@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gmlp_flax.data.storage import copies, damaged, files
-from gmlp_flax.data.storage.files import File
-from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import damaged, files, local_cache
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord
 
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -57,7 +57,7 @@ class ImageFolder:
         name = self.names[index]
         try:
             if name in self._remote:
-                with copies.Copy(self._remote[name]) as copy:
+                with local_cache.Copy(self._remote[name]) as copy:
                     data = copy.read()
             else:
                 data = files.read_small(os.path.join(self.path, name), IMAGE_BYTES)
@@ -85,7 +85,7 @@ class ImageTar:
         self.path = str(path)
         if not files.is_remote(self.path) and not os.path.isfile(self.path):
             raise DataError(f"no tar file at {self.path!r}; check the path")
-        self._copy = copies.of(self.path)
+        self._copy = local_cache.of(self.path)
         with damaged.explained(f"{self.path}: truncated or not a tar file", "copy or download it again"):
             members, folders = self._read_members()
         self.names, self.labels, self.classes = _labelled(self.path, members, folders)

@@ -16,10 +16,10 @@ import re
 import numpy as np
 
 from gmlp_flax.data.images.folders import IMAGE_BYTES
-from gmlp_flax.data.storage import copies, files
-from gmlp_flax.data.storage.files import File
-from gmlp_flax.data.storage.records import BadRecord, NotUTF8, decoded
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, local_cache
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord, NotUTF8, decoded
 
 CLASSES: tuple[str, ...] = ("apart", "joined")
 
@@ -82,7 +82,7 @@ class PathfinderImages:
         file = self._files[index]
         try:
             if files.is_remote(self.path):
-                with copies.Copy(file) as copy:
+                with local_cache.Copy(file) as copy:
                     data = copy.read()
             else:
                 data = files.read_small(file.path, IMAGE_BYTES)

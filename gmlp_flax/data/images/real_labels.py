@@ -7,9 +7,9 @@ import numpy as np
 
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import ImageSource
-from gmlp_flax.data.storage import json_files
-from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import json_files
+from gmlp_flax.io.records import BadRecord
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 _EXPECTED = "expected names with ILSVRC2012_val_00000001 and so on"

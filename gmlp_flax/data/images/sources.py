@@ -20,8 +20,8 @@ from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
-from gmlp_flax.data.storage import files
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
 
 SHOWN = 5  # classes that a message names
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from gmlp_flax.data.splits import missing_split
-from gmlp_flax.data.storage import cache, copies, files, records, tfds_folders
-from gmlp_flax.data.storage.records import BadRecord, TFRecordFile
-from gmlp_flax.data.storage.result_cache import ResultCache
-from gmlp_flax.data.storage.tfds_folders import Folder, Shard
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import cache, files, local_cache, records, tfds_folders
+from gmlp_flax.io.records import BadRecord, TFRecordFile
+from gmlp_flax.io.result_cache import ResultCache
+from gmlp_flax.io.tfds_folders import Folder, Shard
 
 FORMATS = ("array_record", "tfrecord")
 
@@ -170,11 +170,11 @@ class _RemoteShards:
     def __init__(self, shards: list[Shard], indexes: list[Any]):
         self._shards, self._indexes = shards, indexes
         # Open copies cannot be deleted: they take a quarter of the cache at most.
-        most = copies.limit() // 4 // max(shard.file.size for shard in shards)
+        most = local_cache.limit() // 4 // max(shard.file.size for shard in shards)
         self._open = ResultCache(self._opened, max(1, min(len(shards), most)))
 
-    def _opened(self, number: int) -> tuple[Any, copies.Copy]:
-        copy = copies.Copy(self._shards[number].file)
+    def _opened(self, number: int) -> tuple[Any, local_cache.Copy]:
+        copy = local_cache.Copy(self._shards[number].file)
         return _records(self._shards[number], copy.path, self._indexes[number]), copy
 
     def __getitem__(self, number: int) -> Any:

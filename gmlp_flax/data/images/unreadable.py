@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gmlp_flax.data.images.sources import ImageSource
-from gmlp_flax.data.storage.records import BadRecord, check_limit
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord, check_limit
 
 UNREAD = -1  # the label of an example that was replaced
 

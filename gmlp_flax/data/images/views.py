@@ -14,8 +14,8 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from gmlp_flax.data.images import jpeg
-from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import damaged
 
 _MODES = {1: "L", 3: "RGB"}
 _SIDE, _PIXELS = 65_535, 89_478_485  # as of JPEG files, and as where Pillow begins to warn

@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from gmlp_flax.data.storage import files, json_files, tfds_writing
 from gmlp_flax.data.listops import trees
 from gmlp_flax.data.listops.trees import Grammar, Tree
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, json_files, tfds_writing
 
 SPLITS = ("train", "validation", "test")
 PUBLISHED = (96_000, 2_000, 2_000)  # trees of each split

@@ -27,11 +27,11 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from gmlp_flax.data.splits import SPLIT_WORDS, TRAIN_SPLIT, missing_split
-from gmlp_flax.data.storage import damaged, files, records, shards, tfds_folders
-from gmlp_flax.data.storage.files import File
-from gmlp_flax.data.storage.records import BadRecord, BadRecords
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import damaged, files, records, shards, tfds_folders
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord, BadRecords
 
 PART_BYTES = 64 << 20
 _END = 64 << 10  # bytes

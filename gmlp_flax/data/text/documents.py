@@ -14,9 +14,9 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
 import functools
 from collections.abc import Callable, Iterator
 
-from gmlp_flax.data.storage import files, json_files, records, tfds_folders
-from gmlp_flax.data.storage.records import BadRecord, NotUTF8
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, json_files, records, tfds_folders
+from gmlp_flax.io.records import BadRecord, NotUTF8
 
 TEXT = "text"  # the field, column or feature that holds the document
 

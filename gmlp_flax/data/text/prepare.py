@@ -20,10 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.storage import buckets, files, json_files
-from gmlp_flax.data.storage.cache import cache_key, default_folder, write_atomically
-from gmlp_flax.data.storage.folder_lock import LOCK, locked, missing, remove_unused
-from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpora import Corpus, Part
 from gmlp_flax.data.text.encoding import encode_documents
@@ -31,8 +27,12 @@ from gmlp_flax.data.text.prepare_progress import ProgressBar, SharedCounts
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
-from gmlp_flax.data.waiting import to_standard_error
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import buckets, files, json_files
+from gmlp_flax.io.cache import cache_key, default_folder, write_atomically
+from gmlp_flax.io.lock import LOCK, locked, missing, remove_unused
+from gmlp_flax.io.progress_lines import to_standard_error
+from gmlp_flax.io.records import BadRecords
 
 # The least size of a shard's parts: less is not worth a worker, which takes seconds to start.
 SHARD_BYTES = 16 << 20

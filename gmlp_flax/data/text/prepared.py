@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
-from gmlp_flax.data.storage import copies, damaged, files, json_files
-from gmlp_flax.data.storage.array_writer import new_array_record
-from gmlp_flax.data.storage.cache import write_atomically
-from gmlp_flax.data.storage.files import File
-from gmlp_flax.data.storage.result_cache import ResultCache
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import damaged, files, json_files, local_cache
+from gmlp_flax.io.array_writer import new_array_record
+from gmlp_flax.io.cache import write_atomically
+from gmlp_flax.io.files import File
+from gmlp_flax.io.result_cache import ResultCache
 
 FORMAT = 1
 INDEX = "index.json"
@@ -135,7 +135,7 @@ class Prepared:
         largest = max(shard["ids_bytes"] for shard in shards)
         # Open copies of remote files cannot be deleted: they take a quarter of the cache at most.
         remote = files.is_remote(self.folder)
-        most = max(1, min(_OPEN_READERS, copies.limit() // 4 // largest)) if remote else _OPEN_READERS
+        most = max(1, min(_OPEN_READERS, local_cache.limit() // 4 // largest)) if remote else _OPEN_READERS
         self._readers = ResultCache(self._open_reader, most)
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -166,7 +166,7 @@ class Prepared:
     def lengths(self, shard: int) -> np.ndarray:
         """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
         file = self._files[shard][1]
-        with copies.Copy(file) as copy, damaged.explained(f"{file.path}: damaged", _AGAIN):
+        with local_cache.Copy(file) as copy, damaged.explained(f"{file.path}: damaged", _AGAIN):
             lengths = np.load(copy.path, mmap_mode="r", allow_pickle=False)  # a header of any shape takes no memory
             expected = self.index["shards"][shard]
             if (lengths.dtype, lengths.shape) != (np.uint32, (expected["documents"],)):
@@ -194,8 +194,8 @@ class Prepared:
                 raise ValueError("fewer ids than were written, or ids that the tokenizer does not have")
             return ids
 
-    def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, copies.Copy]:
-        copy = copies.Copy(self._files[shard][0])
+    def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, local_cache.Copy]:
+        copy = local_cache.Copy(self._files[shard][0])
         return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
 
     def __reduce__(self):

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import sentencepiece
 
-from gmlp_flax.data.storage import damaged
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import damaged
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}  # {"pad": 0, ...}

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gmlp_flax.data.listops import symbols
-from gmlp_flax.data.storage import files
 from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces, train
 from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
 
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gmlp_flax.data.storage.cache import cache_key, cached_file
-from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.data.text.corpora import Corpus
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
 from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.data.waiting import waiting
+from gmlp_flax.io.cache import cache_key, cached_file
+from gmlp_flax.io.progress_lines import waiting
+from gmlp_flax.io.records import BadRecords
 
 # Characters to train on, at most.
 SAMPLE = 64_000_000

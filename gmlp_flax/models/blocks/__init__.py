@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gmlp_flax.models import plugins
+from gmlp_flax import registry
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.blocks.convolution import ConvolutionBlock
 from gmlp_flax.models.blocks.external_attention import ExternalAttentionBlock
@@ -18,8 +18,8 @@ from gmlp_flax.models.blocks.mixer import MixerBlock
 from gmlp_flax.models.blocks.resmlp import ResMLPBlock
 from gmlp_flax.models.blocks.synthesizer import SynthesizerBlock
 from gmlp_flax.models.blocks.transformer import TransformerBlock
-from gmlp_flax.models.options import options_of
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import options_of
 
 BLOCKS: dict[str, type[Block]] = {
     "gmlp": GMLPBlock,
@@ -41,7 +41,7 @@ def find(name: str) -> type[Block]:
     Raises:
         ConfigError: there is no such block, or it cannot be imported.
     """
-    return plugins.find(name, BLOCKS, Block, "model.block")
+    return registry.find(name, BLOCKS, Block, "model.block")
 
 
 def name_of(block: type[Block]) -> str:

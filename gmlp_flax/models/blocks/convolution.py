@@ -13,10 +13,10 @@ from flax import nnx
 from gmlp_flax.models.attention import HeadsSpec
 from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
 from gmlp_flax.models.layers import LayerNorm, Linear
-from gmlp_flax.models.layout import FSDP
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
-from gmlp_flax.models.options import option
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.options import option
 
 
 def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:

@@ -11,10 +11,10 @@ from flax import nnx
 from gmlp_flax.models.attention import HeadsSpec
 from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
 from gmlp_flax.models.layers import LayerNorm, Linear
-from gmlp_flax.models.layout import FSDP
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
-from gmlp_flax.models.options import SIZE, option
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.options import SIZE, option
 
 TOKENS, MEMORY = "tokens", "memory"
 

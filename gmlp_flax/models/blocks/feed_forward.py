@@ -8,9 +8,9 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block, Residual
-from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenMLP, TokenMLPSpec, check_tokens
+from gmlp_flax.models.resize import OverPatches
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

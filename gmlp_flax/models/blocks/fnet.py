@@ -14,14 +14,14 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models import layout
+from gmlp_flax.models import sharding
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, takes
 from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
 from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.matmul import NAME, over_tokens
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
-from gmlp_flax.models.options import AT_LEAST_0, option
-from gmlp_flax.models.products import NAME, over_tokens
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import AT_LEAST_0, option
 
 # Where `auto` takes the two matrix products. CPU: measured here, docs/mixers.md. TPU: up to 4,096 tokens, as FNet's code
 # in transformers has it; its authors use the FFT on GPUs. Neither was measured here.
@@ -51,7 +51,7 @@ def by_matmul(x: jax.Array) -> jax.Array:
 def by_fft(x: jax.Array) -> jax.Array:
     """`fourier` by the fast Fourier transform, in float32 (float64 for float64)."""
     precise = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return layout.on_own_examples(lambda x: jnp.fft.fft2(x, axes=(1, 2)).real, precise).astype(x.dtype)
+    return sharding.on_own_examples(lambda x: jnp.fft.fft2(x, axes=(1, 2)).real, precise).astype(x.dtype)
 
 
 def by_platform(x: jax.Array) -> jax.Array:

@@ -10,10 +10,10 @@ from flax import nnx
 from gmlp_flax.models import spatial
 from gmlp_flax.models.attention import TinyAttention, TinyAttentionSpec
 from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models.decode_cache import Past
 from gmlp_flax.models.gating import GateSpec, SpatialGate, gate_width
 from gmlp_flax.models.layers import LayerNorm, Linear
-from gmlp_flax.models.layout import FSDP, TENSOR
-from gmlp_flax.models.past import Past
+from gmlp_flax.models.sharding import FSDP, TENSOR
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block, Residual
-from gmlp_flax.models.fitting import OverPatches
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenLinear
-from gmlp_flax.models.options import ABOVE_0, option
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.resize import OverPatches
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import ABOVE_0, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,12 @@ from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, hide_padding, mix, scaled_scores
 from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
-from gmlp_flax.models.fitting import TokenLogits
 from gmlp_flax.models.layers import LayerNorm, Linear
-from gmlp_flax.models.layout import FSDP
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
-from gmlp_flax.models.options import ABOVE_0, AT_LEAST_0, SIZE, option
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.resize import TokenLogits
+from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.options import ABOVE_0, AT_LEAST_0, SIZE, option
 
 
 def outer(rows: jax.Array, columns: jax.Array) -> jax.Array:

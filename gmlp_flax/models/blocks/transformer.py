@@ -9,9 +9,9 @@ from flax import nnx
 
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, takes
 from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models.decode_cache import Past
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
-from gmlp_flax.models.past import Past
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

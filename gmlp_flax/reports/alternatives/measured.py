@@ -8,10 +8,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from gmlp_flax.data.storage import json_files
 from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import json_files, run_files
 from gmlp_flax.reports.scaling import PowerLaw, power_law
-from gmlp_flax.run_folder import storage
 
 Made = TypeVar("Made")
 FITTED_FROM = 1024  # tokens: below, what does not grow with n takes most of a step
@@ -82,7 +81,7 @@ def compiled(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Compiled]]
 def lengths(folder: str, rows: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Row -> what `analysis.lengths.score` found. Raises RunError: a file is damaged."""
     places = {row: path(folder, "lengths", row) for row in rows}
-    return {row: _read(place, dict, _scores) for row, place in places.items() if storage.exists(place)}
+    return {row: _read(place, dict, _scores) for row, place in places.items() if run_files.exists(place)}
 
 
 def _cost(entries: Sequence[Mapping[str, Any]]) -> Cost:
@@ -123,7 +122,7 @@ def _by_length(
 ) -> dict[str, dict[int, Made]]:
     """Row -> tokens -> what `make` makes of a file's JSON, in the order of the tokens; without rows that have none."""
     found: dict[str, dict[int, Made]] = {}
-    for name in storage.names(os.path.join(folder, column)):
+    for name in run_files.names(os.path.join(folder, column)):
         row, _, tokens = name.removesuffix(".json").rpartition("-")
         if row in rows and tokens.isdigit():
             found.setdefault(row, {})[int(tokens)] = _read(os.path.join(folder, column, name), kind, make)

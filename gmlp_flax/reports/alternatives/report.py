@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from gmlp_flax import overrides, tasks
+from gmlp_flax import tasks
+from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives

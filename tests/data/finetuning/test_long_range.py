@@ -5,9 +5,9 @@ import pytest
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS, SENTENCE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
-from gmlp_flax.data.storage.records import BadRecords
-from gmlp_flax.data.storage.tfds_writing import write_labelled_texts
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecords
+from gmlp_flax.io.tfds_writing import write_labelled_texts
 
 PAIRS = "1.0\tP09-1\tW02-7\tfirst document \\xe9\tsecond \"document\n0.0\tP09-1\tC90-3\tfirst document \\xe9\tthird\n"
 LISTOPS = "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM 5 ) 6 ) ] )\t1\n"

@@ -10,9 +10,9 @@ import tensorflow_datasets as tfds
 
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.finetuning.sentence_rows import READERS, file_rows, require_features, tfds_rows
-from gmlp_flax.data.storage import files, tfds_folders
-from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io.records import BadRecord
 from tests.data import writers
 
 SST2 = GLUE_TASKS["sst2"]

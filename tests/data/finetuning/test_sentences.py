@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gmlp_flax.data.finetuning import sentences
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, own_task
 from gmlp_flax.data.finetuning.sentences import UNLABELLED, label_names, open_sentences
-from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecords
 from tests.data import writers
 
 SST2 = "sentence\tlabel\na fine film \t1\ndull\t0\n"
@@ -452,6 +452,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 
 
 def test_no_line_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("gmlp_flax.data.storage.files.MOST", 1000)
+    monkeypatch.setattr("gmlp_flax.io.files.MOST", 1000)
     path = write(tmp_path / "a.tsv.xz", lzma.compress(b"sentence\tlabel\n" + b"x" * 5000))
     assert "line 2 has more than 0 MiB" in failure(path)

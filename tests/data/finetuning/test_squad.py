@@ -8,7 +8,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
 from gmlp_flax.data.finetuning import squad
-from gmlp_flax.data.storage.records import BadRecords
+from gmlp_flax.io.records import BadRecords
 from tests.data import writers
 from tests.data.finetuning.squad_files import article, colours, entry, write
 from tests.failures import failure

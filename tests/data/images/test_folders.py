@@ -11,8 +11,8 @@ import pytest
 from gmlp_flax.data.images import folders
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import open_images
-from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord
 from tests.data.images.image_files import make_folder, make_tar
 
 FILES = {

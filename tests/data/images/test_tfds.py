@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from gmlp_flax.data.images import tfds as image_tfds
 from gmlp_flax.data.images import views
 from gmlp_flax.data.images.tfds import TFDSImages
-from gmlp_flax.data.storage.records import BadRecord, TFRecordFile
+from gmlp_flax.io.records import BadRecord, TFRecordFile
 from tests.data import writers
 from tests.data.images import image_files
 from tests.failures import failure

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
-from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord
 
 
 class Numbers:

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from gmlp_flax.data.finetuning.sentences import open_sentences
-from gmlp_flax.data.storage import files
 from gmlp_flax.data.listops import folder
 from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
 from tests.data import writers
 
 SIZES, GRAMMAR = (30, 7, 5), Grammar(10, 60)

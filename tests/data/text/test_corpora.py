@@ -8,11 +8,11 @@ import shutil
 import pyarrow as pa
 import pytest
 
-from gmlp_flax.data.storage import files, tfds_folders
-from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.data.text import corpora
 from gmlp_flax.data.text.corpora import in_memory, open_corpus, splits
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io.records import BadRecords
 from tests.data import writers
 from tests.data.text.preparing import corpus as cut_corpus
 

@@ -7,9 +7,9 @@ import tensorflow_datasets as tfds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmlp_flax.data.storage.records import BadRecord
 from gmlp_flax.data.text import documents
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord
 from tests.data import writers
 
 

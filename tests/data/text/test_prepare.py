@@ -6,7 +6,6 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from gmlp_flax.data.storage import files
 from gmlp_flax.data.text import prepare as prepare_module
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpora import Corpus, MemoryPart, open_corpus
@@ -14,6 +13,7 @@ from gmlp_flax.data.text.prepare import cached, prepare
 from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
 from tests.data.text.preparing import TEXTS, content, corpus, stream, tokenizer
 
 

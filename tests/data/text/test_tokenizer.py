@@ -1,8 +1,7 @@
 import pickle
-
-import numpy as np
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,11 +1,11 @@
 import pytest
 
-from gmlp_flax.data.storage.records import BadRecords
 from gmlp_flax.data.text import tokenizer_training
 from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.data.text.tokenizer_training import cached_tokenizer, train_tokenizer
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecords
 from tests.data.text.preparing import TEXTS, corpus, tokenizer
 
 

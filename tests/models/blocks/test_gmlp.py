@@ -6,7 +6,7 @@ from flax import nnx
 
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
 from gmlp_flax.models.gating import GateSpec
-from gmlp_flax.models.options import options_of
+from gmlp_flax.options import options_of
 from tests.models.blocks.calls import add
 from tests.models.reference import (
     gelu,

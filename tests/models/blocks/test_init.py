@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.run_folder.trees import path_name
 from tests.models.blocks.calls import add, branches
 from tests.models.reference import function_of, in_float64, normal, quick_jit, randomized, small_spec
 

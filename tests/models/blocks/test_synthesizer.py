@@ -11,7 +11,7 @@ from gmlp_flax import tasks
 from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks import synthesizer
 from gmlp_flax.models.blocks.synthesizer import LOGITS, SynthesizerBlock
-from gmlp_flax.models.fitting import Grids, TokenLogits
+from gmlp_flax.models.resize import Grids, TokenLogits
 from gmlp_flax.training import optimizer, warm_start
 from tests.models.blocks.calls import add
 from tests.models.reference import (

@@ -6,7 +6,7 @@ from flax import nnx
 
 from gmlp_flax.models.attention import AttentionSpec
 from gmlp_flax.models.blocks.transformer import TransformerBlock
-from gmlp_flax.models.options import options_of
+from gmlp_flax.options import options_of
 from tests.models.blocks.calls import add
 from tests.models.reference import in_float64, normal, params_of, quick_jit, randomized, small_spec, transformer_block
 

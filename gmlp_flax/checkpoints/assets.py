@@ -1,0 +1,89 @@
+"""Files stored in a checkpoint with their SHA-256: the vocabulary, the names of the classes.
+
+With another vocabulary, a checkpoint predicts nonsense without any error. So each checkpoint contains the files with
+which it was trained, and a run with other files does not restore it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.checkpoints.names import FILES
+from gmlp_flax.errors import RunError
+from gmlp_flax.io.files import SMALL
+
+Files = dict[str, bytes]
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")  # data in one folder; no code
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Refuses names that a checkpoint from elsewhere could use to write outside the run folder, or over its record.
+
+    Raises:
+        RunError: with the first such name, and `where` it is from.
+    """
+    for name in names:
+        if not NAME.fullmatch(name) or name in FILES:
+            raise RunError(
+                f"{where} has a file named {name!r}: expected the base name of a .model, .json or .txt file that a model "
+                "needs, such as tokenizer.model; do not use what you do not trust"
+            )
+
+
+def check_sizes(tree: Mapping[str, Any], where: str) -> None:
+    """Refuses arrays that are no files, or larger than any: a small checkpoint can claim more than the memory holds.
+
+    Args:
+        tree: of `pack`, with the shape and type of each array.
+        where: what they are from, for the message.
+
+    Raises:
+        RunError: with the first such file.
+    """
+    for name, entry in tree.items():
+        for part, most in (("data", SMALL), ("sha256", 32)):
+            leaf = entry.get(part) if isinstance(entry, Mapping) else None
+            if leaf is None or leaf.dtype != np.uint8 or len(leaf.shape) != 1 or leaf.shape[0] > most:
+                found = "nothing" if leaf is None else f"{leaf.dtype} {list(leaf.shape)}"
+                raise RunError(
+                    f"{where} has {found} as {part} of the file {name!r}: expected uint8, at most {most:,} bytes; do not use "
+                    "what you do not trust"
+                )
+
+
+def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:
+    """Files by name to a tree of arrays: `data` uint8 [bytes] and `sha256` uint8 [32]."""
+    return {
+        name: {
+            "data": np.frombuffer(content, np.uint8),
+            "sha256": np.frombuffer(hashlib.sha256(content).digest(), np.uint8),
+        }
+        for name, content in files.items()
+    }
+
+
+def unpack(tree: dict[str, dict[str, np.ndarray]]) -> tuple[Files, list[str]]:
+    """The inverse of `pack`, and the names of the files whose checksum differs."""
+    files = {name: np.asarray(entry["data"]).tobytes() for name, entry in tree.items()}
+    digests = {name: np.asarray(entry["sha256"]).tobytes() for name, entry in tree.items()}
+    return files, [name for name, content in files.items() if hashlib.sha256(content).digest() != digests[name]]
+
+
+def require_same(saved: Files, own: Files, checkpoint: str) -> None:
+    """Refuses a checkpoint that was trained with other files than the run has.
+
+    Raises:
+        RunError: names the first file that differs, and both checksums.
+    """
+    for name, content in own.items():
+        if name in saved and saved[name] != content:
+            then, now = (hashlib.sha256(file).hexdigest()[:12] for file in (saved[name], content))
+            raise RunError(
+                f"the checkpoint {checkpoint} was trained with another {name} (SHA-256 {then}...) than this run has "
+                f"({now}...): give the one it was trained with, or start in a new folder"
+            )

@@ -1,0 +1,340 @@
+"""Checkpoints: Orbax writes and reads the files, and checksums verify all that they hold.
+
+Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf, computed on the devices,
+and a restored checkpoint is accepted only if its leaves have the same checksums. It also says of itself, under a SHA-256,
+which run it is of, its step, the metrics that decide how long it is kept, and what else it holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from absl import logging
+from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
+
+from gmlp_flax.checkpoints import assets, places, reading
+from gmlp_flax.checkpoints.checksums import examine
+from gmlp_flax.checkpoints.deletion import Deleter
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.names import DAMAGED, METRICS_FILE
+from gmlp_flax.checkpoints.pytree import SHOWN, digest, from_dict, path_name, require_fit, to_dict
+from gmlp_flax.checkpoints.reading import Damaged
+from gmlp_flax.checkpoints.retention import About, Retention
+from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.io import buckets, run_files
+from gmlp_flax.processes import distributed
+
+ABOUT = "about"
+
+
+class Checkpoints:
+    """The checkpoints of one run, by step.
+
+    Args:
+        folder: an absolute path. It is made if it does not exist, unless `read_only`.
+        run: the id of the run; a checkpoint of another one is refused. If empty, that is not checked.
+        keep: how many of the newest checkpoints stay.
+        keep_best: how many of the best ones stay as well.
+        best: a metric, and "min" or "max".
+        files: stored in each checkpoint; a checkpoint with other files is not restored.
+        read_only: nothing is written, moved or deleted.
+
+    Raises:
+        RunError: the folder cannot be read.
+    """
+
+    def __init__(self, folder: str, *, run: str = "", keep: int = 1, keep_best: int = 0,
+                 best: tuple[str, str] = ("", "min"), files: assets.Files | None = None, read_only: bool = False):
+        self.folder, self.run, self.files = folder, run, files or {}
+        assets.check_names(self.files, "the task")
+        self._retention, self._contents = Retention(keep, keep_best, best), {}
+        options = ocp.CheckpointManagerOptions(
+            create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only,
+            preservation_policy=self._retention, atomicity_options=places.atomicity(folder),
+        )
+        if run_files.is_remote(folder):
+            places.limit_retries()
+        if distributed.is_first():
+            for name in run_files.names(folder):
+                if ".orbax-checkpoint-tmp" in name:
+                    logging.error("%s/%s was never finished and is ignored", folder, name)
+        distributed.wait_for_all(f"looked into {folder}")
+        try:
+            self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
+        except Exception as error:  # noqa: BLE001 - also bare ones of Orbax
+            raise self._failure(f"opening {folder}", error) from error
+        if not read_only:
+            deleter = Deleter(folder)
+            deleter.finish()
+            self._manager._checkpoint_deleter = deleter  # its own one deletes file by file, under the checkpoint's name
+
+    @property
+    def metric(self) -> str:
+        """The one by which the best checkpoint is chosen."""
+        return self._retention.metric
+
+    def steps(self) -> list[int]:
+        """Steps of all finished checkpoints, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
+        """Starts to save a state and returns before it is written. Waits for the previous save to end.
+
+        Args:
+            step: the step of the state.
+            state: any tree of arrays.
+            metrics: from an evaluation of this state; None without one.
+
+        Raises:
+            RunError: a number in the state is not finite, or this save or the previous one failed.
+        """
+        tree = to_dict(state)
+        checksums, finite = examine(tree)
+        if not finite:
+            raise RunError(
+                f"the state of step {step} is not finite and was not saved; {self.last_good()}; lower "
+                "config.optimizer.learning_rate or clip, and start from there"
+            )
+        about = About(self.run, step, metrics, sorted(self.files), digest(tree))
+        packed = assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
+        item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files), ABOUT: packed[ABOUT]}
+        self._retention.known[step] = metrics
+        self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
+
+    def evaluated(self, step: int, metrics: dict[str, float]) -> None:
+        """Tells the metrics of a state, which may have been saved already, without them: a signal had ended its evaluation.
+
+        Its checkpoint then competes for the best. Runs that resume find these metrics in metrics.jsonl, which
+        no checksum verifies: there it competes with others of its kind.
+        """
+        self._retention.known[step] = metrics
+        self._retention.unverified.pop(step, None)
+
+    def wait(self) -> None:
+        """Returns when the last save is complete.
+
+        Raises:
+            RunError: the save failed.
+        """
+        self._saving("saving", self._manager.wait_until_finished)
+
+    def close(self) -> None:
+        """Ends the background threads. Only `wait` tells of a failed save."""
+        self._manager.close()
+
+    def restore(self, step: int, template: Any) -> Any:
+        """Reads a checkpoint and verifies every leaf.
+
+        Args:
+            step: the step of the checkpoint.
+            template: tree of `jax.ShapeDtypeStruct` with shardings. It may be a part of the saved state.
+
+        Returns:
+            Arrays in the structure, shapes and shardings of the template.
+
+        Raises:
+            RunError: the checkpoint is of another run or step; a path is missing or has another shape or type (all are
+                listed); one of `files` differs; or storage does not let it be read.
+            Damaged: its content is wrong.
+        """
+        wanted = to_dict(template)
+        restored = reading.together(self._place(step), lambda: self._read_verifiable(step, wanted))
+        found, _ = examine(restored["state"])
+        pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
+        leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
+        wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
+        if wrong:
+            raise Damaged(f"{self._place(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)")
+        state = from_dict(template, restored["state"])
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
+        return state
+
+    def _read_verifiable(self, step: int, wanted: dict) -> dict:
+        """The wanted parts of the state and their checksums."""
+        about, files = self._content(step)
+        saved, needed = (traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted))
+        if digest(saved) != about.leaves:
+            raise Damaged(f"{self._place(step)}: its list of leaves is not the one that was saved")
+        require_fit(saved, needed, self._place(step))
+        assets.require_same(files, self.files, self._place(step))
+        on_all = jax.tree.map(lambda x: NamedSharding(x.sharding.mesh, PartitionSpec()), wanted)
+        scalars = jax.tree.map(lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all)
+        return self._read(step, {"state": wanted, "checksums": scalars})
+
+    def read_files(self, step: int) -> assets.Files:
+        """The files stored in a checkpoint, by name.
+
+        Raises:
+            RunError: the checkpoint is of another run or step, or a file has a name that no run gives.
+            Damaged: they cannot be read, or the checksum of one differs.
+        """
+        return self._content(step)[1]
+
+    def _content(self, step: int) -> tuple[About, assets.Files]:
+        """What a checkpoint says of itself, and its files; read once."""
+        if step not in self._contents:
+            place = self._place(step)
+            tree = self._tree(step)
+            if ABOUT not in tree:
+                raise RunError(
+                    f"{place} does not say of which run it is: an older version of gmlp_flax wrote it; use that version, "
+                    "or train anew"
+                )
+            names = tree.get("files") or {}
+            if not isinstance(names, dict):
+                raise Damaged(f"{place}: its files have no names")
+            assets.check_names(names, place)
+            assets.check_sizes({**names, ABOUT: tree[ABOUT]}, place)
+            packed = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), {"files": names, ABOUT: tree[ABOUT]}
+            )
+            found = self._read(step, {each: part for each, part in packed.items() if part})
+            files, wrong = assets.unpack({**found.get("files", {}), ABOUT: found[ABOUT]})
+            if wrong:
+                raise Damaged(f"{place}: the checksum of its {', '.join(wrong)} differs")
+            about = reading.read(place, lambda: About.of(files.pop(ABOUT)))
+            if sorted(files) != about.files:
+                raise Damaged(f"{place}: it has other files than were saved: {', '.join(about.files)}")
+            self._require_own(step, about)
+            self._contents[step] = about, files
+        return self._contents[step]
+
+    def _require_own(self, step: int, about: About) -> None:
+        """Raises RunError if a checkpoint was copied from another run, or renamed."""
+        advice = "move it away"
+        if about.step != step:
+            raise RunError(f"{self._place(step)} is the checkpoint of step {about.step}: rename it back, or {advice}")
+        if self.run and about.run != self.run:
+            raise RunError(f"{self._place(step)} is of another run ({about.run}) than its folder ({self.run}): {advice}")
+
+    def _read(self, step: int, item: dict) -> Any:
+        """The parts of a checkpoint that are named in `item`, a tree of shapes."""
+        arguments = ocp.args.PyTreeRestore(
+            item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+        )
+        return reading.read(self._place(step), lambda: self._manager.restore(step, args=arguments))
+
+    def _tree(self, step: int) -> Any:
+        """The names of all that a checkpoint holds, with shapes and types."""
+        def tree() -> Any:
+            found = self._manager.item_metadata(step).tree
+            if not {"state", "checksums"} <= set(found):
+                raise ValueError("it has no state")
+            return found
+
+        return reading.read(self._place(step), tree)
+
+    def restore_newest(self, template: Any) -> tuple[int, Any] | None:
+        """Restores the newest good checkpoint. Damaged ones are named in the log and put aside.
+
+        Returns:
+            Its step and state, or None if there are no checkpoints.
+
+        Raises:
+            Unfit: their shapes differ from the template's.
+            RunError: no checkpoint is good, one is of another run, or storage does not let one be read.
+        """
+        steps, found = self.steps(), None
+        for step in reversed(steps):
+            try:
+                if found is None:
+                    found = step, self.restore(step, template)
+                own, later = reading.together(self._place(step), lambda step=step: self._metrics(step))
+                if own is None and later is not None:
+                    self._retention.unverified[step] = later
+                else:
+                    self._retention.known[step] = own
+            except Damaged as error:
+                self._put_aside(step, error)
+        if steps and found is None:
+            tried = ", ".join(map(str, steps))
+            raise RunError(f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder, or --restart")
+        return found
+
+    def _put_aside(self, step: int, error: Damaged) -> None:
+        if distributed.is_first():
+            damaged = os.path.join(os.path.dirname(self.folder), DAMAGED, str(step))
+            logging.error("%s; it is put aside in %s", error, run_files.move(self._place(step), damaged))
+        distributed.wait_for_all(f"put {self._place(step)} aside")
+        self._contents.pop(step, None)
+        self._manager.reload()
+
+    def shapes(self, step: int) -> dict:
+        """The state of a checkpoint, as a nested dict of `jax.ShapeDtypeStruct`."""
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._tree(step)["state"])
+
+    def pick(self, which: str) -> int:
+        """The step that `which` names: "latest", "best" or a number.
+
+        Raises:
+            RunError: there is no such checkpoint.
+        """
+        steps = self.steps()
+        if not steps:
+            raise RunError(f"there is no checkpoint in {self.folder}: train first, or give another folder")
+        if which == "latest":
+            return steps[-1]
+        if which == "best":
+            return max(steps, key=lambda step: (self._worth(step), step))
+        if which in (known := [str(step) for step in steps]):
+            return int(which)
+        raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}")
+
+    def _worth(self, step: int) -> tuple[bool, float]:
+        """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log, behind all others."""
+        try:
+            own, later = self._metrics(step)
+            return True, self._retention.rank(later if own is None else own)
+        except Damaged as error:
+            logging.error("%s", error)
+            return False, 0.0
+
+    def _metrics(self, step: int) -> tuple[dict[str, float] | None, dict[str, float] | None]:
+        """The metrics of a checkpoint: its own, or else those of a later evaluation, which nothing verifies."""
+        own = self._content(step)[0].metrics
+        return own, self._evaluated_later.get(step) if own is None else None
+
+    @functools.cached_property
+    def _evaluated_later(self) -> dict[int, dict[str, float]]:
+        """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see `evaluated`."""
+        try:
+            lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
+        except StorageError:
+            raise
+        except RunError as error:
+            logging.error("%s", error)
+            lines = []
+        return {line["step"]: line["eval"] for line in lines if "eval" in line}
+
+    def last_good(self) -> str:
+        """A phrase, for messages, that names the newest finished checkpoint."""
+        steps = [step for step in self.steps() if run_files.exists(self._place(step))]
+        return f"the last good checkpoint is {self._place(steps[-1])}" if steps else "there is no checkpoint yet"
+
+    def _failure(self, doing: str, error: Exception) -> RunError:
+        """The error to raise for one of Orbax."""
+        if run_files.is_remote(self.folder):
+            return buckets.explained(self.folder, error)
+        return run_files.failure(doing, next((each for each in reading.chain(error) if run_files.number_of(each)), error))
+
+    def _place(self, step: int) -> str:
+        return os.path.join(self.folder, str(step))
+
+    def _saving(self, doing: str, action: Callable[[], object]) -> None:
+        """Turns an error of Orbax while saving into one line that names the newest good checkpoint."""
+        try:
+            done = action()
+        except Exception as error:  # noqa: BLE001 - Orbax and TensorStore raise bare exceptions
+            kind = self._failure(doing, error)
+            raise type(kind)(f"{self.last_good()}; {kind} ({reading.first_line(error)})") from error
+        if done is False:
+            raise RunError(f"{doing} in {self.folder} failed: there is one of that step already; move it away")

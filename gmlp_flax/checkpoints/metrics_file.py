@@ -1,0 +1,150 @@
+"""metrics.jsonl, the metrics of a run by step, and result.json, how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from gmlp_flax.checkpoints.names import RESULT_FILE
+from gmlp_flax.errors import RunError
+from gmlp_flax.io import append_log, run_files
+
+
+class MetricsFile:
+    """metrics.jsonl: one JSON object per line. Training lines have `step` and `loss`, evaluation lines `step` and
+    `eval`, the last one also `baseline`: what a trivial model scores there. Lines with `changed` tell which keys of the
+    config have other values after `step`: {"optimizer.learning_rate": [old, new]}.
+
+    A run that resumes from a checkpoint drops the lines of later steps, and half a line that a kill left. So no step is
+    lost or doubled. The file is not touched before the first line is written.
+
+    Args:
+        path: of the file.
+        resume_step: the step of the checkpoint.
+        read_only: another process writes the file.
+
+    Attributes:
+        undone: the keys of the config whose changes were dropped, with the values before them.
+
+    Raises:
+        RunError: as `read`, or the file cannot be written.
+    """
+
+    def __init__(self, path: str, resume_step: int, read_only: bool = False):
+        self.path, self.resume_step, self._read_only = path, resume_step, read_only
+        self._file: append_log.Log | None = None
+        self._begun, self._kept, self._changes, self.undone = False, [], [], {}
+        for line in self.read(path):
+            # A change at this very step was made for steps that are taken again.
+            if line["step"] < resume_step + ("changed" not in line):
+                self._kept.append(line)
+            else:
+                self._changes += [line] if "changed" in line else []
+                self.undone = {name: old for name, (old, _) in line.get("changed", {}).items()} | self.undone
+        self.evaluations: dict[int, dict[str, float]] = {
+            line["step"]: line["eval"] for line in self._kept if "eval" in line
+        }
+        baselines = [line["baseline"] for line in self._kept if "baseline" in line]
+        self.baseline: dict[str, Any] | None = baselines[-1] if baselines else None
+
+    @staticmethod
+    def read(path: str) -> list[dict[str, Any]]:
+        """All complete lines; none if there is no file.
+
+        Raises:
+            RunError: a line is damaged. The message gives its number, counted from 1.
+        """
+        complete = (append_log.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
+        return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
+
+    def begin(self) -> None:
+        """Drops what does not stay from the file, when a step is taken."""
+        if not self._begun:
+            self._begun = True
+            self._open(self._kept)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends a line to the file: at once, but for a bucket, where `flush` does. Each step has one evaluation.
+
+        Before `begin`, the changes that no step is taken under any more stay in the file, for the next `undone`.
+        """
+        if line["step"] in self.evaluations and "eval" in line:
+            return
+        if self._file is None:
+            self._open([*self._kept, *self._changes])
+        if self._file is not None:
+            self._file.write(_encoded(line))
+        if not self._begun:
+            self._kept.append(line)
+        if "eval" in line:
+            self.evaluations[line["step"]] = line["eval"]
+        self.baseline = line.get("baseline", self.baseline)
+
+    def _open(self, lines: list[dict[str, Any]]) -> None:
+        if not self._read_only:
+            self.close()
+            self._file = append_log.begin(self.path, b"".join(map(_encoded, lines)))
+
+    def flush(self) -> None:
+        """Returns when all lines are in storage."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def read_result(workdir: str) -> dict[str, Any] | None:
+    """What a run's result.json says, at least `eval` with numbers; None if there is none.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    path = os.path.join(workdir, RESULT_FILE)
+    content = run_files.read(path)
+    if content is None:
+        return None
+    found = _object(content)
+    if found is None or "eval" not in found or not _is_line({"step": 0} | found):
+        raise RunError(f"{path} is damaged: expected an object with the metrics eval; remove it, and train again")
+    return found
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
+
+
+def _parsed(line: bytes, place: str) -> dict[str, Any]:
+    value = _object(line)
+    if value is None or not _is_line(value):
+        what = f"{line[:40]!r} is no JSON object with a step"
+        raise RunError(f"{place} is damaged: {what}; remove that line and run again")
+    return value
+
+
+def _object(content: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):  # also text in another encoding, and numbers of thousands of digits
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_line(line: dict[str, Any]) -> bool:
+    step, evaluation, changed = line.get("step"), line.get("eval", {}), line.get("changed", {})
+    baseline = line.get("baseline", {"name": "", "eval": {}})
+    return (
+        type(step) is int and 0 <= step < 1 << 63
+        and _are_numbers({"loss": line.get("loss", 0)})
+        and _are_numbers(evaluation)
+        and isinstance(baseline, dict) and isinstance(baseline.get("name"), str) and _are_numbers(baseline.get("eval"))
+        and isinstance(changed, dict) and all(isinstance(pair, list) and len(pair) == 2 for pair in changed.values())
+    )
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(
+        type(value) is float or type(value) is int and abs(value) < 1 << 63 for value in values.values()
+    )

@@ -1,0 +1,125 @@
+"""Reading checkpoints: whether an error means that one is damaged, or that storage does not let it be read now.
+
+Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint counts as damaged only if every byte of its
+files can be read and the checkpoint still cannot.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.io import run_files
+from gmlp_flax.processes import distributed
+
+T = TypeVar("T")
+# The codes of TensorStore and XLA for what has nothing to do with the content of a file.
+_PASSING = re.compile(
+    r"\b(PERMISSION_DENIED|UNAUTHENTICATED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ABORTED|CANCELLED)\b"
+)
+
+
+class Damaged(RunError):
+    """A checkpoint that cannot be read though all its bytes can, or whose checksums differ."""
+
+
+def read(checkpoint: str, action: Callable[[], T]) -> T:
+    """Calls `action`, which reads a part of a checkpoint with Orbax, until storage lets it.
+
+    Args:
+        checkpoint: the folder.
+        action: may be called again.
+
+    Raises:
+        Damaged: the content is wrong, or a file is missing.
+        RunError: raised by `action` itself, or storage is in the way as `run_files.failure` says.
+    """
+    problem: BaseException = AssertionError()
+    for pause in (*run_files.PAUSES, None):
+        result, error = _attempt(action)
+        if error is None:
+            return result  # type: ignore[return-value] - there was no error
+        if isinstance(error, RunError):
+            raise error
+        hindrance = _hindrance(checkpoint, error)
+        if hindrance is None:
+            if not run_files.exists(checkpoint):
+                raise StorageError(f"{checkpoint} was deleted meanwhile, as by a run that goes on: give the command again")
+            raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
+        problem = hindrance
+        if pause is not None:
+            time.sleep(pause)
+    raise run_files.failure(f"reading {checkpoint}", problem)
+
+
+def together(checkpoint: str, action: Callable[[], T]) -> T:
+    """Calls `action` on all processes, which succeed or fail alike: each reads the share of its devices, and if only one
+    failed, the others would wait for it in the next collective."""
+    problem, result = None, None
+    try:
+        result = action()
+    except RunError as error:
+        problem = error
+    if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
+        raise problem if problem and not isinstance(problem, Damaged) else RunError(
+            f"{checkpoint} cannot be used by another process: see its message"
+        )
+    if not distributed.everywhere(problem is None):
+        raise problem or Damaged(f"{checkpoint} is damaged, as another process reads it")
+    return result  # type: ignore[return-value] - there was no problem
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The result, or the error without warnings about the coroutines that Orbax abandons after one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return action(), None
+        except Exception as error:  # noqa: BLE001 - bare exceptions for damaged files
+            for each in chain(error):
+                traceback.clear_frames(each.__traceback__)
+            problem = error
+        gc.collect()
+    return None, problem
+
+
+def _hindrance(checkpoint: str, error: BaseException) -> BaseException | None:
+    """The error of storage behind an error of Orbax; None if the content of the files is to blame."""
+    for each in chain(error):
+        if is_passing(each):
+            return each
+    try:
+        run_files.read_all(checkpoint)
+    except (OSError, RunError) as found:
+        return found
+    return None
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error is one of storage or memory, and says nothing of the content of a file."""
+    number = run_files.number_of(error)
+    if number is not None:
+        return number not in run_files.MISSING
+    return isinstance(error, TimeoutError | ConnectionError | MemoryError) or bool(_PASSING.search(first_line(error)))
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it came from."""
+    seen: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in seen:
+        seen.append(following)
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def first_line(error: BaseException) -> str:
+    """A message of TensorStore begins with its action and ends with the cause; then options follow in brackets."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" [")[0]
+    return line if len(line) <= 300 else f"{line[:140]} ... {line[-140:]}"

@@ -1,0 +1,86 @@
+"""Overrides: keys of a config that a command line or a sweep sets, their values as text."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.config.schema import BLOCK, TASK
+from gmlp_flax.errors import ConfigError
+
+
+def named_overrides(argv: Sequence[str]) -> dict[str, str]:
+    """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their values as text."""
+    found = {}
+    for word, following in zip(argv, [*argv[1:], ""], strict=False):
+        if match := re.match(r"--?config\.([^=]*)(?:=(.*))?$", word, re.DOTALL):
+            found[match[1]] = following if match[2] is None else match[2]
+    return found
+
+
+def applying(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides whose keys a config has."""
+    known = config_lib.keys(config)
+    return {name: value for name, value in values.items() if name in known}
+
+
+def check_overrides(argv: list[str]) -> None:
+    """Raises ConfigError if no config stands before a --config.KEY=VALUE, which then has nothing to change."""
+    known = False
+    for argument in argv:
+        known = known or bool(re.match(r"--?config(=|$)", argument))
+        if re.match(r"--?config\.", argument) and not known:
+            raise ConfigError(f"{argument} changes no config yet: give --config=FILE:ARGUMENT before it")
+
+
+def prepared_for(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    """A config with the task and block that some overrides name, whose keys are checked; nothing else is set yet.
+
+    Raises:
+        ConfigError: there is no such task or block, or it has no such key.
+    """
+    task, block = str(values.get(TASK, config.task)), str(values.get(BLOCK, config.model.block))
+    new = config if (task, block) == (config.task, config.model.block) else config_lib.changed(config, task, block)
+    for name in values:
+        config_lib.check_name(name, f"--config.{name}={values[name]}", new)
+    usual, kept = config_lib.keys(config), config_lib.keys(new)
+    values_lost = {name: value for name, value in config_lib.flat(config).items() if name not in kept}
+    if lost := [f"{name}={value!r}" for name, value in values_lost.items() if value != usual[name].default]:
+        print(f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}", file=sys.stderr)
+    return new
+
+
+def overridden(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    """A copy with some keys set, whose values may be text.
+
+    Raises:
+        ConfigError: there is no such key, a value has another type than its key, or makes no sense.
+    """
+    words, parser = [f"--config.{name}={value}" for name, value in values.items()], flags.FlagValues()
+    start = prepared_for(config, values).copy_and_resolve_references()
+    config_flags.DEFINE_config_dict("config", start, flag_values=parser, sys_argv=words)
+    try:
+        parser(["config", *words])
+    except flags.Error as error:
+        raise ConfigError(in_words(error)) from None
+    found: ml_collections.ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
+    config_lib.validate(found)
+    return found
+
+
+def in_words(error: Exception) -> str:
+    """What an error says; of a flag's value that Python cannot convert, what was expected in its place."""
+    message = str(error)
+    for refusal, expected in (
+        (r"invalid literal for int\(\)", "a whole number"), ("could not convert string to float", "a number"),
+        (r"\('Non-boolean argument to boolean flag'", "true or false"),
+    ):
+        message = re.sub(refusal + ".*", f"expected {expected}", message)
+    return message

@@ -1,0 +1,79 @@
+"""JSON that others wrote: read strictly, with limits, so that a strange file is an error of one line."""
+
+import json
+import os
+from typing import Any
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
+
+DEPTH = 32  # of lists and objects in each other
+DIGITS = 300  # of a whole number, which then has a float
+
+_DEEP = f"nested more than {DEPTH} deep"
+
+
+def read(path: str | os.PathLike, kind: type | tuple[type, ...] = object, most: int = files.SMALL) -> Any:
+    """The value in a JSON file.
+
+    Args:
+        path: of the file.
+        kind: what the value must be: dict, list.
+        most: bytes that the file may have.
+
+    Raises:
+        DataError: the file cannot be read, or as in `parse`.
+    """
+    return parse(files.read_small(path, most), os.fspath(path), kind)
+
+
+def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> Any:
+    """The value that JSON stands for.
+
+    Args:
+        data: UTF-8, also with a byte-order mark.
+        where: the name of the file, or file and line, for the error.
+        kind: as in `read`.
+
+    Raises:
+        DataError: the bytes are not UTF-8 or not JSON; the value is of another kind, is nested more than DEPTH deep, or
+            has a whole number of more than DIGITS digits.
+    """
+    try:
+        value = loaded(data.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not JSON (line {error.lineno}: {error.msg}); copy or make it again") from None
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error}); copy or make it again") from None
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = " or ".join(each.__name__ for each in kinds)
+        raise DataError(f"{where} holds a {type(value).__name__}: expected a {expected}")
+    return value
+
+
+def loaded(text: str) -> Any:
+    """`json.loads` within the limits; every error is a ValueError."""
+    try:
+        value = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+    if _is_deep(value):
+        raise ValueError(_DEEP)
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text.removeprefix("-")) > DIGITS:
+        raise ValueError(f"a number of {len(text):,} digits")
+    return int(text)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEPTH + 1):
+        inside = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [each for entries in inside if isinstance(entries, list) for each in entries]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,331 @@
+"""Files of many records: TFRecord, ArrayRecord and parquet, read by ranges of records, each record checked.
+
+All three allow random access: TFRecord through an index of offsets (its data must be walked once), ArrayRecord through
+its own index, parquet by row groups. A record that fails its check comes out as a BadRecord, in its place. Damage that
+hides where the next record begins is an error of the file.
+"""
+
+import os
+import struct
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import damaged, files, json_files
+
+_HEADER = struct.Struct("<QI")  # length of the data, checksum of the length
+_FOOTER = struct.Struct("<I")  # checksum of the data
+_BATCH = 256  # records fetched at once
+
+
+class BadRecord(Exception):
+    """A record that cannot be used; the message says which and why, without the file's name."""
+
+
+class NotUTF8(BadRecord):
+    """Bytes that are not UTF-8 text; `offset` is the position of the first wrong byte."""
+
+    def __init__(self, reason: str, offset: int):
+        super().__init__(f"not UTF-8 ({reason}); convert it, e.g. with iconv -t UTF-8")
+        self.offset = offset
+
+
+class BadRecords:
+    """Counts bad records and stops at a limit; small and picklable, so that worker processes can send it back.
+
+    Args:
+        limit: how many bad records may be skipped; the next one raises DataError.
+
+    Attributes:
+        count: how many were skipped.
+        first: the messages of the first five.
+    """
+
+    def __init__(self, limit: int = 0):
+        self.limit, self.count, self.first = limit, 0, []
+
+    def skip(self, message: str) -> None:
+        """Counts one bad record; `message` names file and record. Raises DataError above the limit."""
+        check_limit(message, self.count, 1, self.limit)
+        self.count += 1
+        self.first = [*self.first, message][:5]
+
+    def add(self, other: "BadRecords") -> None:
+        """Adds the bad records of another part of the data; raises DataError above the limit."""
+        if other.count:
+            check_limit(other.first[-1], self.count, other.count, self.limit)
+        self.count += other.count
+        self.first = [*self.first, *other.first][:5]
+
+
+def check_limit(message: str, before: int, added: int, limit: int) -> None:
+    """Raises DataError, with the last bad record's message, if `before + added` bad records exceed the limit."""
+    if before + added > limit:
+        raise DataError(
+            f"{message} ({before} bad records skipped before; max_bad_records={limit}: "
+            "mend the record or raise the limit)"
+        )
+
+
+def decoded(data: bytes, keep_mark: bool = False) -> str:
+    """UTF-8 text, by default without a byte-order mark; raises NotUTF8."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotUTF8(f"byte 0x{data[error.start]:02x}", error.start) from error
+    return text if keep_mark else text.removeprefix("\ufeff")
+
+
+def refuse_utf16(data: bytes) -> None:
+    """Raises NotUTF8 at a zero byte: UTF-16 without a byte-order mark is valid UTF-8 full of zero characters."""
+    if b"\0" in data:
+        raise NotUTF8("a zero byte, as UTF-16 has", data.index(b"\0"))
+
+
+def example_features(record: bytes) -> Mapping[str, Any]:
+    """The features, by name, of a serialised `tf.train.Example`; raises BadRecord if the record is not one."""
+    from google.protobuf.message import DecodeError  # slow, and only TFDS folders need them
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    try:
+        # Protobuf makes the class at run time: type checkers do not see it.
+        return tf_example_pb2.Example.FromString(record).features.feature  # type: ignore[reportAttributeAccessIssue]
+    except DecodeError as error:
+        raise BadRecord("not a tf.train.Example") from error
+
+
+class TFRecordFile:
+    """The records (bytes) of one TFRecord file, local or remote, by position; every length and record is checked.
+
+    `len(file)` and `file[i]` use an index of 8 bytes per record. It is given, or built on first use by walking the file
+    once, and pickled with the file. Each item is one read or request; no file stays open. Thread-safe.
+
+    Args:
+        path: of the file.
+        offsets: the property `offsets` of an earlier object for this file.
+
+    Raises:
+        DataError: the file cannot be read, is truncated or not TFRecord, or a record's length fails its checksum.
+        BadRecord: from `file[i]`: the record fails its checksum.
+    """
+
+    def __init__(self, path: str, offsets: np.ndarray | None = None):
+        self.path = str(path)
+        if offsets is not None:
+            self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)} in {self.path}")
+        start, stop = map(int, self.offsets[index : index + 2])
+        return _checked(files.read_range(self.path, start + _HEADER.size, stop), index)
+
+    def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
+        """Yields (position, record) for records [start, stop), in order, without building the index."""
+        number = -1
+        with files.opened(self.path, unpack=False) as stream:
+            for number, (_, length) in enumerate(self._walk(stream)):
+                if number == stop:
+                    return
+                if number < start:
+                    continue
+                try:
+                    record = _checked(stream.read(length + _FOOTER.size), number)
+                except BadRecord as error:
+                    record = error
+                yield number, record
+        _check_count(self.path, number + 1, stop)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """int64 [records + 1]: where each record's header begins, and the end."""
+        # With a small buffer, little more than the headers of large records is read.
+        with files.opened(self.path, unpack=False, buffer=8192) as stream:
+            places = list(self._walk(stream))
+        end = sum(places[-1]) + _HEADER.size + _FOOTER.size if places else 0
+        return np.array([*(offset for offset, _ in places), end], np.int64)
+
+    def _walk(self, stream: Any) -> Iterator[tuple[int, int]]:
+        """Yields (offset, length of the data) of each record, with the stream at the record's data."""
+        size = stream.seek(0, os.SEEK_END)
+        offset = number = 0
+        while offset < size:
+            stream.seek(offset)
+            header = stream.read(_HEADER.size)
+            if len(header) < _HEADER.size:
+                raise self._truncated(number)
+            length, checksum = _HEADER.unpack(header)
+            if checksum != _masked_crc32c(header[:8]):
+                raise DataError(
+                    f"{self.path}, record {number}: not a TFRecord file, or damaged (the length of the record "
+                    "fails its checksum); copy or download it again"
+                )
+            end = offset + _HEADER.size + length + _FOOTER.size
+            if end > size:
+                raise self._truncated(number)
+            yield offset, length
+            offset, number = end, number + 1
+
+    def _truncated(self, number: int) -> DataError:
+        return DataError(f"{self.path}, record {number}: the file is truncated; copy or download it again")
+
+    def __repr__(self) -> str:
+        return f"TFRecordFile({self.path!r})"
+
+
+def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | BadRecord]]:
+    """Yields (position, record) for records [start, stop) of an ArrayRecord file.
+
+    The library reads only local files: a remote one is copied to a temporary file while it is read.
+
+    Raises:
+        DataError: the file cannot be read, or it holds fewer records or none (the library's only sign of damage).
+    """
+    with files.local_copy(path) as local, _array_reader(local) as reader:
+        count = reader.num_records()
+        _check_count(path, count, stop or 1)
+        end = count if stop is None else stop
+        for first in range(start, end, _BATCH):
+            numbers = range(first, min(first + _BATCH, end))
+            try:
+                batch = reader.read(numbers.start, numbers.stop)
+            except RuntimeError:
+                batch = [_array_record(reader, number) for number in numbers]
+            yield from zip(numbers, batch, strict=True)
+
+
+def parquet_records(path: str, column: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | None]]:
+    """Yields (row, value) of one column of strings or bytes, for the row groups [start, stop) of a parquet file.
+
+    Pages are checked if the writer stored checksums (pyarrow's `write_page_checksum`).
+
+    Raises:
+        DataError: the file is truncated, damaged or not parquet, or has no such column.
+    """
+    import pyarrow
+
+    with _parquet(path) as file:
+        groups = range(start, file.num_row_groups if stop is None else stop)
+        row = sum(file.metadata.row_group(group).num_rows for group in range(start))
+        columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
+        if not _is_text(columns.get(column)):
+            found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
+            raise DataError(f"{path}: no column {column!r} of strings, found {found}; give a corpus with one")
+        for batch in file.iter_batches(_BATCH, row_groups=groups, columns=[column], use_threads=False):
+            # Read as strings, one that is not UTF-8 would make the whole batch fail.
+            values = batch.column(0).cast(pyarrow.large_binary()).to_pylist()
+            yield from enumerate(values, row)
+            row += len(values)
+
+
+def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+    """Yields (row, name -> value) for those of the wanted columns that a parquet file has; see also parquet_records.
+
+    The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in the parquet
+    files of Hugging Face). A row with text that is not UTF-8 comes out as a BadRecord.
+
+    Raises:
+        DataError: the file is truncated, damaged or not parquet, or two of its columns have one wanted name.
+    """
+    import pyarrow
+
+    with _parquet(path) as file:
+        names = [field.name for field in file.schema_arrow if field.name in wanted]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(f"{path}: two columns are named {twice[0]!r}: rename one")
+        classes = _classes(file.schema_arrow.metadata or {})
+        row = 0
+        for batch in file.iter_batches(_BATCH, columns=names, use_threads=False):
+            columns = []
+            for name in names:
+                column = batch.column(name)
+                values = (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column).to_pylist()
+                known = classes.get(name, {})
+                columns.append([known.get(value, value) if isinstance(value, int) else value for value in values])
+            for values in zip(*columns, strict=True):
+                try:
+                    cells = (decoded(value) if isinstance(value, bytes) else value for value in values)
+                    yield row, dict(zip(names, cells, strict=True))
+                except NotUTF8 as error:
+                    yield row, error
+                row += 1
+
+
+def _classes(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str | None]]:
+    """Column -> number -> name of each class, by the description that the package datasets writes; {} without one."""
+    try:
+        features = json_files.loaded(metadata[b"huggingface"].decode())["info"]["features"]
+        named = {name: feature["names"] for name, feature in features.items() if feature.get("_type") == "ClassLabel"}
+        return {name: {-1: None, **dict(enumerate(map(str, names)))} for name, names in named.items()}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type of pyarrow's, or None, is one of strings or bytes."""
+    kind = kind.value_type if str(kind).startswith("dictionary<") else kind
+    return str(kind).removeprefix("large_") in ("string", "binary")
+
+
+def parquet_sizes(path: str) -> list[int]:
+    """Compressed size, in bytes, of each row group of a parquet file; raises DataError as parquet_records does."""
+    with _parquet(path) as file:
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        return [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
+
+
+@contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    import pyarrow.parquet  # slow, and only parquet needs it
+
+    with files.opened(path, unpack=False) as stream:
+        with damaged.explained(f"{path}: truncated, damaged or not parquet", "copy or download it again"):
+            yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+
+
+@contextmanager
+def _array_reader(path: str) -> Iterator[Any]:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    with files.opened(path, unpack=False):  # the library reads an absent file as one without records
+        reader = ArrayRecordReader(path)
+        yield reader
+        with suppress(RuntimeError):  # an error that reading has met already
+            reader.close()
+
+
+def _array_record(reader: Any, number: int) -> bytes | BadRecord:
+    try:
+        return reader.read([number])[0]
+    except RuntimeError as error:
+        return BadRecord(f"record {number}: {str(error).partition(';')[0]}")
+
+
+def _check_count(path: str, count: int, expected: int | None) -> None:
+    if expected is not None and count < expected:
+        raise DataError(
+            f"{path}: {count} records where {expected} or more were expected: truncated, damaged or of another format; "
+            "copy or download it again"
+        )
+
+
+def _checked(data: bytes, number: int) -> bytes:
+    """The record before its checksum; raises BadRecord if the two do not match."""
+    record = data[: -_FOOTER.size]
+    if len(data) < _FOOTER.size or _FOOTER.unpack(data[-_FOOTER.size :])[0] != _masked_crc32c(record):
+        raise BadRecord(f"record {number}: fails its checksum")
+    return record
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
+    checksum = google_crc32c.value(data)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

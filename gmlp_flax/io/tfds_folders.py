@@ -1,0 +1,189 @@
+"""Folders that TFDS prepared: finding them by name, and their shards and records. Needs no TensorFlow."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import damaged, files, json_files, records
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord
+
+FORMATS = ("array_record", "tfrecord", "parquet")
+DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
+
+_METADATA = ("features.json", "dataset_info.json")
+_CLASS_NAMES = ".labels.txt"
+# Names of classes in features.json: today's, in either spelling, and that of old versions of TFDS.
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+class Shard(NamedTuple):
+    """One file of a split, and its number of records according to dataset_info.json."""
+
+    file: File
+    records: int
+
+
+class Folder(NamedTuple):
+    """The content of a TFDS folder.
+
+    Attributes:
+        path: the folder.
+        file_format: one of FORMATS.
+        lengths: split name -> file name of each shard, in order -> its number of records.
+        files: name -> file, of the files that are there: copies of single splits are common.
+        features: TFDS's features of an example.
+    """
+
+    path: str
+    file_format: str
+    lengths: dict[str, dict[str, int]]
+    files: dict[str, File]
+    features: Any
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Name -> feature of an example; {} if examples are not dicts."""
+        import tensorflow_datasets as tfds
+
+        return dict(self.features.items()) if isinstance(self.features, tfds.features.FeaturesDict) else {}
+
+    @property
+    def listed(self) -> str:
+        """The names of an example's features, for an error."""
+        return ", ".join(map(repr, sorted(self.fields))) or type(self.features).__name__
+
+    def shards(self, split: str) -> list[Shard]:
+        """The shards of a split, in order; raises DataError if one is missing or empty."""
+        for name, count in self.lengths[split].items():
+            if name not in self.files:
+                raise DataError(f"{self.path!r}: shard {name!r} is missing; prepare or copy it again")
+            if count < 1:
+                raise DataError(f"{self.files[name].path}: an empty shard, no record in it; prepare or copy it again")
+        return [Shard(self.files[name], count) for name, count in self.lengths[split].items()]
+
+    def records(self, split: str) -> Iterator[tuple[str, bytes | BadRecord]]:
+        """Yields the records of a split, in order, each with the name that messages give it.
+
+        Raises:
+            DataError: a shard is missing, truncated or empty.
+        """
+        for shard in self.shards(split):
+            for number, data in self._read(shard):
+                data = b"" if data is None else data
+                # A bad record's own message has its number.
+                yield shard.file.path + ("" if isinstance(data, BadRecord) else f", record {number}"), data
+
+    def _read(self, shard: Shard) -> Iterator[tuple[int, bytes | BadRecord | None]]:
+        if self.file_format == "array_record":
+            return records.array_records(shard.file.path, 0, shard.records)
+        if self.file_format == "tfrecord":
+            return records.TFRecordFile(shard.file.path).records(0, shard.records)
+        return records.parquet_records(shard.file.path, DATA_COLUMN, 0, None)
+
+
+def find(path: str) -> str:
+    """The folder of `tfds:NAME[/CONFIG][:VERSION]`; any other path is returned unchanged.
+
+    The folder is below TFDS_DATA_DIR or ~/tensorflow_datasets. Without a version, the newest is taken.
+
+    Raises:
+        DataError: there is no such folder; the message says where it should be and how to get it.
+    """
+    if not path.startswith("tfds:"):
+        return path
+    name, _, version = path.removeprefix("tfds:").partition(":")
+    root = os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
+    parent = files.join(root, *name.split("/"))
+    below = files.subfolders(parent)
+    versions = [folder for folder in below if _VERSION.fullmatch(folder) and version in ("", folder)]
+    # A folder without metadata was not prepared to the end: the next older version is tried.
+    for folder in sorted(versions, key=lambda folder: [*map(int, folder.split("."))], reverse=True):
+        prepared = files.join(parent, folder)
+        if all(files.exists(files.join(prepared, metadata)) for metadata in _METADATA):
+            return prepared
+    wanted = files.join(parent, version) if version else parent
+    found = f"found {', '.join(below)}" if below else "no such folder"
+    raise DataError(
+        f"{path!r} is not prepared in {wanted!r} ({found}): prepare it with `tfds build {name} "
+        f"--file_format=array_record --data_dir={root}`, copy it there (gcloud storage cp -r), or set TFDS_DATA_DIR"
+    )
+
+
+def load(path: str, found: tuple[File, ...]) -> Folder | None:
+    """Reads the metadata of the TFDS folder `path`, or returns None if it is not one; `found` are its files.
+
+    Raises:
+        DataError: the metadata are missing or damaged, or the format is not one of FORMATS.
+    """
+    by_name = {file.name: file for file in found}
+    if "features.json" not in by_name:
+        return None
+    missing = next((name for name in _METADATA if name not in by_name), None)
+    if missing:
+        raise DataError(f"{path!r} has no {missing}: not a whole TFDS folder; prepare or copy it again")
+    with _local_metadata(path, by_name) as folder:
+        for name in _METADATA:
+            _refuse_code(json_files.read(os.path.join(folder, name)), f"{path}/{name}")
+        what = f"{path!r}: {' or '.join(_METADATA)} is damaged"
+        with damaged.explained(what, "prepare or copy them again"):
+            info, file_format, lengths = _read_info(folder)
+    if file_format not in FORMATS:
+        raise DataError(f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew")
+    if not all(lengths.values()) or not lengths:
+        raise DataError(f"{path!r} has no splits: its preparation was broken off; prepare or copy it again")
+    return Folder(path, file_format, lengths, by_name, info.features)
+
+
+def _refuse_code(value: Any, where: str) -> None:
+    """Refuses a feature of a class that is none of TFDS's own: TFDS imports whatever module is named there."""
+    if isinstance(value, list):
+        for entry in value:
+            _refuse_code(entry, where)
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            if key in _CLASS_KEYS and isinstance(entry, str) and not entry.startswith("tensorflow_datasets."):
+                raise DataError(f"{where}: {key} is {entry!r}, a class that is none of TFDS's own; prepare it without")
+            if key == "json" and isinstance(entry, str):
+                entry = json_files.parse(entry.encode("utf-8", "replace"), where)
+            _refuse_code(entry, where)
+
+
+def _read_info(folder: str) -> tuple[Any, str, dict[str, dict[str, int]]]:
+    """TFDS's info, the format, and `Folder.lengths`."""
+    import tensorflow_datasets as tfds  # slow, and only such folders need it
+
+    info = tfds.builder_from_directory(folder).info
+    lengths = {}
+    for name, split in info.splits.items():
+        names = sorted(os.path.basename(shard) for shard in split.filenames)
+        lengths[name] = dict(zip(names, split.shard_lengths, strict=True))
+    return info, info.file_format.value if info.file_format else "unknown", lengths
+
+
+@contextmanager
+def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
+    """Yields the folder itself or, as TFDS knows few remote schemes, a temporary folder with a copy of its metadata."""
+    if not files.is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
+        # Objects of a bucket may have names such as ../x.
+        for name in (name for name in by_name if name in _METADATA or name.endswith(_CLASS_NAMES) and "/" not in name):
+            with files.opened(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
+                copy.write(source.read())
+        yield folder
+
+
+def require_text(folder: Folder) -> None:
+    """Raises DataError unless the folder's examples have a feature `text`."""
+    import tensorflow_datasets as tfds
+
+    text = folder.fields.get("text")
+    if not isinstance(text, tfds.features.Text) or text.shape:  # a shape means ids of a deprecated encoder
+        raise DataError(f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus with one")

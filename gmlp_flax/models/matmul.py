@@ -1,0 +1,115 @@
+"""The two matrix products of every mixer, over channels and over tokens, and sums with a bias.
+
+The products are written out with their gradients, for two reasons. The names let a remat policy keep exactly these
+products. And the order that suits the accelerators costs a CPU half of its speed: there the compiler transposes whole
+activations around them, so on CPU the tokens are flattened (channels) or W is repeated per sample (tokens), which
+needs no transposition. Which branch is taken is settled when the program is lowered; the other leaves no trace.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from gmlp_flax.models import sharding
+
+NAME = "matrix product"
+
+
+@jax.custom_vjp
+def _over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return x @ kernel
+
+
+def _over_channels_forward(x, kernel):
+    return x @ kernel, (x, kernel)
+
+
+def _over_channels_backward(saved, g):
+    x, kernel = saved
+    d_kernel = jax.lax.platform_dependent(
+        x, g,
+        cpu=lambda x, g: x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1]),
+        default=lambda x, g: jnp.einsum("...i,...o->io", x, g),
+    )
+    return g @ kernel.T, d_kernel
+
+
+_over_channels.defvjp(_over_channels_forward, _over_channels_backward)
+
+
+def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x kernel: [..., in] and [in, out] to [..., out]."""
+    return checkpoint_name(_over_channels(x, kernel), NAME)
+
+
+@jax.custom_vjp
+def plus(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """x + bias in the type of x. The gradient of the bias, a sum over a batch, is taken in float32: in bfloat16 it would
+    stand still.
+
+    Args:
+        x: [..., a, b].
+        bias: [b], or [a, 1].
+    """
+    return x + bias.astype(x.dtype)
+
+
+def _plus_forward(x, bias):
+    return plus(x, bias), bias
+
+
+def _plus_backward(bias, g):
+    summed = [axis for axis in range(g.ndim) if axis < g.ndim - bias.ndim or bias.shape[axis - g.ndim] == 1]
+    total = jnp.sum(g, summed, dtype=jnp.promote_types(g.dtype, jnp.float32))
+    return g, total.reshape(bias.shape).astype(bias.dtype)
+
+
+plus.defvjp(_plus_forward, _plus_backward)
+
+
+def _mix(weight, x):
+    return jax.lax.platform_dependent(
+        weight, x,
+        cpu=lambda w, x: jnp.broadcast_to(w, (x.shape[0], *w.shape)) @ x,
+        default=lambda w, x: jnp.einsum("ij,bjc->bic", w, x),
+    )
+
+
+@jax.custom_vjp
+def _over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
+    return _mix(weight, x)
+
+
+def _over_tokens_forward(weight, x):
+    return _mix(weight, x), (weight, x)
+
+
+def _summed_outer_products(g, x):
+    wide = jnp.promote_types(g.dtype, jnp.float32)  # in bfloat16 the sum over a batch would stand still
+
+    def add(total, pair):
+        return total + jnp.matmul(pair[0], pair[1].T, preferred_element_type=wide), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros((g.shape[1], x.shape[1]), wide), (g, x))
+    return total.astype(g.dtype)
+
+
+def _over_tokens_backward(saved, g):
+    weight, x = saved
+    einsum = functools.partial(jnp.einsum, "bic,bjc->ij")
+    # One example after another cannot be shared by devices: the batch would be gathered.
+    one_by_one = _summed_outer_products if sharding.is_whole() else einsum
+    d_weight = jax.lax.platform_dependent(g, x, cpu=one_by_one, default=einsum)
+    return d_weight, _mix(weight.T, g)
+
+
+_over_tokens.defvjp(_over_tokens_forward, _over_tokens_backward)
+
+
+def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """weight x over the token axis: [out, in] and [batch, in, channels] to [batch, out, channels]."""
+    return checkpoint_name(_over_tokens(weight, x), NAME)

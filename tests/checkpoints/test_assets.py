@@ -1,0 +1,199 @@
+"""Files in checkpoints: kept to the byte, verified by a checksum, and required to be the same as the run's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmlp_flax import config
+from gmlp_flax.checkpoints import assets
+from gmlp_flax.checkpoints.checkpoint import Checkpoints, Damaged
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import files
+from gmlp_flax.training import loading, loop, record
+from gmlp_flax.training.partition import Partition
+from tests import preloaded
+from tests.training import tiny
+
+contents = st.dictionaries(st.text(min_size=1), st.binary())
+
+
+def digest(content: bytes) -> str:
+    """As messages show it."""
+    return f"SHA-256 {hashlib.sha256(content).hexdigest()[:12]}..."
+
+
+@pytest.mark.smoke
+@given(contents)
+def test_round_trip(files):
+    tree = assets.pack(files)
+    assert assets.unpack(tree) == (files, [])
+    assert all(entry["data"].dtype == entry["sha256"].dtype == np.uint8 for entry in tree.values())
+    assert [entry["sha256"].tobytes() for entry in tree.values()] == [hashlib.sha256(c).digest() for c in files.values()]
+
+
+@given(st.dictionaries(st.text(min_size=1), st.binary(min_size=1), min_size=1), st.data())
+def test_any_flipped_bit_is_told(files, data):
+    name = data.draw(st.sampled_from(sorted(files)))
+    part = data.draw(st.sampled_from(["data", "sha256"]))
+    tree = assets.pack(files)
+    tree[name][part] = tree[name][part].copy()
+    tree[name][part][data.draw(st.integers(0, len(tree[name][part]) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert assets.unpack(tree)[1] == [name]
+
+
+@pytest.mark.parametrize(("leaf", "found"), [
+    (jax.ShapeDtypeStruct((10**9,), np.uint8), r"uint8 \[1000000000\]"), (jax.ShapeDtypeStruct((9,), np.int64), r"int64 \[9\]"),
+    (jax.ShapeDtypeStruct((3, 3), np.uint8), r"uint8 \[3, 3\]"), (None, "nothing"),
+])
+def test_sizes_are_checked_before_anything_is_read(leaf, found):
+    sound = {"data": jax.ShapeDtypeStruct((files.SMALL,), np.uint8), "sha256": jax.ShapeDtypeStruct((32,), np.uint8)}
+    assets.check_sizes({"a.model": sound}, "there/3")
+    for part in sound:
+        with pytest.raises(RunError, match=rf"there/3 has {found} as {part} of the file 'b.model': expected uint8, at most"):
+            assets.check_sizes({"a.model": sound, "b.model": {**sound, part: leaf}}, "there/3")
+
+
+def test_other_files_are_refused():
+    then, now = b"one vocabulary", b"another"
+    assets.require_same({"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3")  # a file that only one side has is allowed
+    with pytest.raises(RunError) as caught:
+        assets.require_same({"a": then}, {"a": now}, "there/3")
+    message = str(caught.value)
+    assert message.startswith(f"the checkpoint there/3 was trained with another a ({digest(then)})")
+    assert f"({digest(now).removeprefix('SHA-256 ')})" in message and "\n" not in message
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Checkpoints 1 and 2 of a number, with a file of 100 KB that cannot be compressed."""
+    content = np.random.default_rng(0).bytes(100_000)
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), keep=3, files={"vocabulary.txt": content})
+    for step in (1, 2):
+        checkpoints.save(step, {"x": jnp.float32(step)}, None)
+        checkpoints.wait()
+    yield checkpoints, content, Partition.make().describe({"x": jax.ShapeDtypeStruct((), jnp.float32)})
+    checkpoints.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_byte_flipped_on_disk(saved, tmp_path):
+    checkpoints, content, template = saved
+    damaged = 0
+    for path in (tmp_path / "checkpoints" / "2").rglob("d/*"):
+        if (place := path.read_bytes().find(content[1000:1032])) >= 0:
+            data = bytearray(path.read_bytes())
+            data[place] ^= 1
+            path.write_bytes(data)
+            damaged += 1
+    assert damaged == 1
+    with pytest.raises(Damaged, match=f"^{tmp_path}/checkpoints/2: the checksum of its vocabulary.txt differs$"):
+        checkpoints.read_files(2)
+    step, state = checkpoints.restore_newest(template)
+    assert (step, float(state["x"])) == (1, 1.0)
+    assert (tmp_path / "damaged" / "2").is_dir()
+
+
+def test_restore_with_another_file(saved, tmp_path):
+    checkpoints, content, template = saved
+    checkpoints.files = {"vocabulary.txt": b"another"}
+    with pytest.raises(RunError, match=f"^the checkpoint {tmp_path}/checkpoints/2 was trained with another vocabulary.txt "):
+        checkpoints.restore_newest(template)
+    assert checkpoints.steps() == [1, 2]  # another file is not damage: nothing is put aside
+
+
+def other_tokenizer() -> bytes:
+    """A vocabulary that is not the embedded text's."""
+    return Tokenizer.train([" ".join(tiny.WORDS)] * 20, 320).model
+
+
+@pytest.fixture
+def run(text_run, tmp_path):
+    """A copy of a finished run, to change."""
+    return shutil.copytree(text_run, tmp_path / "run")
+
+
+def command(module: str, *flags: str, text: str = "") -> tuple[int, list[str]]:
+    """Runs a command; its exit code, and standard error by lines."""
+    done = preloaded.run("-m", f"gmlp_flax.{module}", *flags, input=text)
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("module", ["train", "evaluate", "predict"])
+def test_another_vocabulary_in_the_run_folder(run, module):
+    path = run / "tokenizer.model"
+    own, other = path.read_bytes(), other_tokenizer()
+    path.write_bytes(other)
+    flags = [f"--config={run}/config.json", "--config.steps=14"] if module == "train" else ["--checkpoint=12"]
+    code, lines = command(module, f"--workdir={run}", *flags, text="A [MASK].")
+    assert code == 2 and not any("Traceback" in line for line in lines), lines
+    for words in (f"error: the checkpoint {run}/checkpoints/12 was trained with another tokenizer.model",
+                  digest(own), digest(other).removeprefix("SHA-256 "), "give the one it was trained with"):
+        assert words in lines[-1]
+    assert (run / "checkpoints" / "12").is_dir() and path.read_bytes() == other
+
+
+def test_missing_vocabulary_is_written_back(run):
+    path = run / "tokenizer.model"
+    own = path.read_bytes()
+    path.unlink()
+    assert loading.load(str(run)).task.tokenizer.model == own == path.read_bytes()
+
+
+def test_damaged_vocabulary_in_the_run_folder(run):
+    path = run / "tokenizer.model"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError, match=f"^{path}: damaged or not a SentencePiece model"):
+        loading.load(str(run))
+
+
+def test_files_are_written_whole(run, monkeypatch):
+    """A kill while the files of the run folder are rewritten must not lose the vocabulary."""
+    before = (run / "tokenizer.model").read_bytes()
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    monkeypatch.setattr("os.replace", die)
+    with pytest.raises(Killed):
+        record.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
+    assert (run / "tokenizer.model").read_bytes() == before
+
+
+def test_parameters_of_a_run_with_another_vocabulary(text_run, tmp_path):
+    options = config.load(str(text_run / "config.json"))
+    options.init_from, options.steps = str(text_run), 1
+    options.data.tokenizer = str(tmp_path / "other.model")
+    (tmp_path / "other.model").write_bytes(other_tokenizer())
+    with pytest.raises(RunError) as caught:
+        loop.train(options, str(tmp_path / "run"))
+    message = str(caught.value)
+    assert message.startswith(f"the checkpoint {text_run}/checkpoints/") and "\n" not in message
+    for words in ("another tokenizer.model", digest((text_run / "tokenizer.model").read_bytes())):
+        assert words in message
+
+
+def test_classes_in_another_order(image_run, tmp_path):
+    run = shutil.copytree(image_run, tmp_path / "run")
+    path = run / "classes.json"
+    own = path.read_bytes()
+    path.write_text(json.dumps(json.loads(own)[::-1]))
+    with pytest.raises(RunError, match=rf"was trained with another classes.json \({digest(own)}\)"):
+        loading.load(str(run))
+    with pytest.raises(DataError, match=f"has 10 classes which differ from those of {path}"):
+        loop.train(config.load(str(run / "config.json")), str(run))
+    path.unlink()
+    assert loading.load(str(run)).task.classes == tuple(json.loads(own))
+    assert path.read_bytes() == own

@@ -1,0 +1,466 @@
+import contextlib
+import errno
+import math
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.checkpoints import assets, checkpoint
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
+from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.io import run_files
+from gmlp_flax.training import optimizer, step
+from gmlp_flax.training.partition import Partition
+from tests.training import tiny
+
+# Warnings about reads that Orbax abandons when another one fails.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+class Wide(tiny.Line):
+    """Orbax keeps arrays below 1 KB inside its index, where damage is noticed. This array is larger."""
+
+    def init(self, key):
+        return {"line": {"kernel": jax.random.normal(key, (1000,)), "bias": jnp.zeros(())}}
+
+
+class Folder:
+    """A run folder's checkpoints of a small state with optimizer state and running mean."""
+
+    def __init__(self, root: Path, config):
+        config.optimizer.ema = 0.9
+        self.root, self.task = root, Wide(config, "")
+        self.optimizer = optimizer.make(config, self.task.shapes(), self.task.facts())
+        self.make = jax.jit(
+            lambda seed: step.init_state(self.task, self.optimizer, config, self.task.init(jax.random.key(seed)))
+        )
+        self.template = Partition.make().describe(jax.eval_shape(self.make, 0))
+        self.log: list[str] = []
+
+    def open(self, **options) -> Checkpoints:
+        return Checkpoints(str(self.root / "checkpoints"), **{"keep": 3, **options})
+
+    def state(self, number: int):
+        """A state that differs in every element for each number."""
+        return jax.tree.map(lambda x: x + jnp.array(number, x.dtype), self.make(number))
+
+    def save(self, *steps: int, metrics=None, **options) -> list[int]:
+        """Saves states, one after another; returns the steps that are kept."""
+        checkpoints = self.open(**options)
+        for number in steps:
+            checkpoints.save(number, self.state(number), (metrics or {}).get(number))
+            checkpoints.wait()
+        kept = checkpoints.steps()
+        checkpoints.close()
+        return kept
+
+    def newest(self) -> tuple[int, object] | None:
+        checkpoints = self.open()
+        try:
+            return checkpoints.restore_newest(self.template)
+        finally:
+            checkpoints.close()
+
+    def assert_newest(self, number: int | None = None) -> None:
+        """Asserts that the newest good checkpoint (of this step, if given) holds the state that was saved."""
+        found, state = self.newest()
+        assert number in (found, None)
+        assert jax.tree.structure(state) == jax.tree.structure(self.template)
+        jax.tree.map(np.testing.assert_array_equal, state, self.state(found))
+
+    def files(self, number: int) -> list[Path]:
+        return sorted(path for path in (self.root / "checkpoints" / str(number)).rglob("*") if path.is_file())
+
+    def data_file(self, number: int) -> Path:
+        """The largest file of array data."""
+        return max((self.root / "checkpoints" / str(number)).rglob("d/*"), key=lambda path: path.stat().st_size)
+
+
+@pytest.fixture
+def folder(tmp_path, config, monkeypatch):
+    found = Folder(tmp_path, config)
+    monkeypatch.setattr(checkpoint.logging, "error", lambda text, *values: found.log.append(text % values))
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with checkpoints 3 and 5, to copy: saving takes longer than damaging."""
+    root = tmp_path_factory.mktemp("saved")
+    Folder(root, gmlp_config.default()).save(3, 5)
+    return root
+
+
+@pytest.fixture
+def two(folder, saved):
+    shutil.copytree(saved / "checkpoints", folder.root / "checkpoints")
+    return folder
+
+
+@pytest.mark.smoke
+def test_newest_is_restored_exactly(two):
+    two.assert_newest(5)
+    assert two.log == []
+
+
+def test_nothing_saved_yet(folder):
+    assert folder.newest() is None
+
+
+def test_part_of_a_state_can_be_restored(two):
+    checkpoints = two.open(read_only=True)
+    params = checkpoints.restore(3, {"params": two.template.params})["params"]
+    checkpoints.close()
+    jax.tree.map(np.testing.assert_array_equal, params, two.state(3).params)
+
+
+def test_newest_and_best_are_kept(folder):
+    metrics = {1: {"loss": 0.5}, 2: {"loss": 0.1}, 3: None, 4: {"loss": float("nan")}, 5: {"loss": 0.3}, 6: None}
+    options = {"keep": 2, "keep_best": 1, "best": ("loss", "min")}
+    assert folder.save(*metrics, metrics=metrics, **options) == [2, 5, 6]
+    checkpoints = folder.open(**options)
+    assert [checkpoints.pick(which) for which in ("latest", "best", "5")] == [6, 2, 5]
+    with pytest.raises(RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"):
+        checkpoints.pick("4")
+    checkpoints.close()
+
+
+def test_best_may_be_the_most(folder):
+    metrics = {1: {"top1": 0.5}, 2: {"top1": 0.7}, 3: {"top1": 0.6}, 4: {"top1": 0.1}}
+    assert folder.save(*metrics, metrics=metrics, keep=1, keep_best=2, best=("top1", "max")) == [2, 3, 4]
+
+
+def test_flipped_byte_in_array_data(two):
+    """Orbax restores most flipped bits without an error: only our checksum notices them."""
+    rng, messages = np.random.default_rng(0), []
+    original = two.data_file(5).read_bytes()
+    for _ in range(6):
+        data = bytearray(original)
+        data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+        two.data_file(5).write_bytes(data)
+        two.assert_newest()
+        if two.log:
+            (message,), two.log = two.log, []
+            messages.append(message)
+            assert f"{two.root}/checkpoints/5" in message and f"it is put aside in {two.root}/damaged/5" in message
+            shutil.move(two.root / "damaged" / "5", two.root / "checkpoints" / "5")
+    assert len(messages) > 3
+    assert any(message.partition("the checksum of ")[2].startswith(("params", "ema")) for message in messages)
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "gone"])
+@pytest.mark.parametrize("name", ["data", "_METADATA", "manifest.ocdbt"])
+def test_damaged_file(two, name, damage):
+    path = two.data_file(5) if name == "data" else next(path for path in two.files(5) if path.name == name)
+    if damage == "gone":
+        path.unlink()
+    else:
+        os.truncate(path, path.stat().st_size // 2 if damage == "half" else 0)
+    two.assert_newest(3)
+    assert len(two.log) == 1 and f"{two.root}/checkpoints/5" in two.log[0] and "put aside" in two.log[0]
+    assert (two.root / "damaged" / "5").is_dir() and not (two.root / "checkpoints" / "5").exists()
+
+
+@pytest.mark.slow
+def test_any_flipped_byte_never_gives_another_state(two):
+    """Either the damaged bytes do not matter, or the checkpoint before is restored."""
+    rng, pristine = np.random.default_rng(1), two.root / "pristine"
+    shutil.copytree(two.root / "checkpoints", pristine)
+    for path in two.files(5):
+        data = bytearray(path.read_bytes())
+        if data:
+            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+            path.write_bytes(data)
+            two.assert_newest()
+            shutil.rmtree(two.root / "checkpoints")
+            shutil.copytree(pristine, two.root / "checkpoints")
+
+
+def test_no_good_checkpoint(two):
+    for number in (3, 5):
+        os.truncate(two.data_file(number), 10)
+    with pytest.raises(RunError, match=r"no checkpoint in \S+ is good \(tried 3, 5\); start in a new folder, or --restart$"):
+        two.newest()
+    assert len(two.log) == 2
+
+
+def test_half_written_checkpoint_is_ignored_and_named(two):
+    half = two.root / "checkpoints" / "7.orbax-checkpoint-tmp"
+    shutil.copytree(two.root / "checkpoints" / "5", half)
+    two.assert_newest(5)
+    assert two.log == [f"{half} was never finished and is ignored"]
+
+
+def test_mismatch_lists_every_path(two):
+    line = two.template.params["line"]
+    params = {"line": {
+        "kernel": line["kernel"].update(shape=(4,)), "bias": line["bias"].update(dtype=jnp.bfloat16), "scale": line["bias"],
+    }}
+    template = two.template._replace(params=params)
+    checkpoints = two.open()
+    with pytest.raises(RunError) as caught:
+        checkpoints.restore_newest(template)
+    checkpoints.close()
+    message = str(caught.value)
+    assert message.startswith(f"the checkpoint {two.root}/checkpoints/5 does not fit this config: ")
+    for problem in (
+        "params/line/kernel is float32[1000], not float32[4]", "params/line/bias is float32[], not bfloat16[]",
+        "params/line/scale is missing",
+    ):
+        assert problem in message
+    assert two.log == [] and (two.root / "checkpoints" / "5").is_dir()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_state_that_is_not_finite_is_refused(two, value):
+    checkpoints, state = two.open(), two.state(9)
+    state.opt_state[1][0].mu["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
+    last = f"the last good checkpoint is {two.root}/checkpoints/5"
+    with pytest.raises(RunError, match=f"^the state of step 9 is not finite and was not saved; {last}; lower config.opt"):
+        checkpoints.save(9, state, None)
+    assert checkpoints.steps() == [3, 5]
+    checkpoints.close()
+
+
+def test_failed_save_names_the_survivor(two, monkeypatch):
+    checkpoints = two.open()
+
+    def full(*_args, **_options):
+        raise OSError(28, "No space left on device\nand a long story")
+
+    monkeypatch.setattr(checkpoints._manager, "save", full)
+    with pytest.raises(RunError) as caught:
+        checkpoints.save(9, two.state(9), None)
+    checkpoints.close()
+    assert "\n" not in str(caught.value)
+    for words in ("saving step 9", "No space left", f"the last good checkpoint is {two.root}/checkpoints/5", "free space"):
+        assert words in str(caught.value)
+
+
+def test_reading_writes_nothing(two):
+    before = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    checkpoints = two.open(read_only=True)
+    checkpoints.restore(5, two.template)
+    checkpoints.close()
+    assert {path: path.stat().st_mtime_ns for path in two.root.rglob("*")} == before
+
+
+ERRORS = (
+    errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EBUSY,
+    errno.ECONNRESET, errno.EREMOTEIO,
+)
+
+
+def failing(function, error: BaseException, times: float):
+    """A function that first raises an error so many times; and a list of its calls."""
+    calls = []
+
+    def fails(*args, **options):
+        calls.append(args)
+        if len(calls) <= times:
+            raise error
+        return function(*args, **options)
+
+    return fails, calls
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(run_files, "PAUSES", (0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("form", ["system", "TensorStore"])
+def test_read_error_is_not_damage(two, quick, monkeypatch, number, form):
+    """Neither the system's own errors nor those that TensorStore words; the last is of a restart that may help, or not."""
+    text = f"INTERNAL: Error reading [os_error_code='{number}']"
+    error = OSError(number, os.strerror(number)) if form == "system" else ValueError(text)
+    before = {path: path.read_bytes() for path in two.files(3) + two.files(5)}
+    checkpoints = two.open()
+    fails, calls = failing(checkpoints._manager.restore, error, math.inf)
+    monkeypatch.setattr(checkpoints._manager, "restore", fails)
+    with pytest.raises(RunError, match=rf"^reading {two.root}/checkpoints/5 failed \({os.strerror(number)}\): ") as caught:
+        checkpoints.restore_newest(two.template)
+    checkpoints.close()
+    assert isinstance(caught.value, StorageError) == (number not in (errno.EACCES, errno.EPERM))
+    assert not isinstance(caught.value, checkpoint.Damaged) and "\n" not in str(caught.value)
+    assert len(calls) == 4 and two.log == [] and not (two.root / "damaged").exists()
+    assert {path: path.read_bytes() for path in two.files(3) + two.files(5)} == before
+
+
+@pytest.mark.parametrize("text", ["RESOURCE_EXHAUSTED: Out of memory", "UNAVAILABLE: 503", "DEADLINE_EXCEEDED: slow"])
+def test_error_of_a_store_is_not_damage(two, quick, monkeypatch, text):
+    checkpoints = two.open()
+    fails, _ = failing(checkpoints._manager.restore, ValueError(text), math.inf)
+    monkeypatch.setattr(checkpoints._manager, "restore", fails)
+    with pytest.raises(StorageError, match=f"^reading {two.root}/checkpoints/5 failed .{text}"):
+        checkpoints.restore_newest(two.template)
+    checkpoints.close()
+    assert not (two.root / "damaged").exists()
+
+
+def test_read_error_that_passes(two, quick, monkeypatch):
+    checkpoints = two.open()
+    fails, calls = failing(checkpoints._manager.restore, MemoryError(), 2)
+    monkeypatch.setattr(checkpoints._manager, "restore", fails)
+    assert checkpoints.restore_newest(two.template)[0] == 5 and len(calls) > 3
+    checkpoints.close()
+
+
+def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, monkeypatch):
+    """An error without a number, in a checkpoint of which a file cannot be read now."""
+    checkpoints = two.open()
+    monkeypatch.setattr(checkpoints._manager, "restore", failing(None, ValueError("no structure"), math.inf)[0])
+    original = run_files.read_all
+
+    def unreadable(folder):
+        original(folder)
+        raise OSError(errno.EIO, "I/O")
+
+    monkeypatch.setattr(run_files, "read_all", unreadable)
+    with pytest.raises(StorageError, match="Input/output error"):
+        checkpoints.restore_newest(two.template)
+    monkeypatch.setattr(run_files, "read_all", original)
+    with pytest.raises(RunError, match=r"no checkpoint in \S+ is good"):
+        checkpoints.restore_newest(two.template)
+    checkpoints.close()
+
+
+def test_a_damaged_checkpoint_is_best_only_if_all_are(folder):
+    """Behind those without an evaluation, though it is the newest."""
+    folder.save(1, 2, 3, metrics={3: {"loss": 1.0}}, keep=3, best=("loss", "min"))
+    for path in folder.files(3):
+        path.write_bytes(b"")
+    checkpoints = folder.open(keep=3, best=("loss", "min"))
+    assert checkpoints.pick("best") == 2
+    folder.log.clear()
+    checkpoints.close()
+
+
+def test_best_stays_when_its_metrics_are_tampered_with(folder):
+    """What is not verified is never deleted: a flipped bit must not make the best checkpoint the worst."""
+    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
+    assert folder.save(1, 2, metrics={1: {"loss": 839.0}, 2: {"loss": 2e7}}, **options) == [1, 2]
+    for path in folder.files(1):
+        if path.parent.name == "d":
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+    checkpoints = folder.open(**options)
+    checkpoints.save(3, folder.state(3), {"loss": 2.0e9})  # without having restored: nothing is known of 1 and 2
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 2, 3]
+    checkpoints.close()
+    checkpoints = folder.open(**options)
+    assert checkpoints.pick("best") == 2 and len(folder.log) == 1 and "checkpoints/1" in folder.log.pop()
+    assert checkpoints.restore_newest(folder.template)[0] == 3
+    assert len(folder.log) == 1 and f"put aside in {folder.root}/damaged/1" in folder.log[0]
+    checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
+    checkpoints.wait()
+    assert checkpoints.steps() == [2, 4]
+    checkpoints.close()
+
+
+def test_a_state_that_was_evaluated_after_it_was_saved(folder):
+    """It can be the best. In the run that resumes from it its metrics are certain; later ones never delete it."""
+    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
+    folder.save(1, 2, metrics={1: {"loss": 2.0}}, **options)
+    (folder.root / "metrics.jsonl").write_text('{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n')
+    checkpoints = folder.open(**options)
+    assert checkpoints.pick("best") == 2  # what a checkpoint says of itself counts more
+    assert checkpoints.restore_newest(folder.template)[0] == 2
+    checkpoints.evaluated(2, {"loss": 1.0})
+    for number, loss in (3, 1.5), (4, 0.5):
+        checkpoints.save(number, folder.state(number), {"loss": loss})
+    checkpoints.wait()
+    assert checkpoints.steps() == [4]
+    checkpoints.close()
+
+
+def test_a_state_is_kept_whose_metrics_no_checksum_verifies(folder):
+    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
+    folder.save(1, **options)
+    (folder.root / "metrics.jsonl").write_text('{"step": 1, "eval": {"loss": 2.0}}\n')
+    checkpoints = folder.open(**options)
+    assert checkpoints.restore_newest(folder.template)[0] == 1
+    for number in 2, 3:
+        checkpoints.save(number, folder.state(number), {"loss": 1 / number})
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 3] and checkpoints.pick("best") == 3
+    checkpoints.close()
+    (folder.root / "metrics.jsonl").write_text("[]\n")
+    checkpoints = folder.open(**options)
+    assert checkpoints.pick("best") == 3 and "metrics.jsonl, line 1 is damaged" in folder.log.pop()
+    checkpoints.close()
+
+
+def test_nothing_is_deleted_for_a_metric_that_is_missing(folder):
+    metrics = {1: {"loss": 1.0}, 2: {"top1": 0.5}, 3: {"top1": 0.4}, 4: {"top1": 0.3}}
+    assert folder.save(*metrics, metrics=metrics, keep=1, keep_best=1, best=("top1", "max")) == [1, 2, 4]
+
+
+def test_renamed_and_foreign_checkpoints_are_refused(two, tmp_path):
+    inside = two.root / "checkpoints"
+    (inside / "5").rename(inside / "7")
+    with pytest.raises(RunError, match=rf"^{inside}/7 is the checkpoint of step 5: rename it back, or move it away$"):
+        two.newest()
+    (inside / "7").rename(inside / "5")
+    checkpoints = two.open(run="mine")
+    with pytest.raises(RunError, match=rf"^{inside}/5 is of another run \(\) than its folder \(mine\): move it away$"):
+        checkpoints.restore_newest(two.template)
+    checkpoints.close()
+    assert two.log == [] and (inside / "5").is_dir()
+
+
+def test_older_foreign_checkpoint_is_refused_too(two):
+    """Else it would count as the best, and the run's own best would be deleted."""
+    inside = two.root / "checkpoints"
+    (inside / "3").rename(inside / "4")
+    with pytest.raises(RunError, match=rf"^{inside}/4 is the checkpoint of step 3"):
+        two.newest()
+
+
+@pytest.mark.parametrize("name", [
+    "../x.json", "/tmp/x.json", "a/b.json", "", "a\0.json", "a\\b.json", ".json", "..", "config.json", "run.json", "x.py", "x\n.txt",
+    "a" * 200 + ".txt",
+])
+def test_evil_names(two, monkeypatch, name):
+    """In a checkpoint that somebody else made, without our check."""
+    with monkeypatch.context() as patch:
+        patch.setattr(assets, "check_names", lambda *_: None)
+        checkpoints = two.open(files={name: b"pwned"})
+        with contextlib.suppress(RunError, ValueError):  # Orbax itself refuses some
+            checkpoints.save(8, two.state(8), None)
+            checkpoints.wait()
+        checkpoints.close()
+    checkpoints = two.open(read_only=True)
+    saved = 8 in checkpoints.steps()
+    assert saved or name in ("", "a\0.json", "a" * 200 + ".txt"), name
+    if saved:
+        with pytest.raises(RunError, match=r"checkpoints/8 has a file named .*: expected the base name of a"):
+            checkpoints.read_files(8)
+    checkpoints.close()
+    with pytest.raises(RunError, match="^there has a file named .*: expected the base name of a"):
+        assets.check_names([name], "there")
+
+
+def test_checkpoint_without_an_identity(two, monkeypatch):
+    """As versions before this wrote them."""
+    save = ocp.CheckpointManager.save
+
+    def without(self, step, args):
+        item = {name: part for name, part in args.item.items() if name != "about"}
+        return save(self, step, args=ocp.args.PyTreeSave(item))
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", without)
+    checkpoints = two.open()
+    checkpoints.save(9, two.state(9), None)
+    checkpoints.close()
+    with pytest.raises(RunError, match=r"checkpoints/9 does not say of which run it is: an older version of gmlp_flax"):
+        two.newest()

@@ -1,0 +1,123 @@
+import json
+
+import pytest
+
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
+from gmlp_flax.errors import RunError
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Lines of steps 2 to 8, with evaluations at 4 and 8."""
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"step": 2, "loss": 3.0}, {"step": 4, "loss": 2.0}, {"step": 4, "eval": {"loss": 2.5}}]
+    lines += [{"step": 6, "loss": 1.5}, {"step": 8, "loss": 1.2}, {"step": 8, "eval": {"loss": 2.1}}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("step", "kept"), [(0, []), (3, [2]), (4, [2, 4, 4]), (5, [2, 4, 4]), (8, [2, 4, 4, 6, 8, 8])])
+def test_lines_after_the_checkpoint_are_dropped(path, step, kept):
+    before = path.read_bytes()
+    file = MetricsFile(str(path), step)
+    assert path.read_bytes() == before  # nothing is dropped before a step is taken
+    file.begin()
+    assert [line["step"] for line in MetricsFile.read(str(path))] == kept
+    assert sorted(file.evaluations) == [each for each in (4, 8) if each <= step]
+    file.write({"step": 9, "loss": 1.0})
+    assert [line["step"] for line in MetricsFile.read(str(path))] == [*kept, 9]
+    file.close()
+
+
+def test_half_a_line_is_dropped(path):
+    with path.open("a") as file:
+        file.write('{"step": 8, "lo')
+    file = MetricsFile(str(path), 100)
+    file.begin()
+    file.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 4, 6, 8, 8]
+    assert path.read_text().endswith("\n")
+
+
+def test_half_a_line_that_looks_whole(path):
+    """A number that is cut off is still a number. Only the missing end of the line shows it."""
+    path.write_text('{"step": 2, "loss": 3.0}\n{"step": 4, "loss": 2.125}')
+    assert [line["step"] for line in MetricsFile.read(str(path))] == [2]
+
+
+@pytest.mark.parametrize("line", [
+    '{"step": 4, "lo', "\0\0\0\0", "\xff", "[4]", '{"loss": 1.0}', '{"step": "4"}', '{"step": true}', '{"step": -1}',
+    '{"step": 4, "eval": 3}', '{"step": 4, "eval": {"loss": "a"}}', '{"step": 4, "loss": [1]}', "[" * 100_000,
+    '{"step": 4, "changed": {"seed": 3}}', '{"step": 4, "baseline": []}', '{"step": 1' + "0" * 6000 + "}",
+    '{"step": 4, "baseline": {"eval": {"loss": 1}}}', '{"step": 4, "baseline": {"name": [], "eval": {"loss": 1}}}',
+    '{"step": 4, "eval": {"loss": 1' + "0" * 400 + "}}",
+])
+def test_damaged_line_is_named_and_nothing_is_lost(path, line):
+    lines = path.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:2], line.encode("latin-1") + b"\n", *lines[2:]])
+    path.write_bytes(damaged)
+    message = rf"^{path}, line 3 is damaged: b'.*' is no JSON object with a step; remove that line and run again$"
+    with pytest.raises(RunError, match=message):
+        MetricsFile(str(path), 100)
+    assert path.read_bytes() == damaged
+
+
+def test_no_file_yet(tmp_path):
+    assert MetricsFile.read(str(tmp_path / "none")) == []
+    file = MetricsFile(str(tmp_path / "new"), 0)
+    file.write({"step": 1, "eval": {"loss": 1.0}})
+    assert file.evaluations == {1: {"loss": 1.0}}
+    assert (tmp_path / "new").read_text() == '{"step": 1, "eval": {"loss": 1.0}}\n'  # before the file is closed
+    file.close()
+
+
+def test_numbers_survive_to_the_last_bit(tmp_path):
+    value = 0.1 + 2**-50
+    file = MetricsFile(str(tmp_path / "new"), 0)
+    file.write({"step": 1, "loss": value})
+    file.close()
+    assert MetricsFile.read(str(tmp_path / "new"))[0]["loss"] == value
+
+
+def change(step: int, **values: list) -> dict:
+    return {"step": step, "changed": values}
+
+
+def test_changes_after_the_checkpoint_are_undone(path):
+    """A change at step 4 is about the steps after it. Of two changes of one key the older value counts."""
+    lines = [change(2, a=[1, 2]), {"step": 4, "loss": 2.0}, change(4, a=[2, 3], b=[0, 1]), change(6, a=[3, 4])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert MetricsFile(str(path), 8).undone == {}
+    assert MetricsFile(str(path), 6).undone == {"a": 3}
+    assert MetricsFile(str(path), 4).undone == MetricsFile(str(path), 3).undone == {"a": 2, "b": 0}
+    file = MetricsFile(str(path), 4)
+    file.begin()
+    file.close()
+    assert MetricsFile.read(str(path)) == lines[:2]
+
+
+def test_an_evaluation_before_the_first_step_loses_no_change(path):
+    """Killed after it, the next start still knows what was changed for steps that are taken again."""
+    lines = [{"step": 4, "loss": 2.0}, change(4, a=[2, 3]), {"step": 6, "loss": 1.5}, change(6, a=[3, 4])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file, evaluation = MetricsFile(str(path), 4), {"step": 4, "eval": {"loss": 2.5}}
+    file.write(evaluation)
+    file.write(evaluation)  # one host did not see it, and all evaluate again
+    assert MetricsFile.read(str(path)) == [lines[0], lines[1], lines[3], evaluation]
+    assert MetricsFile(str(path), 4).undone == file.undone == {"a": 2}
+    file.begin()
+    file.write({"step": 5, "loss": 1.0})
+    file.close()
+    assert MetricsFile.read(str(path)) == [lines[0], evaluation, {"step": 5, "loss": 1.0}]
+
+
+def test_result_of_others(tmp_path):
+    assert read_result(str(tmp_path)) is None
+    good = {"step": 3, "eval": {"loss": 1.0}, "waiting": {"data": 0.1}}
+    (tmp_path / "result.json").write_text(json.dumps(good))
+    assert read_result(str(tmp_path)) == good
+    for bad in ("", "[]", "{}", '{"step": 3}', '{"step": [], "eval": {}}', '{"step": 3, "eval": null}', '{"step": 3, "eval": {"a": []}}', "[" * 100_000, "\0"):
+        (tmp_path / "result.json").write_text(bad)
+        with pytest.raises(RunError, match=f"^{tmp_path}/result.json is damaged: expected an object with the metrics eval"):
+            read_result(str(tmp_path))

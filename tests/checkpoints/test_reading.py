@@ -1,0 +1,60 @@
+import errno
+
+import pytest
+
+from gmlp_flax.checkpoints import reading
+from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.io import run_files
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(run_files, "PAUSES", (0.0,))
+
+
+@pytest.mark.parametrize(("error", "passing"), [
+    (ValueError("DATA_LOSS: checksum mismatch"), False), (FileNotFoundError(errno.ENOENT, "gone"), False),
+    (ValueError("NOT_FOUND: Error opening [os_error_code='2']"), False), (KeyError("x"), False), (OSError("no number"), False),
+    (MemoryError(), True), (TimeoutError(), True), (ConnectionResetError(), True), (OSError(errno.EIO, "x"), True),
+    (ValueError("INTERNAL: Error reading [os_error_code='5']"), True), (ValueError("PERMISSION_DENIED: x"), True),
+])
+def test_errors_of_storage_and_of_content(tmp_path, error, passing):
+    def fails():
+        raise error
+
+    assert reading.is_passing(error) == passing
+    with pytest.raises(RunError) as caught:
+        reading.read(str(tmp_path), fails)
+    assert isinstance(caught.value, reading.Damaged) != passing and str(tmp_path) in str(caught.value)
+
+
+def test_cause_is_looked_for(tmp_path):
+    """Orbax wraps errors in others."""
+    def fails():
+        try:
+            raise OSError(errno.ESTALE, "stale")
+        except OSError as error:
+            raise ValueError("could not restore") from error
+
+    with pytest.raises(StorageError, match="Stale file handle"):
+        reading.read(str(tmp_path), fails)
+
+
+def test_own_refusals_are_not_tried_again(tmp_path):
+    tries = []
+
+    def refuses():
+        tries.append(1)
+        raise RunError("no")
+
+    with pytest.raises(RunError, match="^no$"):
+        reading.read(str(tmp_path), refuses)
+    assert tries == [1]
+
+
+def test_what_was_deleted_meanwhile_is_not_damaged(tmp_path):
+    def fails():
+        raise ValueError("NOT_FOUND: Directory does not exist")
+
+    with pytest.raises(StorageError, match="/7 was deleted meanwhile, as by a run that goes on: give the command again"):
+        reading.read(str(tmp_path / "7"), fails)

@@ -1,0 +1,23 @@
+"""Errors of libraries as one line."""
+
+import pytest
+
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import damaged
+
+
+@pytest.mark.parametrize(("raised", "reason"), [
+    (KeyError("a"), "'a'"), (ValueError("first\nsecond"), "first"), (MemoryError(), "MemoryError"),
+    (RuntimeError("broken; source code"), "broken"),
+])
+def test_any_error_becomes_one_line(raised, reason):
+    with pytest.raises(DataError) as caught, damaged.explained("a.png: damaged", "replace it"):
+        raise raised
+    assert str(caught.value) == f"a.png: damaged ({reason}); replace it"
+
+
+@pytest.mark.parametrize("raised", [DataError("told"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_is_told_already_stays(raised):
+    with pytest.raises(type(raised)) as caught, damaged.explained("a", "b", RunError):
+        raise raised
+    assert caught.value is raised

@@ -1,0 +1,184 @@
+import pickle
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import records
+from gmlp_flax.io.records import BadRecord, BadRecords, TFRecordFile
+from tests.data import writers
+from tests.failures import failure
+
+SOME = [b"one", b"", b"three" * 1000, b"\x00\xff", b"five"]
+
+
+def flip(path, offset: int, bit: int = 0):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    path.write_bytes(bytes(data))
+    return path
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20), st.integers(0, 25), st.integers(0, 25))
+def test_tfrecord_round_trip(tmp_path_factory, data, start, stop):
+    path = writers.tfrecord(tmp_path_factory.mktemp("records") / "a.tfrecord", data)
+    file = TFRecordFile(path)
+    assert list(file.records()) == list(enumerate(data))
+    assert len(file) == len(data)
+    assert [file[i] for i in reversed(range(len(file)))] == data[::-1]
+    again = pickle.loads(pickle.dumps(file))
+    assert [again[i] for i in range(len(again))] == data
+    stop = min(stop, len(data))
+    assert list(file.records(start, stop)) == list(enumerate(data))[start:stop]
+
+
+def test_tfrecord_written_by_tfds_reads_the_same(shared_data):
+    path = shared_data("text/c4_en_minimal_tfds/c4/en/3.0.1/__local_c4_builder-train.tfrecord-00000-of-00008")
+    file = TFRecordFile(path)
+    assert len(file) == 125
+    assert [file[i] for i in range(125)] == [record for _, record in file.records()]
+
+
+def test_remote_tfrecord(tmp_path):
+    local = writers.tfrecord(tmp_path / "a.tfrecord", SOME)
+    with fsspec.open("memory://records/a.tfrecord", "wb") as remote:
+        remote.write(local.read_bytes())
+    file = pickle.loads(pickle.dumps(TFRecordFile("memory://records/a.tfrecord")))
+    assert len(file) == 5
+    assert [file[i] for i in (4, 0, 2, 1, 3)] == [SOME[i] for i in (4, 0, 2, 1, 3)]
+    assert list(file.records(2, 4)) == [(2, SOME[2]), (3, SOME[3])]
+
+
+def test_tfrecord_index_bounds(tmp_path):
+    file = TFRecordFile(writers.tfrecord(tmp_path / "a.tfrecord", SOME))
+    for index in (-1, 5):
+        with pytest.raises(IndexError, match=f"record {index} of 5 in"):
+            file[index]
+
+
+@given(st.data())
+def test_a_flipped_bit_of_a_tfrecord_is_always_found(tmp_path_factory, data):
+    path = writers.tfrecord(tmp_path_factory.mktemp("records") / "a.tfrecord", SOME)
+    offset = data.draw(st.integers(0, path.stat().st_size - 1))
+    file = TFRecordFile(flip(path, offset, data.draw(st.integers(0, 7))))
+    try:
+        read = dict(file.records())
+    except DataError as error:
+        assert str(error).endswith("copy or download it again")
+        return
+    (number,) = (i for i, record in read.items() if isinstance(record, BadRecord))
+    assert str(read[number]) == f"record {number}: fails its checksum"
+    assert [read[i] for i in range(5) if i != number] == [SOME[i] for i in range(5) if i != number]
+    with pytest.raises(BadRecord, match=f"record {number}: fails"):
+        file[number]
+
+
+def test_truncated_tfrecord(tmp_path):
+    whole = writers.tfrecord(tmp_path / "a.tfrecord", SOME).read_bytes()
+    ends = {0}
+    for record in SOME:
+        ends.add(max(ends) + len(record) + 16)
+    for size in [*range(60), len(whole) - 30, len(whole) - 20, len(whole) - 1]:
+        path = tmp_path / "cut.tfrecord"
+        path.write_bytes(whole[:size])
+        if size in ends:  # whole records are left: found out where the number of records is known
+            assert "records where 5 or more were expected" in failure(lambda: list(TFRecordFile(path).records(0, 5)))
+        else:
+            assert "cut.tfrecord, record " in failure(lambda: list(TFRecordFile(path).records()))
+            assert "the file is truncated" in failure(lambda: len(TFRecordFile(path)))
+
+
+def test_not_a_tfrecord(tmp_path):
+    (tmp_path / "a.tfrecord").write_text("some text, longer than a header")
+    assert "a.tfrecord, record 0: not a TFRecord file, or damaged (the length" in failure(
+        lambda: list(TFRecordFile(tmp_path / "a.tfrecord").records())
+    )
+
+
+def test_array_records(tmp_path):
+    path = str(writers.array_record(tmp_path / "a.array_record", [b"%d" % i for i in range(1000)]))
+    assert list(records.array_records(path, 0, None)) == [(i, b"%d" % i) for i in range(1000)]
+    assert list(records.array_records(path, 250, 600)) == [(i, b"%d" % i) for i in range(250, 600)]
+
+
+def test_damaged_array_record(tmp_path):
+    data = [bytes([i]) * 5000 + b"%d" % i for i in range(20)]
+    path = writers.array_record(tmp_path / "a.array_record", data)
+    whole = path.read_bytes()
+    flip(path, 300)
+    read = [record for _, record in records.array_records(str(path), 0, None)]
+    (bad,) = (i for i, record in enumerate(read) if isinstance(record, BadRecord))
+    assert str(read[bad]).startswith(f"record {bad}: Corrupted")
+    assert [*read[:bad], *read[bad + 1 :]] == [*data[:bad], *data[bad + 1 :]]
+    for damaged in (whole[: len(whole) // 2], b"no records at all", b""):
+        path.write_bytes(damaged)
+        message = failure(lambda: list(records.array_records(str(path), 0, 20)))
+        assert "a.array_record: 0 records where 20 or more were expected" in message
+        assert "0 records where 1 or more" in failure(lambda: list(records.array_records(str(path), 0, None)))
+    assert "cannot be read" in failure(lambda: list(records.array_records(str(tmp_path / "gone"), 0, None)))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+def test_parquet_records(tmp_path, kind):
+    values = [f"text {i} €" for i in range(700)] + [None]
+    path = str(writers.parquet(tmp_path / "a.parquet", 300, text=pa.array(values, kind), id=list(range(701))))
+    expected = [(i, value and value.encode()) for i, value in enumerate(values)]
+    assert list(records.parquet_records(path, "text", 0, None)) == expected
+    assert list(records.parquet_records(path, "text", 1, 2)) == expected[300:600]
+    assert [len(records.parquet_sizes(path)), min(records.parquet_sizes(path)) > 0] == [3, True]
+
+
+def parquet_values(path, start: int = 0, stop: int | None = None) -> list[bytes | None]:
+    return [value for _, value in records.parquet_records(str(path), "text", start, stop)]
+
+
+def test_damaged_parquet(tmp_path):
+    path = writers.parquet(tmp_path / "a.parquet", text=[f"text number {i}" for i in range(500)])
+    whole = path.read_bytes()
+    for data in (whole[:-50], whole[: len(whole) // 2], b"no parquet at all", b""):
+        path.write_bytes(data)
+        for read in (parquet_values, records.parquet_sizes):
+            assert "a.parquet: truncated, damaged or not parquet (" in failure(lambda read=read: read(str(path)))
+    path.write_bytes(whole)
+    flip(path, 500)
+    assert "a.parquet: truncated, damaged or not parquet (" in failure(lambda: parquet_values(path))
+
+
+def test_parquet_without_the_column(tmp_path):
+    path = writers.parquet(tmp_path / "a.parquet", text=[1, 2], body=["a", "b"])
+    message = failure(lambda: parquet_values(path))
+    assert "no column 'text' of strings, found 'text' (int64), 'body' (string);" in message
+
+
+def test_parquet_dictionary_column(tmp_path):
+    path = str(writers.parquet(tmp_path / "a.parquet", text=pa.array(["a", "b", "a"]).dictionary_encode()))
+    assert pq.read_schema(path).field("text").type == pa.dictionary(pa.int32(), pa.string())
+    assert parquet_values(path) == [b"a", b"b", b"a"]
+
+
+def test_bad_records_are_counted_up_to_the_limit():
+    bad = BadRecords(7)
+    for i in range(7):
+        bad.skip(f"a.jsonl, line {i}: wrong")
+    assert bad.count == 7
+    assert bad.first == [f"a.jsonl, line {i}: wrong" for i in range(5)]
+    message = failure(lambda: bad.skip("a.jsonl, line 9: wrong"))
+    assert message == (
+        "a.jsonl, line 9: wrong (7 bad records skipped before; max_bad_records=7: "
+        "mend the record or raise the limit)"
+    )
+    assert "(0 bad records skipped before; max_bad_records=0" in failure(lambda: BadRecords().skip("x"))
+
+
+def test_bad_records_of_parts_add_up():
+    total, part = BadRecords(3), BadRecords(3)
+    part.skip("a, line 1: wrong")
+    part.skip("a, line 2: wrong")
+    total.add(pickle.loads(pickle.dumps(part)))
+    total.add(BadRecords(3))
+    assert (total.count, total.first) == (2, ["a, line 1: wrong", "a, line 2: wrong"])
+    assert "a, line 2: wrong (2 bad records skipped before" in failure(lambda: total.add(part))

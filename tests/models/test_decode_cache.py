@@ -1,0 +1,191 @@
+"""Causal blocks and models: what they see, and how they go on from what they have kept."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.text import CausalLM
+from gmlp_flax.planning.flops import matmul_flops
+from tests.models import reference
+from tests.models.blocks.calls import add
+from tests.models.reference import count, function_of, in_float64, normal, params_of, quick_jit, randomized, small_spec
+
+N = 9
+TRANSFORMER = {"block": "transformer", "heads": 3}
+CASES = {
+    **{gate: {"block": "gmlp", "gate": gate} for gate in ("split", "linear", "additive", "multiplicative")},
+    "amlp": {"block": "gmlp", "d_attn": 3}, "dense": {"block": "gmlp", "spatial": "dense", "d_attn": 3},
+    **{positions: TRANSFORMER | {"positions": positions} for positions in ("none", "absolute", "relative", "relative_only")},
+    "buckets": TRANSFORMER | {"positions": "relative", "relative_buckets": 6},
+}
+EVERY = pytest.mark.parametrize("name", CASES)
+
+
+def spec(name, **fields):
+    return small_spec(**CASES[name] | {"length": N, "causal": True} | fields)
+
+
+def block(name, **fields):
+    made = spec(name, **fields)
+    return randomized(lambda: made.block(made, nnx.Rngs(0)))
+
+
+def past_bucket(distance, buckets):
+    """T5's bucket of a distance to the past, if all buckets serve the past; logarithms as powers of integers."""
+    exact = buckets // 2
+    if distance < exact:
+        return distance
+    steps = buckets - exact
+    far = max(k for k in range(steps + 1) if distance**steps * exact**k >= exact**steps * 128**k)
+    return min(exact + far, buckets - 1)
+
+
+def bidirectional(p, name):
+    """The parameters of a causal block as those of one that sees all tokens, with numbers for the future that must not
+    matter."""
+    future = np.full(N - 1, 77.0)
+    p = jax.tree.map(lambda leaf: leaf, p)
+    if "gate" in p and "taps" in p["gate"]["spatial"]:
+        p["gate"]["spatial"]["taps"] = np.concatenate([p["gate"]["spatial"]["taps"], future])
+    if name == "buckets":
+        columns = [past_bucket(distance, 6) for distance in range(N - 1, -1, -1)]
+        p["attention"]["relative"]["bias"] = p["attention"]["relative"]["bias"][:, columns]
+    if "relative" in p.get("attention", {}):
+        p["attention"]["relative"]["bias"] = np.array([[*row, *future] for row in p["attention"]["relative"]["bias"]])
+    return p
+
+
+@EVERY
+@in_float64
+def test_against_numpy(name):
+    """Each token is the last of a text that ends with it: what a block that sees all tokens makes of it."""
+    module, x = block(name), normal(0, N, 6)
+    p = bidirectional(params_of(module), name)
+    def of_prefix(prefix):
+        if CASES[name]["block"] == "gmlp":
+            return reference.gmlp_block(p, prefix, CASES[name].get("gate", "split"))
+        return reference.transformer_block(p, prefix, 3, N)
+
+    expected = [of_prefix(x[: i + 1])[i] for i in range(N)]
+    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x[None])[0], expected, atol=1e-10)
+
+
+def token_jacobian(call, x):
+    """Largest entry of each block of the Jacobian: [output token, input token]."""
+    return np.abs(quick_jit(jax.jacrev(lambda x: call(x[None])[0]))(x)).max(axis=(1, 3))
+
+
+@pytest.mark.smoke
+@EVERY
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@in_float64
+def test_nothing_comes_from_the_future(name, dtype):
+    """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the past and itself."""
+    module = block(name, dtype=dtype)
+    found = token_jacobian(lambda x: module(x, add), jnp.asarray(normal(0, N, 6), dtype))
+    assert (found[np.triu_indices(N, 1)] == 0).all()
+    assert (found[np.tril_indices(N)] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["amlp", "relative"])
+@in_float64
+def test_nothing_comes_from_the_future_whatever_is_padding(name):
+    """Also to a token all of whose past is padding: no softmax falls back on the tokens behind it."""
+    module, seen = block(name), np.array([[False] * 4 + [True] * 3 + [False] * 2])
+    found = token_jacobian(lambda x: module(x, add, seen), jnp.asarray(normal(0, N, 6)))
+    assert (found[np.triu_indices(N, 1)] == 0).all() and np.isfinite(found).all()
+
+
+@EVERY
+@in_float64
+def test_a_stack_has_no_future_and_all_of_the_past(name):
+    made = spec(name)
+    module = randomized(lambda: Encoder(made, nnx.Rngs(0)))
+    found = token_jacobian(module, jnp.asarray(normal(0, N, 6)))
+    assert (found[np.triu_indices(N, 1)] == 0).all() and (found[np.tril_indices(N)] > 0).all()
+
+
+@EVERY
+def test_training_costs_the_products_that_a_bidirectional_block_costs(name):
+    """Among them the product of the gate over tokens, as one."""
+    found = []
+    for causal in (True, False):
+        state, call = function_of(block(name, causal=causal, dtype="float32"))
+        gradient = jax.grad(lambda state, x, call=call: call(state, x, add).sum(), argnums=(0, 1))
+        x = jnp.ones((2, N, 6))
+        found.append([count("dot_general", f, state, x) for f in (lambda *a, call=call: call(*a, add), gradient)])
+        found[-1].append(matmul_flops(gradient, state, x))
+    assert found[0] == found[1]
+
+
+@EVERY
+def test_parameters_of_the_future_are_not_there(name):
+    shapes = jax.tree.map(np.shape, params_of(block(name, dtype="float32")))
+    if CASES[name]["block"] == "gmlp":
+        assert shapes["gate"]["spatial"] == {"bias": (N,)} | ({"weight": (N, N)} if name == "dense" else {"taps": (N,)})
+    elif name.startswith("relative"):
+        assert shapes["attention"]["relative"] == {"bias": (3, N)}
+
+
+@EVERY
+@in_float64
+def test_what_is_kept_gives_what_reading_anew_gives(name):
+    """After a beginning of 4 tokens, padded to 6: token by token, then two at once."""
+    made, tokens = spec(name), np.random.default_rng(0).integers(0, 11, (2, N))
+    model = randomized(lambda: CausalLM(made, 11, nnx.Rngs(0), scale_embeddings=True, embedding_norm=True))
+    state, extend = function_of(model, "extend")
+    extend, expected = quick_jit(extend), quick_jit(model)(tokens)
+    padded = np.concatenate([tokens[:, :4], np.full((2, 2), 10)], axis=1)
+    logits, kept = extend(state, padded, None, 0, 3)
+    np.testing.assert_allclose(logits, expected[:, 3], atol=1e-10)
+    for place in range(4, N - 2):
+        logits, kept = extend(state, tokens[:, place : place + 1], kept, place, 0)
+        np.testing.assert_allclose(logits, expected[:, place], atol=1e-10)
+    logits, _ = extend(state, tokens[:, N - 2 :], kept, N - 2, 1)
+    np.testing.assert_allclose(logits, expected[:, N - 1], atol=1e-10)
+    # The right rows were compared: the last logits differ from those before.
+    assert np.abs(expected[:, N - 1] - expected[:, N - 2]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["split", "amlp", "relative"])
+def test_one_more_token_costs_one_row_of_the_mixing(name):
+    """Products over the channels of one token, and n of its row: not n^2."""
+    flops = {}
+    for length in (64, 128):
+        made = dataclasses.replace(spec(name, dtype="float32"), length=length)
+        model = nnx.eval_shape(lambda made=made: CausalLM(made, 11, nnx.Rngs(0)))
+        state, extend = function_of(model, "extend")
+        whole = jax.ShapeDtypeStruct((1, length), jnp.int32)
+        _, kept = jax.eval_shape(extend, state, whole, None, 0, 0)
+        one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+        flops[length] = matmul_flops(extend, state, one, kept, 0, 0), matmul_flops(extend, state, whole, None, 0, 0)
+    width = {"split": 4, "amlp": 4 + 2 * 3, "relative": 2 * 6}[name]  # channels that are mixed in each layer
+    assert flops[128][0] - flops[64][0] == 3 * 2 * 64 * width
+    assert flops[128][1] > 32 * flops[128][0]
+
+
+def test_values_are_kept_at_their_places():
+    past = Past({}, jnp.int32(1), 4)
+    assert past.joined("a", jnp.ones((2, 2, 3)), axis=1).shape == (2, 4, 3)
+    later = Past(past.kept, jnp.int32(3), 4)
+    np.testing.assert_array_equal(later.joined("a", 5 * jnp.ones((2, 1, 3)))[0, :, 0], [0, 1, 1, 5])
+    assert later.joined("b", jnp.ones((1, 2, 1, 3), jnp.bfloat16), axis=2).shape == (1, 2, 4, 3)
+    assert later.kept["b"].dtype == jnp.bfloat16
+
+
+def test_other_blocks_refuse_to_be_causal():
+    able = {name for name, block in BLOCKS.items() if block.can_be_causal}
+    assert able == {"gmlp", "transformer"}
+    for name in BLOCKS.keys() - able:
+        with pytest.raises(ValueError, match=r"^model.causal is True: \w+Block mixes all tokens; set it to False$"):
+            BLOCKS[name].spec(length=N, causal=True)
+    with pytest.raises(ValueError, match="^model.toeplitz is 'fft', whose rounding tells of later tokens"):
+        spec("split", toeplitz="fft")
+    assert spec("dense", toeplitz="fft")

@@ -1,0 +1,128 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax.models import matmul
+from tests.models.reference import count, in_float64, normal
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+PRODUCTS = pytest.mark.parametrize(
+    "product, formula, shapes",
+    [
+        pytest.param(matmul.over_channels, "bni,io->bno", ((2, 3, 4), (4, 5)), id="over_channels"),
+        pytest.param(matmul.over_tokens, "ij,bjc->bic", ((3, 4), (2, 4, 5)), id="over_tokens"),
+    ],
+)
+
+
+@pytest.fixture(params=["cpu", "default"])
+def order(request, monkeypatch):
+    """Runs a test with each platform's order of the products, both on this machine."""
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, **branches: branches[request.param](*args))
+
+
+def squares(product):
+    """A scalar function whose gradient needs the output of the product."""
+    return lambda left, right: (product(left, right) ** 2).sum()
+
+
+@pytest.mark.smoke
+@PRODUCTS
+@in_float64
+def test_values_and_gradients_are_einsums(order, product, formula, shapes):
+    left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
+    y, pullback = jax.vjp(product, left, right)
+    expected, expected_pullback = jax.vjp(lambda left, right: jnp.einsum(formula, left, right), left, right)
+    g = normal(2, *y.shape)
+    np.testing.assert_allclose(y, expected, atol=1e-13)
+    np.testing.assert_allclose(y, np.einsum(formula, left, right), atol=1e-13)
+    for found, wanted in zip(pullback(g), expected_pullback(g), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(8,), (128, 1), (128, 8), (1,)])
+def test_a_biass_gradient_is_summed_in_float32(shape):
+    """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it can hold."""
+    x, bias = jnp.zeros((256, 128, 8), jnp.bfloat16), jnp.full(shape, 0.5, jnp.float32)
+    y, pullback = jax.vjp(matmul.plus, x, bias)
+    d_x, d_bias = pullback(jnp.ones_like(y))
+    assert (y.dtype, d_x.dtype, d_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32) and np.all(y == 0.5)
+    np.testing.assert_array_equal(d_x, 1)
+    np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
+
+
+@pytest.mark.parametrize("axes", [(), (3,), (2, 3, 2)])
+@in_float64
+def test_over_channels_takes_any_leading_axes(order, axes):
+    x, kernel = normal(0, *axes, 4), normal(1, 4, 5)
+    d_kernel = jax.grad(squares(matmul.over_channels), argnums=1)(x, kernel)
+    rows = x.reshape(-1, 4)
+    np.testing.assert_allclose(matmul.over_channels(x, kernel), x @ kernel, atol=1e-13)
+    np.testing.assert_allclose(d_kernel, rows.T @ (2 * rows @ kernel), atol=1e-12)
+
+
+@PRODUCTS
+def test_types_stay(order, product, formula, shapes):
+    left, right = (jnp.ones(shape, jnp.bfloat16) for shape in shapes)
+    y, pullback = jax.vjp(product, left, right)
+    assert [array.dtype for array in (y, *pullback(y))] == [jnp.bfloat16] * 3
+
+
+def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
+    """1,024 equal examples, whose sum would stand still at 256."""
+    ones = jnp.ones((1024, 2, 3), jnp.bfloat16)
+    d_weight = jax.grad(lambda weight: matmul.over_tokens(weight, ones).sum())(jnp.zeros((2, 2), jnp.bfloat16))
+    np.testing.assert_array_equal(np.float32(d_weight), np.full((2, 2), 3 * 1024))
+
+
+@PRODUCTS
+@in_float64
+def test_products_of_stacked_arguments(product, formula, shapes):
+    left, right = (normal(seed, 3, *shape) for seed, shape in enumerate(shapes))
+    expected = [np.einsum(formula, *pair) for pair in zip(left, right, strict=True)]
+    np.testing.assert_allclose(jax.vmap(product)(left, right), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("product, shapes", [(matmul.over_channels, (4, 4)), (matmul.over_tokens, (3, 3))])
+def test_a_policy_on_the_name_keeps_every_product(product, shapes):
+    """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if recomputed."""
+    weight, x = jnp.ones(shapes), jnp.ones((2, 3, 4))
+    swap = product is matmul.over_channels
+
+    def chain(weight, x):
+        for _ in range(2):
+            x = jnp.sin(product(x, weight) if swap else product(weight, x))
+        return x.sum()
+
+    def dots(policy=None):
+        function = chain if policy is None else jax.checkpoint(chain, policy=policy)
+        return count("dot_general", jax.grad(function, argnums=(0, 1)), weight, x)
+
+    assert dots() == 6
+    assert dots(jax.checkpoint_policies.save_only_these_names(matmul.NAME)) == 6
+    assert dots(jax.checkpoint_policies.save_only_these_names("another name")) == 8
+    assert dots(jax.checkpoint_policies.nothing_saveable) == 8
+
+
+def lowered(function, platform, *args):
+    """The program handed to a platform's compiler; no such device is needed."""
+    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
+
+
+@PRODUCTS
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_one_branch_is_lowered(platform, product, formula, shapes):
+    """Of each of the three products; only a CPU's two by W repeat it for each sample."""
+    left, right = (jnp.ones(shape) for shape in shapes)
+    text = lowered(jax.grad(squares(product), argnums=(0, 1)), platform, left, right)
+    assert text.count("stablehlo.dot_general") == 3
+    repeated_weight = product is matmul.over_tokens and platform == "cpu"
+    assert text.count("batching_dims") == (2 if repeated_weight else 0)
+
+
+@PRODUCTS
+def test_no_conditional_is_left_in_the_compiled_program(product, formula, shapes):
+    left, right = (jnp.ones(shape) for shape in shapes)
+    compiled = jax.jit(jax.grad(squares(product), argnums=(0, 1))).lower(left, right).compile().as_text()
+    assert " dot(" in compiled and " conditional(" not in compiled

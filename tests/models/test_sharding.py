@@ -1,0 +1,53 @@
+"""Cuts of activations: what they mean under no mesh, under one device, and where a mesh lacks the axis."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+from gmlp_flax.models import sharding
+
+AUTO = (AxisType.Auto,)
+
+
+def cuts(mesh, *axes):
+    """The specs that `sharding.cut` asks for in a program traced under a mesh."""
+    with jax.sharding.use_abstract_mesh(mesh):
+        jaxpr = jax.make_jaxpr(lambda x: sharding.cut(x, *axes))(jnp.zeros((4, 6, 8)))
+    found = [eqn.params["sharding"].spec for eqn in jaxpr.eqns if eqn.primitive.name == "sharding_constraint"]
+    return [tuple(spec) for spec in found]
+
+
+def test_without_a_mesh_nothing_is_cut():
+    x = jnp.arange(24.0).reshape(2, 3, 4)
+    assert sharding.is_whole()
+    assert sharding.cut(x, sharding.BATCH, None, sharding.TENSOR) is x
+
+
+def test_axes_of_one_device_cut_nothing():
+    mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"), 3 * AUTO)
+    assert cuts(mesh, sharding.BATCH) == []
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert sharding.is_whole()
+
+
+def test_only_axes_of_several_devices_cut():
+    mesh = AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"), 3 * AUTO)
+    [(batch, tokens, channels)] = cuts(mesh, sharding.BATCH, None, sharding.TENSOR)
+    assert np.ravel(batch).tolist() == ["fsdp"] and not tokens and np.ravel(channels).tolist() == ["tensor"]
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert not sharding.is_whole()
+
+
+def test_axes_that_a_program_handles_itself_are_left_alone():
+    """Inside shard_map over `data`, an array is its device's share already."""
+    mesh = AbstractMesh((2, 1, 2), ("data", "fsdp", "tensor"), (AxisType.Manual, *AUTO, *AUTO))
+    [(batch, _, channels)] = cuts(mesh, sharding.BATCH, None, sharding.TENSOR)
+    assert not batch and np.ravel(channels).tolist() == ["tensor"]
+
+
+def test_axes_that_a_mesh_does_not_have_are_left_alone():
+    [(batch, *_)] = cuts(AbstractMesh((2,), ("data",), AUTO), sharding.BATCH, None, sharding.TENSOR)
+    assert np.ravel(batch).tolist() == ["data"]

@@ -1,0 +1,62 @@
+"""Options, and the fields of specs that declare them."""
+
+import dataclasses
+import math
+
+import pytest
+
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.options import ABOVE_0, AT_LEAST_1, INNER_SHARE, Option, option, options_of
+
+WHOLE = "expected a whole number"
+NUMBER = "expected a number"
+
+
+@pytest.mark.parametrize(("default", "values", "good", "bad"), [
+    (1, AT_LEAST_1, (1, 2), {0: "expected at least 1", 2.5: WHOLE, "1": WHOLE, None: WHOLE, True: WHOLE}),
+    (1, None, (-(2**31) + 1,), {2**31: "expected at most 2,147,483,647", -(2**63): "expected at most 2,147,483,647"}),
+    (1.0, ABOVE_0, (1e-300, 3), {0.0: "expected above 0", math.inf: "expected a finite number", "1": NUMBER}),
+    (1.0, None, (-1e300,), {math.nan: "expected a finite number", False: NUMBER}),
+    (0.5, INNER_SHARE, (0.5,), {0: "expected a share above 0 and below 1", 1: "expected a share above 0 and below 1"}),
+    ("a", ("a", "b"), ("a",), {"c": "expected one of a, b", 1: "expected text"}),
+    ("", None, ("x", "\udcff", "(x", "(a, b)", "[0-9]"), {
+        "\0": "expected text without a zero byte or a lone surrogate", "('.*=nan',)": "expected one text, not a tuple or a list",
+        "()": "expected one text, not a tuple or a list", "['x']": "expected one text, not a tuple or a list",
+    }),
+    (False, None, (True,), {1: "expected True or False"}),
+    ((), None, ((), ("a",)), {(1,): "in it is 1: expected text", "a": "expected a tuple"}),
+    ((1, 1), AT_LEAST_1, ((3, 4),), {(0, 1): "in it is 0: expected at least 1", (1,): "expected 2 values, as in (1, 1)"}),
+    (None, None, (1, "x"), {}),
+])
+def test_values_that_make_sense(default, values, good, bad):
+    declared = Option(default, "a meaning", values)
+    assert [declared.problem(value) for value in good] == [""] * len(good)
+    assert {value: declared.problem(value) for value in bad} == bad
+
+
+def test_few_values_are_part_of_the_meaning():
+    assert Option("a", "the kind", ("a", "b")).meaning == "the kind (a, b)"
+    assert Option(1, "the number", AT_LEAST_1).meaning == "the number"
+
+
+def test_a_subclass_adds_options_and_may_replace_one():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Base:
+        plain: int
+        one: int = option(1, "the first")
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class More(Base):
+        one: int = option(2, "the first, here 2", architecture=True)
+        two: int = option(3, "the second")
+
+    assert list(options_of(Base)) == ["one"] and list(options_of(More)) == ["one", "two"]
+    assert options_of(More)["one"] == Option(2, "the first, here 2", architecture=True)
+    assert (More(plain=0).one, More(plain=0).two) == (2, 3)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_default_of_a_block_makes_sense(block):
+    for name, declared in options_of(BLOCKS[block].Spec).items():
+        assert not declared.problem(declared.default), name
+    BLOCKS[block].spec(length=4)

@@ -1,0 +1,72 @@
+"""Classes by their names, in a table or in a package of the user's own."""
+
+import json
+
+import pytest
+
+from gmlp_flax import config
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.models.blocks import BLOCKS, Block, GMLPBlock, find, name_of, settings
+from gmlp_flax.registry import find as find_class
+from gmlp_flax.registry import import_trusted, refuse_foreign
+
+
+def test_a_name_or_a_place():
+    assert find("gmlp") is GMLPBlock and find("gmlp_flax.models.blocks.gmlp:GMLPBlock") is GMLPBlock
+    assert [name_of(block) for block in BLOCKS.values()] == list(BLOCKS)
+    assert name_of(Block) == "gmlp_flax.models.blocks.base:Block"
+    assert find_class("there", {"there": "gmlp_flax.models.blocks.gmlp:GMLPBlock"}, Block, "model.block") is GMLPBlock
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'?"),
+    ("qqqq", "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward"),
+    ("no_such.module:X", "config.model.block is 'no_such.module:X', which cannot be imported (ModuleNotFoundError: "),
+    ("gmlp_flax.errors:X", "config.model.block is 'gmlp_flax.errors:X', which cannot be imported (AttributeError: "),
+    ("gmlp_flax.errors:RunError", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
+    ("gmlp_flax.errors:__doc__", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
+])
+def test_errors_about_blocks_are_one_line(name, message):
+    with pytest.raises(ConfigError) as caught:
+        find(name)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_settings_build_the_spec_again():
+    spec = GMLPBlock.spec(length=5, layers=2, d_model=6, d_ffn=8, gate="additive", d_attn=3)
+    values = settings(spec)
+    assert values["block"] == "gmlp" and values["gate"] == "additive" and "length" not in values
+    assert find(values.pop("block")).spec(length=5, **values) == spec
+
+
+def test_what_a_stranger_names_is_not_imported(tmp_path, monkeypatch):
+    """A run's config may name classes of gmlp_flax and of modules that the user has imported."""
+    (tmp_path / "stranger.py").write_text("raise AssertionError('imported')")
+    (tmp_path / "friend.py").write_text("from gmlp_flax.models.blocks import GMLPBlock as Own")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("gmlp", "", "gmlp_flax.models.blocks.gmlp:GMLPBlock", "gmlp_flax.no_such:X", "os:system"):
+        refuse_foreign(name, "model.block")
+    for module in ("stranger", "friend", "friend.more", "gmlp_flaxx", ""):
+        with pytest.raises(ConfigError) as caught:
+            refuse_foreign(f"{module}:Own", "RUN/config.json: model.block")
+        assert str(caught.value) == (
+            f"RUN/config.json: model.block is '{module}:Own', which is code from outside gmlp_flax and is not run because a "
+            f"run's config names it: if you trust {module}, add --trust={module} (in Python: import it first)"
+        )
+    import_trusted("friend")
+    refuse_foreign("friend:Own", "model.block")
+    assert find("friend:Own") is GMLPBlock
+    with pytest.raises(ConfigError, match=r"^--trust=stranger cannot be imported \(AssertionError: imported\): install its"):
+        import_trusted("stranger")
+
+
+def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):
+    (tmp_path / "stranger.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "config.json"
+    for values, key in (({"task": "stranger:X"}, "task"), ({"model": {"block": "stranger:X"}}, "model.block")):
+        path.write_text(json.dumps(values))
+        for read in (config.load, config.open_config):
+            with pytest.raises(ConfigError) as caught:
+                read(str(path))
+            assert str(caught.value).startswith(f"{path}: {key} is 'stranger:X', which is code from outside gmlp_flax and is not")

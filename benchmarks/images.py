@@ -57,7 +57,8 @@ def bench_images(repeats: int, images: str | None = None) -> list[Row]:
     files = jpegs(images) if images else made_up(MOST)
     calls = {
         f"{who}: {stage}": functools.partial(_each, files, call)
-        for stage, pair in STAGES.items() for who, call in zip(("Pillow", "ours"), pair, strict=True)
+        for stage, pair in STAGES.items()
+        for who, call in zip(("Pillow", "ours"), pair, strict=True)
     }
     seconds = measure(calls, repeats, clock=time.process_time)  # on one core: no call has threads of its own
     kind = "photographs" if images else "made-up images"

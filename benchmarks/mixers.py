@@ -66,17 +66,23 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     if "dft" in options.model:
         counted.model.dft = "matmul"
     figures = {
-        "bytes": [float(size)], "flops": [workload.forward_flops(tasks.find(options.task).without_data(counted))],
+        "bytes": [float(size)],
+        "flops": [workload.forward_flops(tasks.find(options.task).without_data(counted))],
         "parameters": [float(parameters.count(task.shapes()))],
     }
     if jax.default_backend() != "cpu" or size < SHARE * _memory():
         figures = {"seconds": _timed(compiled, options, partition, repeats)} | figures
-    units = {"seconds": ("step", "s"), "bytes": ("memory of the step's program", "B"),
-             "flops": ("forward pass of one sequence", "FLOP"), "parameters": ("parameters", "")}
+    units = {
+        "seconds": ("step", "s"),
+        "bytes": ("memory of the step's program", "B"),
+        "flops": ("forward pass of one sequence", "FLOP"),
+        "parameters": ("parameters", ""),
+    }
     about = {"row": name, "tokens": tokens, "batch": options.batch_size}
     return [
         row(f"{name}, {tokens} tokens x {options.batch_size}: {units[figure][0]}", values, units[figure][1])
-        | about | {"figure": figure, "values": values}
+        | about
+        | {"figure": figure, "values": values}
         for figure, values in figures.items()
     ]
 
@@ -85,7 +91,7 @@ def _timed(compiled: Callable, options: ConfigDict, partition: Partition, repeat
     """Seconds of a compiled step, after one that is not counted. A step of many seconds is repeated less often."""
     task = tasks.find(options.task).without_data(options)
     params = jax.jit(task.init)(jax.random.key(0))
-    transformation = optimizer.make(options, params, task.facts())
+    transformation = optimizer.make(options, params, task.param_metadata())
     kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, partition))
     state = jax.jit(lambda params: step.init_state(task, transformation, options, params), out_shardings=kept)(params)
     del params

@@ -181,7 +181,8 @@ PROGRAMS = (
     ("imagenet.py", "gmlp_b", 4096, "v5e:4x8", 9.0, 17),
     *(
         ("c4_bert.py", name, 256, "v5p:2x2x2", 42.0 if name == "gmlp_xlarge" else None, None)
-        for name, model in published.PUBLISHED.items() if model.source == "Table 5"
+        for name, model in published.PUBLISHED.items()
+        if model.source == "Table 5"
     ),
 )
 
@@ -213,7 +214,8 @@ def bench_compile() -> list[Row]:
     lowered.compile()
     total = time.perf_counter() - begin
     return [
-        row("gMLP-xlarge: lower", [lowered_after], "s"), row("gMLP-xlarge: lower and compile", [total], "s", "< 60"),
+        row("gMLP-xlarge: lower", [lowered_after], "s"),
+        row("gMLP-xlarge: lower and compile", [total], "s", "< 60"),
     ]
 
 

@@ -26,6 +26,7 @@ def bench_text(repeats: int) -> list[Row]:
     os.sched_setaffinity(0, {min(cores)})
     try:
         with tempfile.TemporaryDirectory() as folder:
+
             def prepare_and_pack() -> None:
                 shutil.rmtree(folder)
                 made = prepare.prepare(corpora.in_memory("benchmark", documents), tokenizer, folder, workers=1)
@@ -39,8 +40,10 @@ def bench_text(repeats: int) -> list[Row]:
             rows = [
                 row("the bare tokenizer", [made.tokens / value / 1e6 for value in seconds["bare"]], "M tokens/s"),
                 row(
-                    "tokenised, written and packed: share of its speed", ratios(seconds["bare"], seconds["prepared"]),
-                    "", ">= 0.8",
+                    "tokenised, written and packed: share of its speed",
+                    ratios(seconds["bare"], seconds["prepared"]),
+                    "",
+                    ">= 0.8",
                 ),
             ]
             for length, batch in ((128, 2048), (512, 256)):

@@ -42,7 +42,11 @@ def measure(
 def row(name: str, values: list[float], unit: str, goal: str = "") -> Row:
     """One row of the table: median and range."""
     return {
-        "name": name, "median": statistics.median(values), "min": min(values), "max": max(values), "unit": unit,
+        "name": name,
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "unit": unit,
         "goal": goal,
     }
 
@@ -110,7 +114,7 @@ def step_call(options: ConfigDict, partition: Partition | None = None, steps: in
     """A call that makes some training steps of a config on one batch: dispatched at once, then awaited."""
     task, partition = tasks.find(options.task).without_data(options), partition or Partition.make()
     params = jax.jit(task.init)(jax.random.key(0))
-    transformation = optimizer.make(options, params, task.facts())
+    transformation = optimizer.make(options, params, task.param_metadata())
     kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, partition))
     initial = functools.partial(step.init_state, task, transformation, options)
     state = [jax.jit(initial, out_shardings=kept)(params)]  # else the second step compiles again

@@ -68,12 +68,20 @@ CANDIDATES = {
         "bert", f"RobertaPreLayerNormForMaskedLM: {_ALIKE}", True, torch_models.prenorm, "bert_full", True
     ),
     "hf_mpnet": Candidate(
-        "bert_rel", f"MPNetForMaskedLM: {_POST_NORM}; T5's bias in 32 buckets, shared by all layers, in place of one "
-        "per offset and layer", True, torch_models.mpnet, "bert_rel_full",
+        "bert_rel",
+        f"MPNetForMaskedLM: {_POST_NORM}; T5's bias in 32 buckets, shared by all layers, in place of one "
+        "per offset and layer",
+        True,
+        torch_models.mpnet,
+        "bert_rel_full",
     ),
     "hf_prenorm_rel": Candidate(
-        "bert_rel", f"RobertaPreLayerNormForMaskedLM and our relative bias: {_ALIKE}", True, torch_models.prenorm,
-        "bert_rel_full", True,
+        "bert_rel",
+        f"RobertaPreLayerNormForMaskedLM and our relative bias: {_ALIKE}",
+        True,
+        torch_models.prenorm,
+        "bert_rel_full",
+        True,
     ),
 }
 DEFAULT = tuple(name for name in CANDIDATES if name not in ("bert", "bert_rel"))
@@ -131,7 +139,7 @@ def settings(name: str, steps: int, seed: int, rate: float, data: str, bias_rate
     if candidate.bert:
         options.model.update(embedding_norm=True, transform=True)
     if bias_rate is not None:
-        options.optimizer.rates = (f"{BIAS}={bias_rate:g}",) if candidate.row == "bert_rel" else ()
+        options.optimizer.lr_multipliers = (f"{BIAS}={bias_rate:g}",) if candidate.row == "bert_rel" else ()
     config_lib.validate(options)
     return options
 
@@ -159,9 +167,9 @@ Run = tuple[Callable[[int, dict[str, np.ndarray]], float], Callable[[], float]]
 
 def our_run(name: str, task: MaskedLanguageModeling, say: Callable[[str], None]) -> Run:
     """The training step, which returns the loss of a batch, and the evaluation, as `gmlp train` runs them."""
-    options, facts = task.config, task.facts()
-    partition = Partition.make(devices=jax.devices()[:1]).for_model(facts)
-    transformation = optimizer.make(options, task.shapes(), facts)
+    options, metadata = task.config, task.param_metadata()
+    partition = Partition.make(devices=jax.devices()[:1]).for_model(metadata)
+    transformation = optimizer.make(options, task.shapes(), metadata)
     kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, partition))
     initial = jax.jit(functools.partial(step.init_state, task, transformation, options), out_shardings=kept)
     state = [initial(initial_params(task))]
@@ -240,12 +248,12 @@ def bias_factor(task: MaskedLanguageModeling) -> float:
     Raises:
         RunError: the config has other factors.
     """
-    lines = task.config.optimizer.rates
+    lines = task.config.optimizer.lr_multipliers
     found = optimizer.factors(task.shapes(), lines) if lines else {}
     factor = np.asarray(found.pop(BIAS, 1.0))
     if factor.ndim or any(np.any(np.asarray(other) != 1) for other in found.values()):
         raise RunError(
-            f"config.optimizer.rates={lines}: the models in torch know a factor on {BIAS} alone; give --bias_rate"
+            f"config.optimizer.lr_multipliers={lines}: the models in torch know a factor on {BIAS} alone; give --bias_rate"
         )
     return factor.item()
 

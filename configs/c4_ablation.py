@@ -57,10 +57,14 @@ SMALL = {
     "sgu": dict(layers=4, d_ffn=512),
     **{f"amlp_{paper}": AMLP | dict(layers=layers) for paper, layers in ((18, 2), (36, 3), (72, 6))},
     **{f"gmlp_{paper}": dict(layers=layers, d_ffn=512) for paper, layers in ((18, 2), (36, 4), (72, 8), (144, 16))},
-    **{f"transformer_{paper}": TRANSFORMER | dict(layers=layers)
-       for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))},
-    **{f"thin_{paper}": dict(layers=layers, d_model=width, d_ffn=4 * width, heads=4)
-       for paper, layers, width in ((12, 2, 128), (24, 4, 96), (48, 8, 64), (96, 16, 48))},
+    **{
+        f"transformer_{paper}": TRANSFORMER | dict(layers=layers)
+        for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))
+    },
+    **{
+        f"thin_{paper}": dict(layers=layers, d_model=width, d_ffn=4 * width, heads=4)
+        for paper, layers, width in ((12, 2, 128), (24, 4, 96), (48, 8, 64), (96, 16, 48))
+    },
     "bert_t5": TRANSFORMER,
     "fnet": dict(layers=2, d_ffn=776),
     "hybrid": HEADS | dict(d_ffn=648, attention_layers=1),
@@ -132,9 +136,7 @@ def get_config(arg: str = "sgu"):
         arg or "sgu", MODELS, scale=("paper", "small", "gpu"), data=("1", "2", "4", "8")
     )
     config = recipes.language_model(name)
-    config.optimizer.update(
-        learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
-    )
+    config.optimizer.update(learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0)
     if scale == "paper":
         config.data.train = "tfds:c4/realnewslike"
         config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")

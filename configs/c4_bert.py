@@ -39,8 +39,11 @@ SMALL = {
 }
 BIAS = ("relative/bias=16",)
 SMALL_SETTINGS = {
-    "bert_base": Setting(2e-3), "bert_large": Setting(2e-3), "bert_base_rel": Setting(4e-3, BIAS),
-    "bert_large_rel": Setting(4e-3, BIAS), "gmlp": Setting(4e-3, ("spatial/taps=8",)),
+    "bert_base": Setting(2e-3),
+    "bert_large": Setting(2e-3),
+    "bert_base_rel": Setting(4e-3, BIAS),
+    "bert_large_rel": Setting(4e-3, BIAS),
+    "gmlp": Setting(4e-3, ("spatial/taps=8",)),
     "amlp": Setting(4e-3, ("spatial/taps=4",)),
 }
 
@@ -50,9 +53,7 @@ def get_config(arg: str = "amlp_base"):
     name, scale = gmlp_config.arguments(arg or "amlp_base", MODELS, scale=("paper", "small", "gpu"))
     config = recipes.language_model(name)
     config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
-    config.optimizer.update(
-        learning_rate=1e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
-    )
+    config.optimizer.update(learning_rate=1e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0)
     if scale == "paper":
         config.data.train = "tfds:c4/en"
         config.masking.max_predictions = 77  # 15 % of 512

@@ -34,8 +34,16 @@ from gmlp_flax import config as gmlp_config
 # Training examples. Of SST-2 and MNLI from their dataset cards, of RTE counted; the others recalled. `own`, your own
 # data, has as many as make 1,000 steps.
 EXAMPLES = {
-    "sst2": 67_349, "mnli": 392_702, "cola": 8_551, "mrpc": 3_668, "qqp": 363_846, "qnli": 104_743, "rte": 2_490,
-    "wnli": 635, "snli": 549_367, "own": 6_400,
+    "sst2": 67_349,
+    "mnli": 392_702,
+    "cola": 8_551,
+    "mrpc": 3_668,
+    "qqp": 363_846,
+    "qnli": 104_743,
+    "rte": 2_490,
+    "wnli": 635,
+    "snli": 549_367,
+    "own": 6_400,
 }
 
 
@@ -46,9 +54,7 @@ def get_config(arg: str = "sst2"):
     config.glue.task = task
     config.data.train = ""  # to be given
     config.batch_size, config.steps = 32, 5 * EXAMPLES[task] // 32
-    config.model.update(
-        length=128, dropout=0.1, attention_dropout=0.1, mask_padding=True, pool="cls", dtype="bfloat16"
-    )
+    config.model.update(length=128, dropout=0.1, attention_dropout=0.1, mask_padding=True, pool="cls", dtype="bfloat16")
     config.optimizer.update(learning_rate=2e-5, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0)
     if scale != "paper":
         config.steps = min(config.steps, 300 if scale == "small" else 4000)

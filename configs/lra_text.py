@@ -30,7 +30,5 @@ def get_config(arg: str = "gmlp"):
     setting = long_range.SETTINGS["text"]
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
-    config = long_range.text_classifier(
-        name, "imdb", setting, length=int(length), tokenizer="bytes", vocab_size=261
-    )
+    config = long_range.text_classifier(name, "imdb", setting, length=int(length), tokenizer="bytes", vocab_size=261)
     return long_range.small(config, batch_size=max(1, 16_384 // int(length))) if scale == "small" else config

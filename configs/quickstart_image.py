@@ -1,6 +1,6 @@
 """Classification of UCI's handwritten digits (8 x 8), in about a minute on a laptop CPU.
 
-    gmlp train --config=quickstart_image --workdir=runs/digits
+gmlp train --config=quickstart_image --workdir=runs/digits
 """
 
 from gmlp_flax import config as gmlp_config

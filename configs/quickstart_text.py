@@ -1,6 +1,6 @@
 """Masked language modelling on CPython's reference manual, in minutes on a laptop CPU.
 
-    gmlp train --config=quickstart_text --workdir=runs/text
+gmlp train --config=quickstart_text --workdir=runs/text
 """
 
 from gmlp_flax import config as gmlp_config

@@ -1,6 +1,6 @@
 """Writes the pages that are made from the code: docs/keys.md and docs/sizes.md.
 
-    python docs/generate.py
+python docs/generate.py
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from gmlp_flax import tasks
 from gmlp_flax.config import schema
 from gmlp_flax.models import blocks
-from gmlp_flax.options import Option, Range, options_of
 from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.options import Option, Range, options_of
 
 FOLDER = Path(__file__).parent
 

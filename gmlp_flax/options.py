@@ -43,7 +43,13 @@ PROBABILITY = Range("a probability above 0 and at most 1", _ABOVE_0, 1)
 
 # The types that an option takes, by the type of its default, and what messages call it.
 _TAKEN: dict[type, tuple[type, ...]] = {float: (float, int)}
-_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text", tuple: "a tuple"}
+_NAMES: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    tuple: "a tuple",
+}
 
 
 def _can_be_path(text: str) -> bool:
@@ -75,14 +81,14 @@ class Option:
             range is that of its entries.
         architecture: whether it is part of what a model is: finetuning takes it over from the pretrained model, and
             runs that differ in it are different models. Other options say how a model is initialised or run.
-        how: whether it only says how the same numbers are computed: it may change in the middle of a run.
+        numerics_only: whether it only says how the same numbers are computed: it may change in the middle of a run.
     """
 
     default: Any
     comment: str
     values: Range | tuple | None = None
     architecture: bool = False
-    how: bool = False
+    numerics_only: bool = False
 
     def problem(self, value: Any) -> str:
         """What was expected, if a value makes no sense; else an empty string."""
@@ -126,10 +132,15 @@ class Option:
 
 
 def option(
-    default: Any, comment: str, values: Range | tuple | None = None, *, architecture: bool = False, how: bool = False
+    default: Any,
+    comment: str,
+    values: Range | tuple | None = None,
+    *,
+    architecture: bool = False,
+    numerics_only: bool = False,
 ) -> Any:
     """A field of a spec that is an option; the arguments are those of `Option`."""
-    declared = Option(default, comment, values, architecture, how)
+    declared = Option(default, comment, values, architecture, numerics_only)
     return dataclasses.field(default=default, metadata={"option": declared})
 
 

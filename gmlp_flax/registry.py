@@ -37,7 +37,7 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
         raise ConfigError(f"config.{key} is {name!r}; {advice} {own}")
     try:
         loaded = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # noqa: BLE001 - the module is the user's code and may raise anything
+    except Exception as error:
         why = " ".join(str(error).split())
         reason = f"{type(error).__name__}: {why}"
         advice = "install its package, or start in the folder that holds it"
@@ -77,7 +77,7 @@ def import_trusted(module: str) -> None:
     """
     try:
         importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001 - see `find`
+    except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         advice = "install its package, or start in the folder that holds it"
         raise ConfigError(f"--trust={module} cannot be imported ({reason}): {advice}") from None

@@ -83,7 +83,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             else:
                 self._answer(code, content, headers)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = handle_any  # noqa: N815 - http.server's names
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = handle_any
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
@@ -112,7 +112,9 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         place = re.search(r"/b/([^/]+)/o(?:/(.+))?", path)
         assert place, path
         name = place[2] or urllib.parse.quote(
-            query["name"][0] if "name" in query else json.JSONDecoder().raw_decode(body[body.index(b"{"):].decode("latin-1"))[0]["name"],
+            query["name"][0]
+            if "name" in query
+            else json.JSONDecoder().raw_decode(body[body.index(b"{") :].decode("latin-1"))[0]["name"],
             safe="",
         )
         code, _, content = self._ask("GET", f"/storage/v1/b/{place[1]}/o/{name}", b"")

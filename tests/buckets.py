@@ -77,7 +77,10 @@ class Store:
 def store(seconds: float = 900) -> Iterator[Store]:
     """Starts a store, which ends with the block or with this process, and after `seconds` at the latest."""
     process = subprocess.Popen(
-        [sys.executable, str(SERVER), f"--seconds={seconds}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, str(SERVER), f"--seconds={seconds}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert process.stdin and process.stdout

@@ -68,7 +68,7 @@ class Process:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:  # noqa: A002
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
         """As subprocess.Popen.communicate; closes the pipes. A second call finds nothing more."""
         if self.stdin.closed:
             return "", ""
@@ -117,7 +117,7 @@ def start(
     return Process(command, connection, os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr))
 
 
-def run(*words: object, input: str | None = None, timeout: float = 300, **options) -> subprocess.CompletedProcess:  # noqa: A002
+def run(*words: object, input: str | None = None, timeout: float = 300, **options) -> subprocess.CompletedProcess:
     """Runs a command to its end; options as in `start`."""
     process = start(*words, **options)
     try:
@@ -146,8 +146,12 @@ def environment() -> dict[str, str]:
     programs = tempfile.TemporaryDirectory(prefix="gmlp-programs-")
     environment.folder = programs  # type: ignore[attr-defined] - deleted when this process ends
     return os.environ | {
-        "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "PJRT_NPROC": "16", "JAX_COMPILATION_CACHE_DIR": programs.name,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+        "PJRT_NPROC": "16",
+        "JAX_COMPILATION_CACHE_DIR": programs.name,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
 
 

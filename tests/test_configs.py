@@ -70,7 +70,7 @@ def test_logits_can_travel_as_far_as_they_may_have_to(name):
     """With the factors that the rows have at `small`, all of which match some parameter."""
     options = config_lib.from_file("configs/c4_ablation.py", f"{name},scale=small")
     task = tasks.find(options.task).without_data(options)
-    assert not optimizer.out_of_reach(options, task.shapes(), task.facts())
+    assert not optimizer.out_of_reach(options, task.shapes(), task.param_metadata())
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -89,7 +89,9 @@ def test_small_rows_are_of_one_size(name):
 
 @pytest.mark.parametrize("scale", ["paper", "small", "gpu"])
 def test_more_data_is_more_steps_and_nothing_else(scale):
-    once, more = (config_lib.from_file("configs/c4_ablation.py", f"sgu,scale={scale}{more}") for more in ("", ",data=4"))
+    once, more = (
+        config_lib.from_file("configs/c4_ablation.py", f"sgu,scale={scale}{more}") for more in ("", ",data=4")
+    )
     config_lib.validate(more)
     changed = config_lib.differences(once, more)
     assert changed.keys() == {"steps", "eval.every", "checkpoint.every"}
@@ -111,7 +113,11 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
         assert 2 / 3 < ratio[0] / ratio[1] < 3 / 2, (name, ratio)
     for name in ("bert_base", "bert_large"):
         absolute, relative = of[name], of[f"{name}_rel"]
-        rate = {"optimizer.learning_rate", "optimizer.rates"} if scale == "small" else {"optimizer.rates"}
+        rate = (
+            {"optimizer.learning_rate", "optimizer.lr_multipliers"}
+            if scale == "small"
+            else {"optimizer.lr_multipliers"}
+        )
         assert config_lib.differences(absolute, relative).keys() == {"model.positions"} | rate
     small = of["gmlp_base"]
     tokens = small.batch_size * small.model.length
@@ -129,25 +135,36 @@ def test_long_inputs(length, scale):
     assert taps.shape == (options.model.layers, 2 * int(length) - 1)
 
 
-@pytest.mark.parametrize(("arg", "message"), [
-    ("sgv", "did you mean 'sgu'"), ("sgu,scale=tiny", "scale is one of paper, small, gpu"),
-    ("sgu,data=3", "data is one of 1, 2, 4, 8"), ("sgu,size=small", "expected scale="), ("amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
-])
+@pytest.mark.parametrize(
+    ("arg", "message"),
+    [
+        ("sgv", "did you mean 'sgu'"),
+        ("sgu,scale=tiny", "scale is one of paper, small, gpu"),
+        ("sgu,data=3", "data is one of 1, 2, 4, 8"),
+        ("sgu,size=small", "expected scale="),
+        ("amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
+    ],
+)
 def test_a_wrong_argument_says_what_is_right(arg, message):
     with pytest.raises(Exception, match=message) as caught:
         config_lib.from_file("configs/c4_ablation.py", arg)
     assert type(caught.value).__name__ == "ConfigError"
 
 
-@pytest.mark.parametrize(("path", "arg", "message"), [
-    ("c4_bert", "gmlp_lage", "did you mean 'gmlp_large'"), ("c4_bert", "sgu", "expected one of bert_base, "),
-    ("c4_bert", "gmlp_base,scale=cpu", "scale is one of paper, small, gpu"),
-    ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing after the name"),
-    ("c4_ablation", "sgu,scale=small,scale=gpu", "scale=... more than once: give it once"),
-    ("c4_ablation", "sgu, scale=small", "has ' scale=small': expected scale="),
-    ("long_text", "4097", "did you mean '4096'"), ("long_text", "512,scale=gpu", "scale is one of base, small"),
-    ("own_text", "amlp_bse", "did you mean 'amlp_base'"),
-])
+@pytest.mark.parametrize(
+    ("path", "arg", "message"),
+    [
+        ("c4_bert", "gmlp_lage", "did you mean 'gmlp_large'"),
+        ("c4_bert", "sgu", "expected one of bert_base, "),
+        ("c4_bert", "gmlp_base,scale=cpu", "scale is one of paper, small, gpu"),
+        ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing after the name"),
+        ("c4_ablation", "sgu,scale=small,scale=gpu", "scale=... more than once: give it once"),
+        ("c4_ablation", "sgu, scale=small", "has ' scale=small': expected scale="),
+        ("long_text", "4097", "did you mean '4096'"),
+        ("long_text", "512,scale=gpu", "scale is one of base, small"),
+        ("own_text", "amlp_bse", "did you mean 'amlp_base'"),
+    ],
+)
 def test_a_wrong_argument_of_any_text_config(path, arg, message):
     with pytest.raises(Exception, match=message) as caught:
         config_lib.from_file(f"configs/{path}.py", arg)
@@ -167,7 +184,10 @@ def test_causal_text(name):
     options = config_lib.from_file("configs/causal_text.py", name)
     config_lib.validate(options)
     assert (options.task, options.model.causal, options.data.train, options.model.length) == (
-        "causal_lm", True, "embedded", 128,
+        "causal_lm",
+        True,
+        "embedded",
+        128,
     )
     assert param_count(options) - 8000 * 129 == pytest.approx(0.895e6, rel=0.02)
     assert options.model.scale_embeddings == blocks.find(options.model.block).mixes_at_start
@@ -236,7 +256,10 @@ def test_long_range_arenas_settings():
     )
     sizes_of = {"layers", "d_model", "heads", "d_ffn"}
     for options, wanted in (
-        (listops, (6, 512, 8, 2048)), (text, (4, 256, 4, 1024)), (retrieval, (4, 128, 4, 512)), (image, (1, 32, 1, 64)),
+        (listops, (6, 512, 8, 2048)),
+        (text, (4, 256, 4, 1024)),
+        (retrieval, (4, 128, 4, 512)),
+        (image, (1, 32, 1, 64)),
         (pathfinder, (1, 128, 4, 128)),
     ):
         assert {name: options.model[name] for name in sizes_of} == dict(
@@ -244,13 +267,29 @@ def test_long_range_arenas_settings():
         )
         assert (options.optimizer.b2, options.optimizer.eps, options.optimizer.clip) == (0.98, 1e-9, 0)
     assert [each.batch_size for each in (listops, text, retrieval, image, pathfinder)] == [32, 32, 32, 256, 512]
-    assert [each.steps for each in (listops, text, retrieval, image, pathfinder)] == [5000, 20_000, 5000, 35_000, 62_400]
-    assert [each.optimizer.warmup for each in (listops, text, retrieval, image, pathfinder)] == [1000, 8000, 8000, 175, 312]
+    assert [each.steps for each in (listops, text, retrieval, image, pathfinder)] == [
+        5000,
+        20_000,
+        5000,
+        35_000,
+        62_400,
+    ]
+    assert [each.optimizer.warmup for each in (listops, text, retrieval, image, pathfinder)] == [
+        1000,
+        8000,
+        8000,
+        175,
+        312,
+    ]
     for options in (listops, text, retrieval):
         assert options.optimizer.schedule == "rsqrt" and options.optimizer.weight_decay == 0.1
         peak = options.optimizer.learning_rate
         assert peak == pytest.approx(0.05 / options.optimizer.warmup**0.5) and options.model.pool == "cls"
-    assert (image.optimizer.learning_rate, image.optimizer.schedule, image.optimizer.weight_decay) == (5e-4, "cosine", 0)
+    assert (image.optimizer.learning_rate, image.optimizer.schedule, image.optimizer.weight_decay) == (
+        5e-4,
+        "cosine",
+        0,
+    )
     assert (image.model.dropout, image.model.attention_dropout, image.model.pool) == (0.3, 0.2, "cls")
     assert (pathfinder.optimizer.learning_rate, pathfinder.model.dropout, pathfinder.model.pool) == (1e-3, 0.2, "mean")
     assert (listops.data.tokenizer, text.data.tokenizer, retrieval.model.pairs) == ("listops", "bytes", "apart")
@@ -265,11 +304,15 @@ def test_lengths_of_byte_level_text():
             assert options.model.length == int(length) and options.batch_size * int(length) <= 32 * 4096
 
 
-@pytest.mark.parametrize(("path", "arg", "message"), [
-    ("lra_listops", "gmpl", "did you mean 'gmlp'"), ("lra_image", "vit", "expected one of gmlp, amlp, "),
-    ("lra_text", "gmlp,length=1000", "length is one of 1024, 2048, 3072, 4096, 256"),
-    ("lra_pathfinder", "gmlp,scale=gpu", "scale is one of paper, small"),
-])
+@pytest.mark.parametrize(
+    ("path", "arg", "message"),
+    [
+        ("lra_listops", "gmpl", "did you mean 'gmlp'"),
+        ("lra_image", "vit", "expected one of gmlp, amlp, "),
+        ("lra_text", "gmlp,length=1000", "length is one of 1024, 2048, 3072, 4096, 256"),
+        ("lra_pathfinder", "gmlp,scale=gpu", "scale is one of paper, small"),
+    ],
+)
 def test_a_wrong_argument_of_long_range_arena(path, arg, message):
     with pytest.raises(Exception, match=message) as caught:
         config_lib.from_file(f"configs/{path}.py", arg)

@@ -14,8 +14,13 @@ PAGE = Path("docs/extending.md").read_text()
 COMMANDS = re.findall(r"```bash\ngmlp (.*?)```", PAGE, re.DOTALL)
 assert COMMANDS, "docs/extending.md shows no command"
 SMALL = (
-    "--config.steps=2", "--config.batch_size=4", "--config.model.layers=2", "--config.model.length=16",
-    "--config.model.d_model=8", "--config.model.d_ffn=16", "--config.model.vocab_size=600",
+    "--config.steps=2",
+    "--config.batch_size=4",
+    "--config.model.layers=2",
+    "--config.model.length=16",
+    "--config.model.d_model=8",
+    "--config.model.d_ffn=16",
+    "--config.model.vocab_size=600",
 )
 
 
@@ -71,15 +76,24 @@ def test_the_pages_options_are_known(folder, command):
     assert done.stderr.splitlines()[-1] == "error: config.steps is 0: expected at least 1"
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--config.model.block=my_package.nothing:X"], "which cannot be imported (ModuleNotFoundError: No module named"),
-    (["--config.model.block=my_package.fourier:Nothing"], "which cannot be imported (AttributeError:"),
-    (["--config.model.block=my_package.penalised:Penalised"], "expected a class that extends"),
-    (["--config.task=my_package.fourier:FourierBlock"], "expected a class that extends"),
-    (["--config.model.first_weight=1"], "there is no config key 'model.first_weight'"),
-    (["--config.model.block=my_package.fourier:FourierBlock", "--config.model.first_weight=0"], "expected above 0"),
-    (["--config.model.block=my_package.fourier:FourierBlock", "--config.model.gate=linear"], "it is an option of gmlp"),
-])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--config.model.block=my_package.nothing:X"],
+            "which cannot be imported (ModuleNotFoundError: No module named",
+        ),
+        (["--config.model.block=my_package.fourier:Nothing"], "which cannot be imported (AttributeError:"),
+        (["--config.model.block=my_package.penalised:Penalised"], "expected a class that extends"),
+        (["--config.task=my_package.fourier:FourierBlock"], "expected a class that extends"),
+        (["--config.model.first_weight=1"], "there is no config key 'model.first_weight'"),
+        (["--config.model.block=my_package.fourier:FourierBlock", "--config.model.first_weight=0"], "expected above 0"),
+        (
+            ["--config.model.block=my_package.fourier:FourierBlock", "--config.model.gate=linear"],
+            "it is an option of gmlp",
+        ),
+    ],
+)
 def test_mistakes_are_one_line(folder, flags, message):
     done = preloaded.gmlp("train", "--config=quickstart_text", "--workdir=none", *flags, cwd=folder)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]

@@ -12,22 +12,47 @@ WHOLE = "expected a whole number"
 NUMBER = "expected a number"
 
 
-@pytest.mark.parametrize(("default", "values", "good", "bad"), [
-    (1, AT_LEAST_1, (1, 2), {0: "expected at least 1", 2.5: WHOLE, "1": WHOLE, None: WHOLE, True: WHOLE}),
-    (1, None, (-(2**31) + 1,), {2**31: "expected at most 2,147,483,647", -(2**63): "expected at most 2,147,483,647"}),
-    (1.0, ABOVE_0, (1e-300, 3), {0.0: "expected above 0", math.inf: "expected a finite number", "1": NUMBER}),
-    (1.0, None, (-1e300,), {math.nan: "expected a finite number", False: NUMBER}),
-    (0.5, INNER_SHARE, (0.5,), {0: "expected a share above 0 and below 1", 1: "expected a share above 0 and below 1"}),
-    ("a", ("a", "b"), ("a",), {"c": "expected one of a, b", 1: "expected text"}),
-    ("", None, ("x", "\udcff", "(x", "(a, b)", "[0-9]"), {
-        "\0": "expected text without a zero byte or a lone surrogate", "('.*=nan',)": "expected one text, not a tuple or a list",
-        "()": "expected one text, not a tuple or a list", "['x']": "expected one text, not a tuple or a list",
-    }),
-    (False, None, (True,), {1: "expected True or False"}),
-    ((), None, ((), ("a",)), {(1,): "in it is 1: expected text", "a": "expected a tuple"}),
-    ((1, 1), AT_LEAST_1, ((3, 4),), {(0, 1): "in it is 0: expected at least 1", (1,): "expected 2 values, as in (1, 1)"}),
-    (None, None, (1, "x"), {}),
-])
+@pytest.mark.parametrize(
+    ("default", "values", "good", "bad"),
+    [
+        (1, AT_LEAST_1, (1, 2), {0: "expected at least 1", 2.5: WHOLE, "1": WHOLE, None: WHOLE, True: WHOLE}),
+        (
+            1,
+            None,
+            (-(2**31) + 1,),
+            {2**31: "expected at most 2,147,483,647", -(2**63): "expected at most 2,147,483,647"},
+        ),
+        (1.0, ABOVE_0, (1e-300, 3), {0.0: "expected above 0", math.inf: "expected a finite number", "1": NUMBER}),
+        (1.0, None, (-1e300,), {math.nan: "expected a finite number", False: NUMBER}),
+        (
+            0.5,
+            INNER_SHARE,
+            (0.5,),
+            {0: "expected a share above 0 and below 1", 1: "expected a share above 0 and below 1"},
+        ),
+        ("a", ("a", "b"), ("a",), {"c": "expected one of a, b", 1: "expected text"}),
+        (
+            "",
+            None,
+            ("x", "\udcff", "(x", "(a, b)", "[0-9]"),
+            {
+                "\0": "expected text without a zero byte or a lone surrogate",
+                "('.*=nan',)": "expected one text, not a tuple or a list",
+                "()": "expected one text, not a tuple or a list",
+                "['x']": "expected one text, not a tuple or a list",
+            },
+        ),
+        (False, None, (True,), {1: "expected True or False"}),
+        ((), None, ((), ("a",)), {(1,): "in it is 1: expected text", "a": "expected a tuple"}),
+        (
+            (1, 1),
+            AT_LEAST_1,
+            ((3, 4),),
+            {(0, 1): "in it is 0: expected at least 1", (1,): "expected 2 values, as in (1, 1)"},
+        ),
+        (None, None, (1, "x"), {}),
+    ],
+)
 def test_values_that_make_sense(default, values, good, bad):
     declared = Option(default, "a meaning", values)
     assert [declared.problem(value) for value in good] == [""] * len(good)

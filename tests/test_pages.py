@@ -136,12 +136,12 @@ def test_the_examples_of_the_readme_run(text_run):
 
     loading, modules = examples("README.md")
     names = {"x": jnp.ones((2, 100, 512))}
-    exec(re.sub(r'"runs/[\w-]+"', repr(str(text_run)), loading) + modules, names)  # noqa: S102 - our own README
+    exec(re.sub(r'"runs/[\w-]+"', repr(str(text_run)), loading) + modules, names)
     assert names["model"].config.task == "masked_lm" and names["y"].shape == (2, 100, 512)
 
 
 @pytest.mark.parametrize("example", examples("docs/api.md"))
 def test_the_examples_of_the_api_run(example):
     names = {}
-    exec(example, names)  # noqa: S102 - our own page
+    exec(example, names)
     assert "y" not in names or names["y"].shape == (2, 50, 128)

@@ -18,14 +18,23 @@ def test_a_name_or_a_place():
     assert find_class("there", {"there": "gmlp_flax.models.blocks.gmlp:GMLPBlock"}, Block, "model.block") is GMLPBlock
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'?"),
-    ("qqqq", "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward"),
-    ("no_such.module:X", "config.model.block is 'no_such.module:X', which cannot be imported (ModuleNotFoundError: "),
-    ("gmlp_flax.errors:X", "config.model.block is 'gmlp_flax.errors:X', which cannot be imported (AttributeError: "),
-    ("gmlp_flax.errors:RunError", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
-    ("gmlp_flax.errors:__doc__", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
-])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'?"),
+        ("qqqq", "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward"),
+        (
+            "no_such.module:X",
+            "config.model.block is 'no_such.module:X', which cannot be imported (ModuleNotFoundError: ",
+        ),
+        (
+            "gmlp_flax.errors:X",
+            "config.model.block is 'gmlp_flax.errors:X', which cannot be imported (AttributeError: ",
+        ),
+        ("gmlp_flax.errors:RunError", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
+        ("gmlp_flax.errors:__doc__", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
+    ],
+)
 def test_errors_about_blocks_are_one_line(name, message):
     with pytest.raises(ConfigError) as caught:
         find(name)
@@ -56,7 +65,9 @@ def test_what_a_stranger_names_is_not_imported(tmp_path, monkeypatch):
     import_trusted("friend")
     refuse_foreign("friend:Own", "model.block")
     assert find("friend:Own") is GMLPBlock
-    with pytest.raises(ConfigError, match=r"^--trust=stranger cannot be imported \(AssertionError: imported\): install its"):
+    with pytest.raises(
+        ConfigError, match=r"^--trust=stranger cannot be imported \(AssertionError: imported\): install its"
+    ):
         import_trusted("stranger")
 
 
@@ -69,4 +80,6 @@ def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):
         for read in (config.load, config.open_config):
             with pytest.raises(ConfigError) as caught:
                 read(str(path))
-            assert str(caught.value).startswith(f"{path}: {key} is 'stranger:X', which is code from outside gmlp_flax and is not")
+            assert str(caught.value).startswith(
+                f"{path}: {key} is 'stranger:X', which is code from outside gmlp_flax and is not"
+            )

@@ -22,8 +22,11 @@ SEED = 100  # table3_rates' own, too
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 # Rows -> the parameters that are logits of a softmax, or factors of such logits.
 LOGITS = {
-    ("bert_rel", "bert_rel_only", "bert_t5"): "relative/bias", ("random", "random_vanilla"): "random/logits",
-    ("factorized",): "rows|columns", ("lightweight", "growing"): "kernel/logits", ("sgu", "amlp_36"): "spatial/taps",
+    ("bert_rel", "bert_rel_only", "bert_t5"): "relative/bias",
+    ("random", "random_vanilla"): "random/logits",
+    ("factorized",): "rows|columns",
+    ("lightweight", "growing"): "kernel/logits",
+    ("sgu", "amlp_36"): "spatial/taps",
 }
 FACTORS = (1, 4, 16)
 OF_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == TRAINED and name != "mlm")
@@ -36,13 +39,18 @@ def _configs(rows) -> list[str]:
 def _of_column(name: str) -> points.Points:
     """Logits that are learned apart from their inputs have the column's factor: without it they stay as drawn."""
     column = COLUMNS[name]
-    return points.chained(*(
-        points.product({
-            "config": [column.of(row, "cpu")], **{key: [value] for key, value in column.settings("cpu", row).items()},
-            "optimizer.learning_rate": GRID,
-        })
-        for row in column.rows
-    ))
+    return points.chained(
+        *(
+            points.product(
+                {
+                    "config": [column.of(row, "cpu")],
+                    **{key: [value] for key, value in column.settings("cpu", row).items()},
+                    "optimizer.learning_rate": GRID,
+                }
+            )
+            for row in column.rows
+        )
+    )
 
 
 def get_sweep(arg: str = "rates") -> points.Points:
@@ -51,13 +59,18 @@ def get_sweep(arg: str = "rates") -> points.Points:
     if name == "rates":
         tried = points.product({"config": _configs(ROWS), "optimizer.learning_rate": GRID})
     elif name == "factors":
-        tried = points.chained(*(
-            points.product({
-                "config": _configs(rows), "optimizer.learning_rate": (2e-3, 4e-3),
-                "optimizer.rates": [(f"{pattern}={factor}",) for factor in FACTORS],
-            })
-            for rows, pattern in LOGITS.items()
-        ))
+        tried = points.chained(
+            *(
+                points.product(
+                    {
+                        "config": _configs(rows),
+                        "optimizer.learning_rate": (2e-3, 4e-3),
+                        "optimizer.lr_multipliers": [(f"{pattern}={factor}",) for factor in FACTORS],
+                    }
+                )
+                for rows, pattern in LOGITS.items()
+            )
+        )
     elif name in OF_COLUMNS:
         tried = _of_column(name)
     else:

@@ -23,11 +23,15 @@ GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 
 
 def _tried(rows: str, rates: Sequence[float], factors: Sequence[str] = ("",), norms: Sequence[bool] = (False,)):
-    """Every combination for each row; a factor is a line of optimizer.rates, or empty for none."""
-    return points.product({
-        "config": [recipes.published(row, "cpu") for row in rows.split()], "optimizer.learning_rate": rates,
-        "optimizer.rates": [(line,) if line else () for line in factors], "model.embedding_norm": norms,
-    })
+    """Every combination for each row; a factor is a line of optimizer.lr_multipliers, or empty for none."""
+    return points.product(
+        {
+            "config": [recipes.published(row, "cpu") for row in rows.split()],
+            "optimizer.learning_rate": rates,
+            "optimizer.lr_multipliers": [(line,) if line else () for line in factors],
+            "model.embedding_norm": norms,
+        }
+    )
 
 
 def _factors(pattern: str, *factors: float) -> list[str]:
@@ -39,42 +43,51 @@ BOTH = (False, True)
 RECIPE = {"optimizer.weight_decay": [0.0, 0.1], "optimizer.warmup": [30, 300], "optimizer.clip": [0.0, 0.1]}
 ROUNDS = {
     "first": (400, [_tried(" ".join(ROWS), GRID)]),
-    "settings": (900, [
-        _tried("bert", (2e-3, 4e-3, 8e-3), norms=BOTH),
-        _tried("bert_rel bert_rel_only", (4e-3, 8e-3), _factors(BIAS, 4, 8, 16), BOTH),
-        _tried("bert_rel bert_rel_only", (4e-3,)),
-        _tried("bert_rel", (2e-3,), _factors(BIAS, 8, 16)),
-        _tried("bert_rel_only", (2e-3,), _factors(BIAS, 16)),
-        _tried("mixer", (2e-3, 4e-3, 8e-3, 1.6e-2), norms=BOTH),
-        _tried("mixer", (4e-3,), _factors("token_mlp", 0.5, 4), (True,)),
-        _tried("linear", (2e-3, 4e-3, 8e-3), norms=(True,)),
-        _tried("additive", (2e-3, 4e-3, 8e-3), norms=(True,)),
-        _tried("multiplicative", (4e-3, 8e-3), norms=(True,)),
-        _tried("linear additive multiplicative", (4e-3,), _factors(TAPS, 4, 8), (True,)),
-        _tried("linear multiplicative", (4e-3,), _factors(TAPS, 4)),
-        _tried("additive", (4e-3,)),
-        _tried("sgu", (4e-3, 8e-3), norms=BOTH),
-        _tried("sgu", (4e-3,), _factors(TAPS, 4, 8), BOTH),
-        _tried("sgu", (4e-3,), _factors(TAPS, 16)),
-        _tried("sgu", (8e-3,), _factors(TAPS, 4)),
-        _tried("amlp_36", (4e-3,)),
-        _tried("amlp_36", (2e-3, 4e-3, 8e-3), norms=(True,)),
-        _tried("amlp_36", (4e-3,), _factors(TAPS, 4, 8)),
-        _tried("amlp_36", (4e-3,), _factors(TAPS, 4), (True,)),
-    ]),
+    "settings": (
+        900,
+        [
+            _tried("bert", (2e-3, 4e-3, 8e-3), norms=BOTH),
+            _tried("bert_rel bert_rel_only", (4e-3, 8e-3), _factors(BIAS, 4, 8, 16), BOTH),
+            _tried("bert_rel bert_rel_only", (4e-3,)),
+            _tried("bert_rel", (2e-3,), _factors(BIAS, 8, 16)),
+            _tried("bert_rel_only", (2e-3,), _factors(BIAS, 16)),
+            _tried("mixer", (2e-3, 4e-3, 8e-3, 1.6e-2), norms=BOTH),
+            _tried("mixer", (4e-3,), _factors("token_mlp", 0.5, 4), (True,)),
+            _tried("linear", (2e-3, 4e-3, 8e-3), norms=(True,)),
+            _tried("additive", (2e-3, 4e-3, 8e-3), norms=(True,)),
+            _tried("multiplicative", (4e-3, 8e-3), norms=(True,)),
+            _tried("linear additive multiplicative", (4e-3,), _factors(TAPS, 4, 8), (True,)),
+            _tried("linear multiplicative", (4e-3,), _factors(TAPS, 4)),
+            _tried("additive", (4e-3,)),
+            _tried("sgu", (4e-3, 8e-3), norms=BOTH),
+            _tried("sgu", (4e-3,), _factors(TAPS, 4, 8), BOTH),
+            _tried("sgu", (4e-3,), _factors(TAPS, 16)),
+            _tried("sgu", (8e-3,), _factors(TAPS, 4)),
+            _tried("amlp_36", (4e-3,)),
+            _tried("amlp_36", (2e-3, 4e-3, 8e-3), norms=(True,)),
+            _tried("amlp_36", (4e-3,), _factors(TAPS, 4, 8)),
+            _tried("amlp_36", (4e-3,), _factors(TAPS, 4), (True,)),
+        ],
+    ),
     "long": (9000, [_tried("bert", (1e-3, 2e-3), norms=BOTH)]),
-    "depths": (900, [
-        _tried("transformer_6", (4e-3, 8e-3), _factors(BIAS, 16)),
-        _tried("transformer_24", (2e-3, 4e-3), _factors(BIAS, 16)),
-        _tried("gmlp_18", (4e-3, 8e-3), _factors(TAPS, 8)),
-        _tried("gmlp_72", (2e-3, 4e-3), _factors(TAPS, 8)),
-        _tried("amlp_18", (4e-3, 8e-3), _factors(TAPS, 4)),
-        _tried("amlp_72", (2e-3, 4e-3), _factors(TAPS, 4)),
-    ]),
-    "recipe": (900, [
-        points.product({"config": [recipes.published(row, "cpu") for row in ("bert_rel", "bert")]}, {key: values})
-        for key, values in RECIPE.items()
-    ]),
+    "depths": (
+        900,
+        [
+            _tried("transformer_6", (4e-3, 8e-3), _factors(BIAS, 16)),
+            _tried("transformer_24", (2e-3, 4e-3), _factors(BIAS, 16)),
+            _tried("gmlp_18", (4e-3, 8e-3), _factors(TAPS, 8)),
+            _tried("gmlp_72", (2e-3, 4e-3), _factors(TAPS, 8)),
+            _tried("amlp_18", (4e-3, 8e-3), _factors(TAPS, 4)),
+            _tried("amlp_72", (2e-3, 4e-3), _factors(TAPS, 4)),
+        ],
+    ),
+    "recipe": (
+        900,
+        [
+            points.product({"config": [recipes.published(row, "cpu") for row in ("bert_rel", "bert")]}, {key: values})
+            for key, values in RECIPE.items()
+        ],
+    ),
 }
 
 

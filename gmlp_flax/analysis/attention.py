@@ -68,7 +68,9 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
     task: Any = trained.task  # a task of text, which has a tokenizer
     tokenizer, model = task.tokenizer, trained.config.model
     if second is not None and getattr(task, "apart", False):
-        raise RunError("--second: the run reads the texts of a pair apart (model.pairs), without attention between them")
+        raise RunError(
+            "--second: the run reads the texts of a pair apart (model.pairs), without attention between them"
+        )
     ids = [np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None]
     for flag, tokens in zip(("text", "second"), ids, strict=False):
         if not tokens.size:
@@ -78,7 +80,7 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
         most = f"the model reads at most {model.length}: give a shorter text"
         raise RunError(f"the text has {count} tokens with [CLS] and [SEP], {most}")
     spec = trained.task.spec()
-    filled = isinstance(trained.task, Finetuning) or not spec.block.takes(spec, count)
+    filled = isinstance(trained.task, Finetuning) or not spec.block.supports_length(spec, count)
     tokens, segments = pairs.assemble(
         ids[0], ids[1] if second is not None else None, model.length if filled else count, tokenizer
     )
@@ -99,15 +101,15 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
     """
     task: Any = trained.task
     tokens, segments = sentences.tokens[None], sentences.segments[None]
-    seen = task.seen(tokens)
+    padding_mask = task.padding_mask(tokens)
 
     def every_layer(params: Any) -> jax.Array:
         text_model = task.merged(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
         stacks = [stack for _, stack in encoder.stacks()]
-        text_model.encoder = lambda x, key, seen: jnp.concatenate(_maps(stacks, x, seen))
-        return text_model.hidden(tokens, None, segments, seen)
+        text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(_maps(stacks, x, padding_mask))
+        return text_model.hidden(tokens, None, segments, padding_mask)
 
     return np.asarray(jax.jit(every_layer)(trained.weights))[:, 0]
 
@@ -129,13 +131,14 @@ def _stream(trained: loading.Trained) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
 
 
-def _maps(stacks: list[Block], x: jax.Array, seen: jax.Array | None) -> list[jax.Array]:
+def _maps(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> list[jax.Array]:
     """Runs stacked blocks on [batch, n, d_model]; of each stack with attention its weights [layers, batch, n, n]."""
+
     def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        y, scores = block(x, operator.add, seen), block.attention_scores(x)
+        y, scores = block(x, operator.add, padding_mask), block.attention_scores(x)
         if scores is None:
             return y, None
-        weights = jax.nn.softmax(hide_padding(scores, seen, heads=True), axis=-1)
+        weights = jax.nn.softmax(hide_padding(scores, padding_mask, heads=True), axis=-1)
         return y, jnp.broadcast_to(weights.max(-3), (len(x), *weights.shape[-2:]))
 
     found = []

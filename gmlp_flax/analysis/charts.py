@@ -181,12 +181,15 @@ def _plot(axis: Axes, panel: Panel, letters: int) -> None:
             axis.plot(series.x, series.fit, color=colour, linewidth=0.8, dashes=(3, 2))
         if series.joined:
             axis.plot(series.x, series.y, **line)
-        axis.plot(series.x, series.y, marker, color=colour, label=series.name, markeredgecolor="white",
-                  markeredgewidth=0.4)
+        axis.plot(
+            series.x, series.y, marker, color=colour, label=series.name, markeredgecolor="white", markeredgewidth=0.4
+        )
     for _, y in panel.references:
         axis.axhline(y, color=drawing.GREY, linewidth=0.8, dashes=(1.5, 1.5))
     axis.set(
-        xlabel=panel.x.label, ylabel=panel.y.label, xscale="log" if panel.x.log else "linear",
+        xlabel=panel.x.label,
+        ylabel=panel.y.label,
+        xscale="log" if panel.x.log else "linear",
         yscale="log" if panel.y.log else "linear",
     )
     title = re.sub(r"(\d) ([kMB])\b", "\\1\N{NO-BREAK SPACE}\\2", panel.title)
@@ -211,12 +214,25 @@ def _label_ends(axis: Axes, panel: Panel) -> None:
     least = LINE / (axis.get_window_extent().height * 72 / figure.dpi)
     for (name, look, x, y), height in zip(ends, drawing.spaced(heights, least, 0.0, 1.0), strict=True):
         arrow = {
-            "arrowstyle": "-", "color": look.colour, "linewidth": 0.5, "alpha": 0.7, "shrinkA": 0, "shrinkB": 2,
+            "arrowstyle": "-",
+            "color": look.colour,
+            "linewidth": 0.5,
+            "alpha": 0.7,
+            "shrinkA": 0,
+            "shrinkB": 2,
             "relpos": (0, 0.5),
         }
         axis.annotate(
-            name, (x, y), (1.03, height), "data", "axes fraction", color=look.text, fontsize=6.5, va="center",
-            arrowprops=arrow, parse_math=False,
+            name,
+            (x, y),
+            (1.03, height),
+            "data",
+            "axes fraction",
+            color=look.text,
+            fontsize=6.5,
+            va="center",
+            arrowprops=arrow,
+            parse_math=False,
         )
 
 
@@ -225,20 +241,30 @@ def _label_points(axis: Axes, panel: Panel) -> None:
     figure: Any = axis.get_figure(root=True)
     per_point = figure.dpi / 72
     words = [
-        (x, y, label, each.look) for each in panel.series
+        (x, y, label, each.look)
+        for each in panel.series
         for x, y, label in zip(each.x, each.y, each.labels, strict=False)
     ]
     taken: list[tuple[float, ...]] = [
         (x - size * per_point, y - size * per_point, x + size * per_point, y + size * per_point)
-        for series in panel.series if words for x, y, size in _marks(axis, series)
+        for series in panel.series
+        if words
+        for x, y, size in _marks(axis, series)
     ]
     frame = axis.get_window_extent().extents
     for x, y, label, look in words:
         best = None
         for across, up in ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)):
             text = axis.annotate(
-                label, (x, y), (across * 4, up * 4), textcoords="offset points", fontsize=5.5, color=look.text,
-                ha=("center", "left", "right")[across], va=("center", "bottom", "top")[up], parse_math=False,
+                label,
+                (x, y),
+                (across * 4, up * 4),
+                textcoords="offset points",
+                fontsize=5.5,
+                color=look.text,
+                ha=("center", "left", "right")[across],
+                va=("center", "bottom", "top")[up],
+                parse_math=False,
             )
             text.set_in_layout(False)
             box = tuple(text.get_window_extent().extents)

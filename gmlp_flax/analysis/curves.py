@@ -27,7 +27,8 @@ def chart(workdir: str) -> charts.Chart:
     names = f"training{_of_targets(workdir)}", "held out"
     series = [
         charts.Series(name, look, [step for step, _ in points], [loss for _, loss in points])
-        for name, look, points in zip(names, looks, (training, heldout), strict=True) if points
+        for name, look, points in zip(names, looks, (training, heldout), strict=True)
+        if points
     ]
     name = os.path.basename(run_files.absolute(workdir))
     title = f"{name}: held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else name

@@ -30,8 +30,15 @@ FORMATS = ("png", "svg", "pdf")
 
 # Okabe and Ito's colours, and four more of which readers who are colour-blind can tell them apart.
 FAMILIES = {
-    "Transformer": "#d55e00", "gMLP": "#0072b2", "aMLP": "#009e73", "Mixer": "#cc79a7", "ResMLP": "#e69f00",
-    "feed-forward": "#56b4e9", "FNet": "#663300", "Synthesizer": "#9900e6", "external attention": "#becc7a",
+    "Transformer": "#d55e00",
+    "gMLP": "#0072b2",
+    "aMLP": "#009e73",
+    "Mixer": "#cc79a7",
+    "ResMLP": "#e69f00",
+    "feed-forward": "#56b4e9",
+    "FNet": "#663300",
+    "Synthesizer": "#9900e6",
+    "external attention": "#becc7a",
     "convolution": "#19004c",
 }
 GREY = "#4d4d4d"  # references, and models of no family
@@ -39,12 +46,32 @@ SIGNED, WEIGHTS = "RdBu", "Blues"  # colour maps: of weights that may be negativ
 MARKERS, DASHES = "os^DvPX*", ((), (4, 1.5), (1.5, 1.5), (5, 1.5, 1.5, 1.5))
 
 STYLE: dict[Any, Any] = {
-    "font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "xtick.labelsize": 6.5, "ytick.labelsize": 6.5,
-    "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
-    "axes.edgecolor": "#444444", "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5, "xtick.minor.size": 0, "ytick.minor.size": 0, "axes.grid": True, "axes.axisbelow": True,
-    "grid.color": "#e6e6e6", "grid.linewidth": 0.5, "lines.linewidth": 1.1, "lines.markersize": 3.2,
-    "legend.frameon": False, "figure.dpi": DPI, "savefig.dpi": DPI, "pdf.fonttype": 42,
+    "font.size": 7,
+    "axes.titlesize": 7.5,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "#444444",
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.2,
+    "legend.frameon": False,
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+    "pdf.fonttype": 42,
     "svg.hashsalt": "gmlp_flax",  # the same figure is the same file
 }
 

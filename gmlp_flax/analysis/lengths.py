@@ -43,7 +43,7 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     own, spec = trained.config.model.length, trained.task.spec()
     found: dict[str, Any] = {"length": own, "takes": {}, "perplexity": {}, "why": {}}
     for tokens in dict.fromkeys((own, *lengths)):
-        found["takes"][str(tokens)] = bool(spec.block.takes(spec, tokens))
+        found["takes"][str(tokens)] = bool(spec.block.supports_length(spec, tokens))
         try:
             value = _perplexity(trained, workdir, tokens)
         except RunError as error:
@@ -66,6 +66,6 @@ def _perplexity(trained: loading.Trained, workdir: str, tokens: int) -> float:
     params = trained.weights
     if tokens != old.model.length:
         params = warm_start.adapt(params, task, old, workdir)
-        params = jax.device_put(params, trained.partition.for_model(task.facts()).shardings(params))
+        params = jax.device_put(params, trained.partition.for_model(task.param_metadata()).shardings(params))
     metrics, _ = evaluation.Evaluator(task, trained.partition)(params)
     return metrics["perplexity"]

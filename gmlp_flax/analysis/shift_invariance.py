@@ -91,7 +91,8 @@ def draw(found: Found, workdir: str) -> list[str]:
         The paths of the figures, RUN/figures/spatial_matrices.png and toeplitz_share.png; .svg and .pdf lie beside.
     """
     figures = {
-        "spatial_matrices": draw_matrices(found.weights), "toeplitz_share": charts.draw(shares_chart(found)),
+        "spatial_matrices": draw_matrices(found.weights),
+        "toeplitz_share": charts.draw(shares_chart(found)),
     }
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
@@ -126,6 +127,8 @@ def shares_chart(found: Found) -> charts.Chart:
             charts.Series(f"layer {layer}", look._replace(dashes=()), steps, of_layer.tolist())
             for layer, (look, of_layer) in enumerate(zip(drawing.looks(["gMLP"] * layers), by_step.T, strict=True), 1)
         ]
-    over, share = charts.Scale("step" if len(steps) > 1 else "layer"), charts.Scale("share of W's variance (1: Toeplitz)")
+    over, share = (
+        charts.Scale("step" if len(steps) > 1 else "layer"),
+        charts.Scale("share of W's variance (1: Toeplitz)"),
+    )
     return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(found.shape))])])
-

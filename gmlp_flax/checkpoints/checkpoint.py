@@ -52,14 +52,26 @@ class Checkpoints:
         RunError: the folder cannot be read.
     """
 
-    def __init__(self, folder: str, *, run: str = "", keep: int = 1, keep_best: int = 0,
-                 best: tuple[str, str] = ("", "min"), files: assets.Files | None = None, read_only: bool = False):
+    def __init__(
+        self,
+        folder: str,
+        *,
+        run: str = "",
+        keep: int = 1,
+        keep_best: int = 0,
+        best: tuple[str, str] = ("", "min"),
+        files: assets.Files | None = None,
+        read_only: bool = False,
+    ):
         self.folder, self.run, self.files = folder, run, files or {}
         assets.check_names(self.files, "the task")
         self._retention, self._contents = Retention(keep, keep_best, best), {}
         options = ocp.CheckpointManagerOptions(
-            create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only,
-            preservation_policy=self._retention, atomicity_options=places.atomicity(folder),
+            create=not read_only,
+            read_only=read_only,
+            cleanup_tmp_directories=not read_only,
+            preservation_policy=self._retention,
+            atomicity_options=places.atomicity(folder),
         )
         if run_files.is_remote(folder):
             places.limit_retries()
@@ -70,7 +82,7 @@ class Checkpoints:
         distributed.wait_for_all(f"looked into {folder}")
         try:
             self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
-        except Exception as error:  # noqa: BLE001 - also bare ones of Orbax
+        except Exception as error:
             raise self._failure(f"opening {folder}", error) from error
         if not read_only:
             deleter = Deleter(folder)
@@ -153,7 +165,9 @@ class Checkpoints:
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
-            raise Damaged(f"{self._place(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)")
+            raise Damaged(
+                f"{self._place(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)"
+            )
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         return state
@@ -214,7 +228,9 @@ class Checkpoints:
         if about.step != step:
             raise RunError(f"{self._place(step)} is the checkpoint of step {about.step}: rename it back, or {advice}")
         if self.run and about.run != self.run:
-            raise RunError(f"{self._place(step)} is of another run ({about.run}) than its folder ({self.run}): {advice}")
+            raise RunError(
+                f"{self._place(step)} is of another run ({about.run}) than its folder ({self.run}): {advice}"
+            )
 
     def _read(self, step: int, item: dict) -> Any:
         """The parts of a checkpoint that are named in `item`, a tree of shapes."""
@@ -225,6 +241,7 @@ class Checkpoints:
 
     def _tree(self, step: int) -> Any:
         """The names of all that a checkpoint holds, with shapes and types."""
+
         def tree() -> Any:
             found = self._manager.item_metadata(step).tree
             if not {"state", "checksums"} <= set(found):
@@ -257,7 +274,9 @@ class Checkpoints:
                 self._put_aside(step, error)
         if steps and found is None:
             tried = ", ".join(map(str, steps))
-            raise RunError(f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder, or --restart")
+            raise RunError(
+                f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder, or --restart"
+            )
         return found
 
     def _put_aside(self, step: int, error: Damaged) -> None:
@@ -324,7 +343,9 @@ class Checkpoints:
         """The error to raise for one of Orbax."""
         if run_files.is_remote(self.folder):
             return buckets.explained(self.folder, error)
-        return run_files.failure(doing, next((each for each in reading.chain(error) if run_files.number_of(each)), error))
+        return run_files.failure(
+            doing, next((each for each in reading.chain(error) if run_files.number_of(each)), error)
+        )
 
     def _place(self, step: int) -> str:
         return os.path.join(self.folder, str(step))
@@ -333,7 +354,7 @@ class Checkpoints:
         """Turns an error of Orbax while saving into one line that names the newest good checkpoint."""
         try:
             done = action()
-        except Exception as error:  # noqa: BLE001 - Orbax and TensorStore raise bare exceptions
+        except Exception as error:
             kind = self._failure(doing, error)
             raise type(kind)(f"{self.last_good()}; {kind} ({reading.first_line(error)})") from error
         if done is False:

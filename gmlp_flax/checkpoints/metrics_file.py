@@ -136,15 +136,19 @@ def _is_line(line: dict[str, Any]) -> bool:
     step, evaluation, changed = line.get("step"), line.get("eval", {}), line.get("changed", {})
     baseline = line.get("baseline", {"name": "", "eval": {}})
     return (
-        type(step) is int and 0 <= step < 1 << 63
+        type(step) is int
+        and 0 <= step < 1 << 63
         and _are_numbers({"loss": line.get("loss", 0)})
         and _are_numbers(evaluation)
-        and isinstance(baseline, dict) and isinstance(baseline.get("name"), str) and _are_numbers(baseline.get("eval"))
-        and isinstance(changed, dict) and all(isinstance(pair, list) and len(pair) == 2 for pair in changed.values())
+        and isinstance(baseline, dict)
+        and isinstance(baseline.get("name"), str)
+        and _are_numbers(baseline.get("eval"))
+        and isinstance(changed, dict)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in changed.values())
     )
 
 
 def _are_numbers(values: Any) -> bool:
     return isinstance(values, dict) and all(
-        type(value) is float or type(value) is int and abs(value) < 1 << 63 for value in values.values()
+        type(value) is float or (type(value) is int and abs(value) < 1 << 63) for value in values.values()
     )

@@ -53,7 +53,9 @@ def _mount_type(path: str) -> str:
         return ""
     found = ("", "")
     for device, place, kind in mounts:
-        if kind == "fuse" and f"fuse.{device}" in MOUNTED:  # some say who they are in the other column, GKE's driver nowhere
+        if (
+            kind == "fuse" and f"fuse.{device}" in MOUNTED
+        ):  # some say who they are in the other column, GKE's driver nowhere
             kind = f"fuse.{device}"
         place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)  # a space is written as \040
         inside = path == place or path.startswith(place.rstrip("/") + "/")

@@ -50,7 +50,9 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
         hindrance = _hindrance(checkpoint, error)
         if hindrance is None:
             if not run_files.exists(checkpoint):
-                raise StorageError(f"{checkpoint} was deleted meanwhile, as by a run that goes on: give the command again")
+                raise StorageError(
+                    f"{checkpoint} was deleted meanwhile, as by a run that goes on: give the command again"
+                )
             raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
         problem = hindrance
         if pause is not None:
@@ -67,8 +69,10 @@ def together(checkpoint: str, action: Callable[[], T]) -> T:
     except RunError as error:
         problem = error
     if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
-        raise problem if problem and not isinstance(problem, Damaged) else RunError(
-            f"{checkpoint} cannot be used by another process: see its message"
+        raise (
+            problem
+            if problem and not isinstance(problem, Damaged)
+            else RunError(f"{checkpoint} cannot be used by another process: see its message")
         )
     if not distributed.everywhere(problem is None):
         raise problem or Damaged(f"{checkpoint} is damaged, as another process reads it")
@@ -81,7 +85,7 @@ def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
         warnings.simplefilter("ignore")
         try:
             return action(), None
-        except Exception as error:  # noqa: BLE001 - bare exceptions for damaged files
+        except Exception as error:
             for each in chain(error):
                 traceback.clear_frames(each.__traceback__)
             problem = error

@@ -30,7 +30,11 @@ class About(NamedTuple):
         """Raises ValueError or TypeError if the content makes no sense."""
         found = cls(**json.loads(content))
         metrics, texts = found.metrics or {}, (found.run, found.leaves, *found.files)
-        if type(found.step) is not int or not isinstance(metrics, dict) or not all(isinstance(text, str) for text in texts):
+        if (
+            type(found.step) is not int
+            or not isinstance(metrics, dict)
+            or not all(isinstance(text, str) for text in texts)
+        ):
             raise TypeError("expected a run, a step, metrics, files and a digest")
         if not all(type(value) in (int, float) for value in metrics.values()):
             raise TypeError("expected metrics that are numbers")
@@ -61,7 +65,7 @@ class Retention:
         del context
         steps = sorted(each.step for each in checkpoints)
         unknown = [step for step in steps if self._is_unknown(step)]
-        stays = {*steps[-self.keep:], *self._best(steps, self.known), *self._best(steps, self.unverified), *unknown}
+        stays = {*steps[-self.keep :], *self._best(steps, self.known), *self._best(steps, self.unverified), *unknown}
         return [each.step in stays for each in checkpoints]
 
     def _best(self, steps: list[int], among: Mapping[int, dict[str, float] | None]) -> list[int]:

@@ -49,9 +49,20 @@ from gmlp_flax.errors import RunError
 
 # Part -> the module of gmlp_flax.benchmarks that has it, as bench_PART.
 PARTS = {
-    "step": "models", "device": "device", "toeplitz": "models", "long": "models", "fourier": "models",
-    "mixers": "mixers", "text": "text", "images": "images", "finetune": "models", "memory": "models", "compile": "models",
-    "loop": "models", "parity": "parity", "transformers": "transformers_beside",
+    "step": "models",
+    "device": "device",
+    "toeplitz": "models",
+    "long": "models",
+    "fourier": "models",
+    "mixers": "mixers",
+    "text": "text",
+    "images": "images",
+    "finetune": "models",
+    "memory": "models",
+    "compile": "models",
+    "loop": "models",
+    "parity": "parity",
+    "transformers": "transformers_beside",
 }
 
 
@@ -82,7 +93,9 @@ def main() -> None:
     more.add_argument("--steps", type=int, default=12, help="of each run (%(default)s; c4_ablation has 900)")
     more.add_argument("--seeds", type=listed(int), default=[0], help="a run for each (0)")
     more.add_argument("--rate", type=listed(float), default=[4e-3], help="peak learning rates, a run for each (4e-3)")
-    more.add_argument("--models", type=listed(str), default=[], help="which (all but bert and bert_rel); of device too (all)")
+    more.add_argument(
+        "--models", type=listed(str), default=[], help="which (all but bert and bert_rel); of device too (all)"
+    )
     more.add_argument("--data", default="embedded", help="a text corpus, as config.data.train takes it (%(default)s)")
     more.add_argument("--bias_rate", type=float, help="factor on the rate of relative biases (as in c4_ablation)")
     mixers = parser.add_argument_group("for the part mixers; several values with commas between them")

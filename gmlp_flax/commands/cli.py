@@ -28,7 +28,8 @@ HALF = 1000  # characters of an error's line from its beginning, and from its en
 USER_ERRORS = (ConfigError, DataError, RunError)
 CONFIG_HELP = "The name of a config or a file, with an argument after a colon; or a run's config.json."
 CONFIG_FLAGS = (
-    ("--config=CONFIG", CONFIG_HELP), ("--config.KEY=VALUE", "A value for one key of the config."),
+    ("--config=CONFIG", CONFIG_HELP),
+    ("--config.KEY=VALUE", "A value for one key of the config."),
     ("--help_config", "Print every config key with its default and meaning, and exit."),
 )
 
@@ -42,7 +43,10 @@ def define_run_flags(checkpoint: str) -> None:
 def define_multihost_flags() -> None:
     """Defines the flags of a command that may be one process of many."""
     flags.DEFINE_enum(
-        "multihost", "auto", ["auto", "on", "off"], "auto: join other processes if a TPU slice, SLURM, Open MPI or "
+        "multihost",
+        "auto",
+        ["auto", "on", "off"],
+        "auto: join other processes if a TPU slice, SLURM, Open MPI or "
         "--coordinator says that there are some; on: always; off: never.",
     )
     flags.DEFINE_string("coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected.")
@@ -73,7 +77,8 @@ def import_trusted(argv: list[str]) -> None:
     words = [re.match(r"--?trust(?:=(.*))?$", word) for word in argv]
     found = [
         following if match[1] is None else match[1]
-        for match, following in zip(words, [*argv[1:], ""], strict=False) if match
+        for match, following in zip(words, [*argv[1:], ""], strict=False)
+        if match
     ]
     if found:
         from gmlp_flax import registry
@@ -249,14 +254,17 @@ def explaining() -> Iterator[None]:
         if not _is_out_of_memory(error):
             raise
         if isinstance(error, MemoryError):
-            fail("this machine's memory is full: give the program more, or give it less at once (smaller files, fewer workers)")
+            fail(
+                "this machine's memory is full: give the program more, or give it less at once (smaller files, fewer workers)"
+            )
         fail(f"out of memory ({str(error).splitlines()[0]}): make the batch or the model smaller, or use more devices")
 
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Of this machine or, as JAX tells it, of a device."""
     return isinstance(error, MemoryError) or (
-        type(error).__name__ == "JaxRuntimeError" and re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)) is not None
+        type(error).__name__ == "JaxRuntimeError"
+        and re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)) is not None
     )
 
 

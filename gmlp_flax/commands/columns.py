@@ -260,11 +260,16 @@ def _finetuning(plan: Plan, name: str, first: Mapping[str, str] | None) -> Itera
     for row, start in itertools.product(plan.rows if first is None else first, ("", "-random")):
         settings = (f"--config.{key}={value}" for key, value in column.settings(plan.scale, row).items())
         yield [
-            "sweep", f"--config={column.of(row, plan.scale)}", f"--seeds={seeds}", f"--jobs={plan.jobs}",
+            "sweep",
+            f"--config={column.of(row, plan.scale)}",
+            f"--seeds={seeds}",
+            f"--jobs={plan.jobs}",
             f"--out={os.path.join(plan.runs, run_finder.FINETUNED, f'{name}-{row}{start}')}",
-            f"--config.init_from={'RUN' if first is None else first[row]}", f"--config.init_parameters={not start}",
+            f"--config.init_from={'RUN' if first is None else first[row]}",
+            f"--config.init_parameters={not start}",
             *([f"--config.data.train={plan.data[name]}"] if plan.data.get(name) else []),
-            *settings, *plan.finetune_flags,
+            *settings,
+            *plan.finetune_flags,
         ]
 
 
@@ -296,9 +301,7 @@ def _progress(plan: Plan, name: str) -> tuple[int, int]:
     column = COLUMNS[name]
     if column.kind == MEASURED:
         by_length = {"costs": plan.lengths, "tpu": alternatives.TPU_LENGTHS, "lengths": (0,)}[name]
-        places = [
-            measured.path(plan.runs, name, row, tokens) for row in plan.rows for tokens in by_length
-        ]
+        places = [measured.path(plan.runs, name, row, tokens) for row in plan.rows for tokens in by_length]
         return sum(map(run_files.exists, places)), len(places)
     if column.kind == FINETUNED:
         seeds = len(plan.finetune_seeds or column.seeds_at(plan.scale))

@@ -58,7 +58,9 @@ def main(_argv: list[str]) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string(
-        "model", None, f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, {FNET} or {EXPORTED}."
+        "model",
+        None,
+        f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, {FNET} or {EXPORTED}.",
     )
     flags.DEFINE_string("checkpoint", None, "The file to convert, or the exported folder.")
     flags.DEFINE_string("tokenizer", None, "Of an FNet: its SentencePiece model, spiece.model.")

@@ -99,9 +99,7 @@ def start(runs: Sequence[Run], folder: str) -> None:
     engine = engines.find(values.on, options)
     for run in runs:
         _check_mesh(run.config, engine.hardware.chips if engine.hardware else 0)
-    jobs = [
-        Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices) for run in runs
-    ]
+    jobs = [Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices) for run in runs]
     if code := engines.launch(engine, jobs, values.dry_run):
         raise SystemExit(code)
 
@@ -124,7 +122,7 @@ def _check_mesh(config: ConfigDict, chips: int) -> None:
     config_lib.validate(config)
     if chips:
         partition = Partition.abstract(config.mesh, chips * config.mesh.slices)
-        partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
+        partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
 
 
 def training_words(argv: Sequence[str], own: Sequence[str]) -> list[str]:
@@ -160,6 +158,8 @@ def main(_argv: list[str]) -> None:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string("workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or a mounted one.")
+    flags.DEFINE_string(
+        "workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or a mounted one."
+    )
     define_flags()
     cli.run(main, parser=parse_flags)

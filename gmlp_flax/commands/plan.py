@@ -49,7 +49,8 @@ def describe(found: Plan) -> str:
             for kind, each in found.collectives.items()
         ),
         f"  step             {1e3 * found.step_seconds:.4g} ms at least ("
-        + ", ".join(f"{name} {_ms(value)}" for name, value in found.seconds.items()) + ")",
+        + ", ".join(f"{name} {_ms(value)}" for name, value in found.seconds.items())
+        + ")",
         f"  run              {found.run_days:.3g} days, {found.chip_hours:,.0f} chip-hours"
         + ("" if found.cost is None else f", {found.cost:,.0f} at the price given"),
     ]

@@ -44,7 +44,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokenizer", default="", help="a SentencePiece model or BERT's vocab.txt; default: train one")
     parser.add_argument("--vocab_size", type=int, default=32_000, help="pieces of a tokenizer that is trained (32000)")
     parser.add_argument(
-        "--tokenizer_sample", type=int, default=tokenizer_training.SAMPLE,
+        "--tokenizer_sample",
+        type=int,
+        default=tokenizer_training.SAMPLE,
         help="characters to train a tokenizer on, at most, from the beginning of each part (%(default)s)",
     )
     parser.add_argument("--train_tokenizer_only", action="store_true", help="write the tokenizer to --out and end")
@@ -60,7 +62,8 @@ def arguments() -> argparse.Namespace:
     made, grammar = parser.add_argument_group("of listops:SIZE alone"), Grammar()
     made.add_argument("--seed", type=int, default=0, help="decides all trees (0)")
     made.add_argument(
-        "--lengths", default=f"{grammar.shortest},{grammar.longest}",
+        "--lengths",
+        default=f"{grammar.shortest},{grammar.longest}",
         help="a tree has more symbols than the first number and fewer than the second (%(default)s)",
     )
     made.add_argument("--depth", type=int, default=grammar.depth, help="levels of a tree, at most (%(default)s)")
@@ -129,8 +132,12 @@ def find_tokenizer(options: argparse.Namespace, corpus: Corpus, chosen: selectio
     if options.tokenizer:
         return Tokenizer.load(options.tokenizer)
     return tokenizer_training.cached_tokenizer(
-        corpus, options.vocab_size, options.cache, selection=chosen._replace(side="train"),
-        sample=options.tokenizer_sample, max_bad_records=options.max_bad_records,
+        corpus,
+        options.vocab_size,
+        options.cache,
+        selection=chosen._replace(side="train"),
+        sample=options.tokenizer_sample,
+        max_bad_records=options.max_bad_records,
     )
 
 
@@ -144,7 +151,9 @@ def report(made: Prepared, seconds: float, side: str) -> None:
     for message in [message for shard in made.index["shards"] for message in shard["skipped_first"]][:5]:
         print(f"                 {message}")
     print(f"tokenizer        {os.path.join(made.folder, TOKENIZER_FILE)}, {vocabulary} pieces")
-    print(f"to use it        --config.data.{side}={shlex.quote(made.folder)} --config.model.vocab_size={vocabulary} (or more)")
+    print(
+        f"to use it        --config.data.{side}={shlex.quote(made.folder)} --config.model.vocab_size={vocabulary} (or more)"
+    )
 
 
 def main() -> None:
@@ -165,8 +174,13 @@ def main() -> None:
         return
     began = time.perf_counter()
     made = prepare.prepare(
-        corpus, tokenizer, options.out, selection=chosen, workers=options.workers,
-        max_bad_records=options.max_bad_records, shard_bytes=options.shard_bytes,
+        corpus,
+        tokenizer,
+        options.out,
+        selection=chosen,
+        workers=options.workers,
+        max_bad_records=options.max_bad_records,
+        shard_bytes=options.shard_bytes,
     )
     report(made, time.perf_counter() - began, options.side)
 

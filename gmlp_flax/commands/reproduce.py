@@ -97,7 +97,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
     parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
     parser.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
-    parser.add_argument("--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives each column's own")
+    parser.add_argument(
+        "--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives each column's own"
+    )
     parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
     parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
     parser.add_argument("--out", default="reports", help="folder of the reports")
@@ -106,8 +108,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
     parser.add_argument("--trust", metavar="MODULE", action="append", help=cli.TRUST_HELP)
     alone = parser.add_argument_group("of alternatives")
-    alone.add_argument("--columns", metavar="COLUMN[=DATA],...", action="append", default=[],
-                       help=f"which, and their data (default: {columns.DEFAULT})")
+    alone.add_argument(
+        "--columns",
+        metavar="COLUMN[=DATA],...",
+        action="append",
+        default=[],
+        help=f"which, and their data (default: {columns.DEFAULT})",
+    )
     alone.add_argument("--rows", metavar="ROW,...", help="which mixers (default: all)")
     alone.add_argument("--lengths", metavar="N,...", help="tokens at which costs are measured (128 to 16384)")
     alone.add_argument("--print", action="store_true", help="list the columns and run nothing")
@@ -155,16 +162,25 @@ def column_plan(args: argparse.Namespace) -> columns.Plan:
     if given := [name for name, value in others.items() if value]:
         cli.fail(f"{given[0]} is not for alternatives: --columns chooses what is trained, also from random parameters")
     if args.pattern and (args.columns or args.print or args.data):
-        cli.fail(f"--from={args.pattern} trains nothing, and the report has every column that is there: leave out "
-                 f"{'--columns' if args.columns else '--print' if args.print else '--data'}")
+        cli.fail(
+            f"--from={args.pattern} trains nothing, and the report has every column that is there: leave out "
+            f"{'--columns' if args.columns else '--print' if args.print else '--data'}"
+        )
     data = columns.parsed(args.columns or [columns.DEFAULT])
     chosen = tuple(data)
     data |= {"mlm": args.data or data.get("mlm", "")}
     rows = tuple(args.rows.split(",")) if args.rows else alternatives.ROWS
     runs = args.pattern or args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     plan = columns.Plan(
-        chosen, alternatives.checked(rows, alternatives.ROWS, "--rows"), data, args.scale, runs, args.jobs, args.flags,
-        args.finetune_flag, numbers("finetune_seeds", args.finetune_seeds, "0,1,2"),
+        chosen,
+        alternatives.checked(rows, alternatives.ROWS, "--rows"),
+        data,
+        args.scale,
+        runs,
+        args.jobs,
+        args.flags,
+        args.finetune_flag,
+        numbers("finetune_seeds", args.finetune_seeds, "0,1,2"),
         numbers("lengths", args.lengths, "128,2048") or alternatives.COST_LENGTHS,
     )
     if not args.pattern:
@@ -175,8 +191,12 @@ def column_plan(args: argparse.Namespace) -> columns.Plan:
 def check_all(args: argparse.Namespace) -> None:
     """Ends with one line if --all is given with what it cannot have, or without what it needs."""
     others = {
-        "NAME": args.name, "--data": args.data, "--finetune": args.finetune, "--tokens": args.tokens,
-        "--runs": args.runs, "flags after --": args.flags,
+        "NAME": args.name,
+        "--data": args.data,
+        "--finetune": args.finetune,
+        "--tokens": args.tokens,
+        "--runs": args.runs,
+        "flags after --": args.flags,
     }
     if given := [name for name, value in others.items() if value]:
         cli.fail(f"--all and {given[0]} exclude each other: --all reports what --from has")
@@ -244,14 +264,19 @@ def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
     codes = [0]
     for (task, data), row, start in itertools.product(args.finetune.items(), sorted(first), starts):
         data = data or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        codes.append(columns.run(
-            "sweep",
-            f"--config={recipes.finetuning(task, args.scale)}", f"--seeds={args.finetune_seeds}",
-            f"--out={os.path.join(args.runs, run_finder.FINETUNED, f'{task}-{row}{start}')}", f"--jobs={args.jobs}",
-            f"--config.init_from={first[row].path}", f"--config.init_parameters={not start}",
-            *([f"--config.data.train={data}"] if data else []),
-            *args.finetune_flag,
-        ))
+        codes.append(
+            columns.run(
+                "sweep",
+                f"--config={recipes.finetuning(task, args.scale)}",
+                f"--seeds={args.finetune_seeds}",
+                f"--out={os.path.join(args.runs, run_finder.FINETUNED, f'{task}-{row}{start}')}",
+                f"--jobs={args.jobs}",
+                f"--config.init_from={first[row].path}",
+                f"--config.init_parameters={not start}",
+                *([f"--config.data.train={data}"] if data else []),
+                *args.finetune_flag,
+            )
+        )
         stop_unless_reportable(codes[-1])
     return max(codes)
 

@@ -27,7 +27,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("predictions", metavar="PREDICTIONS", help="question id -> answer")
     parser.add_argument("--null_odds", default="", help="question id -> odds of having no answer")
     parser.add_argument(
-        "--na_prob_thresh", type=float, default=1.0, help='with --null_odds: odds above this count as the answer "" (%(default)s)'
+        "--na_prob_thresh",
+        type=float,
+        default=1.0,
+        help='with --null_odds: odds above this count as the answer "" (%(default)s)',
     )
     return parser.parse_args()
 

@@ -22,9 +22,15 @@ def rows() -> list[dict[str, Any]]:
 
     return [
         {
-            "name": name, "params": published.param_count(model), "paper_params_m": model.params_m,
-            "flops": published.forward_flops(model), "paper_flops_g": model.flops_g, "paper_madds_g": model.madds_g,
-            "source": model.source, "paper_perplexity": model.perplexity, "note": model.note,
+            "name": name,
+            "params": published.param_count(model),
+            "paper_params_m": model.params_m,
+            "flops": published.forward_flops(model),
+            "paper_flops_g": model.flops_g,
+            "paper_madds_g": model.madds_g,
+            "source": model.source,
+            "paper_perplexity": model.perplexity,
+            "note": model.note,
         }
         for name, model in published.PUBLISHED.items()
     ]

@@ -119,7 +119,7 @@ def _seeds(bare: Points, overrides: Point) -> Points:
     given = values["seeds"].present
     if own and given:
         raise ConfigError("--seeds and the sweep set the same key, seed: give one")
-    if values.choose == "none" and (own or values.sweep and not given):
+    if values.choose == "none" and (own or (values.sweep and not given)):
         return ({},)
     if not values.seeds or not all(seed.isdecimal() for seed in values.seeds):
         raise ConfigError(f"--seeds={','.join(values.seeds)}: expected numbers, as in --seeds=0,1,2")
@@ -219,10 +219,18 @@ def train(sweep: Sweep) -> None:
     if runner.found:
         print(summary.text(sweep, table, chosen))
     if values.index is None:
-        record.write_json(os.path.join(sweep.out, "sweep.json"), {
-            "config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode,
-            "chosen": chosen, "points": table, **({"failed": list(runner.failed)} if runner.failed else {}),
-        })
+        record.write_json(
+            os.path.join(sweep.out, "sweep.json"),
+            {
+                "config": sweep.source,
+                "overrides": sweep.overrides,
+                "metric": sweep.metric,
+                "mode": sweep.mode,
+                "chosen": chosen,
+                "points": table,
+                **({"failed": list(runner.failed)} if runner.failed else {}),
+            },
+        )
     if runner.failed:
         count = f"{len(runner.failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
         print(count, *runner.failures(), sep="\n", file=sys.stderr)
@@ -239,7 +247,8 @@ def launch_unfinished(sweep: Sweep) -> None:
     folders = {trial.name: files.join(sweep.out, trial.name) for trial in sweep.trials}
     runs = [
         launch.Run(trial.config, folders[trial.name], command(sweep, trial), f"-{number}")
-        for number, trial in enumerate(sweep.trials) if not files.exists(files.join(folders[trial.name], RESULT_FILE))
+        for number, trial in enumerate(sweep.trials)
+        if not files.exists(files.join(folders[trial.name], RESULT_FILE))
     ]
     if runs:
         launch.start(runs, sweep.out)

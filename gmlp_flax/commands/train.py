@@ -74,8 +74,11 @@ def run() -> None:
     flags.DEFINE_string("workdir", None, "The run folder: config, metrics, result, checkpoints, figures.")
     flags.DEFINE_bool("restart", False, "Begin anew: what is in the run folder is put aside in its folder before-1.")
     flags.DEFINE_integer(
-        "stopped_code", 0, "The exit code after a signal; a launcher that starts failed runs again needs a special one.",
-        lower_bound=0, upper_bound=125,
+        "stopped_code",
+        0,
+        "The exit code after a signal; a launcher that starts failed runs again needs a special one.",
+        lower_bound=0,
+        upper_bound=125,
     )
     cli.define_multihost_flags()
     cli.run(main, parser=cli.parse_flags_with_config)

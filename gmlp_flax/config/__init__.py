@@ -174,10 +174,10 @@ def validate(config: ml_collections.ConfigDict) -> None:
         names = [f"{group}.{name}" for name in value] if isinstance(value, ml_collections.ConfigDict) else [group]
         if strange := [name for name in names if name not in known]:
             raise ConfigError(f"the config has {strange[0]}, which its task and block do not know: {begin}")
-    if config.batch_size % config.optimizer.accumulate:
+    if config.batch_size % config.optimizer.grad_accum_steps:
         raise ConfigError(
-            f"config.batch_size is {config.batch_size}: it must divide into {config.optimizer.accumulate} microbatches "
-            "(config.optimizer.accumulate)"
+            f"config.batch_size is {config.batch_size}: it must divide into {config.optimizer.grad_accum_steps} microbatches "
+            "(config.optimizer.grad_accum_steps)"
         )
     profile.steps(config)
     for pattern in config.optimizer.freeze:
@@ -185,7 +185,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"config.optimizer.freeze: {pattern!r} is no regular expression ({error})") from None
-    optimizer.parse_rates(config.optimizer.rates)
+    optimizer.parse_rates(config.optimizer.lr_multipliers)
     task = tasks.find(config.task)
     task.check(config)
     try:
@@ -309,7 +309,7 @@ def open_config(given: str) -> ml_collections.ConfigDict:
     path = locate(path)
     try:
         config = runpy.run_path(path)["get_config"](*[argument] if colon else [])
-    except Exception as error:  # noqa: BLE001 - a config file is the user's code and may raise anything
+    except Exception as error:
         raise explain(error, given) from None
     if config is None:
         raise ConfigError(f"{given}: get_config() returned nothing: return the config")

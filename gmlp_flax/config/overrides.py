@@ -79,7 +79,8 @@ def in_words(error: Exception) -> str:
     """What an error says; of a flag's value that Python cannot convert, what was expected in its place."""
     message = str(error)
     for refusal, expected in (
-        (r"invalid literal for int\(\)", "a whole number"), ("could not convert string to float", "a number"),
+        (r"invalid literal for int\(\)", "a whole number"),
+        ("could not convert string to float", "a number"),
         (r"\('Non-boolean argument to boolean flag'", "true or false"),
     ):
         message = re.sub(refusal + ".*", f"expected {expected}", message)

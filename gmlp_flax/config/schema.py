@@ -28,9 +28,7 @@ TASK, BLOCK = "task", "model.block"
 COMMON = {
     TASK: Option("masked_lm", f"what is trained: {', '.join(tasks.TASKS)}, or my_package.my_task:MyTask"),
     "steps": Option(1000, "optimizer steps of the whole run", AT_LEAST_1),
-    "seed": Option(
-        0, "with the step, determines every batch, mask, augmentation and dropped branch", AT_LEAST_0
-    ),
+    "seed": Option(0, "with the step, determines every batch, mask, augmentation and dropped branch", AT_LEAST_0),
     "batch_size": Option(32, "examples per step, over all devices and microbatches", SIZE),
     "init_from": Option("", "run folder or checkpoint whose parameters start this run; empty: fresh ones"),
     "init_parameters": Option(
@@ -50,7 +48,9 @@ COMMON = {
         0, "unreadable records that are skipped (images: per host); one more stops the run", AT_LEAST_0
     ),
     "data.cache": Option("", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"),
-    "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", Range("from 0 to 1,024", 0, 1024)),
+    "data.workers": Option(
+        0, "processes that prepare batches; 0: threads of this one", Range("from 0 to 1,024", 0, 1024)
+    ),
     "optimizer.name": Option("adamw", "the optimizer; the paper's is AdamW", tuple(OPTIMIZERS)),
     "optimizer.learning_rate": Option(1e-3, "peak of the schedule", AT_LEAST_0),
     "optimizer.schedule": Option(
@@ -65,12 +65,12 @@ COMMON = {
         0.05, "decoupled; not for norms, biases, cls tokens and learned positions", AT_LEAST_0
     ),
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
-    "optimizer.accumulate": Option(1, "microbatches per step", SIZE),
+    "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),
     "optimizer.ema": Option(
         0.0, "decay of a running mean of the parameters, which then predicts and starts others; 0: none", DECAY
     ),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
-    "optimizer.rates": Option(
+    "optimizer.lr_multipliers": Option(
         (), "REGEX=FACTOR: factors on the rate of parameters by their paths; FIRST..LAST: growing with depth"
     ),
     "mesh.data": Option(
@@ -88,8 +88,10 @@ COMMON = {
     "log.tensorboard": Option(False, "also write TensorBoard files (extra: tensorboard)"),
     "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
     "log.hang_seconds": Option(
-        1800.0, "a run ends after so many seconds without a finished step, evaluation or checkpoint, an hour at least before the "
-        "first step; 0: never", YEAR,
+        1800.0,
+        "a run ends after so many seconds without a finished step, evaluation or checkpoint, an hour at least before the "
+        "first step; 0: never",
+        YEAR,
     ),
     "profile.steps": Option("", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"),
     "checkpoint.every": Option(500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1),
@@ -101,19 +103,36 @@ COMMON = {
 }
 
 # Keys, and groups of keys, that may change on a run that has taken steps: how long it goes on, how it is watched and saved,
-# on what it runs, and rates. Of a block's options, `how` says so. All others say what the run is.
+# on what it runs, and rates. Of a block's options, `numerics_only` says so. All others say what the run is.
 MAY_CHANGE = (
-    "steps", "log.", "profile.", "checkpoint.", "mesh.", "eval.every", "eval.batch_size", "data.cache", "data.workers",
-    "data.max_bad_records", "optimizer.accumulate", "optimizer.learning_rate", "optimizer.schedule", "optimizer.warmup",
-    "optimizer.b1", "optimizer.b2", "optimizer.eps", "optimizer.weight_decay", "optimizer.clip", "optimizer.rates",
+    "steps",
+    "log.",
+    "profile.",
+    "checkpoint.",
+    "mesh.",
+    "eval.every",
+    "eval.batch_size",
+    "data.cache",
+    "data.workers",
+    "data.max_bad_records",
+    "optimizer.grad_accum_steps",
+    "optimizer.learning_rate",
+    "optimizer.schedule",
+    "optimizer.warmup",
+    "optimizer.b1",
+    "optimizer.b2",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.clip",
+    "optimizer.lr_multipliers",
 )
 
 
 def may_change(name: str, block: str) -> bool:
     """Whether a key may have another value in the middle of a run with this block. Raises ConfigError as `of_block`."""
     declared = of_block(block).get(name)
-    common = any(name == each or each.endswith(".") and name.startswith(each) for each in MAY_CHANGE)
-    return common or declared is not None and declared.how
+    common = any(name == each or (each.endswith(".") and name.startswith(each)) for each in MAY_CHANGE)
+    return common or (declared is not None and declared.numerics_only)
 
 
 def of_block(block: str) -> dict[str, Option]:

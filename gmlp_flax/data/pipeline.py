@@ -114,6 +114,7 @@ def train_batches(
             the source reaches the caller of `next`.
     """
     import grain
+
     each = per_host(source, batch_size, hosts)
     # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
     order_seed, transform_seed = np.random.SeedSequence(seed).generate_state(2).tolist()

@@ -25,8 +25,16 @@ SIDES = (TRAIN, HELDOUT)
 
 # Words in the names of files and in the fields of rows, and what TFDS calls the split that they stand for.
 SPLIT_WORDS = {
-    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
-    "dev": "validation", "eval": "validation", "heldout": "validation", "holdout": "validation", "test": "test",
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "eval": "validation",
+    "heldout": "validation",
+    "holdout": "validation",
+    "test": "test",
 }
 
 # The splits that training and evaluation read by default, by TFDS's names.
@@ -88,8 +96,14 @@ class Choice(NamedTuple):
 
 
 def choose(
-    path: str, side: str, train: tuple[str, ...], heldout: tuple[str, ...], share: float, *,
-    known: Sequence[str] = (), explicit: bool = True,
+    path: str,
+    side: str,
+    train: tuple[str, ...],
+    heldout: tuple[str, ...],
+    share: float,
+    *,
+    known: Sequence[str] = (),
+    explicit: bool = True,
 ) -> Choice:
     """Decides whether a side reads a split of its own or a share of the training split.
 

@@ -42,7 +42,9 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
     require_free(out, *files)  # before the parameters are looked at
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     if broken := [name for name, leaf in flat.items() if not np.isfinite(np.asarray(leaf, np.float64)).all()]:
-        raise RunError(f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights")
+        raise RunError(
+            f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights"
+        )
     with record.held(run_files.absolute(out)):
         require_free(out, *files)  # another command may have filled it meanwhile
         try:

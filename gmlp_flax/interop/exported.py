@@ -1,10 +1,10 @@
 """Any run's weights as a folder of plain files, which needs no gmlp_flax to be read; and such a folder as a run folder.
 
-    model.safetensors   the parameters, float32, by their paths, such as encoder/blocks/proj_in/kernel. The first axis of
-                        what lies under encoder/ is the layer. y = x @ kernel + bias.
-    config.json         the run's config
-    tokenizer.model, classes.json, ...  what predictions need besides
-    README.md           what the model is
+model.safetensors   the parameters, float32, by their paths, such as encoder/blocks/proj_in/kernel. The first axis of
+                    what lies under encoder/ is the layer. y = x @ kernel + bias.
+config.json         the run's config
+tokenizer.model, classes.json, ...  what predictions need besides
+README.md           what the model is
 """
 
 from __future__ import annotations

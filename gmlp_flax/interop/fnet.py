@@ -53,12 +53,18 @@ def config_for(state: dict[str, np.ndarray], where: str) -> ConfigDict:
     inner = state.get("fnet.encoder.layer.0.intermediate.dense.bias")
     if len(sizes) < 3 or inner is None:
         found = ", ".join(sorted(state)[:3]) or "nothing"
-        raise RunError(f"{where} does not hold an FNet as transformers names it (it has {found}, ...): give another file")
+        raise RunError(
+            f"{where} does not hold an FNet as transformers names it (it has {found}, ...): give another file"
+        )
     config = recipes.language_model("fnet_base")
     vocab_size, d_model = sizes["word_embeddings"]
     config.model.update(
-        vocab_size=vocab_size, d_model=d_model, layers=len(layers), d_ffn=inner.size,
-        length=sizes["position_embeddings"][0], token_types=sizes["token_type_embeddings"][0],
+        vocab_size=vocab_size,
+        d_model=d_model,
+        layers=len(layers),
+        d_ffn=inner.size,
+        length=sizes["position_embeddings"][0],
+        token_types=sizes["token_type_embeddings"][0],
     )
     gmlp_config.validate(config)
     return config

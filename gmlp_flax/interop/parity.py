@@ -14,8 +14,15 @@ from gmlp_flax.interop import timm_names
 from gmlp_flax.tasks.image_classification import ImageClassification
 
 COMPARED = (
-    "gmlp_ti16_224", "gmlp_s16_224", "gmlp_b16_224", "mixer_b16_224", "resmlp_12_224", "resmlp_24_224",
-    "deit_tiny_patch16_224", "deit_small_patch16_224", "vit_base_patch16_224",
+    "gmlp_ti16_224",
+    "gmlp_s16_224",
+    "gmlp_b16_224",
+    "mixer_b16_224",
+    "resmlp_12_224",
+    "resmlp_24_224",
+    "deit_tiny_patch16_224",
+    "deit_small_patch16_224",
+    "vit_base_patch16_224",
 )
 BATCH = 2
 

@@ -80,24 +80,41 @@ def _blocks(*rows: list[Row]) -> list[Row]:
 
 
 GMLP = _around("stem", norm) + _blocks(
-    norm("norm", "norm"), linear("mlp_channels.fc1", "proj_in"), norm("mlp_channels.gate.norm", "gate/norm"),
-    _over_tokens("mlp_channels.gate.proj", "gate/spatial"), linear("mlp_channels.fc2", "proj_out"),
+    norm("norm", "norm"),
+    linear("mlp_channels.fc1", "proj_in"),
+    norm("mlp_channels.gate.norm", "gate/norm"),
+    _over_tokens("mlp_channels.gate.proj", "gate/spatial"),
+    linear("mlp_channels.fc2", "proj_out"),
 )
 MIXER = _around("stem", norm) + _blocks(
-    norm("norm1", "token_norm"), _over_tokens("mlp_tokens.fc1", "token_mlp/proj_in"),
-    _over_tokens("mlp_tokens.fc2", "token_mlp/proj_out"), norm("norm2", "mlp_norm"),
-    linear("mlp_channels.fc1", "mlp/proj_in"), linear("mlp_channels.fc2", "mlp/proj_out"),
+    norm("norm1", "token_norm"),
+    _over_tokens("mlp_tokens.fc1", "token_mlp/proj_in"),
+    _over_tokens("mlp_tokens.fc2", "token_mlp/proj_out"),
+    norm("norm2", "mlp_norm"),
+    linear("mlp_channels.fc1", "mlp/proj_in"),
+    linear("mlp_channels.fc2", "mlp/proj_out"),
 )
 RESMLP = _around("stem", _affine) + _blocks(
-    _affine("norm1", "token_affine"), _over_tokens("linear_tokens", "token_linear"),
-    [Row("ls1", "token_scale/scale", SAME), Row("ls2", "mlp_scale/scale", SAME)], _affine("norm2", "mlp_affine"),
-    linear("mlp_channels.fc1", "mlp/proj_in"), linear("mlp_channels.fc2", "mlp/proj_out"),
+    _affine("norm1", "token_affine"),
+    _over_tokens("linear_tokens", "token_linear"),
+    [Row("ls1", "token_scale/scale", SAME), Row("ls2", "mlp_scale/scale", SAME)],
+    _affine("norm2", "mlp_affine"),
+    linear("mlp_channels.fc1", "mlp/proj_in"),
+    linear("mlp_channels.fc2", "mlp/proj_out"),
 )
 # Both pack q, k and v one after the other, and within each the heads one after the other.
-VIT = _around("patch_embed", norm) + _blocks(
-    norm("norm1", "attention_norm"), linear("attn.qkv", "attention/proj_in"), linear("attn.proj", "attention/out"),
-    norm("norm2", "mlp_norm"), linear("mlp.fc1", "mlp/proj_in"), linear("mlp.fc2", "mlp/proj_out"),
-) + [Row("cls_token", "cls", LED_BY_ONES), Row("pos_embed", "positions/table", LED_BY_ONES)]
+VIT = (
+    _around("patch_embed", norm)
+    + _blocks(
+        norm("norm1", "attention_norm"),
+        linear("attn.qkv", "attention/proj_in"),
+        linear("attn.proj", "attention/out"),
+        norm("norm2", "mlp_norm"),
+        linear("mlp.fc1", "mlp/proj_in"),
+        linear("mlp.fc2", "mlp/proj_out"),
+    )
+    + [Row("cls_token", "cls", LED_BY_ONES), Row("pos_embed", "positions/table", LED_BY_ONES)]
+)
 
 
 class TimmModel(NamedTuple):
@@ -115,8 +132,15 @@ class TimmModel(NamedTuple):
 
 
 _COMMON = {
-    "image_size": (224, 224), "channels": 3, "activation": "gelu", "norm_eps": 1e-6, "positions": "none",
-    "pool": "mean", "pre_logits": False, "stem": "patches", "causal": False,
+    "image_size": (224, 224),
+    "channels": 3,
+    "activation": "gelu",
+    "norm_eps": 1e-6,
+    "positions": "none",
+    "pool": "mean",
+    "pre_logits": False,
+    "stem": "patches",
+    "causal": False,
 }
 _HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "eval_crop": 0.875}
 _IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "eval_crop": 0.875}
@@ -253,14 +277,16 @@ def require_all(state: dict[str, np.ndarray], wanted: dict[str, Shape], where: s
     others."""
     reshaped = [
         f"{name} {list(state[name].shape)}, not {list(shape)}"
-        for name, shape in wanted.items() if name in state and state[name].shape != shape
+        for name, shape in wanted.items()
+        if name in state and state[name].shape != shape
     ]
     problems = {
         "missing": [name for name in wanted if name not in state],
         "unexpected": [name for name in state if name not in wanted],
         "of another shape": reshaped,
         "of a type that is no weight's": [
-            f"{name} {state[name].dtype}" for name in wanted
+            f"{name} {state[name].dtype}"
+            for name in wanted
             if name in state and not jnp.issubdtype(state[name].dtype, np.floating)
         ],
     }

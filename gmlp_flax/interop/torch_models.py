@@ -128,11 +128,18 @@ def _make(family: str, config: ConfigDict, **more: Any) -> Any:
 
     ours = config.model
     settings = getattr(transformers, f"{family}Config")(
-        vocab_size=ours.vocab_size, hidden_size=ours.d_model, num_hidden_layers=ours.layers,
-        num_attention_heads=ours.heads, intermediate_size=ours.d_ffn, max_position_embeddings=ours.length,
-        layer_norm_eps=ours.norm_eps, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        vocab_size=ours.vocab_size,
+        hidden_size=ours.d_model,
+        num_hidden_layers=ours.layers,
+        num_attention_heads=ours.heads,
+        intermediate_size=ours.d_ffn,
+        max_position_embeddings=ours.length,
+        layer_norm_eps=ours.norm_eps,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
         pad_token_id=None,  # else the embedding of that token would not train
-        attn_implementation="eager", **more,
+        attn_implementation="eager",
+        **more,
     )
     torch.manual_seed(config.seed)
     return getattr(transformers, f"{family}ForMaskedLM")(settings)

@@ -103,7 +103,7 @@ def download(repository: str) -> tuple[str, dict[str, Any]]:
     try:
         path = huggingface_hub.hf_hub_download(repository, "model.safetensors")
         described = huggingface_hub.hf_hub_download(repository, "config.json")
-    except Exception as error:  # noqa: BLE001 - the hub raises its own, its HTTP client's and the system's
+    except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise RunError(
             f"{HUB}{repository} cannot be downloaded ({reason}): check the name and the network, or download "

@@ -43,7 +43,9 @@ def begin(path: str, content: bytes) -> Log:
 def read(path: str) -> bytes | None:
     """What is in a file of `begin`, as far as it was flushed; None if there is none."""
     first = run_files.read(path)
-    return first if first is None or not run_files.is_remote(path) else first + buckets.read_joined(_folder(path, first))
+    return (
+        first if first is None or not run_files.is_remote(path) else first + buckets.read_joined(_folder(path, first))
+    )
 
 
 def age(path: str) -> float | None:

@@ -74,7 +74,7 @@ def _greet(scheme: str, bucket: str) -> None:
         except Exception as error:
             refused += _says(_CREDENTIALS, f"{type(error).__name__}: {error}")
             late = time.monotonic() - begun + pause > START
-            if refused > 1 or late and (is_retriable(error) or isinstance(error, TimeoutError)):
+            if refused > 1 or (late and (is_retriable(error) or isinstance(error, TimeoutError))):
                 raise
             if not refused and not is_retriable(error):
                 return
@@ -113,7 +113,7 @@ def explaining(path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileExistsError, RunError):
         raise
-    except Exception as error:  # noqa: BLE001 - each store has its own, above all for credentials
+    except Exception as error:
         raise explained(path, error) from error
 
 
@@ -226,8 +226,12 @@ def _put_if_unchanged(system: Any, name: str, version: dict[str, Any], content: 
     if "generation" in version:
         bucket, key, _ = system.split_path(name)
         system.call(
-            "POST", f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o", uploadType="media",
-            name=key, ifGenerationMatch=version["generation"], data=content,
+            "POST",
+            f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o",
+            uploadType="media",
+            name=key,
+            ifGenerationMatch=version["generation"],
+            data=content,
             headers={"Content-Type": "application/octet-stream"},
         )
     elif "ETag" in version:
@@ -293,7 +297,9 @@ def remove_all(folder: str) -> None:
     """Deletes all files of a folder; first Orbax's mark of a finished checkpoint, then the upper ones."""
     with explaining(folder):
         system, name = file_system(folder)
-        for file in sorted(system.find(name), key=lambda each: (not each.endswith(f"/{FINISHED}"), each.count("/"), each)):
+        for file in sorted(
+            system.find(name), key=lambda each: (not each.endswith(f"/{FINISHED}"), each.count("/"), each)
+        ):
             try:
                 system.rm_file(file)
             except FileNotFoundError:

@@ -271,12 +271,15 @@ def _find_local(path: str) -> list[File] | None:
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """`os.walk` through links as well; raises DataError for a folder that cannot be read, or that is inside itself."""
+
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror}); check the folder and its permissions")
 
     for found in os.walk(path, onerror=refuse, followlinks=True):
         if os.path.relpath(found[0], path).count(os.sep) >= _DEEPEST:
-            raise DataError(f"{found[0]}: more than {_DEEPEST} folders in each other; remove a link to a folder around it")
+            raise DataError(
+                f"{found[0]}: more than {_DEEPEST} folders in each other; remove a link to a folder around it"
+            )
         yield found
 
 
@@ -312,5 +315,5 @@ def _remote_errors(path: str) -> Iterator[None]:
     """Names the path in all that a store raises."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - each store has its own, above all for credentials
+    except Exception as error:
         raise DataError(str(buckets.explained(path, error))) from error

@@ -38,8 +38,12 @@ class Lease:
     def __init__(self, folder: str):
         self.folder, self._path = folder, os.path.join(folder, LEASE_FILE)
         self._own = {
-            "host": socket.gethostname(), "process": os.getpid(), "since": _now(), "machine": _machine(),
-            "token": secrets.token_hex(8), "beats": 0,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "since": _now(),
+            "machine": _machine(),
+            "token": secrets.token_hex(8),
+            "beats": 0,
         }
         self._lost, self._renewed, self._written = "", _clock(), b""
         self._mutex, self._closed = threading.Lock(), threading.Event()
@@ -58,7 +62,9 @@ class Lease:
         if found is not None:
             held = _parsed(found)
             same = held.get("machine") == self._own["machine"]
-            if not same or (not supported and _alive(held.get("process"))):  # that number may be another process's by now
+            if not same or (
+                not supported and _alive(held.get("process"))
+            ):  # that number may be another process's by now
                 found = self._watch(found)
         self._written = self._content()
         if found is None:
@@ -136,8 +142,11 @@ class Lease:
             RunError: it is alive.
         """
         owner = _named(_parsed(found))
-        print(f"{self.folder} has the lease of {owner}: waiting up to {STALE:.0f} s for a sign of life from it",
-              file=sys.stderr, flush=True)
+        print(
+            f"{self.folder} has the lease of {owner}: waiting up to {STALE:.0f} s for a sign of life from it",
+            file=sys.stderr,
+            flush=True,
+        )
         deadline = _clock() + STALE
         while _clock() < deadline:
             time.sleep(BEAT / 10)
@@ -174,7 +183,9 @@ class Lease:
         return json.dumps(self._own).encode() + b"\n"
 
     def _refusal(self, held: dict[str, Any] | None) -> RunError:
-        return RunError(f"{self.folder} is in use by {_named(held or {})}: wait for it, stop it, or give another --workdir")
+        return RunError(
+            f"{self.folder} is in use by {_named(held or {})}: wait for it, stop it, or give another --workdir"
+        )
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -197,7 +208,7 @@ def _clock() -> float:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")
 
 
 def _machine() -> str:

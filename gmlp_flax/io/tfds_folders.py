@@ -174,7 +174,9 @@ def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
         # Objects of a bucket may have names such as ../x.
-        for name in (name for name in by_name if name in _METADATA or name.endswith(_CLASS_NAMES) and "/" not in name):
+        for name in (
+            name for name in by_name if name in _METADATA or (name.endswith(_CLASS_NAMES) and "/" not in name)
+        ):
             with files.opened(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
                 copy.write(source.read())
         yield folder

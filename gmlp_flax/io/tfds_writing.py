@@ -16,7 +16,10 @@ INFO = "dataset_info.json"
 
 
 def write_labelled_texts(
-    folder: str, name: str, classes: tuple[str, ...], splits: Mapping[str, Iterable[tuple[str, int]]],
+    folder: str,
+    name: str,
+    classes: tuple[str, ...],
+    splits: Mapping[str, Iterable[tuple[str, int]]],
     more: Mapping[str, Callable[[], bytes]],
 ) -> None:
     """Writes examples of a "text" and a "label", one shard per split. The same examples give the same bytes.
@@ -41,7 +44,10 @@ def write_labelled_texts(
 
 
 def _written(
-    folder: Path, name: str, classes: tuple[str, ...], splits: Mapping[str, Iterable[tuple[str, int]]],
+    folder: Path,
+    name: str,
+    classes: tuple[str, ...],
+    splits: Mapping[str, Iterable[tuple[str, int]]],
     more: Mapping[str, Callable[[], bytes]],
 ) -> list[Path]:
     """The files, in the order in which they were written."""

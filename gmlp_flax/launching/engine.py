@@ -18,7 +18,7 @@ from gmlp_flax.launching import hardware
 TRAIN = ("-m", "gmlp_flax.train")
 # The exit code of a run that a signal stopped and that has saved: engines start it again, as none would after a 0.
 STOPPED = 75
-OWN_DISKS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - named to be refused
+OWN_DISKS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 class Job(NamedTuple):
@@ -130,13 +130,17 @@ class Engine:
             if given and option not in known:
                 raise RunError(f"--on={name} takes no --{option}: its options are {', '.join(sorted(known))}")
         if options.topology in self.lacks:
-            raise RunError(f"--on={name} does not give {options.topology}: take the next larger slice or another engine")
+            raise RunError(
+                f"--on={name} does not give {options.topology}: take the next larger slice or another engine"
+            )
         self.hardware = hardware.find(options.topology, self.kinds, name) if self.kinds else None
         for mount in options.mount:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
                 raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
             if not (mount.startswith("/") or self.mounts_buckets):
-                raise RunError(f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster; give /FOLDER")
+                raise RunError(
+                    f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster; give /FOLDER"
+                )
 
     def check(self, job: Job) -> None:
         """Refuses a run of more slices than there are, or whose folder the machines would not share or not keep.
@@ -152,7 +156,9 @@ class Engine:
             return
         if self.shares:
             if any(os.path.abspath(workdir).startswith(f"{disk}/") for disk in OWN_DISKS):
-                raise RunError(f"--workdir={job.workdir} is on one machine's own disk: give a folder that all nodes see")
+                raise RunError(
+                    f"--workdir={job.workdir} is on one machine's own disk: give a folder that all nodes see"
+                )
             return
         folders = [mount.rpartition(":")[2].rstrip("/") for mount in self.options.mount]
         if not any(workdir.startswith(f"{folder}/") for folder in folders):

@@ -15,7 +15,11 @@ from gmlp_flax.launching.tpu_vm import TpuVm
 from gmlp_flax.launching.xpk import Xpk
 
 ENGINES: dict[str, type[Engine]] = {
-    "tpu-vm": TpuVm, "xpk": Xpk, "skypilot": SkyPilot, "slurm": Slurm, "local": Local,
+    "tpu-vm": TpuVm,
+    "xpk": Xpk,
+    "skypilot": SkyPilot,
+    "slurm": Slurm,
+    "local": Local,
 }
 
 

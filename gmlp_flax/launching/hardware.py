@@ -10,7 +10,12 @@ from gmlp_flax.planning import chips
 
 # Kind -> Cloud's name for it, and how many of its type's number make a chip: some types count the cores.
 TPUS = {
-    "v2": ("v2", 2), "v3": ("v3", 2), "v4": ("v4", 2), "v5e": ("v5litepod", 1), "v5p": ("v5p", 2), "v6e": ("v6e", 1),
+    "v2": ("v2", 2),
+    "v3": ("v3", 2),
+    "v4": ("v4", 2),
+    "v5e": ("v5litepod", 1),
+    "v5p": ("v5p", 2),
+    "v6e": ("v6e", 1),
     "tpu7x": ("tpu7x", 2),
 }
 GPUS = tuple(kind for kind in chips.CHIPS if kind.startswith(chips.GPU))

@@ -88,8 +88,14 @@ class _Processes:
     def _start(self, place: int, command: Sequence[str]) -> threading.Thread:
         # A group of its own: Ctrl-C reaches each process once, through this one.
         process = subprocess.Popen(
-            tied_command(command), env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+            tied_command(command),
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         )
         self._running.append(process)
         reader = threading.Thread(target=_prefix, args=(place, process.stdout))

@@ -11,7 +11,11 @@ from gmlp_flax.launching.engine import STOPPED, TRAIN, Engine, Job, Specificatio
 
 # Kind -> SkyPilot's name.
 GPUS = {
-    "gpu:a100": "A100-80GB", "gpu:a100-40gb": "A100", "gpu:h100": "H100", "gpu:h200": "H200", "gpu:b200": "B200",
+    "gpu:a100": "A100-80GB",
+    "gpu:a100-40gb": "A100",
+    "gpu:h100": "H100",
+    "gpu:h200": "H200",
+    "gpu:b200": "B200",
 }
 TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e")
 RUNTIMES = {"v5e": "v2-alpha-tpuv5-lite"}  # where SkyPilot 0.14 would take that of another kind
@@ -40,15 +44,21 @@ class SkyPilot(Engine):
         nodes, gpus = (1, 0) if of_tpus else self.hardware.nodes(options.gpus_per_node)
         name = f"tpu-{self.hardware.tpu_type}" if of_tpus else f"{GPUS[self.hardware.kind]}:{gpus}"
         task = {
-            "name": job.name, "num_nodes": nodes,
+            "name": job.name,
+            "num_nodes": nodes,
             "resources": {
-                **({"infra": options.infra} if options.infra else {}), "accelerators": name,
-                **({"accelerator_args": {"runtime_version": runtime}} if (runtime := RUNTIMES.get(self.hardware.kind))
-                   else {}),
+                **({"infra": options.infra} if options.infra else {}),
+                "accelerators": name,
+                **(
+                    {"accelerator_args": {"runtime_version": runtime}}
+                    if (runtime := RUNTIMES.get(self.hardware.kind))
+                    else {}
+                ),
                 "use_spot": options.spot,
                 "job_recovery": {"max_restarts_on_errors": 3, "recover_on_exit_codes": [STOPPED]},
             },
-            "file_mounts": self._mounts(), **self._installed(of_tpus),
+            "file_mounts": self._mounts(),
+            **self._installed(of_tpus),
         }
         text = yaml.safe_dump({key: value for key, value in task.items() if value}, sort_keys=False)
         text += f"run: |\n  {self._command(job, of_tpus, several=nodes > 1)}\n"  # a block needs no more quotes

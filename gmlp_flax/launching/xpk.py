@@ -27,9 +27,16 @@ class Xpk(Engine):
         options = self.options
         words = [*PREFIX, *TRAIN, *job.words, "--multihost=on", f"--stopped_code={STOPPED}"]
         flags = {
-            "cluster": options.cluster, "project": options.project, "zone": options.zone, "workload": job.name,
-            "tpu-type": self.hardware.shaped_type, "num-slices": job.slices, "docker-image": options.image,
-            "max-restarts": RESTARTS, "restart-on-exit-codes": f"1,{STOPPED}", "command": quoted(words, unsafe="$"),
+            "cluster": options.cluster,
+            "project": options.project,
+            "zone": options.zone,
+            "workload": job.name,
+            "tpu-type": self.hardware.shaped_type,
+            "num-slices": job.slices,
+            "docker-image": options.image,
+            "max-restarts": RESTARTS,
+            "restart-on-exit-codes": f"1,{STOPPED}",
+            "command": quoted(words, unsafe="$"),
         }
         own = [f"--{flag}={value}" for flag, value in flags.items()]
         return Specification(("xpk", "workload", "create", *own, *["--spot"] * options.spot, *options.engine_flag))

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import Linear, dropout
 from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.parameters import parameter
@@ -26,7 +26,9 @@ from gmlp_flax.options import RATE, SIZE, Range, option
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
 WHOLE, BLOCK = 1024, 512  # so many queries are scored at once; of more, so many at a time
 
-Scores = Callable[[jax.Array | int, int], jax.Array]  # (first, count) to the scores of so many queries, [..., count, keys]
+Scores = Callable[
+    [jax.Array | int, int], jax.Array
+]  # (first, count) to the scores of so many queries, [..., count, keys]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,10 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     """Options of multi-head attention."""
 
     positions: str = option(
-        "none", "none; a learned table (absolute); a bias on the logits per offset (relative); only that bias",
-        ("none", "absolute", "relative", "relative_only"), architecture=True,
+        "none",
+        "none; a learned table (absolute); a bias on the logits per offset (relative); only that bias",
+        ("none", "absolute", "relative", "relative_only"),
+        architecture=True,
     )
     relative_buckets: int = option(
         0, "T5's logarithmic buckets of offsets (T5: 32); 0: a bias per offset", architecture=True
@@ -81,12 +85,14 @@ class TinyAttentionSpec(SpatialSpec, WeightDropoutSpec):
     """Options of tiny attention."""
 
     d_attn: int = option(
-        0, "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP",
-        Range("0 (no attention) or the size of its head", 0, SIZE.most), architecture=True,
+        0,
+        "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP",
+        Range("0 (no attention) or the size of its head", 0, SIZE.most),
+        architecture=True,
     )
 
 
-def takes(spec: AttentionSpec, tokens: int) -> bool:
+def supports_length(spec: AttentionSpec, tokens: int) -> bool:
     """Whether multi-head attention can be applied to so many tokens: to any number, or to at most n if each position or
     offset has parameters of its own."""
     bounded = spec.positions != "none" and not (spec.relative_buckets and spec.positions != "absolute")
@@ -98,20 +104,20 @@ def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.A
     return jnp.einsum("...nd,...md->...nm", q, k, preferred_element_type=precise_dtype) * q.shape[-1] ** -0.5
 
 
-def hide_padding(scores: jax.Array, seen: jax.Array | None, heads: bool = False) -> jax.Array:
+def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool = False) -> jax.Array:
     """Takes keys out of the softmax.
 
     Args:
         scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch may be left out.
-        seen: bool [batch, keys], False for padding; None if all keys stay.
+        padding_mask: bool [batch, keys], False for padding; None if all keys stay.
 
     Returns:
         The scores, with a batch: the least number of their type for hidden keys, unless they are -inf already. Unchanged
-        if `seen` is None.
+        if `padding_mask` is None.
     """
-    if seen is None:
+    if padding_mask is None:
         return scores
-    keys = seen[:, None, None] if heads else seen[:, None]
+    keys = padding_mask[:, None, None] if heads else padding_mask[:, None]
     return jnp.where(keys, scores, jnp.minimum(scores, jnp.finfo(scores.dtype).min))
 
 
@@ -211,11 +217,11 @@ class RelativeBias(nnx.Module):
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        entries, fit = (spec.length, PastTaps(repeat=True)) if spec.causal else (2 * spec.length - 1, Offsets())
+        entries, resize = (spec.length, PastTaps(repeat=True)) if spec.causal else (2 * spec.length - 1, Offsets())
         if spec.relative_buckets:
-            entries, fit = spec.relative_buckets, None
+            entries, resize = spec.relative_buckets, None
         bias = nnx.initializers.normal(0.02)(rngs.params(), (spec.heads, entries), spec.param_dtype)
-        self.bias = parameter(bias, decayed=False, fit=fit, reach=math.log(max(spec.length - 1, 1)))
+        self.bias = parameter(bias, decayed=False, resize=resize, max_logit_gap=math.log(max(spec.length - 1, 1)))
         self.spec = spec
 
     def __call__(self, tokens: int) -> jax.Array:
@@ -245,7 +251,7 @@ class MultiHeadAttention(nnx.Module):
 
     With `positions="relative_only"` the content terms are gone: the weights are softmax(bias), the same for every
     input, and there is neither q nor k (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer). If it is
-    causal, the softmax runs over the keys up to each query, which may be those of `past`.
+    causal, the softmax runs over the keys up to each query, which may be those of `cache`.
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
@@ -255,18 +261,18 @@ class MultiHeadAttention(nnx.Module):
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
 
-    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[Scores, jax.Array]:
+    def scores_and_values(self, x: jax.Array, cache: DecodeCache | None = None) -> tuple[Scores, jax.Array]:
         """[batch, tokens, d_model] to what gives scores [batch, heads, queries, keys], before the softmax, and to values
         [batch, heads, keys, d_model / heads]. Without content terms the scores have no batch. The keys are the tokens;
-        with `past` there are n."""
+        with `cache` there are n."""
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
-        if past is not None:
-            q_and_k[1:], v = [past.joined("keys", k, axis=2) for k in q_and_k[1:]], past.joined("values", v, axis=2)
+        if cache is not None:
+            q_and_k[1:], v = [cache.update("keys", k, axis=2) for k in q_and_k[1:]], cache.update("values", v, axis=2)
 
         def scores(first: jax.Array | int, count: int) -> jax.Array:
-            place = first if past is None else past.first + first
+            place = first if cache is None else cache.first + first
             found = self._bias(place, count, v.shape[-2])
             if q_and_k:
                 q, k = q_and_k
@@ -287,13 +293,17 @@ class MultiHeadAttention(nnx.Module):
         return found.reshape(-1, *found.shape[-3:])
 
     def __call__(
-        self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None, past: Past | None = None
+        self,
+        x: jax.Array,
+        padding_mask: jax.Array | None = None,
+        key: jax.Array | None = None,
+        cache: DecodeCache | None = None,
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""
-        scores, v = self.scores_and_values(x, past)
+        """[batch, tokens, d_model] to the same; `padding_mask` as in `hide_padding`, random keys [batch] for training."""
+        scores, v = self.scores_and_values(x, cache)
 
         def shown(first: jax.Array | int, count: int) -> jax.Array:
-            return hide_padding(scores(first, count), seen, heads=True)
+            return hide_padding(scores(first, count), padding_mask, heads=True)
 
         mixed = attend(shown, v, x.shape[1], self.spec.attention_dropout, key)
         return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
@@ -311,16 +321,16 @@ class TinyAttention(nnx.Module):
         self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
         self.spec = spec
 
-    def scores_and_values(self, x: jax.Array, past: Past | None = None) -> tuple[Scores, jax.Array]:
+    def scores_and_values(self, x: jax.Array, cache: DecodeCache | None = None) -> tuple[Scores, jax.Array]:
         """[batch, tokens, d_model] to what gives scores [batch, queries, keys], before the softmax, and to values
-        [batch, keys, d_attn]; `past` as in MultiHeadAttention."""
+        [batch, keys, d_attn]; `cache` as in MultiHeadAttention."""
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
-        if past is not None:
-            k, v = past.joined("keys", k), past.joined("values", v)
+        if cache is not None:
+            k, v = cache.update("keys", k), cache.update("values", v)
 
         def scores(first: jax.Array | int, count: int) -> jax.Array:
             found = scaled_scores(rows_of(q, first, count), k, self.spec.precise_dtype)
-            return hide_future(found, first if past is None else past.first + first) if self.spec.causal else found
+            return hide_future(found, first if cache is None else cache.first + first) if self.spec.causal else found
 
         return scores, v
 
@@ -329,12 +339,16 @@ class TinyAttention(nnx.Module):
         return self.scores_and_values(x)[0](0, x.shape[1])
 
     def __call__(
-        self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None, past: Past | None = None
+        self,
+        x: jax.Array,
+        padding_mask: jax.Array | None = None,
+        key: jax.Array | None = None,
+        cache: DecodeCache | None = None,
     ) -> jax.Array:
         """[batch, tokens, d_model] to [batch, tokens, d_out]; arguments as in MultiHeadAttention."""
-        scores, v = self.scores_and_values(x, past)
+        scores, v = self.scores_and_values(x, cache)
 
         def shown(first: jax.Array | int, count: int) -> jax.Array:
-            return hide_padding(scores(first, count), seen)
+            return hide_padding(scores(first, count), padding_mask)
 
         return self.out(attend(shown, v, x.shape[1], self.spec.attention_dropout, key))

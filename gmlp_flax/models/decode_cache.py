@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 
-class Past:
+class DecodeCache:
     """One layer's memory of up to n tokens, which its mixing reads and adds to.
 
     Attributes:
@@ -19,7 +19,7 @@ class Past:
     def __init__(self, kept: Mapping[str, jax.Array], first: jax.Array, length: int):
         self.kept, self.first, self.length = dict(kept), first, length
 
-    def joined(self, name: str, values: jax.Array, axis: int = 1) -> jax.Array:
+    def update(self, name: str, values: jax.Array, axis: int = 1) -> jax.Array:
         """Keeps the values of the tokens that are read now, and returns those of all n places.
 
         Places behind them hold zeros, or values of padding: no causal output depends on them.

@@ -11,14 +11,16 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models import matmul, sharding
-from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import dropout, split_keys
 from gmlp_flax.models.spec import BlockSpec
 
 STACKED = "encoder/blocks/"  # beginning of the paths of parameters whose leading axis is the layer
 STACK = "stack_"  # then comes its number, if a block makes several stacks
 
-Kept = dict[str, jax.Array]  # what the layers of a stack keep of the tokens read, by `Past`; the leading axis the layer
+Kept = dict[
+    str, jax.Array
+]  # what the layers of a stack keep of the tokens read, by `DecodeCache`; the leading axis the layer
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
@@ -50,7 +52,7 @@ class Residual:
             if self.spec.survival < 1:
                 kept = jax.vmap(lambda key: jax.random.bernoulli(key, self.survival))(depth_keys)
                 branch = branch * (kept / self.survival).astype(branch.dtype)[:, None, None]
-        return sharding.cut(shortcut + branch, sharding.BATCH)
+        return sharding.constrain(shortcut + branch, sharding.BATCH)
 
 
 class Stacks(nnx.Module):
@@ -101,30 +103,30 @@ class Encoder(nnx.Module):
             return [(self.stack_specs[0], self.blocks)]
         return [(spec, getattr(self.blocks, f"{STACK}{number}")) for number, spec in enumerate(self.stack_specs)]
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None, seen: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None) -> jax.Array:
         """Runs the layers.
 
         Args:
             x: [batch, tokens, d_model] in the compute type.
             key: a random key per example, [batch], for training (stochastic depth, dropout); None for evaluation.
-            seen: bool [batch, tokens], False for padding, which attention then ignores; None if there is none.
+            padding_mask: bool [batch, tokens], False for padding, which attention then ignores; None if there is none.
 
         Returns:
             [batch, tokens, d_model], normalised.
         """
         spec = self.spec
         chex.assert_shape(x, (None, None, spec.d_model))
-        if seen is not None:
-            chex.assert_equal_shape_prefix([x, seen], 2)
+        if padding_mask is not None:
+            chex.assert_equal_shape_prefix([x, padding_mask], 2)
         if not spec.draws:
             key = None
         keys = None if key is None else split_keys(key, spec.layers + 1)
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
-        x = sharding.cut(x, sharding.BATCH)
+        x = sharding.constrain(x, sharding.BATCH)
         for (own, stack), layers in zip(self.stacks(), _slices(self.stack_specs), strict=True):
             of_layer = spec.survival_by_layer()[layers], None if keys is None else keys[:-1][layers]
-            x, _ = _scan(own, stack, x, seen, *of_layer)
+            x, _ = _scan(own, stack, x, padding_mask, *of_layer)
         return self.norm(x)
 
     def extend(self, x: jax.Array, kept: list[Kept] | None, first: jax.Array) -> tuple[jax.Array, list[Kept]]:
@@ -157,8 +159,14 @@ def _slices(specs: tuple[BlockSpec, ...]) -> Iterator[slice]:
 
 
 def _scan(
-    spec: BlockSpec, stack: Any, x: jax.Array, seen: jax.Array | None, survival: jax.Array, keys: jax.Array | None,
-    kept: Kept | None = None, first: jax.Array | None = None,
+    spec: BlockSpec,
+    stack: Any,
+    x: jax.Array,
+    padding_mask: jax.Array | None,
+    survival: jax.Array,
+    keys: jax.Array | None,
+    kept: Kept | None = None,
+    first: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
     """Runs one stack; survival [layers], keys [layers, batch]. With `kept`, after the tokens that it stands for."""
     definition, stacked = nnx.split(stack)
@@ -171,9 +179,9 @@ def _scan(
         residual = Residual(spec, survival, None if layer_keys is None else layer_keys[1:])
         block = nnx.merge(definition, params)
         if first is None:
-            return block(x, residual, seen, attention_key), None
-        past = Past(kept, first, spec.length)
-        return block(x, residual, seen, attention_key, past), past.kept
+            return block(x, residual, padding_mask, attention_key), None
+        cache = DecodeCache(kept, first, spec.length)
+        return block(x, residual, padding_mask, attention_key, cache), cache.kept
 
     if spec.remat != "none":
         # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.

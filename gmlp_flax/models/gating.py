@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.sharding import TENSOR
 from gmlp_flax.models.spatial import SpatialProjection, SpatialSpec
@@ -21,7 +21,9 @@ class GateSpec(SpatialSpec):
 
     d_ffn: int = option(768, "width after the first projection, both halves counted", SIZE, architecture=True)
     gate: str = option(
-        "split", "Table 3's gate; split is the Spatial Gating Unit", ("linear", "additive", "multiplicative", "split"),
+        "split",
+        "Table 3's gate; split is the Spatial Gating Unit",
+        ("linear", "additive", "multiplicative", "split"),
         architecture=True,
     )
     gate_norm_eps: float = option(
@@ -53,19 +55,19 @@ class SpatialGate(nnx.Module):
         self.spatial = SpatialProjection(spec, bias=float(spec.gate in ("multiplicative", "split")), rngs=rngs)
         self.gate = spec.gate
 
-    def __call__(self, z: jax.Array, attention: jax.Array | None = None, past: Past | None = None) -> jax.Array:
+    def __call__(self, z: jax.Array, attention: jax.Array | None = None, cache: DecodeCache | None = None) -> jax.Array:
         """Gates a block's channels.
 
         Args:
             z: [batch, tokens, d_ffn].
             attention: tiny attention's output [batch, tokens, gate_width], added to f(Z) (Figure 6).
-            past: of a causal model, the tokens before these; None if there are none.
+            cache: of a causal model, the tokens before these; None if there are none.
 
         Returns:
             [batch, tokens, gate_width].
         """
         z1, z2 = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
-        f = self.spatial(self.norm(z2), past)
+        f = self.spatial(self.norm(z2), cache)
         if attention is not None:
             f = f + attention
         if self.gate == "linear":

@@ -83,9 +83,19 @@ class ImageClassifier(nnx.Module):
     """
 
     def __init__(
-        self, spec: BlockSpec, rngs: nnx.Rngs, *, image_size: tuple[int, int], patch_size: tuple[int, int],
-        classes: int, channels: int = 3, pool: str = "mean", pre_logits: bool = False,
-        mean: Sequence[float] = (0.5, 0.5, 0.5), std: Sequence[float] = (0.5, 0.5, 0.5), stem: str = "patches",
+        self,
+        spec: BlockSpec,
+        rngs: nnx.Rngs,
+        *,
+        image_size: tuple[int, int],
+        patch_size: tuple[int, int],
+        classes: int,
+        channels: int = 3,
+        pool: str = "mean",
+        pre_logits: bool = False,
+        mean: Sequence[float] = (0.5, 0.5, 0.5),
+        std: Sequence[float] = (0.5, 0.5, 0.5),
+        stem: str = "patches",
     ):
         for name, given, known in (("pool", pool, POOLS), ("stem", stem, STEMS)):
             if given not in known:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.matmul import over_channels, plus
+from gmlp_flax.models.matmul import add_bias, over_channels
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import Fit
+from gmlp_flax.models.resize import Resize
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 
@@ -48,9 +48,15 @@ class Linear(nnx.Module):
     """
 
     def __init__(
-        self, spec: BlockSpec, d_in: int, d_out: int, rngs: nnx.Rngs,
+        self,
+        spec: BlockSpec,
+        d_in: int,
+        d_out: int,
+        rngs: nnx.Rngs,
         init: nnx.Initializer = nnx.initializers.glorot_uniform(),
-        sharding: tuple[str | None, str | None] = (FSDP, None), activation: str = "", parts: int = 1,
+        sharding: tuple[str | None, str | None] = (FSDP, None),
+        activation: str = "",
+        parts: int = 1,
     ):
         self.is_cut = sharding[1] == TENSOR
         bias_sharding = (TENSOR,) if self.is_cut else ()
@@ -66,24 +72,29 @@ class Linear(nnx.Module):
         return jnp.concatenate(made, axis=-1) if self.parts > 1 else made[0]
 
     def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-        y = plus(over_channels(x, kernel), bias)
+        y = add_bias(over_channels(x, kernel), bias)
         if self.is_cut:
-            y = sharding.cut(y, sharding.BATCH, *[None] * (y.ndim - 2), TENSOR)
+            y = sharding.constrain(y, sharding.BATCH, *[None] * (y.ndim - 2), TENSOR)
         return activation(self.activation, y) if self.activation else y
 
 
 class LayerNorm(nnx.Module):
     """Layer norm over the last axis with scale and bias, computed in float32, returned in the compute type.
 
-    `eps` is the spec's unless given; `sharding` and `fit` are facts about its two parameters.
+    `eps` is the spec's unless given; `sharding` and `resize` are metadata of its two parameters.
     """
 
     def __init__(
-        self, spec: BlockSpec, channels: int, eps: float = 0.0, sharding: tuple[str, ...] = (), fit: Fit | None = None
+        self,
+        spec: BlockSpec,
+        channels: int,
+        eps: float = 0.0,
+        sharding: tuple[str, ...] = (),
+        resize: Resize | None = None,
     ):
-        facts = {"sharding": sharding, "fit": fit, "decayed": False}
-        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), **facts)
-        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), **facts)
+        metadata = {"sharding": sharding, "resize": resize, "decayed": False}
+        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), **metadata)
+        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), **metadata)
         self.eps, self.precise_dtype, self.dtype = eps or spec.norm_eps, spec.precise_dtype, spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -31,7 +31,8 @@ def _over_channels_forward(x, kernel):
 def _over_channels_backward(saved, g):
     x, kernel = saved
     d_kernel = jax.lax.platform_dependent(
-        x, g,
+        x,
+        g,
         cpu=lambda x, g: x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1]),
         default=lambda x, g: jnp.einsum("...i,...o->io", x, g),
     )
@@ -47,7 +48,7 @@ def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 @jax.custom_vjp
-def plus(x: jax.Array, bias: jax.Array) -> jax.Array:
+def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
     """x + bias in the type of x. The gradient of the bias, a sum over a batch, is taken in float32: in bfloat16 it would
     stand still.
 
@@ -58,22 +59,23 @@ def plus(x: jax.Array, bias: jax.Array) -> jax.Array:
     return x + bias.astype(x.dtype)
 
 
-def _plus_forward(x, bias):
-    return plus(x, bias), bias
+def _add_bias_forward(x, bias):
+    return add_bias(x, bias), bias
 
 
-def _plus_backward(bias, g):
+def _add_bias_backward(bias, g):
     summed = [axis for axis in range(g.ndim) if axis < g.ndim - bias.ndim or bias.shape[axis - g.ndim] == 1]
     total = jnp.sum(g, summed, dtype=jnp.promote_types(g.dtype, jnp.float32))
     return g, total.reshape(bias.shape).astype(bias.dtype)
 
 
-plus.defvjp(_plus_forward, _plus_backward)
+add_bias.defvjp(_add_bias_forward, _add_bias_backward)
 
 
 def _mix(weight, x):
     return jax.lax.platform_dependent(
-        weight, x,
+        weight,
+        x,
         cpu=lambda w, x: jnp.broadcast_to(w, (x.shape[0], *w.shape)) @ x,
         default=lambda w, x: jnp.einsum("ij,bjc->bic", w, x),
     )
@@ -102,7 +104,7 @@ def _over_tokens_backward(saved, g):
     weight, x = saved
     einsum = functools.partial(jnp.einsum, "bic,bjc->ij")
     # One example after another cannot be shared by devices: the batch would be gathered.
-    one_by_one = _summed_outer_products if sharding.is_whole() else einsum
+    one_by_one = _summed_outer_products if sharding.no_mesh() else einsum
     d_weight = jax.lax.platform_dependent(g, x, cpu=one_by_one, default=einsum)
     return d_weight, _mix(weight.T, g)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.layers import Linear, activation
-from gmlp_flax.models.matmul import over_tokens, plus
+from gmlp_flax.models.matmul import add_bias, over_tokens
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import OverPatches
 from gmlp_flax.models.sharding import FSDP, TENSOR
@@ -35,9 +35,7 @@ class ChannelMLP(nnx.Module):
     """Each token's channels, d_model to d_ffn to d_model, with the activation between."""
 
     def __init__(self, spec: ChannelMLPSpec, rngs: nnx.Rngs):
-        self.proj_in = Linear(
-            spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR), activation=spec.activation
-        )
+        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR), activation=spec.activation)
         self.proj_out = Linear(spec, spec.d_ffn, spec.d_model, rngs, sharding=(TENSOR, FSDP))
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -59,17 +57,23 @@ class TokenLinear(nnx.Module):
     """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform, and `bias` [out].
 
     `sharding` names the mesh axes that cut the weight's two axes; an axis of n tokens stays whole, as n is seldom a
-    multiple of anything. `fit` says which of them are tokens.
+    multiple of anything. `resize` says which of them are tokens.
     """
 
     def __init__(
-        self, spec: BlockSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs, *, fit: OverPatches,
+        self,
+        spec: BlockSpec,
+        tokens_in: int,
+        tokens_out: int,
+        rngs: nnx.Rngs,
+        *,
+        resize: OverPatches,
         sharding: tuple[str | None, ...] = (),
     ):
         weight = nnx.initializers.glorot_uniform()(rngs.params(), (tokens_out, tokens_in), spec.param_dtype)
-        self.weight = parameter(weight, sharding=sharding, fit=fit)
-        of_bias = OverPatches(outputs=-1) if fit.outputs else None
-        self.bias = parameter(jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, fit=of_bias)
+        self.weight = parameter(weight, sharding=sharding, resize=resize)
+        of_bias = OverPatches(outputs=-1) if resize.outputs else None
+        self.bias = parameter(jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, resize=of_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, in, channels] to [batch, out, channels] in the type of x.
@@ -78,7 +82,7 @@ class TokenLinear(nnx.Module):
             ValueError: another number of tokens than `in`.
         """
         check_tokens(x, self.weight.shape[1])
-        return plus(over_tokens(self.weight[...].astype(x.dtype), x), self.bias[:, None])
+        return add_bias(over_tokens(self.weight[...].astype(x.dtype), x), self.bias[:, None])
 
 
 class TokenMLP(nnx.Module):
@@ -86,10 +90,10 @@ class TokenMLP(nnx.Module):
 
     def __init__(self, spec: TokenMLPSpec, rngs: nnx.Rngs):
         self.proj_in = TokenLinear(
-            spec, spec.length, spec.d_spatial, rngs, fit=OverPatches(inputs=-1), sharding=(FSDP, None)
+            spec, spec.length, spec.d_spatial, rngs, resize=OverPatches(inputs=-1), sharding=(FSDP, None)
         )
         self.proj_out = TokenLinear(
-            spec, spec.d_spatial, spec.length, rngs, fit=OverPatches(outputs=-2), sharding=(None, FSDP)
+            spec, spec.d_spatial, spec.length, rngs, resize=OverPatches(outputs=-2), sharding=(None, FSDP)
         )
         self.activation = spec.activation
 

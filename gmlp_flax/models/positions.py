@@ -7,20 +7,20 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import Fit
+from gmlp_flax.models.resize import Resize
 from gmlp_flax.models.spec import BlockSpec
 
 
 class LearnedPositions(nnx.Module):
     """One vector per position, `table` [length, d_model], as BERT and ViT have them. Takes any length up to n.
 
-    `fit` says how the table is made to serve another number of positions.
+    `resize` says how the table is made to serve another number of positions.
     """
 
-    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, fit: Fit):
+    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, resize: Resize):
         init = nnx.initializers.normal(0.02)  # BERT's and ViT's
         table = init(rngs.params(), (spec.length, spec.d_model), spec.param_dtype)
-        self.table = parameter(table, decayed=False, fit=fit)
+        self.table = parameter(table, decayed=False, resize=resize)
 
     def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
         """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the first token.

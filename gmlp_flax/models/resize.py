@@ -21,7 +21,7 @@ class Grids(NamedTuple):
     prefix: int = 0
 
 
-class Fit(Protocol):
+class Resize(Protocol):
     """A rule for one kind of parameter. Rules are values: two of the same kind are equal."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
@@ -45,17 +45,17 @@ class OverPatches:
     inputs: int | None = None
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Fit`."""
+        """See `Resize`."""
         for axis, resize in ((self.outputs, resize_tokens), (self.inputs, resize_inputs)):
             if grids and axis is not None and x.shape[axis] == grids.prefix + grids.old[0] * grids.old[1]:
                 x = resize(x, axis % x.ndim, *grids)
         return x
 
 
-def of_offsets(fit: Fit | None) -> bool:
+def of_offsets(resize: Resize | None) -> bool:
     """Whether a rule is one of parameters of offsets between tokens, which change their meaning where rows of patches have
     another number of patches."""
-    return isinstance(fit, Taps | PastTaps | Offsets)
+    return isinstance(resize, Taps | PastTaps | Offsets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Taps:
     """Toeplitz taps [..., 2n - 1]: the central ones, or zeros for offsets that are not known."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Fit`."""
+        """See `Resize`."""
         length = (shape[-1] + 1) // 2
         return toeplitz.crop(x, length) if shape[-1] < x.shape[-1] else toeplitz.extend(x, length)
 
@@ -76,7 +76,7 @@ class PastTaps:
     repeat: bool = False
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Fit`."""
+        """See `Resize`."""
         more = max(shape[-1] - x.shape[-1], 0)
         padded = jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (more, 0)], mode="edge" if self.repeat else "constant")
         return padded[..., -shape[-1] :]
@@ -87,7 +87,7 @@ class TokenBias:
     """Biases of tokens [..., n] beside Toeplitz taps: the first ones, or the mean for new tokens."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Fit`."""
+        """See `Resize`."""
         return toeplitz.fit_bias(x, shape[-1])
 
 
@@ -96,7 +96,7 @@ class Offsets:
     """Biases of offsets [..., 2n - 1]: the central ones, or the farthest known ones for offsets beyond."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Fit`. An even number of them belongs to buckets, which have no offsets."""
+        """See `Resize`. An even number of them belongs to buckets, which have no offsets."""
         more = (shape[-1] - x.shape[-1]) // 2
         if x.shape[-1] % 2 == 0:
             return x
@@ -110,7 +110,7 @@ class Positions:
     """A table of positions of text, [n, d_model]: the first rows."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Fit`."""
+        """See `Resize`."""
         return x[: shape[0]]
 
 
@@ -124,7 +124,7 @@ class TokenLogits:
     axes: tuple[int, ...]
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Fit`."""
+        """See `Resize`."""
         for axis in self.axes:
             length = shape[axis]
             if grids:

@@ -1,7 +1,7 @@
 """The names by which a mesh may cut activations. Without a mesh, or without such axes in it, they mean nothing.
 
 Layers state how their parameters are cut (`parameters.parameter`), and training/partition.py applies it. The compiler
-infers the rest of a model from that, except at a few places, which call `cut`.
+infers the rest of a model from that, except at a few places, which call `constrain`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def _free() -> set[str]:
     return {name for name, kind in kinds if kind == AxisType.Auto and mesh.shape[name] > 1}
 
 
-def is_whole() -> bool:
+def no_mesh() -> bool:
     """Whether arrays are whole on their device here: no mesh is around, or it cuts nothing that the compiler sees."""
     return not _free()
 
 
-def cut(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
+def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     """x, each of its axes cut along the named axes of the mesh around it, as far as the compiler is free to."""
     free = _free()
 

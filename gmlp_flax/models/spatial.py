@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.decode_cache import Past
-from gmlp_flax.models.matmul import over_tokens, plus
+from gmlp_flax.models.decode_cache import DecodeCache
+from gmlp_flax.models.matmul import add_bias, over_tokens
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import OverPatches, PastTaps, Taps, TokenBias
 from gmlp_flax.models.spec import BlockSpec
@@ -24,9 +24,14 @@ class SpatialSpec(BlockSpec):
     """Options of the spatial projection. The paper's images have a dense W, all of its text a Toeplitz one."""
 
     spatial: str = option(
-        "toeplitz", "the spatial projection: [n, n], or 2n - 1 taps (causal: n)", ("toeplitz", "dense"), architecture=True
+        "toeplitz",
+        "the spatial projection: [n, n], or 2n - 1 taps (causal: n)",
+        ("toeplitz", "dense"),
+        architecture=True,
     )
-    toeplitz: str = option("direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"), how=True)
+    toeplitz: str = option(
+        "direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"), numerics_only=True
+    )
     spatial_init_std: float = option(
         1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
     )
@@ -35,7 +40,9 @@ class SpatialSpec(BlockSpec):
         """Raises ValueError for a causal FFT, in which tokens see later ones by its rounding."""
         super().check()
         if self.causal and self.spatial == "toeplitz" and self.toeplitz == "fft":
-            raise ValueError("model.toeplitz is 'fft', whose rounding tells of later tokens: causal models have 'direct'")
+            raise ValueError(
+                "model.toeplitz is 'fft', whose rounding tells of later tokens: causal models have 'direct'"
+            )
 
 
 class SpatialProjection(nnx.Module):
@@ -53,33 +60,33 @@ class SpatialProjection(nnx.Module):
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         if spec.spatial == "dense":
             over_patches = OverPatches(outputs=-2, inputs=-1)
-            self.weight = parameter(near_zero(rngs.params(), (n, n), dtype), fit=over_patches)
+            self.weight = parameter(near_zero(rngs.params(), (n, n), dtype), resize=over_patches)
         else:
-            taps, fit = (n, PastTaps()) if spec.causal else (2 * n - 1, Taps())
-            self.taps = parameter(near_zero(rngs.params(), (taps,), dtype), fit=fit)
-        fit = OverPatches(outputs=-1) if spec.spatial == "dense" else TokenBias()
-        self.bias = parameter(jnp.full((n,), bias, dtype), decayed=False, fit=fit)
+            taps, resize = (n, PastTaps()) if spec.causal else (2 * n - 1, Taps())
+            self.taps = parameter(near_zero(rngs.params(), (taps,), dtype), resize=resize)
+        resize = OverPatches(outputs=-1) if spec.spatial == "dense" else TokenBias()
+        self.bias = parameter(jnp.full((n,), bias, dtype), decayed=False, resize=resize)
         self.spec = spec
 
-    def __call__(self, z: jax.Array, past: Past | None = None) -> jax.Array:
-        """[batch, tokens, channels] to the same shape. With `past`, these tokens follow earlier ones, and only the rows of W
+    def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
+        """[batch, tokens, channels] to the same shape. With `cache`, these tokens follow earlier ones, and only the rows of W
         for the new tokens are computed.
 
         Raises:
             ValueError: more tokens than n, or, for a dense W that is not causal, another number than n.
         """
         n, tokens = self.spec.length, z.shape[-2]
-        if not takes(self.spec, tokens):
-            accepts = f"at most {n}" if takes(self.spec, 1) else f"exactly {n}"
+        if not supports_length(self.spec, tokens):
+            accepts = f"at most {n}" if supports_length(self.spec, 1) else f"exactly {n}"
             raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
-        if past is not None:
-            bias = jax.lax.dynamic_slice_in_dim(self.bias[...], past.first, tokens)
-            rows = self._rows(past.first, tokens).astype(z.dtype)
-            return plus(over_tokens(rows, past.joined("gate", z)), bias[:, None])
+        if cache is not None:
+            bias = jax.lax.dynamic_slice_in_dim(self.bias[...], cache.first, tokens)
+            rows = self._rows(cache.first, tokens).astype(z.dtype)
+            return add_bias(over_tokens(rows, cache.update("gate", z)), bias[:, None])
         bias = self.bias[:tokens, None]
         if self.spec.spatial == "dense":
-            return plus(over_tokens(self.matrix()[:tokens, :tokens].astype(z.dtype), z), bias)
-        return plus(APPLY[self.spec.toeplitz](toeplitz.crop(self._all_taps(), tokens), z), bias)
+            return add_bias(over_tokens(self.matrix()[:tokens, :tokens].astype(z.dtype), z), bias)
+        return add_bias(APPLY[self.spec.toeplitz](toeplitz.crop(self._all_taps(), tokens), z), bias)
 
     def matrix(self) -> jax.Array:
         """W [n, n]; rows are outputs."""
@@ -98,6 +105,6 @@ class SpatialProjection(nnx.Module):
         return jnp.where(jnp.arange(self.spec.length) <= first + jnp.arange(count)[:, None], rows, 0)
 
 
-def takes(spec: SpatialSpec, tokens: int) -> bool:
+def supports_length(spec: SpatialSpec, tokens: int) -> bool:
     """Whether a projection can be applied to so many tokens."""
     return tokens == spec.length if spec.spatial == "dense" and not spec.causal else tokens <= spec.length

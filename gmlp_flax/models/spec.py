@@ -35,15 +35,18 @@ class BlockSpec:
     norm_eps: float = option(1e-6, "epsilon of the layer norms", AT_LEAST_0, architecture=True)
     survival: float = option(1.0, "probability that stochastic depth keeps a residual branch of a sample", PROBABILITY)
     survival_schedule: str = option(
-        "constant", "the same for all layers, or linear in depth: from 1 at the first to survival at the last (DeiT)",
+        "constant",
+        "the same for all layers, or linear in depth: from 1 at the first to survival at the last (DeiT)",
         ("constant", "linear"),
     )
     causal: bool = option(False, "tokens see themselves and those before them (task causal_lm)", architecture=True)
     dropout: float = option(0.0, "rate of dropout on embeddings and residual branches", RATE)
     dtype: str = option("float32", "type of activations and matrix products", ("float32", "bfloat16", "float64"))
     remat: str = option(
-        "matmuls", "what backward recomputes: nothing, all but matrix products, or all", ("none", "matmuls", "full"),
-        how=True,
+        "matmuls",
+        "what backward recomputes: nothing, all but matrix products, or all",
+        ("none", "matmuls", "full"),
+        numerics_only=True,
     )
 
     def __post_init__(self):

@@ -36,8 +36,16 @@ class TextModel(nnx.Module):
     """
 
     def __init__(
-        self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, *, scale_embeddings: bool = False,
-        embedding_norm: bool = False, embedding_projection: bool = False, token_types: int = 0, segments: bool = False,
+        self,
+        spec: BlockSpec,
+        vocab_size: int,
+        rngs: nnx.Rngs,
+        *,
+        scale_embeddings: bool = False,
+        embedding_norm: bool = False,
+        embedding_projection: bool = False,
+        token_types: int = 0,
+        segments: bool = False,
     ):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
@@ -51,8 +59,11 @@ class TextModel(nnx.Module):
         self.spec = spec
 
     def hidden(
-        self, tokens: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None,
-        seen: jax.Array | None = None,
+        self,
+        tokens: jax.Array,
+        key: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        padding_mask: jax.Array | None = None,
     ) -> jax.Array:
         """The last layer's normalised states.
 
@@ -60,7 +71,7 @@ class TextModel(nnx.Module):
             tokens: int [batch, tokens].
             key: a random key per example, [batch], for training; None for evaluation.
             segments: int [batch, tokens], the kind of text of each token (in a pair 0 or 1), for a model that has them.
-            seen: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
+            padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
@@ -69,12 +80,14 @@ class TextModel(nnx.Module):
             ValueError: the model has segments and none are given, or there are more tokens than it takes.
         """
         chex.assert_rank(tokens, 2)
-        chex.assert_equal_shape([tokens, *(given for given in (segments, seen) if given is not None)])
-        return self.encoder(self.embedded(tokens, segments), key, seen)
+        chex.assert_equal_shape([tokens, *(given for given in (segments, padding_mask) if given is not None)])
+        return self.encoder(self.embedded(tokens, segments), key, padding_mask)
 
     def embedded(self, tokens: jax.Array, segments: jax.Array | None, first: jax.Array | int = 0) -> jax.Array:
         """What enters the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
-        table = sharding.cut(self.embedding[...], None, None)  # whole: cut, the compiler would move activations instead
+        table = sharding.constrain(
+            self.embedding[...], None, None
+        )  # whole: cut, the compiler would move activations instead
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x, first)
         if self.segments is not None:
@@ -118,18 +131,22 @@ class MaskedLM(LanguageModel):
     """A language model that predicts tokens by those on both sides of them."""
 
     def __call__(
-        self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None, seen: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        key: jax.Array | None = None,
+        padding_mask: jax.Array | None = None,
     ) -> jax.Array:
         """Logits at some positions of each sequence.
 
         Args:
-            tokens: as in `hidden`; so are `key` and `seen`.
+            tokens: as in `hidden`; so are `key` and `padding_mask`.
             positions: int [batch, predictions], where to predict.
 
         Returns:
             float32 [batch, predictions, vocab_size].
         """
-        hidden = self.hidden(tokens, key, self._segments(tokens), seen)
+        hidden = self.hidden(tokens, key, self._segments(tokens), padding_mask)
         return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip"))
 
 
@@ -166,15 +183,22 @@ class CausalLM(LanguageModel):
 class SequenceClassifier(TextModel):
     """Classes of a text, or of a pair of texts, read off the last states.
 
-    `pool="cls"` reads the [CLS] token's state (paper, section 4.4), `pool="mean"` the mean of the tokens that are seen:
+    `pool="cls"` reads the [CLS] token's state (paper, section 4.4), `pool="mean"` the mean of the tokens that are not padding:
     short pretraining leaves a gMLP with filters that reach a few tokens, and [CLS] far from most of the text.
     `pooler` puts BERT's layer of its own and a tanh before the head, which the paper does not mention. `embedding` are
     the options of `TextModel`.
     """
 
     def __init__(
-        self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls",
-        pooler: bool = False, **embedding: Any,
+        self,
+        spec: BlockSpec,
+        vocab_size: int,
+        classes: int,
+        rngs: nnx.Rngs,
+        *,
+        pool: str = "cls",
+        pooler: bool = False,
+        **embedding: Any,
     ):
         super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
         self.pool = pool
@@ -182,12 +206,16 @@ class SequenceClassifier(TextModel):
         self.head = Linear(spec, spec.d_model, classes, rngs, init=_BERT)
 
     def __call__(
-        self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        segments: jax.Array,
+        padding_mask: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. The pooled state has dropout, too."""
         encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
-        states = self.hidden(tokens, encoder_key, segments, seen).astype(self.spec.precise_dtype)
-        pooled = pooled_states(states, self.pool, seen)
+        states = self.hidden(tokens, encoder_key, segments, padding_mask).astype(self.spec.precise_dtype)
+        pooled = pooled_states(states, self.pool, padding_mask)
         if self.pooler is not None:
             pooled = jnp.tanh(self.pooler(pooled))
         return self.head(dropout(pooled, self.spec.dropout, head_key))
@@ -211,9 +239,13 @@ class PairClassifier(TextModel):
         self.head = PairHead([Linear(spec, *each, rngs) for each in itertools.pairwise(sizes)])
 
     def __call__(
-        self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        segments: jax.Array,
+        padding_mask: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
-        """float32 logits [batch, classes] of tokens [batch, 2, tokens]; `segments` and `seen` have this shape, too."""
+        """float32 logits [batch, classes] of tokens [batch, 2, tokens]; `segments` and `padding_mask` have this shape, too."""
         chex.assert_shape(tokens, (None, 2, None))
 
         def flat(given: jax.Array) -> jax.Array:
@@ -224,8 +256,10 @@ class PairClassifier(TextModel):
             *both, head_key = split_keys(key, 3)
             encoder_key = jnp.stack(both, axis=1).reshape(-1)
         types = None if self.segments is None else flat(segments)
-        states = self.hidden(flat(tokens), encoder_key, types, None if seen is None else flat(seen))
-        pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, None if seen is None else flat(seen))
+        states = self.hidden(flat(tokens), encoder_key, types, None if padding_mask is None else flat(padding_mask))
+        pooled = pooled_states(
+            states.astype(self.spec.precise_dtype), self.pool, None if padding_mask is None else flat(padding_mask)
+        )
         first, second = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
         compared = jnp.concatenate([first, second, first * second, first - second], axis=-1)
         return self.head(dropout(compared, self.spec.dropout, head_key))
@@ -242,10 +276,14 @@ class PairHead(nnx.Module):
         return self.last(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
 
 
-def pooled_states(states: jax.Array, pool: str, seen: jax.Array | None) -> jax.Array:
-    """The state of the first token of each text, or the mean of those that are seen: [batch, tokens, d_model] to
+def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
+    """The state of the first token of each text, or the mean of those that are not padding: [batch, tokens, d_model] to
     [batch, d_model]."""
-    return states[:, 0] if pool == "cls" else states.mean(axis=1, where=None if seen is None else seen[..., None])
+    return (
+        states[:, 0]
+        if pool == "cls"
+        else states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
+    )
 
 
 class SpanPredictor(TextModel):
@@ -259,7 +297,11 @@ class SpanPredictor(TextModel):
         self.spans = Linear(spec, spec.d_model, 2, rngs, init=_BERT)
 
     def __call__(
-        self, tokens: jax.Array, segments: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        segments: jax.Array,
+        padding_mask: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> jax.Array:
         """float32 scores [batch, tokens, 2], of starts and of ends; arguments as in `hidden`."""
-        return self.spans(self.hidden(tokens, key, segments, seen).astype(self.spec.precise_dtype))
+        return self.spans(self.hidden(tokens, key, segments, padding_mask).astype(self.spec.precise_dtype))

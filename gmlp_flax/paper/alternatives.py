@@ -26,13 +26,23 @@ ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36") + tuple(
 )
 # Rows that images have under another name. Biases of offsets are not among them: patches lie on a grid.
 IMAGES = {row: row for row in ROWS if row not in ("bert_rel", "bert_rel_only", "bert_t5")} | {
-    "bert": "vit", "sgu": "gmlp", "amlp_36": "amlp",
+    "bert": "vit",
+    "sgu": "gmlp",
+    "amlp_36": "amlp",
 }
 
 # Rows that the long-range configs have, one of each block: the convolution's kernel is 31 wide there.
 LONG_RANGE = {
-    "bert": "transformer", "mixer": "mixer", "sgu": "gmlp", "amlp_36": "amlp", "fnet": "fnet", "hybrid": "fnet_hybrid",
-    "factorized": "synthesizer", "external": "external_attention", "lightweight": "convolution", "resmlp": "resmlp",
+    "bert": "transformer",
+    "mixer": "mixer",
+    "sgu": "gmlp",
+    "amlp_36": "amlp",
+    "fnet": "fnet",
+    "hybrid": "fnet_hybrid",
+    "factorized": "synthesizer",
+    "external": "external_attention",
+    "lightweight": "convolution",
+    "resmlp": "resmlp",
     "feed_forward": "feed_forward",
 }
 
@@ -128,6 +138,7 @@ class Column(NamedTuple):
 
     def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
         """The sweep that trains the column. Raises ConfigError as `configs`."""
+
         def of_row(row: str) -> points.Points:
             settings = {key: [value] for key, value in self.settings(scale, row).items()}
             return points.product({"config": [self.of(row, scale)], "seed": self.seeds_at(scale)}, settings)
@@ -137,7 +148,8 @@ class Column(NamedTuple):
 
 _LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
 _SENTENCES: dict[str, Any] = {
-    "kind": FINETUNED, "cpu": _LENGTH | {"steps": 150, "optimizer.warmup": 15, "eval.every": 150},
+    "kind": FINETUNED,
+    "cpu": _LENGTH | {"steps": 150, "optimizer.warmup": 15, "eval.every": 150},
     "gpu": _LENGTH | {"steps": 2000, "optimizer.warmup": 200},
 }
 _SMALLER = {"cpu": ",scale=small", "gpu": ",scale=gpu"}
@@ -147,8 +159,8 @@ _BYTES: dict[str, Any] = _LRA | {"scales": {"cpu": ",length=256,scale=small", "g
 
 
 def _setting(rate: float, *factors: str) -> dict[str, Any]:
-    """A row's rate, and factors for parameters of it (`optimizer.rates`)."""
-    return {"optimizer.learning_rate": rate} | ({"optimizer.rates": factors} if factors else {})
+    """A row's rate, and factors for parameters of it (`optimizer.lr_multipliers`)."""
+    return {"optimizer.learning_rate": rate} | ({"optimizer.lr_multipliers": factors} if factors else {})
 
 
 # How each row learns in the 300 steps of CIFAR-10: docs/results/settings.md. Searched with
@@ -173,36 +185,70 @@ _TREE_SETTINGS = {
 }
 # Of bytes and of pixels: unsearched, at the configs' own rate.
 _LOGITS: Mapping[str, Mapping[str, Any]] = {
-    "factorized": {"optimizer.rates": ("rows|columns=16",)}, "lightweight": {"optimizer.rates": ("kernel/logits=16",)},
+    "factorized": {"optimizer.lr_multipliers": ("rows|columns=16",)},
+    "lightweight": {"optimizer.lr_multipliers": ("kernel/logits=16",)},
 }
 
 COLUMNS: dict[str, Column] = {
     "mlm": Column(
-        "masked LM, perplexity", config="c4_ablation", metric="perplexity", lower=True, percent=1, seeds=(0, 1, 2),
+        "masked LM, perplexity",
+        config="c4_ablation",
+        metric="perplexity",
+        lower=True,
+        percent=1,
+        seeds=(0, 1, 2),
         minutes=75,
     ),
     "sst2": Column("SST-2 (%)", config="finetune_glue:sst2", seeds=(0, 1), minutes=56, **_SENTENCES),
     "imdb": Column("IMDB (%)", config="finetune_glue:own", minutes=28, **_SENTENCES),
     "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", minutes=28, **_SENTENCES),
     "cifar10": Column(
-        "CIFAR-10, top-1 (%)", config="cifar10", metric="top1", tokens=64, minutes=30, rows=IMAGES, scales=_SMALLER,
+        "CIFAR-10, top-1 (%)",
+        config="cifar10",
+        metric="top1",
+        tokens=64,
+        minutes=30,
+        rows=IMAGES,
+        scales=_SMALLER,
         # Less than an epoch: what keeps a model from learning its images by heart would only slow all rows down.
         cpu={
-            "steps": 300, "optimizer.warmup": 30, "augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0,
+            "steps": 300,
+            "optimizer.warmup": 30,
+            "augment.auto": "none",
+            "augment.mixup": 0.0,
+            "augment.cutmix": 0.0,
         },
-        gpu={"steps": 3500, "optimizer.warmup": 350}, searched=_IMAGE_SETTINGS,
+        gpu={"steps": 3500, "optimizer.warmup": 350},
+        searched=_IMAGE_SETTINGS,
     ),
     "listops": Column(
-        "ListOps (%)", config="lra_listops", tokens=2048, fewer=32, gpu={"steps": 1000, "optimizer.warmup": 200},
-        searched=_TREE_SETTINGS, seeds=(0, 1, 2), **_LRA,
+        "ListOps (%)",
+        config="lra_listops",
+        tokens=2048,
+        fewer=32,
+        gpu={"steps": 1000, "optimizer.warmup": 200},
+        searched=_TREE_SETTINGS,
+        seeds=(0, 1, 2),
+        **_LRA,
     ),
     "bytes": Column(
-        "IMDB by bytes (%)", config="lra_text", tokens=1024, fewer=256, gpu={"steps": 4000, "optimizer.warmup": 1600},
-        searched=_LOGITS, **_BYTES,
+        "IMDB by bytes (%)",
+        config="lra_text",
+        tokens=1024,
+        fewer=256,
+        gpu={"steps": 4000, "optimizer.warmup": 1600},
+        searched=_LOGITS,
+        **_BYTES,
     ),
     "pixels": Column(
-        "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", tokens=1024, fewer=256, gpu={"steps": 5000},
-        searched=_LOGITS, **_LRA,
+        "CIFAR-10 by pixels (%)",
+        config="lra_image",
+        metric="top1",
+        tokens=1024,
+        fewer=256,
+        gpu={"steps": 5000},
+        searched=_LOGITS,
+        **_LRA,
     ),
     "costs": Column("time and memory over n, measured here", MEASURED, minutes=35, needs_data=False),
     "tpu": Column("memory and least time on a TPU v5e, compiled", MEASURED, minutes=15, needs_data=False),

@@ -49,12 +49,29 @@ SETTINGS = {
     "retrieval": Setting(4, 128, 4, 512, batch_size=32, steps=5000, rate=0.05 / 8000**0.5, warmup=8000),
     # image/configs/cifar10/base_cifar10_config.py: 200 epochs of 45,000 images
     "image": Setting(
-        1, 32, 1, 64, batch_size=256, steps=200 * (45_000 // 256), rate=5e-4, warmup=45_000 // 256, decay=0.0,
-        dropout=0.3, attention_dropout=0.2,
+        1,
+        32,
+        1,
+        64,
+        batch_size=256,
+        steps=200 * (45_000 // 256),
+        rate=5e-4,
+        warmup=45_000 // 256,
+        decay=0.0,
+        dropout=0.3,
+        attention_dropout=0.2,
     ),
     # image/configs/pathfinder32/transformer_base.py: 200 epochs of 160,000 images
     "pathfinder": Setting(
-        1, 128, 4, 128, batch_size=512, steps=200 * (160_000 // 512), rate=1e-3, warmup=160_000 // 512, decay=0.0,
+        1,
+        128,
+        4,
+        128,
+        batch_size=512,
+        steps=200 * (160_000 // 512),
+        rate=1e-3,
+        warmup=160_000 // 512,
+        decay=0.0,
         dropout=0.2,
     ),
 }

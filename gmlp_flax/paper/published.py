@@ -70,17 +70,37 @@ def _spec(block: str = "gmlp", **options) -> BlockSpec:
 
 
 def _image(
-    source: str, layers: int, d_model: int, params_m: float | None, madds_g: float | None = None, *,
-    flops_g: float | None = None, pool: str = "mean", pre_logits: bool = False, image: int = 224, patch: int = 16,
-    top1: float | None = None, note: str = "", **fields,
+    source: str,
+    layers: int,
+    d_model: int,
+    params_m: float | None,
+    madds_g: float | None = None,
+    *,
+    flops_g: float | None = None,
+    pool: str = "mean",
+    pre_logits: bool = False,
+    image: int = 224,
+    patch: int = 16,
+    top1: float | None = None,
+    note: str = "",
+    **fields,
 ) -> Published:
     """A classifier of square images: `fields` of its spec name the block, which is 4 d_model wide unless they say."""
     image_size, patch_size = (image, image), (patch, patch)
     tokens = token_count(image_size, patch_size, pool)
     sizes: dict[str, Any] = {"layers": layers, "length": tokens, "d_model": d_model, "d_ffn": 4 * d_model}
     return Published(
-        _spec(**sizes | fields), params_m, source, flops_g, top1=top1, madds_g=madds_g, pool=pool,
-        pre_logits=pre_logits, image_size=image_size, patch_size=patch_size, note=note,
+        _spec(**sizes | fields),
+        params_m,
+        source,
+        flops_g,
+        top1=top1,
+        madds_g=madds_g,
+        pool=pool,
+        pre_logits=pre_logits,
+        image_size=image_size,
+        patch_size=patch_size,
+        note=note,
     )
 
 
@@ -88,9 +108,18 @@ def _gmlp(
     d_model: int, survival: float, pool: str, params_m: float, flops_g: float, top1: float, note: str = ""
 ) -> Published:
     return _image(
-        "Table 1", 30, d_model, params_m, flops_g=flops_g, pool=pool, pre_logits=pool == "cls", d_ffn=6 * d_model,
+        "Table 1",
+        30,
+        d_model,
+        params_m,
+        flops_g=flops_g,
+        pool=pool,
+        pre_logits=pool == "cls",
+        d_ffn=6 * d_model,
         spatial="dense",
-        survival=survival, top1=top1, note=note,
+        survival=survival,
+        top1=top1,
+        note=note,
     )
 
 
@@ -115,8 +144,14 @@ def _feed_forward(layers: int, d_model: int, params_m: float, patch: int = 16, n
 
 
 def _text(
-    source: str, layers: int, d_model: int, params_m: float | None, perplexity: float | None,
-    flops_g: float | None = None, note: str = "", **fields,
+    source: str,
+    layers: int,
+    d_model: int,
+    params_m: float | None,
+    perplexity: float | None,
+    flops_g: float | None = None,
+    note: str = "",
+    **fields,
 ) -> Published:
     """A language model of 512 tokens in the main setting, of 128 elsewhere: a gMLP unless `fields` say otherwise."""
     sizes: dict[str, Any] = {"layers": layers, "d_model": d_model, "d_ffn": 3072}
@@ -270,8 +305,13 @@ def build(model: Published, rngs: nnx.Rngs, classes: int = 1000) -> nnx.Module:
     """The module of a published model, of images or of masked text."""
     if model.pool:
         return ImageClassifier(
-            model.spec, rngs, image_size=model.image_size, patch_size=model.patch_size, classes=classes,
-            pool=model.pool, pre_logits=model.pre_logits,
+            model.spec,
+            rngs,
+            image_size=model.image_size,
+            patch_size=model.patch_size,
+            classes=classes,
+            pool=model.pool,
+            pre_logits=model.pre_logits,
         )
     return MaskedLM(model.spec, VOCAB_SIZE, rngs, **model.around)
 

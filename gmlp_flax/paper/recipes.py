@@ -45,12 +45,24 @@ SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
 }
 # At twice the depth and three times the width: d_ffn that gives 9.0 M parameters, up to 1 %, and what belongs to depth.
 WIDE_IMAGE_MODELS: dict[str, dict[str, Any]] = {
-    "gmlp": dict(d_ffn=1712), "mixer": dict(d_ffn=1232), "vit": dict(d_ffn=976), "resmlp": dict(d_ffn=1296),
-    "feed_forward": dict(d_ffn=1216), "amlp": dict(d_ffn=1920), "fnet": dict(d_ffn=1552),
-    "hybrid": dict(d_ffn=1440, attention_layers=2), "random": dict(d_ffn=1248), "fixed_random": dict(d_ffn=1248),
-    "factorized": dict(d_ffn=1264), "dense": dict(d_ffn=1088), "factorized_dense": dict(d_ffn=1120),
-    "random_vanilla": dict(d_ffn=960), "external": dict(d_ffn=1200), "lightweight": dict(d_ffn=1120),
-    "dynamic": dict(d_ffn=1120), "growing": dict(d_ffn=1120, kernel_widths=(4, 4, 4, 4, 7, 7, 15, 15, 31, 31)),
+    "gmlp": dict(d_ffn=1712),
+    "mixer": dict(d_ffn=1232),
+    "vit": dict(d_ffn=976),
+    "resmlp": dict(d_ffn=1296),
+    "feed_forward": dict(d_ffn=1216),
+    "amlp": dict(d_ffn=1920),
+    "fnet": dict(d_ffn=1552),
+    "hybrid": dict(d_ffn=1440, attention_layers=2),
+    "random": dict(d_ffn=1248),
+    "fixed_random": dict(d_ffn=1248),
+    "factorized": dict(d_ffn=1264),
+    "dense": dict(d_ffn=1088),
+    "factorized_dense": dict(d_ffn=1120),
+    "random_vanilla": dict(d_ffn=960),
+    "external": dict(d_ffn=1200),
+    "lightweight": dict(d_ffn=1120),
+    "dynamic": dict(d_ffn=1120),
+    "growing": dict(d_ffn=1120, kernel_widths=(4, 4, 4, 4, 7, 7, 15, 15, 31, 31)),
 }
 
 # What each scale of a reproduction adds to a config file's argument.
@@ -72,7 +84,10 @@ def image_model(name: str) -> ConfigDict:
     model = blocks.settings(published.spec)
     config = gmlp_config.default(task="image_classification", block=model["block"])
     config.model.update(
-        **model, pool=published.pool, pre_logits=published.pre_logits, image_size=published.image_size,
+        **model,
+        pool=published.pool,
+        pre_logits=published.pre_logits,
+        image_size=published.image_size,
         patch_size=published.patch_size,
     )
     if name.startswith(("deit", "resmlp", "ff")):
@@ -101,7 +116,13 @@ def gmlp_imagenet(config: ConfigDict) -> None:
     """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): all but batch, steps and warmup."""
     config.augment.update(auto="autoaugment", mixup=0.8, cutmix=1.0, switch=0.5)
     config.optimizer.update(
-        learning_rate=1e-3, schedule="cosine", b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.05, clip=1.0,
+        learning_rate=1e-3,
+        schedule="cosine",
+        b1=0.9,
+        b2=0.999,
+        eps=1e-6,
+        weight_decay=0.05,
+        clip=1.0,
         label_smoothing=0.1,
     )
 
@@ -111,7 +132,11 @@ def deit_imagenet(config: ConfigDict) -> None:
     starts at 1e-6 and ends at 1e-5; ours starts at peak / warmup and ends near 0."""
     gmlp_imagenet(config)
     config.augment.update(
-        auto="randaugment", randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5, erasing=0.25,
+        auto="randaugment",
+        randaugment_layers=2,
+        randaugment_magnitude=9.0,
+        randaugment_std=0.5,
+        erasing=0.25,
         repeats=3,
     )
     config.optimizer.update(eps=1e-8, clip=0.0, ema=0.99996)
@@ -193,7 +218,7 @@ class Setting(NamedTuple):
 
     Attributes:
         rate: peak learning rate.
-        rates: lines of config.optimizer.rates.
+        rates: lines of config.optimizer.lr_multipliers.
         norm: whether the embedding has BERT's norm.
     """
 
@@ -203,7 +228,11 @@ class Setting(NamedTuple):
 
 
 def small_language(
-    config: ConfigDict, scale: str, setting: Setting, tokens: int, shape: Mapping[str, Any],
+    config: ConfigDict,
+    scale: str,
+    setting: Setting,
+    tokens: int,
+    shape: Mapping[str, Any],
     wide: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Shrinks a language model so that it trains in minutes on 2 CPU cores ("small") or on a GPU ("gpu").
@@ -220,7 +249,7 @@ def small_language(
     config.model.update({"d_model": 128, "vocab_size": 2000, "length": tokens, "embedding_norm": setting.norm, **shape})
     config.masking.max_predictions = math.ceil(config.masking.rate * tokens)
     config.batch_size, config.steps = 16 * 128 // tokens, 900
-    config.optimizer.update(learning_rate=setting.rate, rates=setting.rates, warmup=100, clip=1.0)
+    config.optimizer.update(learning_rate=setting.rate, lr_multipliers=setting.rates, warmup=100, clip=1.0)
     config.data.heldout_share = 0.02
     config.eval.batch_size, config.eval.examples = 64 * 128 // tokens, 2048 * 128 // tokens
     config.eval.every = config.checkpoint.every = 150

@@ -115,7 +115,8 @@ def _transfers(series: Series) -> tuple[Transfer, ...]:
     """At equal depth gMLP is ahead on SST-2 and behind on pairs (Table 4), where tiny attention helps (Figure 8)."""
     claims = (("gMLP", "Transformer", ("sst2",)), ("Transformer", "gMLP", _PAIRS), ("aMLP", "gMLP", _PAIRS))
     return tuple(
-        Transfer(*rows, tasks) for better, worse, tasks in claims
+        Transfer(*rows, tasks)
+        for better, worse, tasks in claims
         for rows in zip(series.get(better, ()), series.get(worse, ()), strict=False)
     )
 
@@ -137,8 +138,14 @@ def _depths_and_data(title: str) -> PaperTable:
         for scale in SCALES
     }
     return PaperTable(
-        title, _rows(_DEPTHS_WITH_AMLP, _MORE_DATA), trained, ONE_SEED, series=_DEPTHS_WITH_AMLP, longer=_MORE_DATA,
-        tasks=_SENTENCES, transfers=_transfers(_DEPTHS_WITH_AMLP),
+        title,
+        _rows(_DEPTHS_WITH_AMLP, _MORE_DATA),
+        trained,
+        ONE_SEED,
+        series=_DEPTHS_WITH_AMLP,
+        longer=_MORE_DATA,
+        tasks=_SENTENCES,
+        transfers=_transfers(_DEPTHS_WITH_AMLP),
     )
 
 
@@ -154,21 +161,29 @@ TABLES: dict[str, PaperTable] = {
     "table1": PaperTable("Table 1: gMLP for ImageNet, its sizes", (*_GMLP_CLS, "gmlp_ti", "gmlp_s", "gmlp_b")),
     "table2": _CLASSIFIERS,
     "table3": PaperTable(  # amlp_36 is not in the paper's table: its line is empty unless it was trained
-        "Table 3: gates and their rivals, masked LM", (*_listed("Table 3"), "amlp_36"),
-        _at_every_scale(*_listed("Table 3")), THREE_SEEDS,
+        "Table 3: gates and their rivals, masked LM",
+        (*_listed("Table 3"), "amlp_36"),
+        _at_every_scale(*_listed("Table 3")),
+        THREE_SEEDS,
     ),
     "table4": _depths("Table 4: depth, masked LM and finetuned", _DEPTHS),
     "table5": PaperTable("Table 5: the models of the full setting, their sizes", _listed("Table 5")),
     # One seed: the paper's medians are over finetuning runs. The Transformers with relative positions are not in the
     # paper's table: their lines are empty unless they were trained.
     "table6": PaperTable(
-        "Table 6: the full setting, masked LM and finetuned", (*_TABLE_6, *_listed(MAIN)), _at_every_scale(*_TABLE_6),
-        tasks=(*_SENTENCES, "squad_v1.1", "squad_v2.0"), quoted=QUOTED["Table 6"],
+        "Table 6: the full setting, masked LM and finetuned",
+        (*_TABLE_6, *_listed(MAIN)),
+        _at_every_scale(*_TABLE_6),
+        tasks=(*_SENTENCES, "squad_v1.1", "squad_v2.0"),
+        quoted=QUOTED["Table 6"],
         transfers=_transfers({"Transformer": ("bert_base",), "gMLP": ("gmlp_base",), "aMLP": ("amlp_base",)}),
     ),
     "appendix_b": PaperTable(
         "Table 10 (appendix B): deeper and thinner Transformers, masked LM; the paper's column is recalled, not read, "
-        "and has a setting of its own", _listed("Table 10"), _at_every_scale(*_listed("Table 10")), THREE_SEEDS,
+        "and has a setting of its own",
+        _listed("Table 10"),
+        _at_every_scale(*_listed("Table 10")),
+        THREE_SEEDS,
     ),
     "figure2": _CLASSIFIERS,
     "figure3": _one_model("Figure 3: spatial filters of a gMLP for images", "gmlp_b"),
@@ -177,13 +192,21 @@ TABLES: dict[str, PaperTable] = {
     "figure7": _depths_and_data("Figure 7: accuracies over perplexity, of several depths and of more data"),
     "figure8": _depths("Figure 8: perplexity and accuracies over parameters, aMLP beside gMLP", _DEPTHS_WITH_AMLP),
     "figure9": _one_model(  # every checkpoint is kept, to see how the matrices change
-        "Figure 9: spatial matrices without the Toeplitz constraint", "sgu",
-        settings={"model.spatial": "dense", "optimizer.rates": (), "checkpoint.keep": 100},  # the factors are on taps
+        "Figure 9: spatial matrices without the Toeplitz constraint",
+        "sgu",
+        settings={
+            "model.spatial": "dense",
+            "optimizer.lr_multipliers": (),
+            "checkpoint.keep": 100,
+        },  # the factors are on taps
     ),
     # Not the paper's: its mixers beside those of others. Columns beside this one: paper/alternatives.py.
     "alternatives": PaperTable(
-        "The alternatives: token mixers in one frame", alternatives.ROWS, _at_every_scale(*alternatives.ROWS),
-        {scale: alternatives.COLUMNS["mlm"].seeds_at(scale) for scale in SCALES}, tasks=("sst2", "mnli"),
+        "The alternatives: token mixers in one frame",
+        alternatives.ROWS,
+        _at_every_scale(*alternatives.ROWS),
+        {scale: alternatives.COLUMNS["mlm"].seeds_at(scale) for scale in SCALES},
+        tasks=("sst2", "mnli"),
     ),
     # The paper does not say which aMLP it draws; this one has attention of size 64.
     "figure10": _one_model("Figure 10: tiny attention in a pair of sentences", "amlp_36", tasks=("mnli",)),

@@ -109,7 +109,9 @@ def parse(topology: str) -> tuple[str, Chip, int]:
     if kind not in CHIPS or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
         raise RunError(f"there is no topology {topology!r}: {known()}")
     if (usual := CHIPS[kind].slices) and len(sides) != usual[0].count("x") + 1:
-        raise RunError(f"{topology!r} has {len(sides)} sides: slices of {kind} have {usual[0].count('x') + 1}, as {usual[0]}")
+        raise RunError(
+            f"{topology!r} has {len(sides)} sides: slices of {kind} have {usual[0].count('x') + 1}, as {usual[0]}"
+        )
     return kind, CHIPS[kind], math.prod(map(int, sides))
 
 

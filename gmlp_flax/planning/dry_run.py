@@ -19,8 +19,11 @@ from gmlp_flax.training.partition import Devices, Partition
 
 # libtpu only compiles: it must not look for chips or other hosts, write logs, or refuse a second process.
 LIBTPU = {
-    "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_LOG_DIR": "disabled", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_LOG_DIR": "disabled",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
 
@@ -36,7 +39,7 @@ def tpu_devices(topology: str) -> Devices:
     names = {"topology_name": topology} | ({"chip_config_name": "megacore"} if topology.startswith("v4:") else {})
     try:
         return list(topologies.get_topology_desc(platform="tpu", **names).devices)
-    except Exception as error:  # noqa: BLE001 - libtpu raises errors of any type
+    except Exception as error:
         line = (str(error).splitlines() or [""])[0]
         raise RunError(f"cannot describe the TPU topology {topology!r} ({line}): {install('plan')}") from None
 
@@ -44,8 +47,8 @@ def tpu_devices(topology: str) -> Devices:
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
     task = tasks.find(config.task).without_data(config)
-    transformation = optimizer.make(config, task.shapes(), task.facts())
-    partition.for_model(task.facts()).check_parameters(task.shapes())
+    transformation = optimizer.make(config, task.shapes(), task.param_metadata())
+    partition.for_model(task.param_metadata()).check_parameters(task.shapes())
     state = step.describe_state(task, transformation, config, partition)
     return step.make_train_step(task, transformation, partition, config).lower(state, batch_shapes(task, partition))
 

@@ -32,8 +32,21 @@ _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_c
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 # Instructions without traffic of their own: views, and calls, whose computations are counted separately.
 _FREE = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
-    "partition-id", "replica-id", "iota", "async-start", "async-update", "opt-barrier",
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+    "conditional",
+    "call",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "iota",
+    "async-start",
+    "async-update",
+    "opt-barrier",
 }
 _SLICES = {"dynamic-slice", "slice", "gather"}
 
@@ -210,7 +223,7 @@ class Program:
             sizes = [size for size, _ in _arrays(each.type)]
             # (operands, results, and on some machines context); as many results as operands
             count = len(each.operands)
-            return sum(sizes[count:2 * count]), kind
+            return sum(sizes[count : 2 * count]), kind
         return array_bytes(each.type), kind
 
     def _group(self, rest: str) -> int:
@@ -309,7 +322,7 @@ def _instruction(line: str) -> Instruction | None:
     opcode = _OPCODE.search(" " + body)
     if opcode is None:
         raise ValueError(f"no operation in a line of HLO: {line.strip()[:80]!r}")
-    start, rest = opcode.start(), body[opcode.end() - 1:]
+    start, rest = opcode.start(), body[opcode.end() - 1 :]
     operands = re.findall(r"%([\w.<>-]+)", rest.partition(")")[0]) or _bare(rest.partition(")")[0])
     return Instruction(match[1], body[:start], opcode[1], tuple(operands), rest, line.lstrip().startswith("ROOT "))
 

@@ -140,9 +140,9 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
         partition = Partition.abstract(config.mesh, count)
     else:
         partition = Partition.make(config.mesh, _devices(topology, kind))
-    partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
+    partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     task = tasks.find(config.task).without_data(config)
-    partition.for_model(task.facts()).check_parameters(task.shapes())
+    partition.for_model(task.param_metadata()).check_parameters(task.shapes())
     layout, work = _layout(partition, count), workload.of(config)
     if chip.node:
         found, method = _estimate(config, work, chip, layout), "estimated"
@@ -155,12 +155,21 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
     hours = config.steps * seconds.step() / 3600
     sizes = {name: round(size * layout.per_chip) for name, size in dataclasses.asdict(found.memory).items()}
     return Plan(
-        topology=topology, chips=count, method=method, params=work.params, flops_per_step=work.flops,
-        per_chip_bytes=sizes, hbm_bytes=round(chip.usable_bytes()), fits=found.fits,
+        topology=topology,
+        chips=count,
+        method=method,
+        params=work.params,
+        flops_per_step=work.flops,
+        per_chip_bytes=sizes,
+        hbm_bytes=round(chip.usable_bytes()),
+        fits=found.fits,
         collectives={name: {"count": each.count, "bytes": round(each.bytes)} for name, each in collectives.items()},
         seconds={"products": seconds.products, "memory": seconds.memory, "links": seconds.links},
-        step_seconds=seconds.step(), run_days=hours / 24, chip_hours=count * hours,
-        cost=None if price is None else price * count * hours, notes=(*found.notes, *_notes(config)),
+        step_seconds=seconds.step(),
+        run_days=hours / 24,
+        chip_hours=count * hours,
+        cost=None if price is None else price * count * hours,
+        notes=(*found.notes, *_notes(config)),
     )
 
 
@@ -190,7 +199,8 @@ def _compile(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout, pa
             raise
         arguments = _arguments(config, work, layout)
         return _Findings(
-            Memory(arguments, max(0.0, peak - arguments), peak), False,
+            Memory(arguments, max(0.0, peak - arguments), peak),
+            False,
             notes=("the program exceeds the memory: collectives are estimated, the time leaves out memory traffic",),
         )
     sizes: Any = compiled.memory_analysis()
@@ -224,7 +234,7 @@ def _arguments(config: ConfigDict, work: Workload, layout: _Layout) -> float:
 def _estimate(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout) -> _Findings:
     """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the arrays that the
     forward pass saves for the backward pass."""
-    microbatches = config.optimizer.accumulate
+    microbatches = config.optimizer.grad_accum_steps
     arguments = _arguments(config, work, layout)
     saved = work.saved_bytes * config.batch_size / layout.data / microbatches
     gradients = work.param_bytes / layout.fsdp * min(2, microbatches)
@@ -250,15 +260,20 @@ def _exchange(config: ConfigDict, work: Workload, layout: _Layout) -> dict[str, 
     shard = work.param_bytes / layout.fsdp
     add("all-reduce", 1, shard, layout.data // layout.fsdp)
     # Each microbatch gathers the parameters forward and backward, and scatters its gradients.
-    microbatches = config.optimizer.accumulate
+    microbatches = config.optimizer.grad_accum_steps
     add("all-gather", 2 * microbatches, GATHERED_BYTES * work.params, layout.fsdp)
     add("reduce-scatter", microbatches, shard, layout.fsdp)
     return found
 
 
 def _seconds(
-    chip: Chip, count: int, layout: _Layout, work: Workload, traffic: float | None,
-    collectives: dict[str, Collectives], mfu: float | None,
+    chip: Chip,
+    count: int,
+    layout: _Layout,
+    work: Workload,
+    traffic: float | None,
+    collectives: dict[str, Collectives],
+    mfu: float | None,
 ) -> _Seconds:
     peak = count * chip.flops
     products = max(work.executed_flops / peak, work.flops / (peak * (mfu or 1)))
@@ -299,8 +314,8 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
     if config.model.remat != "full":
         yield Alternative("remat=full", full, topology)
     for times in (2, 4, 8):
-        if config.batch_size % (times * count) == 0 and config.optimizer.accumulate < times:
-            yield Alternative(f"accumulate={times}", {"optimizer.accumulate": times}, topology)
+        if config.batch_size % (times * count) == 0 and config.optimizer.grad_accum_steps < times:
+            yield Alternative(f"grad_accum_steps={times}", {"optimizer.grad_accum_steps": times}, topology)
     if config.mesh.fsdp == 1 and config.mesh.tensor == 1:
         for size in [*(size for size in (2, 8, 32, 128) if size < count and count % size == 0), count]:
             yield Alternative(f"fsdp={size}", sharded | {"mesh.fsdp": size}, topology)
@@ -308,7 +323,7 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
             yield Alternative(f"fsdp={count}, remat=full", full | sharded | {"mesh.fsdp": count}, topology)
     more = [f"{kind}x{2 * count}", f"{kind}x{4 * count}"] if chip.node else chips.larger(kind, count)[:2]
     for other in more:
-        if config.batch_size % (chips.parse(other)[2] * config.optimizer.accumulate) == 0:
+        if config.batch_size % (chips.parse(other)[2] * config.optimizer.grad_accum_steps) == 0:
             yield Alternative(other, {}, other)
 
 

@@ -45,7 +45,7 @@ def of(config: ConfigDict) -> Workload:
     """Counts the step of a config by tracing it on shapes."""
     task = tasks.find(config.task).without_data(config)
     params = task.shapes()
-    transformation = optimizer.make(config, params, task.facts())
+    transformation = optimizer.make(config, params, task.param_metadata())
     state = jax.eval_shape(lambda params: step.init_state(task, transformation, config, params), params)
     two, four = _batch(task, 2), _batch(task, 4)  # mixup mixes pairs
     mixed = _mixed(task, two)
@@ -54,9 +54,11 @@ def of(config: ConfigDict) -> Workload:
     pairs = config.batch_size / 2
     return Workload(
         params=parameters.count(params),
-        param_bytes=_bytes(params), state_bytes=_bytes(state),
+        param_bytes=_bytes(params),
+        state_bytes=_bytes(state),
         batch_bytes=_bytes(two) // 2,
-        flops=3 * forward * pairs, executed_flops=both * pairs,
+        flops=3 * forward * pairs,
+        executed_flops=both * pairs,
         saved_bytes=(_saved(task, params, _mixed(task, four)) - _saved(task, params, mixed)) // 2,
     )
 

@@ -58,7 +58,7 @@ def initialize(
     """
     _check(multihost, coordinator, processes, process)
     job = None if processes else _job()
-    if multihost == "off" or multihost == "auto" and not (coordinator or job):
+    if multihost == "off" or (multihost == "auto" and not (coordinator or job)):
         return
     # Its handler of SIGTERM would replace the one in stopping.py.
     jax.config.update("jax_enable_preemption_service", False)
@@ -69,13 +69,16 @@ def initialize(
     patience.start()
     try:
         jax.distributed.initialize(
-            coordinator or None, processes, process,
+            coordinator or None,
+            processes,
+            process,
             # If everything is given, JAX must not ask the launcher for this process's devices.
             cluster_detection_method=None if job or not processes else "deactivate",
             # JAX would abort with a stack trace after this time, but `patience` ends first.
-            initialization_timeout=int(join_seconds) + 60, heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            initialization_timeout=int(join_seconds) + 60,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
-    except Exception as error:  # noqa: BLE001 - also errors of requests, which reads a TPU's metadata
+    except Exception as error:
         if multihost == "auto" and job and job.processes is None and "should be defined" in str(error):
             return  # a TPU that belongs to no slice, as in a notebook
         raise RunError(_cannot_join(coordinator, job, error)) from None
@@ -105,7 +108,8 @@ def _job() -> Job | None:
     """The launcher that started several processes, if any. A TPU host may later turn out to be alone."""
     environment = os.environ
     for launcher, total, own in (
-        ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("SLURM", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+        ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("SLURM", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ):
         # A shell in a SLURM allocation is not a step of it, or it is a step with a single task.
         if own in environment and int(environment.get(total, 1)) > 1:

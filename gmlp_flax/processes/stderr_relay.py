@@ -17,8 +17,10 @@ LOST = (
 )
 # JAX's coordination service, its client and gloo write this when a process is lost. Soon after, they abort.
 _FATAL = (
-    "Use error polling to propagate the following error", "Polled an error from coordination service",
-    "Terminating process because the JAX distributed service", "gloo::EnforceNotMet",
+    "Use error polling to propagate the following error",
+    "Polled an error from coordination service",
+    "Terminating process because the JAX distributed service",
+    "gloo::EnforceNotMet",
 )
 
 
@@ -27,9 +29,7 @@ def install() -> None:
     out, into = os.pipe()
     command = [sys.executable, "-m", __name__]
     # subprocess would warn about a child that outlives its parent, as this one must.
-    os.posix_spawn(
-        sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out, 0)]
-    )
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, out, 0)])
     sys.stderr.flush()
     os.dup2(into, 2)
     os.close(out)

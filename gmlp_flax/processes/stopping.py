@@ -22,6 +22,7 @@ class Terminated(KeyboardInterrupt):
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise Terminated, so that all that is open is closed, as after Ctrl-C."""
+
     def terminate(number: int, _frame: FrameType | None) -> None:
         signals.end_on_the_next(number)
         raise Terminated(signal.Signals(number).name)

@@ -82,4 +82,3 @@ class _Raw(io.FileIO):
             if self._lost:
                 raise self._lost(error.errno, error.strerror) from None
             return len(data)
-

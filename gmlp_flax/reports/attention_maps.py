@@ -53,9 +53,7 @@ def attention_in_a_pair(
         "layers": attention.draw_layers(maps, numbers),
     }
     columns = ("layer", "across", "within", "largest weight across")
-    return Report(
-        table.title, Table(columns, lines), setting=setting(table, runs, scale), notes=notes, figures=figures
-    )
+    return Report(table.title, Table(columns, lines), setting=setting(table, runs, scale), notes=notes, figures=figures)
 
 
 def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:

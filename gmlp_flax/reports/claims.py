@@ -44,8 +44,12 @@ class RankPoint(NamedTuple):
 def tally(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
     words = {
-        HOLDS: "hold for every pair of seeds", REVERSED: "are reversed for every pair", OPEN: "are inside the spread",
-        ONE_HOLDS: "hold with one seed", ONE_REVERSED: "are reversed with one seed", EARLY: EARLY,
+        HOLDS: "hold for every pair of seeds",
+        REVERSED: "are reversed for every pair",
+        OPEN: "are inside the spread",
+        ONE_HOLDS: "hold with one seed",
+        ONE_REVERSED: "are reversed with one seed",
+        EARLY: EARLY,
     }
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in words}
     always = (HOLDS, REVERSED, OPEN)

@@ -10,8 +10,15 @@ from gmlp_flax.paper.published import PUBLISHED
 
 # The names that drawing.FAMILIES has for blocks; a block that is not listed is drawn in grey.
 NAMES = {
-    "transformer": "Transformer", "gmlp": "gMLP", "mixer": "Mixer", "resmlp": "ResMLP", "feed_forward": "feed-forward",
-    "fnet": "FNet", "fnet_hybrid": "FNet", "synthesizer": "Synthesizer", "external_attention": "external attention",
+    "transformer": "Transformer",
+    "gmlp": "gMLP",
+    "mixer": "Mixer",
+    "resmlp": "ResMLP",
+    "feed_forward": "feed-forward",
+    "fnet": "FNet",
+    "fnet_hybrid": "FNet",
+    "synthesizer": "Synthesizer",
+    "external_attention": "external attention",
     "convolution": "convolution",
 }
 

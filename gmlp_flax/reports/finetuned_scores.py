@@ -41,9 +41,7 @@ def score(runs: Sequence[Run], column: ScoreColumn, pretrained: bool = True) -> 
         if counts and curve and task_of(run.config) == column.task:
             choice = run.config.optimizer.learning_rate, run.config.batch_size
             by_choice.setdefault(choice, []).append(column.percent * curve[-1][1])
-    scores = (
-        Score(Spread(statistics.median(values), tuple(values)), *choice) for choice, values in by_choice.items()
-    )
+    scores = (Score(Spread(statistics.median(values), tuple(values)), *choice) for choice, values in by_choice.items())
     # A choice of one seed would win by its luck over one that a sweep gave all of them.
     return max(scores, key=lambda each: (len(each.spread.values), each.spread.centre), default=None)
 
@@ -57,20 +55,22 @@ def _higher(text: str, better: Spread, worse: Spread) -> claims.Claim:
 class Scores:
     """The scores of some rows in the columns of some tasks, for a report."""
 
-    def __init__(
-        self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]], transfers: Sequence[Transfer] = ()
-    ):
+    def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]], transfers: Sequence[Transfer] = ()):
         """Takes tasks of `recipes.FINETUNED`, each row's finetuned runs, and what the paper says of their order.
 
         A column is left out if neither these runs nor the paper have a score in it.
         """
         self.columns = [
-            column for column in SCORE_COLUMNS if column.task in tasks
+            column
+            for column in SCORE_COLUMNS
+            if column.task in tasks
             and any(printed_score(row, column) is not None or score(each, column) for row, each in runs.items())
         ]
         each_run = [run for each in runs.values() for run in each]
         self.baselines = {
-            column.title: trivial for column in self.columns for run in each_run
+            column.title: trivial
+            for column in self.columns
+            for run in each_run
             if task_of(run.config) == column.task and (trivial := run.baseline(column.metric))
         }
         self.by_row = {row: [score(each, column) for column in self.columns] for row, each in runs.items()}
@@ -101,7 +101,8 @@ class Scores:
         """Whether pretraining helps each row, and whether the paper's orderings of finetuned models hold: in both for
         every pair of runs, for none, or for some."""
         return [
-            claim for place, column in enumerate(self.columns)
+            claim
+            for place, column in enumerate(self.columns)
             for claim in (*self._gains(place, column), *self._orderings(column))
         ]
 

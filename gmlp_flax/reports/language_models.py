@@ -74,9 +74,7 @@ class Row:
         return [f"{so_far}: behind the other runs, {how}"] if self.behind else []
 
 
-def perplexities(
-    table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]
-) -> Report:
+def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
     """Held-out perplexities, and finetuned scores if there are any. Arguments: see `catalogue.of_runs`."""
     rows = trained_rows(table.rows, runs)
     scores = Scores(table.tasks, {name: tuned.get(name, ()) for name in rows}, table.transfers)
@@ -94,8 +92,13 @@ def perplexities(
         notes += laws
     missing = [f"Not drawn: {WHY[name]}." for name, chart in charts.items() if chart is None]
     return Report(
-        table.title, _table(table, rows, scores), [*near, *scores.claims()], other, setting(table, runs, scale),
-        [*notes, *missing], {name: chart for name, chart in charts.items() if chart},
+        table.title,
+        _table(table, rows, scores),
+        [*near, *scores.claims()],
+        other,
+        setting(table, runs, scale),
+        [*notes, *missing],
+        {name: chart for name, chart in charts.items() if chart},
     )
 
 
@@ -188,10 +191,16 @@ def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
         tokens = claims.shared_tokens(row.curves)
         values = [[dict(curve)[count] for curve in row.curves] for count in tokens]
         several = len(row.runs) > 1
-        series.append(Series(
-            name, seen[name], tokens, [statistics.mean(each) for each in values],
-            [min(each) for each in values] if several else (), [max(each) for each in values] if several else (),
-        ))
+        series.append(
+            Series(
+                name,
+                seen[name],
+                tokens,
+                [statistics.mean(each) for each in values],
+                [min(each) for each in values] if several else (),
+                [max(each) for each in values] if several else (),
+            )
+        )
     if not any(len(each.x) > 1 for each in series):
         return None
     best = min((row for row in rows.values() if row.compared), key=lambda row: row.last.centre, default=None)
@@ -213,12 +222,17 @@ def correlation_chart(ranks: Sequence[claims.RankPoint], papers: Mapping[str, fl
         return None
     wide = ranks[0].low is not None
     series = Series(
-        "Spearman's rho", Look(FAMILIES["gMLP"]), [each.tokens for each in ranks], [each.correlation for each in ranks],
-        [each.low for each in ranks if each.low is not None], [each.high for each in ranks if each.high is not None],
+        "Spearman's rho",
+        Look(FAMILIES["gMLP"]),
+        [each.tokens for each in ranks],
+        [each.correlation for each in ranks],
+        [each.low for each in ranks if each.low is not None],
+        [each.high for each in ranks if each.high is not None],
     )
     title = f"The order of {len(papers)} models agrees with the paper's to rho = {ranks[-1].correlation:.2f} at the end"
     caption = (
-        "The band is the middle 95 % of a bootstrap over seeds; few seeds make it too narrow." if wide
+        "The band is the middle 95 % of a bootstrap over seeds; few seeds make it too narrow."
+        if wide
         else "There is one seed per model, so no interval."
     )
     panel = Panel(title, Scale("tokens"), Scale("rank correlation with the paper"), [series], [("none", 0.0)])

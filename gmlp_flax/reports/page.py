@@ -97,7 +97,8 @@ def _claims(report: Report) -> str:
 def _claim_list(claims: Sequence[Claim]) -> str:
     items = (
         f'<li class="{STYLES[each.verdict]}">{html.escape(each.text)} <b>{SIGNS[each.verdict]} {each.verdict}</b>'
-        f"{f'<small>{html.escape(each.detail)}</small>' if each.detail else ''}</li>" for each in claims
+        f"{f'<small>{html.escape(each.detail)}</small>' if each.detail else ''}</li>"
+        for each in claims
     )
     return f'<ul class="claims">{"".join(items)}</ul>'
 
@@ -130,8 +131,11 @@ def _table(name: str, table: Table) -> str:
         f'<th scope="col"><button type="button">{html.escape(column)}</button></th>' for column in table.columns
     )
     rows = "\n".join(
-        "<tr>" + _cell(row[0], table.over, numbers[str(row[0])]) + "".join(_cell(cell, table.over) for cell in row[1:])
-        + "</tr>" for row in table.rows
+        "<tr>"
+        + _cell(row[0], table.over, numbers[str(row[0])])
+        + "".join(_cell(cell, table.over) for cell in row[1:])
+        + "</tr>"
+        for row in table.rows
     )
     notes = "".join(f'<li id="note-{number}">{html.escape(note)}</li>' for number, note in enumerate(listed, start=1))
     legend = f"<p><small>{html.escape(table.legend())}</small></p>" if table.legend() else ""
@@ -157,7 +161,7 @@ def _figure(name: str, figure: Chart | Figure) -> str:
     links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in kinds)
     files = f'<span class="files">For print: {links}</span>'
     if not isinstance(figure, Chart):
-        return f'<figure>{_image(name, name, figure.get_figwidth())}<figcaption>{files}</figcaption></figure>'
+        return f"<figure>{_image(name, name, figure.get_figwidth())}<figcaption>{files}</figcaption></figure>"
     said = html.escape(" ".join(filter(None, (figure.caption, figure.missing()))))
     values = _embedded([panel.values() for panel in figure.panels])
     image = _image(name, figure.panels[0].title, figure.width)
@@ -185,16 +189,21 @@ def _notes(notes: Sequence[str]) -> str:
 def _card(entry: Entry) -> str:
     folder = html.escape(entry.folder)
     words = {
-        HOLDS: "hold", REVERSED: "reversed", ONE_HOLDS: "hold with one seed", ONE_REVERSED: "reversed with one seed",
-        OPEN: "inside the spread", EARLY: "not judged",
+        HOLDS: "hold",
+        REVERSED: "reversed",
+        ONE_HOLDS: "hold with one seed",
+        ONE_REVERSED: "reversed with one seed",
+        OPEN: "inside the spread",
+        EARLY: "not judged",
     }
     counts = {verdict: sum(claim.verdict == verdict for claim in entry.claims) for verdict in words}
     chips = "".join(
         f'<span class="{STYLES[verdict]}">{SIGNS[verdict]} {count} {words[verdict]}</span>'
-        for verdict, count in counts.items() if count
+        for verdict, count in counts.items()
+        if count
     )
     image = f'<img loading="lazy" src="{folder}/{html.escape(entry.figure)}.svg" alt="">' if entry.figure else ""
     return (
         f'<li><small>{folder}</small><a href="{folder}/index.html">{html.escape(entry.title)}</a>'
-        f'{f"<p class=tally>{chips}</p>" if chips else ""}{image}</li>'
+        f"{f'<p class=tally>{chips}</p>' if chips else ''}{image}</li>"
     )

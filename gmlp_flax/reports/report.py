@@ -66,8 +66,11 @@ class Report:
         said += [claim.sentence() for claim in self.every_claim]
         said += [self.setting.sentence()] if self.setting else []
         captions = (
-            sentence for chart in self.figures.values() if isinstance(chart, Chart)
-            for sentence in (chart.caption, chart.missing()) if sentence
+            sentence
+            for chart in self.figures.values()
+            if isinstance(chart, Chart)
+            for sentence in (chart.caption, chart.missing())
+            if sentence
         )
         return [*said, *self.notes, *dict.fromkeys(captions)]
 

@@ -23,7 +23,7 @@ from gmlp_flax.training import loading
 
 STEPS = "steps"  # also tells rows apart, if the rows of a table differ in it
 RATE = "optimizer.learning_rate"
-OWN = (RATE, "optimizer.rates")  # chosen for each row
+OWN = (RATE, "optimizer.lr_multipliers")  # chosen for each row
 FINETUNED = "finetuned"  # the folder, beside a table's runs, of the runs finetuned from them
 # Keys that may differ between the runs of one table: they say how a run was run.
 FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
@@ -31,7 +31,13 @@ FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile
 READING = tuple(f"model.{key}" for key in ("length", "dropout", "attention_dropout", "mask_padding", "pool", "pooler"))
 # Keys that a smaller scale shrinks; the report says by how much.
 SCALED = (
-    "steps", "batch_size", "model.layers", "model.d_model", "model.d_ffn", "model.vocab_size", "model.image_size",
+    "steps",
+    "batch_size",
+    "model.layers",
+    "model.d_model",
+    "model.d_ffn",
+    "model.vocab_size",
+    "model.image_size",
     "data.train",
 )
 # What messages call keys without which perplexities of one column do not compare.
@@ -213,13 +219,16 @@ def unfinished(runs: Sequence[Run]) -> list[str]:
     """A note on the runs that are not finished, if there are any."""
     named = ", ".join(
         f"{each.row} seed {each.config.seed} (step {each.last_step} of {each.config.steps})"
-        for each in runs if not each.finished
+        for each in runs
+        if not each.finished
     )
     return [f"Not finished: {named}."] if named else []
 
 
 def _runs(
-    pattern: str, rows: Mapping[str, ConfigDict], identity: Sequence[str],
+    pattern: str,
+    rows: Mapping[str, ConfigDict],
+    identity: Sequence[str],
     pretrained: Callable[[ConfigDict], Mapping[str, Any]] = lambda config: config,
 ) -> Iterator[Run]:
     """The runs whose configs agree with a row in the keys of `identity`, and whose `pretrained` configs agree with it

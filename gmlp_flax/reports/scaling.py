@@ -44,7 +44,10 @@ def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     free = len(x) - 2
     margin = fit.stderr * stats.t.ppf(0.975, free) if free else math.inf
     return PowerLaw(
-        math.exp(fit.intercept), float(fit.slope), float(fit.slope - margin), float(fit.slope + margin),
+        math.exp(fit.intercept),
+        float(fit.slope),
+        float(fit.slope - margin),
+        float(fit.slope + margin),
         float(fit.rvalue**2),
     )
 
@@ -77,7 +80,8 @@ def scaling(lines: Lines) -> tuple[Chart | None, list[str]]:
     """
     laws = {
         name: power_law([point.params for point in points], [point.perplexity.centre for point in points])
-        for name, points in lines.items() if len(points) > 1
+        for name, points in lines.items()
+        if len(points) > 1
     }
     if not laws:
         return None, []
@@ -116,7 +120,8 @@ def _titles(lines: Lines) -> list[str]:
     """The columns in which some line has two models."""
     columns = dict.fromkeys(title for points in lines.values() for point in points for title in point.scores)
     return [
-        title for title in columns
+        title
+        for title in columns
         if any(sum(title in point.scores for point in points) > 1 for points in lines.values())
     ]
 
@@ -140,12 +145,20 @@ def _series(
         points = sorted(points, key=x_of)
         if points:
             x, y = [x_of(point) for point in points], [y_of(point) for point in points]
-            found.append(Series(
-                name, look._replace(dashes=DASHES[0]), x, [each.centre for each in y],
-                low=[min(each.values) for each in y], high=[max(each.values) for each in y],
-                labels=[point.row.split("_", 1)[-1] for point in points], joined=name not in laws, band=False,
-                fit=[laws[name](each) for each in x] if name in laws else (),
-            ))
+            found.append(
+                Series(
+                    name,
+                    look._replace(dashes=DASHES[0]),
+                    x,
+                    [each.centre for each in y],
+                    low=[min(each.values) for each in y],
+                    high=[max(each.values) for each in y],
+                    labels=[point.row.split("_", 1)[-1] for point in points],
+                    joined=name not in laws,
+                    band=False,
+                    fit=[laws[name](each) for each in x] if name in laws else (),
+                )
+            )
     return found
 
 

@@ -56,7 +56,11 @@ def _counted(model: published.Published) -> tuple[Cell, ...]:
     params, flops = published.param_count(model) / 1e6, published.forward_flops(model) / 1e9
     papers = model.flops_g if model.madds_g is None else _flops(model.madds_g)
     return (
-        params, printed(model.params_m), difference(params, model.params_m), flops, printed(papers),
+        params,
+        printed(model.params_m),
+        difference(params, model.params_m),
+        flops,
+        printed(papers),
         difference(flops, papers),
     )
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def image_filters(
-    table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]
-) -> Report:
+def image_filters(table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]) -> Report:
     """Figure 3: rows of W of an image classifier, layer by layer, from the newest checkpoint of the first run, and how
     close W came to depending on the offset between two patches alone, at every checkpoint that it kept.
 
@@ -48,9 +46,7 @@ def image_filters(
     return _report(table, runs, scale, Table(columns, lines), notes, figures)
 
 
-def text_filters(
-    table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]
-) -> Report:
+def text_filters(table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]) -> Report:
     """Figure 4: the row of W that mixes into the middle token, layer by layer, from the newest checkpoint of the first
     run.
 
@@ -92,7 +88,11 @@ def shift_invariance_report(
 
 
 def _report(
-    table: PaperTable, runs: Sequence[Run], scale: str, made: Table, notes: Sequence[str],
+    table: PaperTable,
+    runs: Sequence[Run],
+    scale: str,
+    made: Table,
+    notes: Sequence[str],
     figures: Mapping[str, Chart | Figure],
 ) -> Report:
     """A report of the first run."""

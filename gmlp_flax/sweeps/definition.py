@@ -86,7 +86,7 @@ def from_file(given: str) -> Points:
         points_lib.chained(points)  # checks the names
         if bare := [point for point in points if not isinstance(point.get(CONFIG), str)]:
             raise ConfigError(f"the point {bare[0]} names no config: set config to 'NAME:ARGUMENT'")
-    except Exception as error:  # noqa: BLE001 - a sweep file is the user's code and may raise anything
+    except Exception as error:
         raise config_lib.explain(error, given) from None
     return points
 
@@ -113,7 +113,7 @@ def define(
     if len(best) > 1:
         metrics = ", ".join(metric for metric, _ in best)
         raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
-    (metric, mode), = best
+    ((metric, mode),) = best
     return Sweep(source, overrides, trials, choosing, metric, mode, out)
 
 

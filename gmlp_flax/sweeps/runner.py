@@ -129,7 +129,8 @@ def _interrupt(*_: object) -> None:
 
 
 def results(
-    runs: Mapping[Key, concurrent.futures.Future[Metrics]], ended: Callable[[Key, Metrics], None] | None = None,
+    runs: Mapping[Key, concurrent.futures.Future[Metrics]],
+    ended: Callable[[Key, Metrics], None] | None = None,
     failed: Callable[[Key, RunError], None] | None = None,
 ) -> dict[Key, Metrics]:
     """The metrics of all runs, in the order given.

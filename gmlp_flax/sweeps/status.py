@@ -31,7 +31,8 @@ def table(sweep: Sweep) -> str:
     # --choose=best trains one seed of each point that it has not chosen.
     first = sweep.trials[0].config.seed if sweep.trials else 0
     wanted = [
-        trial for trial in sweep.trials
+        trial
+        for trial in sweep.trials
         if not sweep.choosing or trial.config.seed == first or _begun(_folder(sweep, trial))
     ]
     header = [sweep.metric if word == "metric" else word for word in HEADER]

@@ -266,9 +266,9 @@ class Task(abc.ABC):
     def _abstract_module(self) -> nnx.Module:
         return nnx.eval_shape(lambda: self.module(nnx.Rngs(0)))
 
-    def facts(self) -> dict[str, parameters.Facts]:
+    def param_metadata(self) -> dict[str, parameters.ParamMetadata]:
         """How each parameter is sharded, decayed and fitted to other lengths, by its path."""
-        return parameters.facts(self._abstract_module)
+        return parameters.metadata(self._abstract_module)
 
     def notes(self) -> list[str]:
         """What in the config may not be meant, a line each, for the start of a run."""

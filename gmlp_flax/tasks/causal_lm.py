@@ -16,7 +16,18 @@ from gmlp_flax.data.text.tokenizer import MASK
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.text import CausalLM
-from gmlp_flax.tasks.base import Baseline, Batch, Continuation, Outputs, Ranked, Sums, Totals, model_keys, ranked, weighted
+from gmlp_flax.tasks.base import (
+    Baseline,
+    Batch,
+    Continuation,
+    Outputs,
+    Ranked,
+    Sums,
+    Totals,
+    model_keys,
+    ranked,
+    weighted,
+)
 from gmlp_flax.tasks.generation import Writer
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 from gmlp_flax.tasks.sampling import Sampling

@@ -53,8 +53,13 @@ class Finetuning(TextTask):
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         return pipeline.train_batches(
-            self.examples("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
-            hosts=hosts, workers=self.config.data.workers,
+            self.examples("train"),
+            seed=self.config.seed,
+            start=start,
+            batch_size=self.config.batch_size,
+            host=host,
+            hosts=hosts,
+            workers=self.config.data.workers,
         )
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
@@ -71,4 +76,4 @@ class Finetuning(TextTask):
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """What the model says of a batch; keys [batch] for training, None for evaluation."""
         tokens = batch["tokens"]
-        return self.apply(params, tokens, batch["segments"], self.seen(tokens), key)
+        return self.apply(params, tokens, batch["segments"], self.padding_mask(tokens), key)

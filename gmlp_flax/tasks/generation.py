@@ -91,6 +91,7 @@ class Writer:
 
     def cost(self, params: Any) -> Cost:
         """What a token costs, counted on the programs; parameters, or their shapes."""
+
         def tokens(count: int) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((1, count), jnp.int32)
 

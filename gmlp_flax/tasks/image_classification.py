@@ -67,8 +67,10 @@ class ImageClassification(Task):
         "data.mean": Option((0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1"),
         "data.std": Option((0.5, 0.5, 0.5), "divides each channel afterwards", Range("at least 1e-6", 1e-6)),
         "augment.auto": Option(
-            "none", "AutoAugment's ImageNet policy (the paper's), its policy v0 (EfficientNet's code), RandAugment "
-            "(DeiT's), or none of them", ("none", "autoaugment", "autoaugment_v0", "randaugment"),
+            "none",
+            "AutoAugment's ImageNet policy (the paper's), its policy v0 (EfficientNet's code), RandAugment "
+            "(DeiT's), or none of them",
+            ("none", "autoaugment", "autoaugment_v0", "randaugment"),
         ),
         "augment.randaugment_layers": Option(
             2, "operations drawn per image; each is applied to half of the images", Range("from 1 to 100", 1, 100)
@@ -85,9 +87,7 @@ class ImageClassification(Task):
         "augment.mixing": Option(
             "batch", "one draw of mixup or CutMix for a whole batch, as DeiT, or one per pair", ("batch", "pair")
         ),
-        "augment.repeats": Option(
-            1, "times that an epoch holds each image, augmented anew (DeiT: 3)", SIZE
-        ),
+        "augment.repeats": Option(1, "times that an epoch holds each image, augmented anew (DeiT: 3)", SIZE),
         "optimizer.label_smoothing": Option(0.0, "share of the target spread over all classes", SHARE_BELOW_1),
         "eval.real_labels": Option("", "ReaL's JSON file of labels for ImageNet's validation images"),
     }
@@ -100,18 +100,28 @@ class ImageClassification(Task):
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model
         return ImageClassifier(
-            self.spec(), rngs, image_size=model.image_size, patch_size=model.patch_size,
-            classes=len(self.classes), channels=model.channels, pool=model.pool,
-            pre_logits=model.pre_logits, stem=model.stem, mean=self.config.data.mean, std=self.config.data.std,
+            self.spec(),
+            rngs,
+            image_size=model.image_size,
+            patch_size=model.patch_size,
+            classes=len(self.classes),
+            channels=model.channels,
+            pool=model.pool,
+            pre_logits=model.pre_logits,
+            stem=model.stem,
+            mean=self.config.data.mean,
+            std=self.config.data.std,
         )
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
-        if (config.augment.mixup or config.augment.cutmix) and config.batch_size // config.optimizer.accumulate % 2:
+        if (
+            config.augment.mixup or config.augment.cutmix
+        ) and config.batch_size // config.optimizer.grad_accum_steps % 2:
             raise ConfigError(
                 f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
-                "optimizer.accumulate) must be even"
+                "optimizer.grad_accum_steps) must be even"
             )
         if config.model.get("causal") and config.model.pool == "cls":
             raise ConfigError(
@@ -184,7 +194,9 @@ class ImageClassification(Task):
         hits = best == labels[:, None]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
         sums = {
-            "loss": weighted(losses, read), "top1": weighted(hits[:, 0], read), "top5": weighted(hits.any(-1), read),
+            "loss": weighted(losses, read),
+            "top1": weighted(hits[:, 0], read),
+            "top5": weighted(hits.any(-1), read),
             "examples": weighted(labels != UNREAD, every),
             "classes": (jnp.zeros(logits.shape[-1]).at[jnp.maximum(labels, 0)].add(read), read.sum()),
         }
@@ -249,8 +261,15 @@ class ImageClassification(Task):
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         readable = ReadableExamples(self._source("train"), self._training_view(), self._bad)
         return pipeline.train_batches(
-            readable, seed=self.config.seed, start=start, batch_size=self.config.batch_size, transform=readable.train,
-            host=host, hosts=hosts, repeats=self.config.augment.repeats, workers=self.config.data.workers,
+            readable,
+            seed=self.config.seed,
+            start=start,
+            batch_size=self.config.batch_size,
+            transform=readable.train,
+            host=host,
+            hosts=hosts,
+            repeats=self.config.augment.repeats,
+            workers=self.config.data.workers,
         )
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
@@ -258,7 +277,11 @@ class ImageClassification(Task):
         view = self._view(evaluation_example, "eval_crop")
         readable = ReadableExamples(self._source("heldout"), view, self._bad, keep)
         return pipeline.evaluation_batches(
-            readable, batch_size=self.evaluation_batch_size(shares), transform=readable.evaluate, host=host, hosts=hosts,
+            readable,
+            batch_size=self.evaluation_batch_size(shares),
+            transform=readable.evaluate,
+            host=host,
+            hosts=hosts,
             workers=self.config.data.workers,
         )
 
@@ -343,8 +366,12 @@ class ImageClassification(Task):
             raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH or tfds:NAME")
         try:
             return sources.open_side(
-                data[key], side, split=data.split, heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share, cache_folder=data.cache,
+                data[key],
+                side,
+                split=data.split,
+                heldout_split=data.heldout_split,
+                heldout_share=0.0 if data.heldout else data.heldout_share,
+                cache_folder=data.cache,
             )
         except DataError as error:
             raise DataError(f"config.data.{key}: {error}") from None

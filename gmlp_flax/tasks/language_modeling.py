@@ -84,8 +84,11 @@ class LanguageModeling(TextTask):
         mean = loss / predictions
         perplexity = math.exp(mean) if mean < 700 else math.inf
         return {
-            "perplexity": perplexity, "accuracy": sums["accuracy"][0] / predictions, "loss": mean,
-            "predictions": int(predictions), "examples": int(sums["examples"][1]),
+            "perplexity": perplexity,
+            "accuracy": sums["accuracy"][0] / predictions,
+            "loss": mean,
+            "predictions": int(predictions),
+            "examples": int(sums["examples"][1]),
         }
 
     @property
@@ -112,21 +115,30 @@ class LanguageModeling(TextTask):
         data = self.config.data
         of_prepared = {
             f"the tokenizer of config.data.{key}": os.path.join(data[key], TOKENIZER_FILE)
-            for key in ("train", "heldout") if data[key] and prepared.is_prepared(data[key])
+            for key in ("train", "heldout")
+            if data[key] and prepared.is_prepared(data[key])
         }
         if (given := given_tokenizer(self, of_prepared)) is not None:
             return given
         corpus, chosen = self._corpus("train")
         with _about("data.train"):
             return tokenizer_training.cached_tokenizer(
-                corpus, self.config.model.vocab_size, data.cache or cache.default_folder(), selection=chosen,
+                corpus,
+                self.config.model.vocab_size,
+                data.cache or cache.default_folder(),
+                selection=chosen,
                 max_bad_records=data.max_bad_records,
             )
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         return packing.train_batches(
-            self.windows("train"), seed=self.config.seed, start=start, batch_size=self.config.batch_size, host=host,
-            hosts=hosts, workers=self.config.data.workers,
+            self.windows("train"),
+            seed=self.config.seed,
+            start=start,
+            batch_size=self.config.batch_size,
+            host=host,
+            hosts=hosts,
+            workers=self.config.data.workers,
         )
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
@@ -153,7 +165,10 @@ class LanguageModeling(TextTask):
             corpus, chosen = self._corpus(side)
             with _about(f"data.{side}"):
                 tokens = prepare.cached(
-                    corpus, self.tokenizer, data.cache or cache.default_folder(), selection=chosen,
+                    corpus,
+                    self.tokenizer,
+                    data.cache or cache.default_folder(),
+                    selection=chosen,
                     max_bad_records=data.max_bad_records,
                 )
             if tokens.skipped:
@@ -181,7 +196,10 @@ class LanguageModeling(TextTask):
             )
         with _about(f"data.{key}"):
             return selection.open_side(
-                data[key], side, split=data.split, heldout_split=data.heldout_split,
+                data[key],
+                side,
+                split=data.split,
+                heldout_split=data.heldout_split,
                 heldout_share=0.0 if data.heldout else data.heldout_share,
             )
 

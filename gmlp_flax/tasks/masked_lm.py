@@ -37,7 +37,13 @@ class Masked(NamedTuple):
 
 
 def mask_tokens(
-    key: jax.Array, tokens: jax.Array, tokenizer: Tokenizer, *, rate: float, max_predictions: int, mask_share: float,
+    key: jax.Array,
+    tokens: jax.Array,
+    tokenizer: Tokenizer,
+    *,
+    rate: float,
+    max_predictions: int,
+    mask_share: float,
     random_share: float,
 ) -> Masked:
     """Chooses tokens of one sequence to predict and hides them.
@@ -134,7 +140,7 @@ class MaskedLanguageModeling(LanguageModeling):
         return self.mask(jax.vmap(functools.partial(jax.random.fold_in, base))(batch["index"]), batch["tokens"])
 
     def _sums(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
-        logits = self.apply(params, masked.inputs, masked.positions, key, self.seen(masked.inputs))
+        logits = self.apply(params, masked.inputs, masked.positions, key, self.padding_mask(masked.inputs))
         return cross_entropy(logits, masked.targets, weights)
 
     def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
@@ -157,9 +163,9 @@ class MaskedLanguageModeling(LanguageModeling):
         if len(ids) > self.length:
             raise RunError(f"the line has {len(ids)} tokens, the model reads at most {self.length}: {line[:60]!r}...")
         spec = self.spec()
-        if not spec.block.takes(spec, len(ids)):
+        if not spec.block.supports_length(spec, len(ids)):
             ids += [tokenizer.pad_id] * (self.length - len(ids))
         tokens = np.array([ids])
-        logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.seen(tokens))[0]
+        logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.padding_mask(tokens))[0]
         pieces = [tokenizer.piece(i) for i in range(tokenizer.vocab_size)]
         return [ranked(scores, pieces, top) for scores in logits]

@@ -39,7 +39,8 @@ class QuestionAnswering(Finetuning):
         "squad.max_query": Option(64, "a question's tokens at most; the rest is cut off", SIZE),
         "squad.max_answer": Option(30, "tokens of an answer at most", SIZE),
         "squad.n_best": Option(
-            20, "starts and ends that are combined per window, and answers kept per question",
+            20,
+            "starts and ends that are combined per window, and answers kept per question",
             Range("from 1 to 1,000", 1, 1000),
         ),
         "squad.null_threshold": Option(
@@ -145,9 +146,7 @@ class QuestionAnswering(Finetuning):
         if not question.strip() or not passage.strip():
             raise RunError(f"give a question and a passage with a tab between them, not {line[:60]!r}")
         asked = [squad.Question("line", "", passage, question, ())]
-        windows = Windows(
-            asked, self.tokenizer, length=self.length, stride=options.stride, max_query=options.max_query
-        )
+        windows = Windows(asked, self.tokenizer, length=self.length, stride=options.stride, max_query=options.max_query)
         found = []
         for place in range(len(windows)):
             batch = {name: np.asarray(value)[None] for name, value in windows[place].items()}
@@ -157,7 +156,9 @@ class QuestionAnswering(Finetuning):
         nulls = squad_answers.null_scores(windows, scores.null) if options.version == "v2.0" else None
         odds = None if nulls is None else squad_answers.null_odds(asked, answers, nulls)
         first = squad_answers.predictions(asked, answers, odds, options.null_threshold)["line"]
-        best = sorted(squad_answers.n_best_lists(asked, answers, nulls)["line"], key=lambda entry: entry["text"] != first)
+        best = sorted(
+            squad_answers.n_best_lists(asked, answers, nulls)["line"], key=lambda entry: entry["text"] != first
+        )
         return [(entry["text"] or "(no answer)", entry["probability"]) for entry in best[:top]]
 
     def _answers(self, outputs: Outputs) -> tuple[list[list[Answer]], dict[str, float] | None]:
@@ -188,8 +189,12 @@ class QuestionAnswering(Finetuning):
         questions = self._questions(side)
         try:
             windows = Windows(
-                questions, self.tokenizer, length=self.config.model.length, stride=options.stride,
-                max_query=options.max_query, training=training,
+                questions,
+                self.tokenizer,
+                length=self.config.model.length,
+                stride=options.stride,
+                max_query=options.max_query,
+                training=training,
             )
         except DataError as error:
             raise DataError(f"config.{error}") from None
@@ -210,8 +215,13 @@ class QuestionAnswering(Finetuning):
         bad = BadRecords(data.max_bad_records) if side == "train" else None
         try:
             questions = squad.read_side(
-                data[key], side, version, split=data.split, heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share, bad=bad,
+                data[key],
+                side,
+                version,
+                split=data.split,
+                heldout_split=data.heldout_split,
+                heldout_share=0.0 if data.heldout else data.heldout_share,
+                bad=bad,
             )
         except DataError as error:
             raise DataError(f"config.data.{key}: {error}") from None

@@ -55,8 +55,9 @@ class TextClassification(Finetuning):
         "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
         "model.pooler": Option(False, "BERT's tanh layer before the head"),
         "model.pairs": Option(
-            "joined", "both texts of a pair in one sequence; or apart, each of model.length tokens, compared by the "
-            "head alone", ("joined", "apart"),
+            "joined",
+            "both texts of a pair in one sequence; or apart, each of model.length tokens, compared by the head alone",
+            ("joined", "apart"),
         ),
         "glue.task": Option(
             "sst2", "what is learned: a task of GLUE, SNLI, one on long texts, or own data", (*SENTENCE_TASKS, OWN)
@@ -82,8 +83,13 @@ class TextClassification(Finetuning):
                 self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool, **self.embedding()
             )
         return SequenceClassifier(
-            self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool,
-            pooler=model.pooler, **self.embedding(),
+            self.spec(),
+            model.vocab_size,
+            len(self.glue.labels),
+            rngs,
+            pool=model.pool,
+            pooler=model.pooler,
+            **self.embedding(),
         )
 
     @property
@@ -259,8 +265,13 @@ class TextClassification(Finetuning):
         path, task = self._path(side), self.glue
         with self._blaming(side):
             found = sentences.open_sentences(
-                path, task, side, split=data.split, heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share, bad=bad,
+                path,
+                task,
+                side,
+                split=data.split,
+                heldout_split=data.heldout_split,
+                heldout_share=0.0 if data.heldout else data.heldout_share,
+                bad=bad,
             )
         if bad.count:
             self._note(side, f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")

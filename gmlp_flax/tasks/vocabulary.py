@@ -34,15 +34,18 @@ TEXT_OPTIONS = {
         False, "FNet's linear layer after the embeddings and their norm", architecture=True
     ),
     "model.token_types": Option(
-        0, "kinds of text that have a learned vector in pretraining (FNet: 4); 0: none, and finetuning on pairs adds two",
-        (0, 2, 4), architecture=True,
+        0,
+        "kinds of text that have a learned vector in pretraining (FNet: 4); 0: none, and finetuning on pairs adds two",
+        (0, 2, 4),
+        architecture=True,
     ),
     "model.mask_padding": Option(
         False, "attention and convolutions ignore [PAD]; spatial projections and Fourier transforms never do"
     ),
     "data.tokenizer": Option(
-        "", "a SentencePiece model or a WordPiece vocabulary; `bytes`: no tokenizer; `listops`: its symbols; empty: "
-        "trained on the text"
+        "",
+        "a SentencePiece model or a WordPiece vocabulary; `bytes`: no tokenizer; `listops`: its symbols; empty: "
+        "trained on the text",
     ),
 }
 
@@ -83,7 +86,7 @@ class TextTask(Task):
         """The tokenizer's file."""
         return {TOKENIZER_FILE: self.tokenizer.model}
 
-    def seen(self, tokens: Any) -> Any:
+    def padding_mask(self, tokens: Any) -> Any:
         """Of tokens [batch, tokens] the bool mask that is False for padding; None if attention is to see padding."""
         return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
 

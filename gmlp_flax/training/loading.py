@@ -87,7 +87,9 @@ class Trained(NamedTuple):
         """
         if isinstance(texts, str):
             raise RunError(f"generate takes a list of texts: give [{texts[:40]!r}]")
-        how = Sampling(**{name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()})
+        how = Sampling(
+            **{name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+        )
         return [self.task.continuation(self.weights, text, how).text for text in texts]
 
 
@@ -114,8 +116,13 @@ def open_checkpoints(
     elif config.optimizer.ema and not options.metric:
         name = f"ema_{name}"  # of the parameters with which the run predicts
     return Checkpoints(
-        os.path.join(workdir, CHECKPOINTS), keep=options.keep, keep_best=options.keep_best, best=(name, mode),
-        files=files, read_only=read_only, run=run,
+        os.path.join(workdir, CHECKPOINTS),
+        keep=options.keep,
+        keep_best=options.keep_best,
+        best=(name, mode),
+        files=files,
+        read_only=read_only,
+        run=run,
     )
 
 
@@ -146,7 +153,7 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
         write_files(workdir, files, replace=False)
     distributed.wait_for_all("files of the run")
     task = tasks.create(config, workdir)
-    partition = partition_here(config).for_model(task.facts())
+    partition = partition_here(config).for_model(task.param_metadata())
     checkpoints.files = task.assets()
     template = {"params": partition.describe(task.shapes())}
     if config.optimizer.ema:
@@ -164,7 +171,9 @@ def _others_named(checkpoints: Checkpoints, step: int) -> Iterator[None]:
         yield
     except Damaged as error:
         others = ", ".join(str(each) for each in checkpoints.steps() if each != step)
-        raise Damaged(f"{error}; {f'the run also has checkpoint {others}' if others else 'it is the only one'}") from None
+        raise Damaged(
+            f"{error}; {f'the run also has checkpoint {others}' if others else 'it is the only one'}"
+        ) from None
 
 
 def partition_here(config: ConfigDict) -> Partition:

@@ -70,7 +70,7 @@ class Trainer:
 
     def __init__(self, config: ConfigDict, run: record.Record, again: str = ""):
         self.partition = Partition.make(config.mesh)
-        self.partition.check_batch(config.batch_size, config.optimizer.accumulate, "config.batch_size")
+        self.partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
         self.partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
         self.run, self.workdir, self.again = run, run.workdir, again
         config, inherited = warm_start.inherit(config, self.workdir)
@@ -80,17 +80,17 @@ class Trainer:
         distributed.say(_about_run(config, self.workdir))
         self.task = tasks.create(config, self.workdir, inherited)
         loading.check_metric(config, self.task)
-        shapes, facts = model_shapes(self.task), self.task.facts()
-        self.partition = self.partition.for_model(facts)
+        shapes, metadata = model_shapes(self.task), self.task.param_metadata()
+        self.partition = self.partition.for_model(metadata)
         self.partition.check_parameters(shapes)
-        self.optimizer = optimizer.make(config, shapes, facts)
+        self.optimizer = optimizer.make(config, shapes, metadata)
         self.assets = self.task.assets()
         examples = str(self.task.evaluation_examples())
         distributed.require_alike(
             {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | self.assets
         )
         distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
-        for line in [*optimizer.out_of_reach(config, shapes, facts), *self.task.notes()]:
+        for line in [*optimizer.out_of_reach(config, shapes, metadata), *self.task.notes()]:
             distributed.say(line)
         self.profile, self.stop = Profile(config, self.workdir), stopping.StopRequest()
         self.watchdog = Watchdog(config.log.hang_seconds)
@@ -230,7 +230,7 @@ class Trainer:
 
     def _evaluates(self, done: int) -> bool:
         every = self.config.eval.every
-        return done == self.config.steps or every > 0 and done % every == 0
+        return done == self.config.steps or (every > 0 and done % every == 0)
 
     def _evaluate(self, state: step.TrainState, done: int) -> None:
         """Scores a state and writes its line. A signal ends it without one; the run that goes on evaluates first."""
@@ -285,7 +285,7 @@ class Trainer:
         return fresh(jax.random.key(self.config.seed)), 0
 
     def _finish(self, done: int) -> dict[str, Any] | None:
-        if done < self.config.steps or self.stop.agreed and done not in self.metrics.evaluations:
+        if done < self.config.steps or (self.stop.agreed and done not in self.metrics.evaluations):
             words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
             command = self.again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
             again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
@@ -343,7 +343,11 @@ def _about_data(task: tasks.Task) -> str:
     length, training = task.units_per_example, task.training_examples()
     examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
     heldout = f"{task.evaluation_examples():,}"
-    found = f"{heldout} {examples} held out" if training is None else f"{training:,} {examples} to train on, {heldout} held out"
+    found = (
+        f"{heldout} {examples} held out"
+        if training is None
+        else f"{training:,} {examples} to train on, {heldout} held out"
+    )
     names = task.class_names
     shown = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
     return f"{found}; {len(names):,} classes: {shown}" if names else found

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.encoder import STACKED, depths
-from gmlp_flax.models.parameters import Facts
+from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.training import schedule
 
 
@@ -47,7 +47,8 @@ def _lamb(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransf
         return (jax.vmap(scale) if path_name(path).startswith(STACKED) else scale)(update, param)
 
     return optax.chain(
-        optax.scale_by_adam(of.b1, of.b2, of.eps), optax.add_decayed_weights(of.weight_decay, mask),
+        optax.scale_by_adam(of.b1, of.b2, of.eps),
+        optax.add_decayed_weights(of.weight_decay, mask),
         optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(trusted, updates, params)),
         optax.scale_by_learning_rate(rate),
     )
@@ -64,9 +65,11 @@ OPTIMIZERS = {  # config.optimizer.name ->
     "lion": Optimizer(
         lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask), True
     ),
-    "sgd": Optimizer(lambda rate, of, mask: optax.chain(
-        optax.trace(of.b1), optax.add_decayed_weights(of.weight_decay, mask), optax.scale_by_learning_rate(rate)
-    )),
+    "sgd": Optimizer(
+        lambda rate, of, mask: optax.chain(
+            optax.trace(of.b1), optax.add_decayed_weights(of.weight_decay, mask), optax.scale_by_learning_rate(rate)
+        )
+    ),
 }
 
 
@@ -82,7 +85,7 @@ class Rate(NamedTuple):
 
 
 def parse_rates(lines: Iterable[str]) -> tuple[Rate, ...]:
-    """Reads config.optimizer.rates, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for stacked layers.
+    """Reads config.optimizer.lr_multipliers, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for stacked layers.
 
     Raises:
         ConfigError: a line has another form.
@@ -95,12 +98,14 @@ def parse_rates(lines: Iterable[str]) -> tuple[Rate, ...]:
             re.compile(pattern)
             factors = [float(first), float(last if dots else first)]
         except re.error as error:
-            raise ConfigError(f"config.optimizer.rates: {pattern!r} is no regular expression ({error})") from None
+            raise ConfigError(
+                f"config.optimizer.lr_multipliers: {pattern!r} is no regular expression ({error})"
+            ) from None
         except ValueError:
             factors = [math.nan]
         if not pattern or not all(0 < factor < math.inf for factor in factors):
             raise ConfigError(
-                f"config.optimizer.rates: {line!r} is not PATTERN=FACTOR or PATTERN=FIRST..LAST with factors above 0, "
+                f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or PATTERN=FIRST..LAST with factors above 0, "
                 "such as 'relative/bias=8'; config.optimizer.freeze keeps parameters as they are"
             )
         rates.append(Rate(pattern, *factors))
@@ -108,11 +113,11 @@ def parse_rates(lines: Iterable[str]) -> tuple[Rate, ...]:
 
 
 def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
-    """The factors on the learning rate, each that of the first line of config.optimizer.rates that matches the path.
+    """The factors on the learning rate, each that of the first line of config.optimizer.lr_multipliers that matches the path.
 
     Args:
         params: the parameters or their shapes.
-        lines: config.optimizer.rates.
+        lines: config.optimizer.lr_multipliers.
 
     Returns:
         For the path of each parameter a number, or an array that spreads over its axes: [layers, 1, ...] if the factor
@@ -132,12 +137,16 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
         if rate.first == rate.last:
             continue
         if name not in depth:
-            raise RunError(f"config.optimizer.rates: {rate.pattern!r} matches {name}, which has no layers: give one factor")
+            raise RunError(
+                f"config.optimizer.lr_multipliers: {rate.pattern!r} matches {name}, which has no layers: give one factor"
+            )
         first, layers = depth[name]
         by_layer = np.geomspace(rate.first, rate.last, layers, dtype=np.float32)[first : first + leaf.shape[0]]
         found[name] = by_layer.reshape(-1, *[1] * (len(leaf.shape) - 1))
     if unused := [rate.pattern for rate in rates if rate not in used]:
-        raise RunError(f"config.optimizer.rates: {unused[0]!r} matches no parameter that is left, e.g. {next(iter(found))}")
+        raise RunError(
+            f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter that is left, e.g. {next(iter(found))}"
+        )
     return found
 
 
@@ -148,7 +157,7 @@ def scaled(by: Mapping[str, Any]) -> optax.GradientTransformation:
     )
 
 
-def out_of_reach(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> list[str]:
+def out_of_reach(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
     """A line for each parameter that the schedule cannot move as far as the model says it may have to go.
 
     Under Adam a parameter travels at most about the sum of its rates. A bias on the logits of a softmax over n tokens
@@ -158,19 +167,21 @@ def out_of_reach(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) ->
         return []
     travel = float(np.sum(schedule.learning_rate(config)(np.arange(config.steps))))
     lines = []
-    for name, factor in factors(params, config.optimizer.rates).items():
-        far, reach = travel * float(np.min(factor)), facts.get(name, Facts()).reach
-        if travel and far < reach:
+    for name, factor in factors(params, config.optimizer.lr_multipliers).items():
+        far, max_logit_gap = travel * float(np.min(factor)), metadata.get(name, ParamMetadata()).max_logit_gap
+        if travel and far < max_logit_gap:
             lines.append(
-                f"note: in {config.steps:,} steps {name} can travel about {far:.2g}, and may need {reach:.2g}: "
-                f"consider --config.optimizer.rates=\"('{name}={math.ceil(reach / travel)}',)\""
+                f"note: in {config.steps:,} steps {name} can travel about {far:.2g}, and may need {max_logit_gap:.2g}: "
+                f"consider --config.optimizer.lr_multipliers=\"('{name}={math.ceil(max_logit_gap / travel)}',)\""
             )
     return lines
 
 
-def decayed(params: Any, facts: Mapping[str, Facts]) -> Any:
+def decayed(params: Any, metadata: Mapping[str, ParamMetadata]) -> Any:
     """A tree of booleans: which parameters weight decay changes, by what the model says of them."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: facts.get(path_name(path), Facts()).decayed, params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: metadata.get(path_name(path), ParamMetadata()).decayed, params
+    )
 
 
 def frozen(params: Any, patterns: tuple[str, ...]) -> Any:
@@ -188,20 +199,22 @@ def frozen(params: Any, patterns: tuple[str, ...]) -> Any:
     )
 
 
-def make(config: ConfigDict, params: Any, facts: Mapping[str, Facts]) -> optax.GradientTransformation:
+def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> optax.GradientTransformation:
     """The transformation from gradients to updates.
 
     Args:
         config: the config of the run.
         params: the parameters or their shapes. Only their paths and numbers of layers are used.
-        facts: what the model says of its parameters (`Task.facts`).
+        metadata: what the model says of its parameters (`Task.param_metadata`).
     """
     options = config.optimizer
     transformation = optax.chain(
         # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
-        OPTIMIZERS[options.name].make(schedule.learning_rate(config), options, functools.partial(decayed, facts=facts)),
-        scaled(factors(params, options.rates)) if options.rates else optax.identity(),
+        OPTIMIZERS[options.name].make(
+            schedule.learning_rate(config), options, functools.partial(decayed, metadata=metadata)
+        ),
+        scaled(factors(params, options.lr_multipliers)) if options.lr_multipliers else optax.identity(),
     )
     if not options.freeze:
         return transformation

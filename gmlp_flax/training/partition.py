@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.parameters import Facts
+from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.models.sharding import BATCH, DATA, FSDP, TENSOR
 
 AXES = (DATA, FSDP, TENSOR)
@@ -77,9 +77,9 @@ class Partition:
         options = _with_defaults(options)
         return cls(AbstractMesh(axis_sizes(options, devices), AXES), parse_rules(options["rules"]))
 
-    def for_model(self, facts: Mapping[str, Facts]) -> Partition:
-        """The same, with what a model says of its parameters (`Task.facts`)."""
-        return dataclasses.replace(self, model={path: each.sharding for path, each in facts.items()})
+    def for_model(self, metadata: Mapping[str, ParamMetadata]) -> Partition:
+        """The same, with what a model says of its parameters (`Task.param_metadata`)."""
+        return dataclasses.replace(self, model={path: each.sharding for path, each in metadata.items()})
 
     @property
     def batch_shares(self) -> int:
@@ -150,6 +150,7 @@ class Partition:
         A leaf without a rule stays whole. So does an axis whose size is not a multiple of its devices: another run's
         parameters may have such axes, and are read nonetheless. `check_parameters` refuses them in a run's own model.
         """
+
         def sharding(path: tuple, leaf: Any) -> NamedSharding:
             """Of one leaf."""
             axes = self._rule(path_name(path))[1]
@@ -165,6 +166,7 @@ class Partition:
 
     def describe(self, tree: Any) -> Any:
         """Shapes with their shardings: the template for making a state and for restoring it."""
+
         def of(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
@@ -180,6 +182,7 @@ class Partition:
         The results must be sums over the examples. They are added up once, at the end. The compiler by itself would add
         up gradients where they arise: in every layer and every microbatch.
         """
+
         def alone(params: Any, batch: Any) -> Any:
             with self.around():
                 return function(params, batch)
@@ -242,7 +245,7 @@ def axis_sizes(sizes: Mapping[str, int], devices: int) -> tuple[int, int, int]:
     known = math.prod(size for size in given if size != -1)
     if given.count(-1) > 1 or any(size < 1 and size != -1 for size in given) or known < 1:
         raise RunError(f"config.mesh is {words}: expected sizes of at least 1, and -1 for the rest at most once")
-    if devices % known or -1 not in given and known != devices:
+    if devices % known or (-1 not in given and known != devices):
         raise RunError(f"config.mesh is {words}, which does not make {devices} devices: set one to -1, for the rest")
     data, fsdp, tensor = (devices // known if size == -1 else size for size in given)
     if data % sizes["slices"]:

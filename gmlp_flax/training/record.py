@@ -161,7 +161,9 @@ def _refuse_lost(workdir: str) -> None:
     """Refuses a folder whose run has got somewhere, and has no checkpoint to go on from."""
     if checkpoint_steps(workdir):
         if not run_files.exists(os.path.join(workdir, CONFIG_FILE)):
-            raise RunError(f"{workdir} has checkpoints but no {CONFIG_FILE}: bring it back, or begin anew with --restart")
+            raise RunError(
+                f"{workdir} has checkpoints but no {CONFIG_FILE}: bring it back, or begin anew with --restart"
+            )
         if not read_identity(workdir):
             raise RunError(
                 f"{workdir} has checkpoints but no {RUN_FILE}, which says whose they are: bring it back, or begin anew with "
@@ -261,7 +263,9 @@ class Record:
 
     def notes(self, config: ConfigDict) -> list[str]:
         """The keys that a config changes, one per line for people."""
-        return [f"config.{name} was {old!r} and is now {new!r}" for name, (old, new) in self._changes(config, {}).items()]
+        return [
+            f"config.{name} was {old!r} and is now {new!r}" for name, (old, new) in self._changes(config, {}).items()
+        ]
 
     def take_step(self, config: ConfigDict, files: assets.Files, metrics: MetricsFile) -> None:
         """Writes down under which config the steps after `metrics.resume_step` are taken, the first of which is done.
@@ -272,13 +276,15 @@ class Record:
             return
         self.check()
         if not self._identity:
-            self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "seconds")}
+            self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")}
             self._write_json(RUN_FILE, self._identity)
         run_files.remove(os.path.join(self.workdir, RESULT_FILE))  # before config.json says that there is more to do
         write_files(self.workdir, files, replace=True)
         self._write_json(ENVIRONMENT_FILE, environment())
         metrics.begin()
-        changed = {name: [_plain(old), _plain(new)] for name, (old, new) in self._changes(config, metrics.undone).items()}
+        changed = {
+            name: [_plain(old), _plain(new)] for name, (old, new) in self._changes(config, metrics.undone).items()
+        }
         if changed:
             metrics.write({"step": metrics.resume_step, "changed": changed})
         run_files.write(os.path.join(self.workdir, CONFIG_FILE), config_lib.to_json(config).encode())

@@ -44,7 +44,7 @@ def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
 def init_state(task: Task, optimizer: optax.GradientTransformation, config: ConfigDict, params: Any) -> TrainState:
     """The state before the first step. Traceable, so that it can be made in place on any mesh."""
     zero = jnp.zeros((), jnp.float32)
-    window = {name: (zero, zero) for name in (*task.metrics, "grad_norm", "learning_rate")}
+    window = dict.fromkeys((*task.metrics, "grad_norm", "learning_rate"), (zero, zero))
     mean = jax.tree.map(jnp.copy, params) if config.optimizer.ema else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window)
 
@@ -54,12 +54,10 @@ def describe_state(
 ) -> TrainState:
     """The shapes and shardings of the state: the template for making it and for restoring it."""
     shapes = jax.eval_shape(lambda params: init_state(task, optimizer, config, params), task.shapes())
-    return partition.for_model(task.facts()).describe(shapes)
+    return partition.for_model(task.param_metadata()).describe(shapes)
 
 
-def gradients(
-    task: Task, params: Any, batch: Batch, microbatches: int, partition: Partition
-) -> tuple[Any, Sums]:
+def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partition: Partition) -> tuple[Any, Sums]:
     """The gradients of the mean loss over a global batch.
 
     Sums over microbatches and devices come first, then one division.
@@ -112,13 +110,14 @@ def make_train_step(
         chex.assert_tree_shape_prefix(batch, (config.batch_size,))
         example_keys, batch_key = draw_keys(config, state.step)
         batch = task.mix(batch | {"key": example_keys}, batch_key)
-        grads, sums = gradients(task, state.params, batch, config.optimizer.accumulate, partition)
+        grads, sums = gradients(task, state.params, batch, config.optimizer.grad_accum_steps, partition)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         mean = state.ema if state.ema is None else optax.incremental_update(params, state.ema, 1 - config.optimizer.ema)
         unit_weight = jnp.ones((), jnp.float32)
         sums = sums | {
-            "grad_norm": (optax.tree.norm(grads), unit_weight), "learning_rate": (rate(state.step), unit_weight),
+            "grad_norm": (optax.tree.norm(grads), unit_weight),
+            "learning_rate": (rate(state.step), unit_weight),
         }
         window_starts = state.step % config.log.every == 0
         window = jax.tree.map(lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums)

@@ -41,8 +41,10 @@ class _TensorBoard:
         # Events of steps that are taken again are not shown twice.
         self._staged = run_files.Staged(os.path.join(folder, "tensorboard"))
         self._writer = tensorboardX.SummaryWriter(self._staged.path, purge_step=step + 1)
-        values = {name: value if isinstance(value, bool | int | float) else str(value)
-                  for name, value in config_lib.flat(config).items()}
+        values = {
+            name: value if isinstance(value, bool | int | float) else str(value)
+            for name, value in config_lib.flat(config).items()
+        }
         metric = config.checkpoint.metric or tasks.find(config.task).best[0]
         for summary in hparams(values, {f"eval/{metric}": 0.0}):
             self._writer.file_writer.add_summary(summary)
@@ -67,8 +69,13 @@ class _Wandb:
             distributed.say(f"not logged in to W&B: the run is recorded in {folder}/wandb, for `wandb sync`")
         self._staged = run_files.Staged(folder)
         self._run = wandb.init(
-            project=config.log.wandb, name=os.path.basename(folder), id=run, resume="allow", dir=self._staged.path,
-            config=config.to_dict(), mode="offline" if offline else None,
+            project=config.log.wandb,
+            name=os.path.basename(folder),
+            id=run,
+            resume="allow",
+            dir=self._staged.path,
+            config=config.to_dict(),
+            mode="offline" if offline else None,
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -98,7 +105,7 @@ class _Guarded:
     def _attempt(self, action: Callable[[], Any]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - of somebody else's service
+        except Exception as error:
             self._tracker = None
             reason = " ".join(str(error).split())[:200]
             distributed.say(f"{self._name}: {type(error).__name__}: {reason}; the run goes on without it")
@@ -125,7 +132,8 @@ def make(config: ConfigDict, folder: str, run: str, step: int) -> list[Tracker]:
         step: the last step before those to be logged.
     """
     starts: dict[str, Callable[[], Tracker]] = {
-        "tensorboard": lambda: _TensorBoard(config, folder, step), "wandb": lambda: _Wandb(config, folder, run),
+        "tensorboard": lambda: _TensorBoard(config, folder, step),
+        "wandb": lambda: _Wandb(config, folder, run),
     }
     wanted = [name for name in starts if config.log[name]] if distributed.is_first() else []
     return [_Guarded(name, starts[name]) for name in wanted]

@@ -59,13 +59,11 @@ def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
     Keys that the config sets to something else, and not to their defaults, are named on standard error.
     """
     new, old = config_lib.changed(config, block=old_config.model.block), config_lib.flat(old_config)
-    taken = {
-        name: old[name] for name, option in config_lib.keys(new).items()
-        if option.architecture and name in old
-    }
+    taken = {name: old[name] for name, option in config_lib.keys(new).items() if option.architecture and name in old}
     usual, given = config_lib.keys(config), config_lib.flat(config)
     unheard = [
-        name for name, option in usual.items()
+        name
+        for name, option in usual.items()
         if option.architecture and given[name] not in (option.default, taken.get(name))
     ]
     if unheard:
@@ -92,7 +90,7 @@ def load(task: Task, partition: Partition) -> Any:
         RunError: there is no such checkpoint, it was trained with another vocabulary, it does not fit, or one model sees
             only earlier tokens and the other all.
     """
-    config, own, partition = task.config, task.assets(), partition.for_model(task.facts())
+    config, own, partition = task.config, task.assets(), partition.for_model(task.param_metadata())
     source, step, old_config = loading.parameter_source(config.init_from)
     source.files = {name: own[name] for name in task.shared_assets}
     part = "ema" if old_config.optimizer.ema else "params"
@@ -117,11 +115,16 @@ def _compare(old_config: ConfigDict, config: ConfigDict) -> None:
     """
     old, new = config_lib.flat(old_config), config_lib.flat(config)
     other = [
-        name for name, option in config_lib.keys(config).items()
+        name
+        for name, option in config_lib.keys(config).items()
         if option.architecture and name in old and old[name] != new[name]
     ]
     if "model.causal" in other:
-        which = "only the tokens before it, and here all" if old["model.causal"] else "all tokens, and here only those before it"
+        which = (
+            "only the tokens before it, and here all"
+            if old["model.causal"]
+            else "all tokens, and here only those before it"
+        )
         raise RunError(f"in {config.init_from} each token sees {which}: start from a run of a task like {config.task}")
     if other and "model.block" not in other:
         shown = ", ".join(f"{name.removeprefix('model.')} {old[name]!r} (here {new[name]!r})" for name in other)
@@ -130,6 +133,7 @@ def _compare(old_config: ConfigDict, config: ConfigDict) -> None:
 
 def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[str, Any]:
     """New initial values of the parameters whose paths begin with one of the prefixes, by path."""
+
     def chosen(key: jax.Array) -> dict[str, Any]:
         flat = traverse_util.flatten_dict(task.init(key), sep="/")
         return {name: leaf for name, leaf in flat.items() if name.startswith(prefixes)}
@@ -160,17 +164,17 @@ def adapt(
     """
     flat: dict[str, Any] = traverse_util.flatten_dict(saved, sep="/") | dict(fresh)
     wanted: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
-    facts = task.facts()
+    metadata = task.param_metadata()
     grids = _grids(old_config, task.config)
     other_grid = grids is not None and grids.old != grids.new
     for name, leaf in wanted.items():
-        if grids is not None and grids.old[1] != grids.new[1] and of_offsets(facts[name].fit):
+        if grids is not None and grids.old[1] != grids.new[1] and of_offsets(metadata[name].resize):
             raise Unfit(
                 f"{where} has {name}, of offsets between patches in rows of {grids.old[1]}, and rows of {grids.new[1]} make "
                 "them others: keep the width of images and patches, or start from a run with model.spatial=dense"
             )
-        if name in flat and (flat[name].shape != leaf.shape or other_grid) and (fit := facts[name].fit):
-            flat[name] = fit(flat[name], leaf.shape, grids)
+        if name in flat and (flat[name].shape != leaf.shape or other_grid) and (resize := metadata[name].resize):
+            flat[name] = resize(flat[name], leaf.shape, grids)
     try:
         require_fit(flat, wanted, where)
     except Unfit as error:

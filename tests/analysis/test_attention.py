@@ -26,7 +26,8 @@ from tests.models.reference import small_spec
 from tests.training import tiny
 
 MODELS = {
-    "amlp": {"d_attn": 4}, "dense amlp": {"d_attn": 4, "spatial": "dense"},
+    "amlp": {"d_attn": 4},
+    "dense amlp": {"d_attn": 4, "spatial": "dense"},
     "transformer": {"block": "transformer", "heads": 2, "scale_embeddings": True},
     "relative": {"block": "transformer", "heads": 2, "positions": "relative"},
     "relative_only": {"block": "transformer", "heads": 2, "positions": "relative_only"},
@@ -184,10 +185,15 @@ def test_what_lies_in_the_first_half(layers, numbers, half):
     assert attention.first_half(numbers, layers) == half
 
 
-@pytest.mark.parametrize(("model", "numbers"), [
-    ({"block": "fnet_hybrid", "attention_layers": 1}, [3]), ({"block": "fnet_hybrid", "attention_layers": 2}, [2, 3]),
-    ({"block": "transformer"}, [1, 2, 3]), ({"d_attn": 4}, [1, 2, 3]),
-])
+@pytest.mark.parametrize(
+    ("model", "numbers"),
+    [
+        ({"block": "fnet_hybrid", "attention_layers": 1}, [3]),
+        ({"block": "fnet_hybrid", "attention_layers": 2}, [2, 3]),
+        ({"block": "transformer"}, [1, 2, 3]),
+        ({"d_attn": 4}, [1, 2, 3]),
+    ],
+)
 def test_layers_keep_their_numbers(tokenizer, tmp_path, monkeypatch, model, numbers):
     trained, drawn = untrained(tokenizer, tmp_path, **model), {}
     monkeypatch.setattr(attention.drawing, "save", lambda figure, workdir, name: drawn.update({name: figure}) or name)
@@ -204,7 +210,11 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path, monkeypatch, model, numb
 @pytest.mark.parametrize(
     ("model", "texts", "message"),
     [
-        ({"d_attn": 4}, ("the " * 19,), "the text has 21 tokens with [CLS] and [SEP], the model reads at most 20: give a shorter text"),
+        (
+            {"d_attn": 4},
+            ("the " * 19,),
+            "the text has 21 tokens with [CLS] and [SEP], the model reads at most 20: give a shorter text",
+        ),
         ({"d_attn": 4}, (" ",), "--text has no words: give a sentence"),
         ({"d_attn": 4}, ("the", ""), "--second has no words: give a sentence"),
         ({}, ("the",), "the run's model has no attention (block gmlp, d_attn 0): give an aMLP or a Transformer"),

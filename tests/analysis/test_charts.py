@@ -39,7 +39,7 @@ def test_names_stand_at_the_ends_of_lines_without_overlap():
     boxes = [text.get_window_extent().extents for text in labels.values()]
     for one, other in itertools.combinations(boxes, 2):
         assert one[1] >= other[3] - 1 or other[1] >= one[3] - 1
-    assert all(0 <= box[0] and box[2] <= figure.bbox.width for box in boxes)
+    assert all(box[0] >= 0 and box[2] <= figure.bbox.width for box in boxes)
     assert labels["mixer"].get_position()[1] > labels["gmlp"].get_position()[1]
 
 
@@ -54,7 +54,8 @@ def test_a_title_is_not_broken_between_a_number_and_its_unit():
     panel = Panel("bert_rel ends lowest: perplexity 9.09 after 59 M tokens", Scale("x"), Scale("y"), [])
     [axis] = draw(Chart([panel])).axes
     assert axis.get_title(loc="left").splitlines() == [
-        "bert_rel ends lowest: perplexity 9.09 after", "59\N{NO-BREAK SPACE}M tokens"
+        "bert_rel ends lowest: perplexity 9.09 after",
+        "59\N{NO-BREAK SPACE}M tokens",
     ]
 
 

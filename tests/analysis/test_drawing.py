@@ -35,8 +35,10 @@ def lab(rgb):
 
 @pytest.mark.parametrize("vision", VISION)
 def test_families_can_be_told_apart_by_every_reader(vision):
-    seen = {name: lab(np.array(VISION[vision]) @ linear(colour))
-            for name, colour in (drawing.FAMILIES | {"none": drawing.GREY}).items()}
+    seen = {
+        name: lab(np.array(VISION[vision]) @ linear(colour))
+        for name, colour in (drawing.FAMILIES | {"none": drawing.GREY}).items()
+    }
     for one, other in itertools.combinations(seen, 2):
         assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
 
@@ -70,18 +72,33 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
     assert files["x.png"][16:20] == (650).to_bytes(4, "big")  # 3.25 inches at 200 dots
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    (50, "50"), (200, "200"), (2000, "2000"), (0.002, "0.002"), (0, "0"), (500_000, "500 k"), (1_843_200, "1.84 M"),
-    (2.5e9, "2.5 B"), (-0.25, "-0.25"),
-])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (50, "50"),
+        (200, "200"),
+        (2000, "2000"),
+        (0.002, "0.002"),
+        (0, "0"),
+        (500_000, "500 k"),
+        (1_843_200, "1.84 M"),
+        (2.5e9, "2.5 B"),
+        (-0.25, "-0.25"),
+    ],
+)
 def test_plain_numbers(value, text):
     assert drawing.plain(value) == text
 
 
-@pytest.mark.parametrize(("low", "high", "ticks"), [
-    (40, 600, [50, 100, 200, 500]), (55.5, 62.5, [56, 58, 60, 62]), (1, 2e6, [1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
-    (9, 1200, [10, 20, 50, 100, 200, 500, 1000]),
-])
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (40, 600, [50, 100, 200, 500]),
+        (55.5, 62.5, [56, 58, 60, 62]),
+        (1, 2e6, [1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
+        (9, 1200, [10, 20, 50, 100, 200, 500, 1000]),
+    ],
+)
 def test_ticks_of_logarithmic_axes(low, high, ticks):
     assert drawing.plain_ticks(low, high) == pytest.approx(ticks)
 
@@ -97,7 +114,7 @@ def test_labels_are_apart_in_order_and_inside(places):
     moved = drawing.spaced(places, 0.1, 0.0, 1.0)
     ordered = [moved[index] for index in sorted(range(len(places)), key=lambda index: places[index])]
     assert all(later - earlier > 0.0999 for earlier, later in itertools.pairwise(ordered))
-    assert -1e-9 <= min(moved) and max(moved) <= 1 + 1e-9
+    assert min(moved) >= -1e-9 and max(moved) <= 1 + 1e-9
 
 
 def test_labels_with_room_stay():

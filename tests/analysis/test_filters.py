@@ -80,5 +80,7 @@ def test_run_without_spatial_gates_is_one_line(tmp_path):
 
 
 def test_patches_of_a_text_are_refused(text_run):
-    with pytest.raises(RunError, match="--tokens chooses patches of an image, and .* holds a model of text: leave it out"):
+    with pytest.raises(
+        RunError, match="--tokens chooses patches of an image, and .* holds a model of text: leave it out"
+    ):
         filters.draw(loading.load(str(text_run)), str(text_run), [3])

@@ -69,7 +69,7 @@ def test_every_checkpoint_of_a_run_is_read(kind, request):
         if kind == "text_run":  # with the constraint
             np.testing.assert_allclose(share, [1, 1], atol=1e-5)
         else:
-            assert ((0 < share) & (share < 1)).all()
+            assert ((share > 0) & (share < 1)).all()
 
 
 def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
@@ -87,7 +87,8 @@ def test_shares_over_steps_or_over_layers():
     share, weights = np.array([0.5, 0.75]), np.ones((2, 5, 5))
     [several] = shift_invariance.shares_chart(Found({1: share, 2: share / 2}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in several.series] == [
-        ("layer 1", [1, 2], [0.5, 0.25]), ("layer 2", [1, 2], [0.75, 0.375]),
+        ("layer 1", [1, 2], [0.5, 0.25]),
+        ("layer 2", [1, 2], [0.75, 0.375]),
     ]
     [one] = shift_invariance.shares_chart(Found({2: share}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]

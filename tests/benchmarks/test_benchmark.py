@@ -89,12 +89,15 @@ class OutOfMemory(RuntimeError):
     pass
 
 
-@pytest.mark.parametrize(("rates", "best"), [
-    ({2: 10, 4: 20, 8: 20.1, 16: 99}, 4),  # hardly faster: not worth the memory
-    ({2: 10, 4: 20, 8: 30, 16: 40}, 16),
-    ({2: 10, 4: 5, 8: 30, 16: 40}, 2),
-    ({2: 10, 4: 20}, 4),  # larger ones do not fit
-])
+@pytest.mark.parametrize(
+    ("rates", "best"),
+    [
+        ({2: 10, 4: 20, 8: 20.1, 16: 99}, 4),  # hardly faster: not worth the memory
+        ({2: 10, 4: 20, 8: 30, 16: 40}, 16),
+        ({2: 10, 4: 5, 8: 30, 16: 40}, 2),
+        ({2: 10, 4: 20}, 4),  # larger ones do not fit
+    ],
+)
 def test_fastest_batch(monkeypatch, rates, best):
     clock = [0.0]
     monkeypatch.setattr(device.time, "perf_counter", lambda: clock[0])

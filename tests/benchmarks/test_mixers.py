@@ -40,10 +40,13 @@ def test_one_sequence_per_step_where_it_is_long():
     assert [mixers.at_length("sgu", tokens).batch_size for tokens in (128, 2048, 16_384)] == [16, 2, 2]
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--rows=sgv",), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
-    (("--rows=sgu", "--lengths=7"), "--lengths has 7: expected numbers of tokens from 32"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rows=sgv",), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
+        (("--rows=sgu", "--lengths=7"), "--lengths has 7: expected numbers of tokens from 32"),
+    ],
+)
 def test_mistakes_are_one_line(arguments, message):
     done = preloaded.gmlp("benchmark", "mixers", *arguments)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]

@@ -170,10 +170,13 @@ def test_a_wrong_model_is_named_before_anything_is_loaded():
         beside.bench_transformers(1, [0], [1e-3], ["bert", "bart"], "embedded", None)
 
 
-@pytest.mark.parametrize(("flag", "message"), [
-    ("--steps=0", "--steps=0: expected at least 1"),
-    ("--seeds=0,x", "argument --seeds: invalid list of int value: '0,x'"),
-])
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--steps=0", "--steps=0: expected at least 1"),
+        ("--seeds=0,x", "argument --seeds: invalid list of int value: '0,x'"),
+    ],
+)
 def test_wrong_flags(flag, message):
     done = preloaded.gmlp("benchmark", "transformers", flag)
     assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
@@ -183,8 +186,13 @@ def test_wrong_flags(flag, message):
 def test_the_command(transformers, tmp_path):
     """On the embedded text, two steps, both sides; the log names the differences."""
     done = preloaded.gmlp(
-        "benchmark", "transformers", "--steps=2", "--models=bert_full,hf_prenorm", "--rate=1e-3,2e-3",
-        f"--json={tmp_path}/rows.json", PYTHONWARNINGS="error",
+        "benchmark",
+        "transformers",
+        "--steps=2",
+        "--models=bert_full,hf_prenorm",
+        "--rate=1e-3,2e-3",
+        f"--json={tmp_path}/rows.json",
+        PYTHONWARNINGS="error",
     )
     assert done.returncode == 0, done.stderr
     assert "hf_prenorm: RobertaPreLayerNormForMaskedLM: ours in every layer" in done.stderr

@@ -38,7 +38,9 @@ def test_round_trip(files):
     tree = assets.pack(files)
     assert assets.unpack(tree) == (files, [])
     assert all(entry["data"].dtype == entry["sha256"].dtype == np.uint8 for entry in tree.values())
-    assert [entry["sha256"].tobytes() for entry in tree.values()] == [hashlib.sha256(c).digest() for c in files.values()]
+    assert [entry["sha256"].tobytes() for entry in tree.values()] == [
+        hashlib.sha256(c).digest() for c in files.values()
+    ]
 
 
 @given(st.dictionaries(st.text(min_size=1), st.binary(min_size=1), min_size=1), st.data())
@@ -51,21 +53,30 @@ def test_any_flipped_bit_is_told(files, data):
     assert assets.unpack(tree)[1] == [name]
 
 
-@pytest.mark.parametrize(("leaf", "found"), [
-    (jax.ShapeDtypeStruct((10**9,), np.uint8), r"uint8 \[1000000000\]"), (jax.ShapeDtypeStruct((9,), np.int64), r"int64 \[9\]"),
-    (jax.ShapeDtypeStruct((3, 3), np.uint8), r"uint8 \[3, 3\]"), (None, "nothing"),
-])
+@pytest.mark.parametrize(
+    ("leaf", "found"),
+    [
+        (jax.ShapeDtypeStruct((10**9,), np.uint8), r"uint8 \[1000000000\]"),
+        (jax.ShapeDtypeStruct((9,), np.int64), r"int64 \[9\]"),
+        (jax.ShapeDtypeStruct((3, 3), np.uint8), r"uint8 \[3, 3\]"),
+        (None, "nothing"),
+    ],
+)
 def test_sizes_are_checked_before_anything_is_read(leaf, found):
     sound = {"data": jax.ShapeDtypeStruct((files.SMALL,), np.uint8), "sha256": jax.ShapeDtypeStruct((32,), np.uint8)}
     assets.check_sizes({"a.model": sound}, "there/3")
     for part in sound:
-        with pytest.raises(RunError, match=rf"there/3 has {found} as {part} of the file 'b.model': expected uint8, at most"):
+        with pytest.raises(
+            RunError, match=rf"there/3 has {found} as {part} of the file 'b.model': expected uint8, at most"
+        ):
             assets.check_sizes({"a.model": sound, "b.model": {**sound, part: leaf}}, "there/3")
 
 
 def test_other_files_are_refused():
     then, now = b"one vocabulary", b"another"
-    assets.require_same({"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3")  # a file that only one side has is allowed
+    assets.require_same(
+        {"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3"
+    )  # a file that only one side has is allowed
     with pytest.raises(RunError) as caught:
         assets.require_same({"a": then}, {"a": now}, "there/3")
     message = str(caught.value)
@@ -106,7 +117,9 @@ def test_byte_flipped_on_disk(saved, tmp_path):
 def test_restore_with_another_file(saved, tmp_path):
     checkpoints, content, template = saved
     checkpoints.files = {"vocabulary.txt": b"another"}
-    with pytest.raises(RunError, match=f"^the checkpoint {tmp_path}/checkpoints/2 was trained with another vocabulary.txt "):
+    with pytest.raises(
+        RunError, match=f"^the checkpoint {tmp_path}/checkpoints/2 was trained with another vocabulary.txt "
+    ):
         checkpoints.restore_newest(template)
     assert checkpoints.steps() == [1, 2]  # another file is not damage: nothing is put aside
 
@@ -136,8 +149,12 @@ def test_another_vocabulary_in_the_run_folder(run, module):
     flags = [f"--config={run}/config.json", "--config.steps=14"] if module == "train" else ["--checkpoint=12"]
     code, lines = command(module, f"--workdir={run}", *flags, text="A [MASK].")
     assert code == 2 and not any("Traceback" in line for line in lines), lines
-    for words in (f"error: the checkpoint {run}/checkpoints/12 was trained with another tokenizer.model",
-                  digest(own), digest(other).removeprefix("SHA-256 "), "give the one it was trained with"):
+    for words in (
+        f"error: the checkpoint {run}/checkpoints/12 was trained with another tokenizer.model",
+        digest(own),
+        digest(other).removeprefix("SHA-256 "),
+        "give the one it was trained with",
+    ):
         assert words in lines[-1]
     assert (run / "checkpoints" / "12").is_dir() and path.read_bytes() == other
 

@@ -23,6 +23,7 @@ from tests.training import tiny
 # Warnings about reads that Orbax abandons when another one fails.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
+
 class Wide(tiny.Line):
     """Orbax keeps arrays below 1 KB inside its index, where damage is noticed. This array is larger."""
 
@@ -36,7 +37,7 @@ class Folder:
     def __init__(self, root: Path, config):
         config.optimizer.ema = 0.9
         self.root, self.task = root, Wide(config, "")
-        self.optimizer = optimizer.make(config, self.task.shapes(), self.task.facts())
+        self.optimizer = optimizer.make(config, self.task.shapes(), self.task.param_metadata())
         self.make = jax.jit(
             lambda seed: step.init_state(self.task, self.optimizer, config, self.task.init(jax.random.key(seed)))
         )
@@ -185,7 +186,9 @@ def test_any_flipped_byte_never_gives_another_state(two):
 def test_no_good_checkpoint(two):
     for number in (3, 5):
         os.truncate(two.data_file(number), 10)
-    with pytest.raises(RunError, match=r"no checkpoint in \S+ is good \(tried 3, 5\); start in a new folder, or --restart$"):
+    with pytest.raises(
+        RunError, match=r"no checkpoint in \S+ is good \(tried 3, 5\); start in a new folder, or --restart$"
+    ):
         two.newest()
     assert len(two.log) == 2
 
@@ -199,9 +202,13 @@ def test_half_written_checkpoint_is_ignored_and_named(two):
 
 def test_mismatch_lists_every_path(two):
     line = two.template.params["line"]
-    params = {"line": {
-        "kernel": line["kernel"].update(shape=(4,)), "bias": line["bias"].update(dtype=jnp.bfloat16), "scale": line["bias"],
-    }}
+    params = {
+        "line": {
+            "kernel": line["kernel"].update(shape=(4,)),
+            "bias": line["bias"].update(dtype=jnp.bfloat16),
+            "scale": line["bias"],
+        }
+    }
     template = two.template._replace(params=params)
     checkpoints = two.open()
     with pytest.raises(RunError) as caught:
@@ -210,7 +217,8 @@ def test_mismatch_lists_every_path(two):
     message = str(caught.value)
     assert message.startswith(f"the checkpoint {two.root}/checkpoints/5 does not fit this config: ")
     for problem in (
-        "params/line/kernel is float32[1000], not float32[4]", "params/line/bias is float32[], not bfloat16[]",
+        "params/line/kernel is float32[1000], not float32[4]",
+        "params/line/bias is float32[], not bfloat16[]",
         "params/line/scale is missing",
     ):
         assert problem in message
@@ -222,7 +230,9 @@ def test_state_that_is_not_finite_is_refused(two, value):
     checkpoints, state = two.open(), two.state(9)
     state.opt_state[1][0].mu["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
     last = f"the last good checkpoint is {two.root}/checkpoints/5"
-    with pytest.raises(RunError, match=f"^the state of step 9 is not finite and was not saved; {last}; lower config.opt"):
+    with pytest.raises(
+        RunError, match=f"^the state of step 9 is not finite and was not saved; {last}; lower config.opt"
+    ):
         checkpoints.save(9, state, None)
     assert checkpoints.steps() == [3, 5]
     checkpoints.close()
@@ -239,7 +249,12 @@ def test_failed_save_names_the_survivor(two, monkeypatch):
         checkpoints.save(9, two.state(9), None)
     checkpoints.close()
     assert "\n" not in str(caught.value)
-    for words in ("saving step 9", "No space left", f"the last good checkpoint is {two.root}/checkpoints/5", "free space"):
+    for words in (
+        "saving step 9",
+        "No space left",
+        f"the last good checkpoint is {two.root}/checkpoints/5",
+        "free space",
+    ):
         assert words in str(caught.value)
 
 
@@ -252,8 +267,17 @@ def test_reading_writes_nothing(two):
 
 
 ERRORS = (
-    errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EBUSY,
-    errno.ECONNRESET, errno.EREMOTEIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EBUSY,
+    errno.ECONNRESET,
+    errno.EREMOTEIO,
 )
 
 
@@ -285,7 +309,9 @@ def test_read_error_is_not_damage(two, quick, monkeypatch, number, form):
     checkpoints = two.open()
     fails, calls = failing(checkpoints._manager.restore, error, math.inf)
     monkeypatch.setattr(checkpoints._manager, "restore", fails)
-    with pytest.raises(RunError, match=rf"^reading {two.root}/checkpoints/5 failed \({os.strerror(number)}\): ") as caught:
+    with pytest.raises(
+        RunError, match=rf"^reading {two.root}/checkpoints/5 failed \({os.strerror(number)}\): "
+    ) as caught:
         checkpoints.restore_newest(two.template)
     checkpoints.close()
     assert isinstance(caught.value, StorageError) == (number not in (errno.EACCES, errno.EPERM))
@@ -371,7 +397,9 @@ def test_a_state_that_was_evaluated_after_it_was_saved(folder):
     """It can be the best. In the run that resumes from it its metrics are certain; later ones never delete it."""
     options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
     folder.save(1, 2, metrics={1: {"loss": 2.0}}, **options)
-    (folder.root / "metrics.jsonl").write_text('{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n')
+    (folder.root / "metrics.jsonl").write_text(
+        '{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n'
+    )
     checkpoints = folder.open(**options)
     assert checkpoints.pick("best") == 2  # what a checkpoint says of itself counts more
     assert checkpoints.restore_newest(folder.template)[0] == 2
@@ -426,10 +454,24 @@ def test_older_foreign_checkpoint_is_refused_too(two):
         two.newest()
 
 
-@pytest.mark.parametrize("name", [
-    "../x.json", "/tmp/x.json", "a/b.json", "", "a\0.json", "a\\b.json", ".json", "..", "config.json", "run.json", "x.py", "x\n.txt",
-    "a" * 200 + ".txt",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.json",
+        "/tmp/x.json",
+        "a/b.json",
+        "",
+        "a\0.json",
+        "a\\b.json",
+        ".json",
+        "..",
+        "config.json",
+        "run.json",
+        "x.py",
+        "x\n.txt",
+        "a" * 200 + ".txt",
+    ],
+)
 def test_evil_names(two, monkeypatch, name):
     """In a checkpoint that somebody else made, without our check."""
     with monkeypatch.context() as patch:

@@ -92,7 +92,9 @@ def test_mark_goes_first_in_a_mounted_bucket(tmp_path, monkeypatch):
         (path / name).write_text("x")
     left = []
     real = shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", lambda folder, **how: (left.append(sorted(os.listdir(folder))), real(folder, **how)))
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda folder, **how: (left.append(sorted(os.listdir(folder))), real(folder, **how))
+    )
     Deleter(str(tmp_path)).delete(7)
     assert left == [["a", "d"]] and not path.exists()
     Deleter(str(tmp_path)).delete(8)  # nothing is there

@@ -46,13 +46,29 @@ def test_half_a_line_that_looks_whole(path):
     assert [line["step"] for line in MetricsFile.read(str(path))] == [2]
 
 
-@pytest.mark.parametrize("line", [
-    '{"step": 4, "lo', "\0\0\0\0", "\xff", "[4]", '{"loss": 1.0}', '{"step": "4"}', '{"step": true}', '{"step": -1}',
-    '{"step": 4, "eval": 3}', '{"step": 4, "eval": {"loss": "a"}}', '{"step": 4, "loss": [1]}', "[" * 100_000,
-    '{"step": 4, "changed": {"seed": 3}}', '{"step": 4, "baseline": []}', '{"step": 1' + "0" * 6000 + "}",
-    '{"step": 4, "baseline": {"eval": {"loss": 1}}}', '{"step": 4, "baseline": {"name": [], "eval": {"loss": 1}}}',
-    '{"step": 4, "eval": {"loss": 1' + "0" * 400 + "}}",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 4, "lo',
+        "\0\0\0\0",
+        "\xff",
+        "[4]",
+        '{"loss": 1.0}',
+        '{"step": "4"}',
+        '{"step": true}',
+        '{"step": -1}',
+        '{"step": 4, "eval": 3}',
+        '{"step": 4, "eval": {"loss": "a"}}',
+        '{"step": 4, "loss": [1]}',
+        "[" * 100_000,
+        '{"step": 4, "changed": {"seed": 3}}',
+        '{"step": 4, "baseline": []}',
+        '{"step": 1' + "0" * 6000 + "}",
+        '{"step": 4, "baseline": {"eval": {"loss": 1}}}',
+        '{"step": 4, "baseline": {"name": [], "eval": {"loss": 1}}}',
+        '{"step": 4, "eval": {"loss": 1' + "0" * 400 + "}}",
+    ],
+)
 def test_damaged_line_is_named_and_nothing_is_lost(path, line):
     lines = path.read_bytes().splitlines(keepends=True)
     damaged = b"".join([*lines[:2], line.encode("latin-1") + b"\n", *lines[2:]])
@@ -117,7 +133,19 @@ def test_result_of_others(tmp_path):
     good = {"step": 3, "eval": {"loss": 1.0}, "waiting": {"data": 0.1}}
     (tmp_path / "result.json").write_text(json.dumps(good))
     assert read_result(str(tmp_path)) == good
-    for bad in ("", "[]", "{}", '{"step": 3}', '{"step": [], "eval": {}}', '{"step": 3, "eval": null}', '{"step": 3, "eval": {"a": []}}', "[" * 100_000, "\0"):
+    for bad in (
+        "",
+        "[]",
+        "{}",
+        '{"step": 3}',
+        '{"step": [], "eval": {}}',
+        '{"step": 3, "eval": null}',
+        '{"step": 3, "eval": {"a": []}}',
+        "[" * 100_000,
+        "\0",
+    ):
         (tmp_path / "result.json").write_text(bad)
-        with pytest.raises(RunError, match=f"^{tmp_path}/result.json is damaged: expected an object with the metrics eval"):
+        with pytest.raises(
+            RunError, match=f"^{tmp_path}/result.json is damaged: expected an object with the metrics eval"
+        ):
             read_result(str(tmp_path))

@@ -18,11 +18,22 @@ b /mnt/données fuse.gcsfuse rw 0 0
 """
 
 
-@pytest.mark.parametrize(("folder", "bucket"), [
-    ("gs://b/runs/x", True), ("/mnt/my runs", True), ("/mnt/my runs/a/b", True), ("/mnt/my runs/disk/a", False),
-    ("/mnt/my runs2/a", False), ("/mnt/s3/a", True), ("/mnt/aws/a", True), ("/mnt/far/a", False),
-    ("/gke/runs", True), ("/mnt/données/a", True), ("/home/x", False),
-])
+@pytest.mark.parametrize(
+    ("folder", "bucket"),
+    [
+        ("gs://b/runs/x", True),
+        ("/mnt/my runs", True),
+        ("/mnt/my runs/a/b", True),
+        ("/mnt/my runs/disk/a", False),
+        ("/mnt/my runs2/a", False),
+        ("/mnt/s3/a", True),
+        ("/mnt/aws/a", True),
+        ("/mnt/far/a", False),
+        ("/gke/runs", True),
+        ("/mnt/données/a", True),
+        ("/home/x", False),
+    ],
+)
 def test_mounted_buckets_are_found_by_their_type(tmp_path, monkeypatch, folder, bucket):
     (tmp_path / "mounts").write_text(MOUNTS)
     monkeypatch.setattr(places, "MOUNTS", str(tmp_path / "mounts"))
@@ -39,7 +50,9 @@ def test_without_a_table_of_mounts(monkeypatch):
 def test_stores_that_orbax_does_not_write_to():
     places.check("gs://b/x")
     places.check("/disk/x")
-    with pytest.raises(RunError, match="^s3://b/x: Orbax writes checkpoints to disks and to gs://, not to s3://; give a bucket"):
+    with pytest.raises(
+        RunError, match="^s3://b/x: Orbax writes checkpoints to disks and to gs://, not to s3://; give a bucket"
+    ):
         places.check("s3://b/x")
 
 

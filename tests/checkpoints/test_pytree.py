@@ -16,7 +16,9 @@ def example(ema):
 
 def test_names_are_paths_of_the_values():
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(example(ema=True))]
-    assert {"step", "params/layer/kernel", "ema/layer/bias", "opt_state/0/mu/layer/kernel", "window/loss/1"} <= set(names)
+    assert {"step", "params/layer/kernel", "ema/layer/bias", "opt_state/0/mu/layer/kernel", "window/loss/1"} <= set(
+        names
+    )
     assert len(set(names)) == len(names)
 
 
@@ -33,7 +35,12 @@ def test_round_trip_keeps_structure_and_values():
 def test_the_digest_is_of_names_shapes_and_types():
     first = {"a": {"b": np.zeros(3, np.float32)}, "c": np.zeros((), np.int32)}
     assert digest(first) == digest({"c": np.ones((), np.int32), "a": {"b": np.ones(3, np.float32)}})
-    others = {"b": np.zeros(3, np.float32)}, {"x": np.zeros(3, np.float32)}, {"b": np.zeros(4, np.float32)}, {"b": np.zeros(3)}
+    others = (
+        {"b": np.zeros(3, np.float32)},
+        {"x": np.zeros(3, np.float32)},
+        {"b": np.zeros(4, np.float32)},
+        {"b": np.zeros(3)},
+    )
     assert [digest({**first, "a": other}) == digest(first) for other in others] == [True, False, False, False]
 
 

@@ -12,12 +12,22 @@ def quick(monkeypatch):
     monkeypatch.setattr(run_files, "PAUSES", (0.0,))
 
 
-@pytest.mark.parametrize(("error", "passing"), [
-    (ValueError("DATA_LOSS: checksum mismatch"), False), (FileNotFoundError(errno.ENOENT, "gone"), False),
-    (ValueError("NOT_FOUND: Error opening [os_error_code='2']"), False), (KeyError("x"), False), (OSError("no number"), False),
-    (MemoryError(), True), (TimeoutError(), True), (ConnectionResetError(), True), (OSError(errno.EIO, "x"), True),
-    (ValueError("INTERNAL: Error reading [os_error_code='5']"), True), (ValueError("PERMISSION_DENIED: x"), True),
-])
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (ValueError("DATA_LOSS: checksum mismatch"), False),
+        (FileNotFoundError(errno.ENOENT, "gone"), False),
+        (ValueError("NOT_FOUND: Error opening [os_error_code='2']"), False),
+        (KeyError("x"), False),
+        (OSError("no number"), False),
+        (MemoryError(), True),
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (OSError(errno.EIO, "x"), True),
+        (ValueError("INTERNAL: Error reading [os_error_code='5']"), True),
+        (ValueError("PERMISSION_DENIED: x"), True),
+    ],
+)
 def test_errors_of_storage_and_of_content(tmp_path, error, passing):
     def fails():
         raise error
@@ -30,6 +40,7 @@ def test_errors_of_storage_and_of_content(tmp_path, error, passing):
 
 def test_cause_is_looked_for(tmp_path):
     """Orbax wraps errors in others."""
+
     def fails():
         try:
             raise OSError(errno.ESTALE, "stale")
@@ -56,5 +67,7 @@ def test_what_was_deleted_meanwhile_is_not_damaged(tmp_path):
     def fails():
         raise ValueError("NOT_FOUND: Directory does not exist")
 
-    with pytest.raises(StorageError, match="/7 was deleted meanwhile, as by a run that goes on: give the command again"):
+    with pytest.raises(
+        StorageError, match="/7 was deleted meanwhile, as by a run that goes on: give the command again"
+    ):
         reading.read(str(tmp_path / "7"), fails)

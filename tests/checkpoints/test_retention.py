@@ -50,12 +50,20 @@ def test_about_survives_json():
     assert About.of(json.dumps(about._asdict()).encode()) == about
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"run": 1, "step": 2, "metrics": {}, "files": [], "leaves": ""}',
-    b'{"run": "", "step": 2, "metrics": [1], "files": [], "leaves": ""}',
-    b'{"run": "", "step": 2, "metrics": {"loss": "x"}, "files": [], "leaves": ""}',
-    b'{"run": "", "step": 2, "metrics": {}, "files": [1], "leaves": ""}', b'{"run": "", "step": 2, "metrics": {}, "files": 3, "leaves": ""}',
-    b'{"run": "", "step": 2, "metrics": {}, "files": [], "leaves": {}}',
-])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"run": 1, "step": 2, "metrics": {}, "files": [], "leaves": ""}',
+        b'{"run": "", "step": 2, "metrics": [1], "files": [], "leaves": ""}',
+        b'{"run": "", "step": 2, "metrics": {"loss": "x"}, "files": [], "leaves": ""}',
+        b'{"run": "", "step": 2, "metrics": {}, "files": [1], "leaves": ""}',
+        b'{"run": "", "step": 2, "metrics": {}, "files": 3, "leaves": ""}',
+        b'{"run": "", "step": 2, "metrics": {}, "files": [], "leaves": {}}',
+    ],
+)
 def test_about_that_makes_no_sense(content):
     with pytest.raises((TypeError, ValueError)):
         About.of(content)

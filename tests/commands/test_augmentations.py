@@ -1,4 +1,3 @@
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -61,8 +60,12 @@ def run(*arguments):
 def test_command(tmp_path):
     out = tmp_path / "grid.png"
     result = run(
-        "--config=configs/quickstart_image.py", f"--out={out}", "--images=2", "--samples=3",
-        "--config.augment.auto=randaugment", "--config.augment.cutmix=1.0",
+        "--config=configs/quickstart_image.py",
+        f"--out={out}",
+        "--images=2",
+        "--samples=3",
+        "--config.augment.auto=randaugment",
+        "--config.augment.cutmix=1.0",
     )
     assert (result.returncode, result.stdout) == (0, f"2 images, 3 samples of each: {out}\n"), result.stderr
     with Image.open(out) as image:

@@ -129,8 +129,11 @@ def test_missing_config_file(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "found"),
     [
-        (["x", "--config=a.py:b", "--workdir=c"], "a.py:b"), (["x", "--config", "a.py"], "a.py"), (["x"], ""),
-        (["x", "--config.steps=3", "-config=a.json"], "a.json"), (["x", "--config"], ""),
+        (["x", "--config=a.py:b", "--workdir=c"], "a.py:b"),
+        (["x", "--config", "a.py"], "a.py"),
+        (["x"], ""),
+        (["x", "--config.steps=3", "-config=a.json"], "a.json"),
+        (["x", "--config"], ""),
         (["x", "--config=a.py", "--config", "b.py"], "b.py"),
     ],
 )
@@ -188,7 +191,9 @@ def test_trusted_modules_are_imported_first(tmp_path, monkeypatch):
     cli.import_trusted([])
     cli.import_trusted(["--workdir=x", "--trust=trusted_one", "-trust", "trusted_two"])
     assert {"trusted_one", "trusted_two"} <= set(sys.modules)
-    with pytest.raises(ConfigError, match=r"^--trust=no_such_module cannot be imported \(ModuleNotFoundError: No module"):
+    with pytest.raises(
+        ConfigError, match=r"^--trust=no_such_module cannot be imported \(ModuleNotFoundError: No module"
+    ):
         cli.import_trusted(["--trust=no_such_module"])
     with pytest.raises(ConfigError, match="^--trust= cannot be imported"):
         cli.import_trusted(["--trust"])
@@ -200,9 +205,13 @@ def test_a_full_machine_is_one_line(capsys):
     assert capsys.readouterr().err.startswith("error: this machine's memory is full: ")
 
 
-@pytest.mark.parametrize("words", [
-    "RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error dispatching computation: Out of memory allocating 9 bytes.",
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RESOURCE_EXHAUSTED: 9 bytes",
+        "INTERNAL: Error dispatching computation: Out of memory allocating 9 bytes.",
+    ],
+)
 def test_too_little_memory_is_one_line(capsys, words):
     """As XLA tells it: the second one from a computation that has begun."""
     with pytest.raises(SystemExit), cli.explaining():

@@ -45,7 +45,9 @@ def ran(monkeypatch):
 
 def test_columns_and_their_data():
     assert columns.parsed(["costs,mlm=a/b", "sst2=tfds:glue/sst2"]) == {
-        "mlm": "a/b", "sst2": "tfds:glue/sst2", "costs": "",
+        "mlm": "a/b",
+        "sst2": "tfds:glue/sst2",
+        "costs": "",
     }
     assert list(columns.parsed([columns.DEFAULT])) == ["mlm", "costs", "lengths"]
     with pytest.raises(ConfigError, match="--columns: there is no 'sst'; did you mean 'sst2'?"):
@@ -56,10 +58,24 @@ def test_a_trained_column_is_one_sweep(tmp_path, ran):
     flags = ("--config.steps=3", "--config.model.vocab_size=500")
     assert columns.make(plan(tmp_path, "mlm", "cifar10", jobs=2, flags=flags)) == []
     assert ran == [
-        ["sweep", "--sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet", f"--out={tmp_path}", "--jobs=2", "--",
-         "--config.data.train=embedded", *flags],
-        ["sweep", "--sweep=alternatives:cifar10,scale=cpu,rows=sgu+fnet", f"--out={tmp_path}/cifar10", "--jobs=2", "--",
-         "--config.data.train=embedded", "--config.steps=3"],  # no vocabulary
+        [
+            "sweep",
+            "--sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet",
+            f"--out={tmp_path}",
+            "--jobs=2",
+            "--",
+            "--config.data.train=embedded",
+            *flags,
+        ],
+        [
+            "sweep",
+            "--sweep=alternatives:cifar10,scale=cpu,rows=sgu+fnet",
+            f"--out={tmp_path}/cifar10",
+            "--jobs=2",
+            "--",
+            "--config.data.train=embedded",
+            "--config.steps=3",
+        ],  # no vocabulary
     ]
 
 
@@ -67,7 +83,9 @@ def test_costs_go_on_where_they_stopped(tmp_path, ran):
     made_up_columns.write_cost(tmp_path, "sgu", 128, (1.0,))
     columns.make(plan(tmp_path, "costs", lengths=(128, 512)))
     assert [words[2:4] for words in ran] == [
-        ["--rows=sgu", "--lengths=512"], ["--rows=fnet", "--lengths=128"], ["--rows=fnet", "--lengths=512"],
+        ["--rows=sgu", "--lengths=512"],
+        ["--rows=fnet", "--lengths=128"],
+        ["--rows=fnet", "--lengths=512"],
     ]
     assert ran[0][-1] == f"--json={tmp_path}/costs/sgu-512.json" and len(COST_LENGTHS) == 8
 
@@ -76,16 +94,27 @@ def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameter
     made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0), (9.0, 7.0))})
     columns.make(plan(tmp_path, "imdb", finetune_seeds=(4,), finetune_flags=("--config.steps=5",)))
     assert ran == [
-        ["sweep", "--config=finetune_glue:own,scale=small", "--seeds=4", "--jobs=1",
-         f"--out={tmp_path}/finetuned/imdb-sgu{name}", f"--config.init_from={tmp_path}/sgu-0",
-         f"--config.init_parameters={start}", "--config.data.train=embedded", "--config.model.length=128",
-         "--config.steps=150", "--config.optimizer.warmup=15", "--config.eval.every=150", "--config.steps=5"]
+        [
+            "sweep",
+            "--config=finetune_glue:own,scale=small",
+            "--seeds=4",
+            "--jobs=1",
+            f"--out={tmp_path}/finetuned/imdb-sgu{name}",
+            f"--config.init_from={tmp_path}/sgu-0",
+            f"--config.init_parameters={start}",
+            "--config.data.train=embedded",
+            "--config.model.length=128",
+            "--config.steps=150",
+            "--config.optimizer.warmup=15",
+            "--config.eval.every=150",
+            "--config.steps=5",
+        ]
         for name, start in (("", True), ("-random", False))
     ]
 
 
 def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, ran, monkeypatch):
-    own = {"optimizer.learning_rate": 2e-3, "optimizer.rates": ("relative/bias=16",)}
+    own = {"optimizer.learning_rate": 2e-3, "optimizer.lr_multipliers": ("relative/bias=16",)}
     monkeypatch.setitem(columns.COLUMNS, "imdb", columns.COLUMNS["imdb"]._replace(searched={"sgu": own}))
     made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "fnet": ((9.0, 8.0),)})
     columns.make(plan(tmp_path, "imdb"))
@@ -121,7 +150,11 @@ def test_plans_are_kept(tmp_path, monkeypatch):
     asked = []
     assert columns.make(plan(tmp_path, "tpu")) == []
     assert len(asked) == len(ROW) * len(TPU_LENGTHS) and asked[0] == (
-        "plan", "--config=c4_ablation:sgu", "--config.model.length=4096", "--config.batch_size=2", "--topology=v5e:1x1",
+        "plan",
+        "--config=c4_ablation:sgu",
+        "--config.model.length=4096",
+        "--config.batch_size=2",
+        "--topology=v5e:1x1",
         "--json",
     )
     kept = json.loads((tmp_path / "tpu" / "sgu-4096.json").read_text())
@@ -150,17 +183,24 @@ def test_the_listing(tmp_path):
     made_up_columns.write_everything(tmp_path)
     made_up_columns.write_runs(tmp_path / "mine", "alternatives", {"fnet": ((9.0, 8.0),)})
     (tmp_path / "mine" / "fnet-0").rename(tmp_path / "c4_ablation-fnet-scale_small,seed=0")
-    lines = columns.listing(plan(tmp_path, "mlm", "sst2", "cifar10", "costs", "lengths", lengths=(128, 256))).splitlines()
+    lines = columns.listing(
+        plan(tmp_path, "mlm", "sst2", "cifar10", "costs", "lengths", lengths=(128, 256))
+    ).splitlines()
     assert lines[0] == f"2 rows at scale cpu, in {tmp_path}"
     about = [line for line in lines if " there, about " in line]
     assert [line.partition(", about")[0] for line in about] == [
-        "mlm: masked LM, perplexity: 1 of 6 there", "sst2: SST-2 (%): 2 of 8 there", "cifar10: CIFAR-10, top-1 (%): 0 of 2 there",
-        "costs: time and memory over n, measured here: 2 of 4 there", "lengths: other lengths than trained at: 2 of 2 there",
+        "mlm: masked LM, perplexity: 1 of 6 there",
+        "sst2: SST-2 (%): 2 of 8 there",
+        "cifar10: CIFAR-10, top-1 (%): 0 of 2 there",
+        "costs: time and memory over n, measured here: 2 of 4 there",
+        "lengths: other lengths than trained at: 2 of 2 there",
     ]
     assert "    gmlp sweep --sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet " in "\n".join(lines)
     light = "augment.auto=none, augment.mixup=0.0, augment.cutmix=0.0"
     assert f"    beside its config: steps=300, optimizer.warmup=30, {light}" in lines
-    assert "    optimizer.learning_rate=0.004 for sgu" in lines and "    optimizer.learning_rate=0.002 for fnet" in lines
+    assert (
+        "    optimizer.learning_rate=0.004 for sgu" in lines and "    optimizer.learning_rate=0.002 for fnet" in lines
+    )
     assert "--config.init_from=RUN" in "\n".join(lines)
     assert lines[-1].startswith("in all about ")
 
@@ -168,19 +208,33 @@ def test_the_listing(tmp_path):
 def test_the_listing_counts_the_rows_and_the_seeds_that_are_asked_for(tmp_path):
     """SST-2 has 56 minutes for 21 rows with two seeds."""
     assert "SST-2 (%): 0 of 8 there, about 5 minutes" in columns.listing(plan(tmp_path, "sst2"))
-    assert "SST-2 (%): 0 of 12 there, about 8 minutes" in columns.listing(plan(tmp_path, "sst2", finetune_seeds=(2, 3, 4)))
+    assert "SST-2 (%): 0 of 12 there, about 8 minutes" in columns.listing(
+        plan(tmp_path, "sst2", finetune_seeds=(2, 3, 4))
+    )
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"data": {}}, "--columns: mlm needs its data: give mlm=PATH in its place"),
-    ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere: there is no such file or folder"),
-    ({"columns": ("listops",), "data": {"listops": "embedded"}, "scale": "paper"}, "ListOps (%) has no scale paper"),
-    ({"columns": ("cifar10",), "data": {"cifar10": "embedded"}, "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
-    ({"flags": ("--config.step=3",)}, "there is no config key 'step'; did you mean 'steps'?"),
-    ({"flags": ("--config.steps=x",)}, "expected a whole number"),
-    ({"flags": ("--config.augment.mixup=1",)}, "--config.augment.mixup=1: no run of mlm has such a key"),
-    ({"columns": ("sst2",), "data": {"sst2": "embedded"}, "finetune_flags": ("--config.masking.rate=1",)}, "masking.rate"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": {}}, "--columns: mlm needs its data: give mlm=PATH in its place"),
+        ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere: there is no such file or folder"),
+        (
+            {"columns": ("listops",), "data": {"listops": "embedded"}, "scale": "paper"},
+            "ListOps (%) has no scale paper",
+        ),
+        (
+            {"columns": ("cifar10",), "data": {"cifar10": "embedded"}, "scale": "paper"},
+            "CIFAR-10, top-1 (%) has no scale paper",
+        ),
+        ({"flags": ("--config.step=3",)}, "there is no config key 'step'; did you mean 'steps'?"),
+        ({"flags": ("--config.steps=x",)}, "expected a whole number"),
+        ({"flags": ("--config.augment.mixup=1",)}, "--config.augment.mixup=1: no run of mlm has such a key"),
+        (
+            {"columns": ("sst2",), "data": {"sst2": "embedded"}, "finetune_flags": ("--config.masking.rate=1",)},
+            "masking.rate",
+        ),
+    ],
+)
 def test_what_could_not_run_is_refused(tmp_path, options, message):
     asked = plan(tmp_path, "mlm")._replace(**options)
     with pytest.raises((ConfigError, RunError)) as caught:
@@ -188,17 +242,20 @@ def test_what_could_not_run_is_refused(tmp_path, options, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--columns=mlm",), "--columns: mlm needs its data"),
-    (("--columns=mlx", "--data=setup.cfg"), "--columns: there is no 'mlx'; did you mean 'mlm'?"),
-    (("--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
-    (("--columns=costs", "--lengths=a"), "--lengths=a: expected numbers, as in --lengths=128,2048"),
-    (("--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives: --columns chooses"),
-    (("--columns=costs", "--tokens=5"), "--tokens is not for alternatives"),
-    (("--columns=costs", "--jobs=0"), "--jobs=0: expected a positive number"),
-    (("--from=/nowhere",), "/nowhere holds no run and no measurement of alternatives"),
-    (("--from=/nowhere", "--columns=costs"), "--from=/nowhere trains nothing, and the report has every column"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--columns=mlm",), "--columns: mlm needs its data"),
+        (("--columns=mlx", "--data=setup.cfg"), "--columns: there is no 'mlx'; did you mean 'mlm'?"),
+        (("--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
+        (("--columns=costs", "--lengths=a"), "--lengths=a: expected numbers, as in --lengths=128,2048"),
+        (("--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives: --columns chooses"),
+        (("--columns=costs", "--tokens=5"), "--tokens is not for alternatives"),
+        (("--columns=costs", "--jobs=0"), "--jobs=0: expected a positive number"),
+        (("--from=/nowhere",), "/nowhere holds no run and no measurement of alternatives"),
+        (("--from=/nowhere", "--columns=costs"), "--from=/nowhere trains nothing, and the report has every column"),
+    ],
+)
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     done = preloaded.gmlp("reproduce", "alternatives", f"--out={tmp_path}", *arguments)
     assert done.returncode == 2
@@ -225,7 +282,9 @@ def test_a_report_of_columns_that_are_there(tmp_path):
 def test_what_runs_saves_when_the_command_is_told_to_stop(name):
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     try:
-        process = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     finally:
         signal.signal(signal.SIGHUP, before)
     assert process.stdout.readline() == "ready\n"

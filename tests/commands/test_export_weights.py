@@ -10,13 +10,19 @@ def test_a_folder_may_have_a_dot(text_run, tmp_path):
     assert done.returncode == 0 and (tmp_path / "model-v1.0" / "model.safetensors").exists(), done.stderr
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    ((), "--workdir is missing; usage: gmlp export --workdir=RUN --out=FOLDER or FILE.safetensors"),
-    (("--workdir=RUN",), "--out is missing; usage: gmlp export"),
-    (("--workdir=/nowhere", "--out=x.safetensors"), "/nowhere is no run folder: it has no config.json"),
-    (("--workdir=RUN", "--out=x.safetensors", "--checkpoint=7"), "has no checkpoint '7': give latest, best, or one of 12"),
-    (("--workdir=RUN", "--out=x.safetensors"), "timm has no model like the run's: gmlp_ti16_224 is nearest, but"),
-])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "--workdir is missing; usage: gmlp export --workdir=RUN --out=FOLDER or FILE.safetensors"),
+        (("--workdir=RUN",), "--out is missing; usage: gmlp export"),
+        (("--workdir=/nowhere", "--out=x.safetensors"), "/nowhere is no run folder: it has no config.json"),
+        (
+            ("--workdir=RUN", "--out=x.safetensors", "--checkpoint=7"),
+            "has no checkpoint '7': give latest, best, or one of 12",
+        ),
+        (("--workdir=RUN", "--out=x.safetensors"), "timm has no model like the run's: gmlp_ti16_224 is nearest, but"),
+    ],
+)
 def test_mistakes_are_one_line(image_run, tmp_path, flags, message):
     done = preloaded.gmlp("export", *(flag.replace("RUN", str(image_run)) for flag in flags), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -77,10 +77,14 @@ def test_help_lists_the_commands(gmlp):
     assert gmlp("--version") == (0, f"gmlp_flax {gmlp_flax.__version__}\n", "")
 
 
-@pytest.mark.parametrize(("name", "advice"), [
-    ("trian", "did you mean 'train'?"), ("score_squad", "did you mean 'score-squad'?"),
-    ("--config=x.py", "gmlp --help lists the subcommands"),
-])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("trian", "did you mean 'train'?"),
+        ("score_squad", "did you mean 'score-squad'?"),
+        ("--config=x.py", "gmlp --help lists the subcommands"),
+    ],
+)
 def test_an_unknown_command_is_one_line(gmlp, name, advice):
     assert gmlp(name) == (2, "", f"error: there is no subcommand {name!r}; {advice}\n")
 

@@ -21,11 +21,16 @@ KEYS = {*FIELDS, "topology", "chips", "step_seconds", "run_days", "chip_hours", 
 
 # Every model of the paper on a slice that suits it; all but the largest in copies on every chip.
 PLANS = {
-    "gmlp_ti": ("imagenet", "v5e:4x4"), "gmlp_s": ("imagenet", "v5e:4x4"), "gmlp_b": ("imagenet", "v5e:4x8"),
-    "bert_base": ("c4_bert", "v5e:8x8"), "bert_large": ("c4_bert", "v5e:8x8"),
-    "gmlp_base": ("c4_bert", "v5e:8x8"), "gmlp_large": ("c4_bert", "v5e:8x8"),
+    "gmlp_ti": ("imagenet", "v5e:4x4"),
+    "gmlp_s": ("imagenet", "v5e:4x4"),
+    "gmlp_b": ("imagenet", "v5e:4x8"),
+    "bert_base": ("c4_bert", "v5e:8x8"),
+    "bert_large": ("c4_bert", "v5e:8x8"),
+    "gmlp_base": ("c4_bert", "v5e:8x8"),
+    "gmlp_large": ("c4_bert", "v5e:8x8"),
     "gmlp_xlarge": ("c4_bert", "v5e:8x8", "--config.mesh.fsdp=64"),
-    "amlp_base": ("c4_bert", "v5e:8x8"), "amlp_large": ("c4_bert", "v5e:8x8"),
+    "amlp_base": ("c4_bert", "v5e:8x8"),
+    "amlp_large": ("c4_bert", "v5e:8x8"),
 }
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -115,14 +120,23 @@ def test_gpus_are_estimated_and_alternatives_tabled():
     assert found.keys() == KEYS and found["cost"] == pytest.approx(2.5 * found["chip_hours"])
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--topology=v5e:4x4"], "--config is missing; usage: gmlp plan"),
-    (["--config=configs/c4_bert.py", "--topology=v9:4x4"], "there is no topology 'v9:4x4': TPU slices v2:"),
-    (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--mfu=40"], "--mfu is 40.0: expected a share"),
-    (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--price=nan"], "--price is nan: expected from 0 to 1,000,000"),
-    (["--config=configs/c4_bert.py", "--topology=v5e:4x4x4"], "'v5e:4x4x4' has 3 sides: slices of v5e have 2, as 2x2"),
-    (["--config=configs/c4_bert.py", "--topology=v4:2x2"], "'v4:2x2' has 2 sides: slices of v4 have 3, as 2x2x1"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--topology=v5e:4x4"], "--config is missing; usage: gmlp plan"),
+        (["--config=configs/c4_bert.py", "--topology=v9:4x4"], "there is no topology 'v9:4x4': TPU slices v2:"),
+        (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--mfu=40"], "--mfu is 40.0: expected a share"),
+        (
+            ["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--price=nan"],
+            "--price is nan: expected from 0 to 1,000,000",
+        ),
+        (
+            ["--config=configs/c4_bert.py", "--topology=v5e:4x4x4"],
+            "'v5e:4x4x4' has 3 sides: slices of v5e have 2, as 2x2",
+        ),
+        (["--config=configs/c4_bert.py", "--topology=v4:2x2"], "'v4:2x2' has 2 sides: slices of v4 have 3, as 2x2x1"),
+    ],
+)
 def test_bad_input_is_one_line(arguments, message):
     done = command(*arguments)
     assert done.returncode == 2 and not done.stdout

@@ -68,7 +68,11 @@ def test_text_from_standard_input(text_run):
     lines = out.splitlines()
     assert lines[0] == "A [MASK] b." and lines[2] == "The [MASK] [MASK]."
     assert [line.partition(":")[0] for line in lines] == [
-        "A [MASK] b.", "  [MASK] 1", "The [MASK] [MASK].", "  [MASK] 1", "  [MASK] 2",
+        "A [MASK] b.",
+        "  [MASK] 1",
+        "The [MASK] [MASK].",
+        "  [MASK] 1",
+        "  [MASK] 2",
     ]
     assert all(line.count("%") == 2 for line in lines if "1:" in line)
 
@@ -122,7 +126,8 @@ def test_texts_are_continued(causal_run):
     assert len(lines) == 2 and all(re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines)
     assert "windows of 32 tokens read: 3" in lines[0]
     assert re.fullmatch(
-        r"a token costs 0\.01 MFLOP, as 4\.1 kB are kept of the tokens before; to read a window anew costs 0\.\d\d MFLOP", cost
+        r"a token costs 0\.01 MFLOP, as 4\.1 kB are kept of the tokens before; to read a window anew costs 0\.\d\d MFLOP",
+        cost,
     ), cost
 
 
@@ -130,7 +135,11 @@ def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=1", text="x" * 50)
     assert code == 0 and "note: the line has 50 tokens; the model reads the last 31 of them\n" in error
     code, out, error = run(f"--workdir={causal_run}", "--top=2", text="the")
-    assert code == 0 and out.splitlines()[0] == "the" and re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", out.splitlines()[1])
+    assert (
+        code == 0
+        and out.splitlines()[0] == "the"
+        and re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", out.splitlines()[1])
+    )
 
 
 def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
@@ -141,14 +150,21 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
         (causal_run, ("--temperature=-1",), "a", "temperature is -1.0: expected at least 0"),
         (causal_run, ("--top=3", "--tokens=2"), "a", "--top ranks the next token, and --tokens is for a continuation"),
         (causal_run, ("--tokens=none",), "a", "tokens"),
-        (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for models that continue texts, and \S+ holds one of the "
-                                                r"task masked_lm: leave it out, or train with --config.task=causal_lm"),
+        (
+            text_run,
+            ("--tokens=5",),
+            "a [MASK]",
+            r"--tokens is for models that continue texts, and \S+ holds one of the "
+            r"task masked_lm: leave it out, or train with --config.task=causal_lm",
+        ),
     ]
     for folder, flags, text, message in cases:
         code, _, error = run(f"--workdir={folder}", *flags, text=text)
         assert code == 2, (flags, error)
         assert re.search(message, error) and len(error.splitlines()) == 1, error
-    with pytest.raises(RunError, match="^a model of the task masked_lm does not continue texts: train one with config.task"):
+    with pytest.raises(
+        RunError, match="^a model of the task masked_lm does not continue texts: train one with config.task"
+    ):
         loading.load(str(text_run)).generate(["a"])
 
 
@@ -156,8 +172,11 @@ def test_bytes_outside_utf8_are_refused_by_a_model_of_bytes_too(causal_run):
     process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={causal_run}", "--tokens=3")
     process.stdin.buffer.write(b"good\nbad \xff\n")
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 2 and out.startswith("good") and err.splitlines()[-1] == (
-        "error: standard input, line 2: not UTF-8 (byte 0xff); convert it, e.g. with iconv -t UTF-8"
+    assert (
+        process.returncode == 2
+        and out.startswith("good")
+        and err.splitlines()[-1]
+        == ("error: standard input, line 2: not UTF-8 (byte 0xff); convert it, e.g. with iconv -t UTF-8")
     )
 
 
@@ -203,10 +222,13 @@ def test_answers_are_spans_of_the_passage(tmp_path, version):
             trained.task.predict(trained.weights, [line])
 
 
-@pytest.mark.parametrize(("given", "words"), [
-    (b"A [MASK] b.\n\xff [MASK]\n", "error: standard input, line 2: not UTF-8 (byte 0xff); convert it"),
-    ("A [MASK] b.".encode("utf-16-le"), "error: standard input, line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
-])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"A [MASK] b.\n\xff [MASK]\n", "error: standard input, line 2: not UTF-8 (byte 0xff); convert it"),
+        ("A [MASK] b.".encode("utf-16-le"), "error: standard input, line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
+    ],
+)
 def test_text_that_is_not_utf8(text_run, given, words):
     process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={text_run}")
     process.stdin.buffer.write(given)

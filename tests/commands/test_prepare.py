@@ -99,7 +99,9 @@ def test_mistakes_are_one_line(folder, tmp_path):
     assert "vocab_size=20 is too small" in error(text, out, "--vocab_size=20", f"--cache={tmp_path}/c")
     assert "v.txt: " in (line := error(text, out, f"--tokenizer={tmp_path}/v.txt")) and "[MASK]" in line
     assert "no tokenizer: nowhere.model: cannot be read" in error(text, out, "--tokenizer=nowhere.model")
-    assert "is there already, and would be overwritten" in error(text, f"--out={folder}/t.model", "--train_tokenizer_only")
+    assert "is there already, and would be overwritten" in error(
+        text, f"--out={folder}/t.model", "--train_tokenizer_only"
+    )
     assert "--vocab_size=0: expected a number from 1 to" in error(text, out, "--vocab_size=0")
     assert "invalid int value: 'x'" in error(text, out, "--workers=x")
     assert "side 'both'; expected one of" in error(text, out, model, "--side=both")

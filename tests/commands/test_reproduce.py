@@ -61,33 +61,49 @@ def test_a_site_without_what_cannot_stand_in_one_report(tmp_path):
     assert line.startswith("error: not made: table3: runs of different token budgets: steps is 900")
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("table9",), "argument NAME: invalid choice: 'table9' (choose from"),
-    (("table3",), "--data is missing: table3 trains at scale cpu on data that you give"),
-    (("table4", "--data=x", "--finetune=cola=y"), "--finetune=cola: table4 takes sst2, mnli"),
-    (("table3", "--data=x", "--finetune=sst2=y"), "--finetune=sst2: table3 takes none"),
-    (("table4", "--data=x", "--finetune=sst2"), "--finetune=sst2: give its data, --finetune=sst2=PATH"),
-    (("table3", "--data=/nowhere"), "--data=/nowhere: there is no such file or folder"),
-    (("table4", "--data=x", "--finetune=sst2=/nowhere"), "--finetune=sst2=/nowhere: there is no such file or folder"),
-    (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_seeds=0,x"),
-     "--finetune_seeds=0,x: expected numbers"),
-    (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=--config.step=3"), "did you mean 'steps'"),
-    (("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=steps=3"),
-     "expected --finetune_flag=--config.KEY"),
-    (("table4", "--data=setup.cfg", "--", "--config.step=3"), "did you mean 'steps'"),
-    (("table4", "--from=x", "--finetune=sst2=y"), "--finetune=sst2 and --from=x exclude each other"),
-    (("table3", "--from=/nowhere"), "there is nothing at /nowhere: give a folder of run folders"),
-    (("table3", "--from=tests"), "tests holds no run of bert, bert_rel"),
-    (("table3", "--from=", "--data=setup.cfg"), "--from= is empty: give a folder of runs, or leave it out"),
-    (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0: expected a positive number"),
-    ((), "NAME is missing: expected one of table1, table2"),
-    (("--all",), "--all needs --from=RUNS, a folder of runs: it trains nothing"),
-    (("--all", "--from=/nowhere"), "/nowhere: there is no such folder"),
-    (("--all", "table3", "--from=x"), "--all and NAME exclude each other"),
-    (("--all", "--from=x", "--tokens=3"), "--all and --tokens exclude each other"),
-    (("table3", "--from=x", "--tokens=few"), "--tokens=few: expected a number of tokens, as in --tokens=1e6"),
-    (("figure4", "--from=x", "--tokens=3"), "--tokens=3: Figure 4: spatial filters of a gMLP does not compare runs"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("table9",), "argument NAME: invalid choice: 'table9' (choose from"),
+        (("table3",), "--data is missing: table3 trains at scale cpu on data that you give"),
+        (("table4", "--data=x", "--finetune=cola=y"), "--finetune=cola: table4 takes sst2, mnli"),
+        (("table3", "--data=x", "--finetune=sst2=y"), "--finetune=sst2: table3 takes none"),
+        (("table4", "--data=x", "--finetune=sst2"), "--finetune=sst2: give its data, --finetune=sst2=PATH"),
+        (("table3", "--data=/nowhere"), "--data=/nowhere: there is no such file or folder"),
+        (
+            ("table4", "--data=x", "--finetune=sst2=/nowhere"),
+            "--finetune=sst2=/nowhere: there is no such file or folder",
+        ),
+        (
+            ("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_seeds=0,x"),
+            "--finetune_seeds=0,x: expected numbers",
+        ),
+        (
+            ("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=--config.step=3"),
+            "did you mean 'steps'",
+        ),
+        (
+            ("table4", "--data=x", "--finetune=sst2=setup.cfg", "--finetune_flag=steps=3"),
+            "expected --finetune_flag=--config.KEY",
+        ),
+        (("table4", "--data=setup.cfg", "--", "--config.step=3"), "did you mean 'steps'"),
+        (("table4", "--from=x", "--finetune=sst2=y"), "--finetune=sst2 and --from=x exclude each other"),
+        (("table3", "--from=/nowhere"), "there is nothing at /nowhere: give a folder of run folders"),
+        (("table3", "--from=tests"), "tests holds no run of bert, bert_rel"),
+        (("table3", "--from=", "--data=setup.cfg"), "--from= is empty: give a folder of runs, or leave it out"),
+        (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0: expected a positive number"),
+        ((), "NAME is missing: expected one of table1, table2"),
+        (("--all",), "--all needs --from=RUNS, a folder of runs: it trains nothing"),
+        (("--all", "--from=/nowhere"), "/nowhere: there is no such folder"),
+        (("--all", "table3", "--from=x"), "--all and NAME exclude each other"),
+        (("--all", "--from=x", "--tokens=3"), "--all and --tokens exclude each other"),
+        (("table3", "--from=x", "--tokens=few"), "--tokens=few: expected a number of tokens, as in --tokens=1e6"),
+        (
+            ("figure4", "--from=x", "--tokens=3"),
+            "--tokens=3: Figure 4: spatial filters of a gMLP does not compare runs",
+        ),
+    ],
+)
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     done = reproduce(f"--out={tmp_path}", *arguments)
     assert done.returncode == 2

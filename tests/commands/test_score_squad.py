@@ -34,9 +34,16 @@ def test_scores(data, tmp_path):
     result = run(data, predictions)
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout) == {
-        "exact": pytest.approx(100 / 3), "f1": pytest.approx((100 * 2 / 3 + 100) / 3), "total": 3, "HasAns_exact": 0.0,
-        "HasAns_f1": pytest.approx(100 / 3), "HasAns_total": 2, "NoAns_exact": 100.0, "NoAns_f1": 100.0,
-        "NoAns_total": 1, "missing_filled_with_empty": 1,
+        "exact": pytest.approx(100 / 3),
+        "f1": pytest.approx((100 * 2 / 3 + 100) / 3),
+        "total": 3,
+        "HasAns_exact": 0.0,
+        "HasAns_f1": pytest.approx(100 / 3),
+        "HasAns_total": 2,
+        "NoAns_exact": 100.0,
+        "NoAns_f1": 100.0,
+        "NoAns_total": 1,
+        "missing_filled_with_empty": 1,
     }
     (tmp_path / "p.json.xz").write_bytes(lzma.compress(predictions.read_bytes()))
     assert run(data, tmp_path / "p.json.xz").stdout == result.stdout
@@ -62,11 +69,14 @@ def test_odds_above_the_official_threshold_count_as_no_answer(data, tmp_path):
     assert (found["HasAns_exact"], found["NoAns_exact"]) == (100.0, 100.0)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (["x"], "p.json: found list; expected an object of question id -> answer, a string"),
-    ({"a": None}, "p.json, question a: found NoneType; expected an object of question id -> answer, a string"),
-    ({"x": "y"}, "p.json: none of its 1 ids is a question of DATA; give the file made for it"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (["x"], "p.json: found list; expected an object of question id -> answer, a string"),
+        ({"a": None}, "p.json, question a: found NoneType; expected an object of question id -> answer, a string"),
+        ({"x": "y"}, "p.json: none of its 1 ids is a question of DATA; give the file made for it"),
+    ],
+)
 def test_bad_predictions(data, tmp_path, content, message):
     result = run(data, written(tmp_path / "p.json", content))
     assert result.returncode == 2 and result.stderr.count("\n") == 1 and not result.stdout

@@ -9,8 +9,17 @@ import pytest
 from gmlp_flax.paper.published import PUBLISHED
 from tests import preloaded
 
-UNPRINTED = ("amlp_18", "amlp_36", "amlp_72", "amlp_36_128", "vit_b16", "vit_l16", "bert_base_rel", "bert_large_rel",
-              "fnet_hybrid")
+UNPRINTED = (
+    "amlp_18",
+    "amlp_36",
+    "amlp_72",
+    "amlp_36_128",
+    "vit_b16",
+    "vit_l16",
+    "bert_base_rel",
+    "bert_large_rel",
+    "fnet_hybrid",
+)
 EXACT = {"gmlp_ti": 5_867_328, "gmlp_s": 19_422_656, "gmlp_b": 73_075_392}
 
 

@@ -53,7 +53,8 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
     assert code == 0, told
     assert trainer.names() == [*first, run("1e-3", 64, 1), run("1e-3", 64, 2)]
     assert told == [f"{name}: perplexity {value:.5g}" for name, value in first.items()] + [
-        f"{run('1e-3', 64, 1)}: perplexity 25", f"{run('1e-3', 64, 2)}: perplexity 21",
+        f"{run('1e-3', 64, 1)}: perplexity 25",
+        f"{run('1e-3', 64, 2)}: perplexity 21",
     ]
     assert [line.split() for line in printed] == [
         ["seeds", "median", "mean", "lowest", "highest", "perplexity", "of", "each", "seed"],
@@ -61,8 +62,10 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
         ["optimizer.learning_rate=1e-3,batch_size=64", "3", "21", "22", "20", "25", "20", "25", "21"],
         ["optimizer.learning_rate=2e-3,batch_size=32", "1", "40", "40", "40", "40", "40"],
         ["optimizer.learning_rate=2e-3,batch_size=64", "1", "20", "20", "20", "20", "20"],
-        ("chosen: optimizer.learning_rate=1e-3,batch_size=64, for its held-out perplexity with seed 3 (--choose=best; "
-         "the paper does not say how it chose)").split(),
+        (
+            "chosen: optimizer.learning_rate=1e-3,batch_size=64, for its held-out perplexity with seed 3 (--choose=best; "
+            "the paper does not say how it chose)"
+        ).split(),
     ]
 
 
@@ -77,20 +80,30 @@ def test_report_holds_all_metrics_of_all_runs(trainer):
     trainer.plan({f"seed={seed}": each for seed, each in enumerate(metrics)})
     assert sweep(trainer, "--seeds=0,1", "--config.model.d_ffn=64", "--config.optimizer.freeze=('a', 'b')")[0] == 0
     assert report(trainer) == {
-        "config": TEXT, "overrides": {"model.d_ffn": 64, "optimizer.freeze": ["a", "b"]},
-        "metric": "perplexity", "mode": "min", "chosen": None,
-        "points": [{
-            "point": {},
-            "runs": [{"seed": seed, "workdir": f"seed={seed}", "eval": each} for seed, each in enumerate(metrics)],
-            "summary": {
-                "perplexity": {"median": 15.0, "mean": 15.0, "lowest": 10.0, "highest": 20.0},
-                "loss": {"median": 3.0, "mean": 3.0, "lowest": 2.0, "highest": 4.0},
-            },
-        }],
+        "config": TEXT,
+        "overrides": {"model.d_ffn": 64, "optimizer.freeze": ["a", "b"]},
+        "metric": "perplexity",
+        "mode": "min",
+        "chosen": None,
+        "points": [
+            {
+                "point": {},
+                "runs": [{"seed": seed, "workdir": f"seed={seed}", "eval": each} for seed, each in enumerate(metrics)],
+                "summary": {
+                    "perplexity": {"median": 15.0, "mean": 15.0, "lowest": 10.0, "highest": 20.0},
+                    "loss": {"median": 3.0, "mean": 3.0, "lowest": 2.0, "highest": 4.0},
+                },
+            }
+        ],
     }
     assert trainer.calls()[1] == [
-        "-m", "gmlp_flax.train", f"--workdir={trainer.folder}/out/seed=1", f"--config={TEXT}",
-        "--config.model.d_ffn=64", "--config.optimizer.freeze=('a', 'b')", "--config.seed=1",
+        "-m",
+        "gmlp_flax.train",
+        f"--workdir={trainer.folder}/out/seed=1",
+        f"--config={TEXT}",
+        "--config.model.d_ffn=64",
+        "--config.optimizer.freeze=('a', 'b')",
+        "--config.seed=1",
     ]
 
 

@@ -51,26 +51,56 @@ def test_another_block_keeps_what_both_have():
     assert found["model.block"] == ("gmlp", "mixer") and "steps" not in found
 
 
-@pytest.mark.parametrize(("task", "block", "name", "message"), [
-    ("masked_lm", "gmlp", "model.heads", "config.model.block is 'gmlp', which has no model.heads: it is an option of transfo"),
-    ("masked_lm", "mixer", "model.gate", "config.model.block is 'mixer', which has no model.gate: it is an option of gmlp"),
-    ("masked_lm", "gmlp", "augment.mixup", "config.task is 'masked_lm', which has no augment.mixup: it is an option of image"),
-    ("image_classification", "gmlp", "squad.stride", "which has no squad.stride: it is an option of question_answering"),
-])
+@pytest.mark.parametrize(
+    ("task", "block", "name", "message"),
+    [
+        (
+            "masked_lm",
+            "gmlp",
+            "model.heads",
+            "config.model.block is 'gmlp', which has no model.heads: it is an option of transfo",
+        ),
+        (
+            "masked_lm",
+            "mixer",
+            "model.gate",
+            "config.model.block is 'mixer', which has no model.gate: it is an option of gmlp",
+        ),
+        (
+            "masked_lm",
+            "gmlp",
+            "augment.mixup",
+            "config.task is 'masked_lm', which has no augment.mixup: it is an option of image",
+        ),
+        (
+            "image_classification",
+            "gmlp",
+            "squad.stride",
+            "which has no squad.stride: it is an option of question_answering",
+        ),
+    ],
+)
 def test_options_of_another_task_or_block_are_refused(task, block, name, message):
     with pytest.raises(ConfigError, match=f"^--config.{name}=1: .*{message}"):
         gmlp_config.check_name(name, f"--config.{name}=1", gmlp_config.default(task, block))
     gmlp_config.check_name(name, "a sweep of several blocks")
 
 
-@pytest.mark.parametrize(("set_key", "value", "message"), [
-    ("model.block", "transformer", "the config has no model.heads: begin with"),
-    ("model.block", "gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'"),
-    ("task", "masked", "config.task is 'masked'; did you mean 'masked_lm'"),
-    ("model.block", "no_such_package.x:Y", "config.model.block is 'no_such_package.x:Y', which cannot be imported"),
-    ("model.block", "gmlp_flax.config:default", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
-    ("task", "gmlp_flax.tasks.base:Task", "config.task is 'gmlp_flax.tasks.base:Task': the class lacks assets, evaluate"),
-])
+@pytest.mark.parametrize(
+    ("set_key", "value", "message"),
+    [
+        ("model.block", "transformer", "the config has no model.heads: begin with"),
+        ("model.block", "gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'"),
+        ("task", "masked", "config.task is 'masked'; did you mean 'masked_lm'"),
+        ("model.block", "no_such_package.x:Y", "config.model.block is 'no_such_package.x:Y', which cannot be imported"),
+        ("model.block", "gmlp_flax.config:default", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
+        (
+            "task",
+            "gmlp_flax.tasks.base:Task",
+            "config.task is 'gmlp_flax.tasks.base:Task': the class lacks assets, evaluate",
+        ),
+    ],
+)
 def test_a_block_or_task_that_does_not_fit(config, set_key, value, message):
     config.update_from_flattened_dict({set_key: value})
     with pytest.raises(ConfigError, match=message):
@@ -87,13 +117,19 @@ def test_unknown_key_cannot_be_set(config):
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("model.layrs", "model.layers"), ("layers", "model.layers"), ("stepz", "steps"),
-        ("optimizer.lerning_rate", "optimizer.learning_rate"), ("modle.layers", "model.layers"),
-        ("optim.warmup", "optimizer.warmup"), ("data.batch_size", "batch_size"),
+        ("model.layrs", "model.layers"),
+        ("layers", "model.layers"),
+        ("stepz", "steps"),
+        ("optimizer.lerning_rate", "optimizer.learning_rate"),
+        ("modle.layers", "model.layers"),
+        ("optim.warmup", "optimizer.warmup"),
+        ("data.batch_size", "batch_size"),
     ],
 )
 def test_nearest_key(name, nearest):
-    with pytest.raises(ConfigError, match=rf"^--config: there is no config key '{name}'; did you mean '\S*{nearest}'\?$"):
+    with pytest.raises(
+        ConfigError, match=rf"^--config: there is no config key '{name}'; did you mean '\S*{nearest}'\?$"
+    ):
         gmlp_config.check_name(name, "--config")
 
 
@@ -103,14 +139,20 @@ def test_name_that_is_like_nothing():
 
 
 def test_group_is_no_key():
-    with pytest.raises(ConfigError, match="masking is a group of keys; set one of masking.rate, masking.max_predictions,"):
+    with pytest.raises(
+        ConfigError, match="masking is a group of keys; set one of masking.rate, masking.max_predictions,"
+    ):
         gmlp_config.check_name("masking", "--config.masking=1")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("model.gate", "splitt", "config.model.gate is 'splitt': expected one of linear, additive, multiplicative, split"),
+        (
+            "model.gate",
+            "splitt",
+            "config.model.gate is 'splitt': expected one of linear, additive, multiplicative, split",
+        ),
         ("steps", 0, "config.steps is 0: expected at least 1"),
         ("seed", -1, "config.seed is -1: expected at least 0"),
         ("log.every", 0, "config.log.every is 0: expected at least 1"),
@@ -131,7 +173,11 @@ def test_group_is_no_key():
         ("optimizer.b2", 1.0, "config.optimizer.b2 is 1.0: expected a decay from 0 to below 1"),
         ("squad.null_threshold", float("nan"), "config.squad.null_threshold is nan: expected a number"),
         ("optimizer.learning_rate", float("nan"), "config.optimizer.learning_rate is nan: expected at least 0"),
-        ("optimizer.label_smoothing", 1.0, "config.optimizer.label_smoothing is 1.0: expected a share from 0 to below 1"),
+        (
+            "optimizer.label_smoothing",
+            1.0,
+            "config.optimizer.label_smoothing is 1.0: expected a share from 0 to below 1",
+        ),
         ("data.min_scale", 2.5, "config.data.min_scale is 2.5: expected a share from 0 to 1"),
         ("data.eval_crop", 0.0, "config.data.eval_crop is 0.0: expected a share above 0 and at most 1"),
         ("data.workers", -1, "config.data.workers is -1: expected from 0 to 1,024"),
@@ -140,15 +186,31 @@ def test_group_is_no_key():
         ("model.image_size", (30, 32), "config.model.image_size is (30, 32): patches of (16, 16) do not tile it"),
         ("mesh.slices", 0, "config.mesh.slices is 0: expected at least 1"),
         ("model.vocab_size", 0, "config.model.vocab_size is 0: expected from 1 to 16,777,216"),
-        ("optimizer.accumulate", 5, "config.batch_size is 32: it must divide into 5 microbatches"),
+        ("optimizer.grad_accum_steps", 5, "config.batch_size is 32: it must divide into 5 microbatches"),
         ("optimizer.freeze", ("(",), "config.optimizer.freeze: '(' is no regular expression"),
-        ("optimizer.rates", ("bias",), "config.optimizer.rates: 'bias' is not PATTERN=FACTOR or PATTERN=FIRST..LAST"),
-        ("optimizer.rates", ("bias=0",), "config.optimizer.rates: 'bias=0' is not PATTERN=FACTOR"),
-        ("optimizer.rates", ("bias=1..nan",), "config.optimizer.rates: 'bias=1..nan' is not PATTERN=FACTOR"),
-        ("optimizer.rates", ("(=2",), "config.optimizer.rates: '(' is no regular expression"),
+        (
+            "optimizer.lr_multipliers",
+            ("bias",),
+            "config.optimizer.lr_multipliers: 'bias' is not PATTERN=FACTOR or PATTERN=FIRST..LAST",
+        ),
+        ("optimizer.lr_multipliers", ("bias=0",), "config.optimizer.lr_multipliers: 'bias=0' is not PATTERN=FACTOR"),
+        (
+            "optimizer.lr_multipliers",
+            ("bias=1..nan",),
+            "config.optimizer.lr_multipliers: 'bias=1..nan' is not PATTERN=FACTOR",
+        ),
+        ("optimizer.lr_multipliers", ("(=2",), "config.optimizer.lr_multipliers: '(' is no regular expression"),
         ("optimizer.freeze", (1,), "config.optimizer.freeze is (1,): in it is 1: expected text"),
-        ("mesh.rules", ("a=-", ("b", "fsdp")), "config.mesh.rules is ('a=-', ('b', 'fsdp')): in it is ('b', 'fsdp'): expected text"),
-        ("log.hang_seconds", -1.0, "config.log.hang_seconds is -1.0: expected from 0 to 31,536,000, the seconds of a year"),
+        (
+            "mesh.rules",
+            ("a=-", ("b", "fsdp")),
+            "config.mesh.rules is ('a=-', ('b', 'fsdp')): in it is ('b', 'fsdp'): expected text",
+        ),
+        (
+            "log.hang_seconds",
+            -1.0,
+            "config.log.hang_seconds is -1.0: expected from 0 to 31,536,000, the seconds of a year",
+        ),
         ("profile.steps", "10", "config.profile.steps is '10': expected FIRST:LAST, both from 1 to config.steps=1000"),
         ("profile.steps", "0:3", "config.profile.steps is '0:3': expected FIRST:LAST"),
         ("profile.steps", "15:10", "config.profile.steps is '15:10': expected FIRST:LAST"),
@@ -171,10 +233,16 @@ def test_options_that_contradict_each_other():
         gmlp_config.validate(config)
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("optimizer.batch_size", "is given 'batch_size' has no such key: set config.batch_size or config.eval.batch_size"),
-    ("model.heads", "this task and block have no model.heads, which others have: choose them with config.default"),
-])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "optimizer.batch_size",
+            "is given 'batch_size' has no such key: set config.batch_size or config.eval.batch_size",
+        ),
+        ("model.heads", "this task and block have no model.heads, which others have: choose them with config.default"),
+    ],
+)
 def test_a_config_file_that_sets_a_key_in_a_wrong_place(tmp_path, name, message):
     (tmp_path / "x.py").write_text(
         "from gmlp_flax import config\n\ndef get_config(arg=''):\n    c = config.default()\n"
@@ -232,10 +300,19 @@ def test_json_takes_defaults_for_keys_that_are_left_out(tmp_path):
         ('{"log": {"hang_seconds": 1e30}}', "config.log.hang_seconds is 1e+30: expected from 0 to 31,536,000"),
         ('{"seed": 9223372036854775807}', "config.seed is 9223372036854775807: expected at most 2,147,483,647"),
         ('{"seed": %s}' % ("9" * 6000), ": not JSON (a number of 6,000 digits)"),
-        ('{"model": {"vocab_size": 2147483648}}', "config.model.vocab_size is 2147483648: expected from 1 to 16,777,216"),
+        (
+            '{"model": {"vocab_size": 2147483648}}',
+            "config.model.vocab_size is 2147483648: expected from 1 to 16,777,216",
+        ),
         ('{"eval": {"batch_size": 1000000000}}', "config.eval.batch_size is 1000000000: expected from 0 to 1,048,576"),
-        (r'{"data": {"train": "a\u0000b"}}', r"config.data.train is 'a\x00b': expected text without a zero byte or a lone"),
-        (r'{"data": {"train": "\ud800"}}', r"config.data.train is '\ud800': expected text without a zero byte or a lone"),
+        (
+            r'{"data": {"train": "a\u0000b"}}',
+            r"config.data.train is 'a\x00b': expected text without a zero byte or a lone",
+        ),
+        (
+            r'{"data": {"train": "\ud800"}}',
+            r"config.data.train is '\ud800': expected text without a zero byte or a lone",
+        ),
         ('{"steps": ' + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep"),
         ("[" * 100_000, ": not JSON ("),
     ],
@@ -281,7 +358,9 @@ def test_help_of_a_config_holds_its_keys_alone():
 
 def test_help_of_a_config_holds_its_values():
     text = gmlp_config.help_text(gmlp_config.from_file("quickstart_text"))
-    assert "config.steps = 500 " in text and "config.model.length = 64 " in text and "config.task = 'masked_lm' " in text
+    assert (
+        "config.steps = 500 " in text and "config.model.length = 64 " in text and "config.task = 'masked_lm' " in text
+    )
 
 
 SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
@@ -290,8 +369,10 @@ SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
 @pytest.mark.parametrize(
     ("arg", "found"),
     [
-        ("sgu", ("sgu", "paper", "128")), ("mixer,scale=gpu", ("mixer", "gpu", "128")),
-        ("sgu,length=512,scale=small", ("sgu", "small", "512")), ("sgu,scale=small,length=512", ("sgu", "small", "512")),
+        ("sgu", ("sgu", "paper", "128")),
+        ("mixer,scale=gpu", ("mixer", "gpu", "128")),
+        ("sgu,length=512,scale=small", ("sgu", "small", "512")),
+        ("sgu,scale=small,length=512", ("sgu", "small", "512")),
     ],
 )
 def test_arguments(arg, found):
@@ -334,7 +415,8 @@ def test_nothing_may_follow_if_there_are_no_options():
 
 words = st.text(st.characters(exclude_characters=",="), min_size=1, max_size=6)
 options_and_values = st.dictionaries(
-    words.filter(lambda word: word not in ("arg", "names")), st.lists(words, min_size=1, max_size=4, unique=True),
+    words.filter(lambda word: word not in ("arg", "names")),
+    st.lists(words, min_size=1, max_size=4, unique=True),
     max_size=4,
 )
 

@@ -8,7 +8,16 @@ from gmlp_flax.errors import ConfigError
 
 
 def test_words_of_a_command_line():
-    words = ["train", "--config.a.b=1=2", "-config.c", "x", "--workdir=w", "--config=file", "--config.d=", "--config.=5"]
+    words = [
+        "train",
+        "--config.a.b=1=2",
+        "-config.c",
+        "x",
+        "--workdir=w",
+        "--config=file",
+        "--config.d=",
+        "--config.=5",
+    ]
     assert overrides.named_overrides(words) == {"a.b": "1=2", "c": "x", "d": "", "": "5"}
 
 
@@ -18,7 +27,9 @@ def test_a_key_without_a_name():
 
 
 def test_values_are_parsed_by_the_type_of_their_key():
-    found = overrides.overridden(gmlp_config.default(), {"steps": "7", "masking.static": "true", "model.norm_eps": 1e-3})
+    found = overrides.overridden(
+        gmlp_config.default(), {"steps": "7", "masking.static": "true", "model.norm_eps": 1e-3}
+    )
     assert (found.steps, found.masking.static, found.model.norm_eps) == (7, True, 1e-3)
 
 
@@ -33,13 +44,16 @@ def test_another_block_brings_its_options(capsys):
     assert config.model.gate == "linear"
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"model.heads": "8"}, "--config.model.heads=8: config.model.block is 'gmlp', which has no model.heads"),
-    ({"steps": "x"}, "expected a whole number"),
-    ({"steps": "0"}, "config.steps is 0: expected at least 1"),
-    ({"model.block": "gmpl"}, "config.model.block is 'gmpl'; did you mean 'gmlp'"),
-    ({"stepz": "1"}, "there is no config key 'stepz'; did you mean 'steps'"),
-])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model.heads": "8"}, "--config.model.heads=8: config.model.block is 'gmlp', which has no model.heads"),
+        ({"steps": "x"}, "expected a whole number"),
+        ({"steps": "0"}, "config.steps is 0: expected at least 1"),
+        ({"model.block": "gmpl"}, "config.model.block is 'gmpl'; did you mean 'gmlp'"),
+        ({"stepz": "1"}, "there is no config key 'stepz'; did you mean 'steps'"),
+    ],
+)
 def test_what_cannot_be_set_is_one_line(values, message):
     with pytest.raises(ConfigError) as caught:
         overrides.overridden(gmlp_config.default(), values)
@@ -48,5 +62,7 @@ def test_what_cannot_be_set_is_one_line(values, message):
 
 def test_an_override_needs_a_config_before_it():
     overrides.check_overrides(["train", "--config=x", "--config.steps=3"])
-    with pytest.raises(ConfigError, match="^--config.steps=3 changes no config yet: give --config=FILE:ARGUMENT before it"):
+    with pytest.raises(
+        ConfigError, match="^--config.steps=3 changes no config yet: give --config=FILE:ARGUMENT before it"
+    ):
         overrides.check_overrides(["train", "--config.steps=3", "--config=x"])

@@ -37,7 +37,15 @@ def test_images_that_are_held_out(tmp_path):
         source = ImageFolder(str(folder))
     train, heldout = split_images(source, SHARE)
     assert [source.names[i] for i in heldout.indices] == [
-        "a/10.png", "a/11.png", "a/18.png", "a/19.png", "a/26.png", "a/27.png", "a/4.png", "a/5.png", "b/1.png",
+        "a/10.png",
+        "a/11.png",
+        "a/18.png",
+        "a/19.png",
+        "a/26.png",
+        "a/27.png",
+        "a/4.png",
+        "a/5.png",
+        "b/1.png",
         "c/2.png",
     ]
     assert len(train) == 26 and sorted([*train.indices, *heldout.indices]) == list(range(36))

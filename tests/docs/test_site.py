@@ -28,7 +28,10 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "site"
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={folder}"],
-        capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -77,9 +80,13 @@ def test_search_finds_the_page(page, address):
     page.open(address)
     page.run("document.querySelector('.md-search__input').focus()")
     page.type(".md-search__input", "Toeplitz")
-    found = wait_for(lambda: page.run("return [...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"))
+    found = wait_for(
+        lambda: page.run("return [...document.querySelectorAll('.md-search-result__link')].map(a => a.href)")
+    )
     assert any(link.startswith(f"{address}toeplitz/") for link in found), found
-    page.run("[...document.querySelectorAll('.md-search-result__link')].find(a => a.href.includes('/toeplitz/')).click()")
+    page.run(
+        "[...document.querySelectorAll('.md-search-result__link')].find(a => a.href.includes('/toeplitz/')).click()"
+    )
     wait_for(lambda: page.run("return document.title").startswith("Which Toeplitz algorithm"))
 
 

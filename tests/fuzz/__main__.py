@@ -64,7 +64,9 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
     progress, known = Progress(place), set()
     _, done, refused = progress.numbers
     with tempfile.TemporaryDirectory(prefix="gmlp_fuzz_") as folder:
-        here = Path(folder, "inside", "here")  # the current folder: a value that is taken for a path, ../.. too, stays in `folder`
+        here = Path(
+            folder, "inside", "here"
+        )  # the current folder: a value that is taken for a path, ../.. too, stays in `folder`
         here.mkdir(parents=True)
         os.chdir(here)
         try:
@@ -103,8 +105,17 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
         place.write_bytes(PLACE.pack(first, 0, 0))
         progress = Progress(place)
         while seed < first + count and (left := end - time.monotonic()) > 0:
-            with open(Path(folder, "output"), "w+") as output, open(Path(folder, "messages"), "w+", errors="replace") as messages:
-                words = [target, f"--first={seed}", f"--count={first + count - seed}", f"--seconds={left}", f"--place={place}"]
+            with (
+                open(Path(folder, "output"), "w+") as output,
+                open(Path(folder, "messages"), "w+", errors="replace") as messages,
+            ):
+                words = [
+                    target,
+                    f"--first={seed}",
+                    f"--count={first + count - seed}",
+                    f"--seconds={left}",
+                    f"--place={place}",
+                ]
                 child = subprocess.Popen([sys.executable, "-m", "tests.fuzz", *words], stdout=output, stderr=messages)
                 hung = _watch(child, progress)
                 output.seek(0)

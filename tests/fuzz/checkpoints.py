@@ -44,8 +44,10 @@ def state(step: int) -> dict[str, jax.Array]:
     """Some arrays that Orbax keeps in files of their own, and some inside its index."""
     key = jax.random.key(step)
     return {
-        "large": jax.random.normal(key, (3000,)), "half": jax.random.normal(key, (700,), jnp.bfloat16),
-        "small": jax.random.normal(key, (5,)), "step": jnp.int32(step),
+        "large": jax.random.normal(key, (3000,)),
+        "half": jax.random.normal(key, (700,), jnp.bfloat16),
+        "small": jax.random.normal(key, (5,)),
+        "step": jnp.int32(step),
     }
 
 
@@ -57,7 +59,7 @@ def flip(data: bytearray, rng: random.Random) -> bytes:
 
 def overwrite(data: bytearray, rng: random.Random) -> bytes:
     start, size = rng.randrange(len(data)), rng.choice((1, 4, 64, 512))
-    data[start:start + size] = rng.choice((bytes(size), rng.randbytes(size), b"\xff" * size))[: len(data) - start]
+    data[start : start + size] = rng.choice((bytes(size), rng.randbytes(size), b"\xff" * size))[: len(data) - start]
     return bytes(data)
 
 
@@ -133,7 +135,11 @@ class Damages:
         try:
             step, found = checkpoints.restore_newest(self.template) or (0, None)
         except RunError as error:
-            assert "\n" not in str(error) and sorted(path.name for path in inside.iterdir()) == before, (seed, what, error)
+            assert "\n" not in str(error) and sorted(path.name for path in inside.iterdir()) == before, (
+                seed,
+                what,
+                error,
+            )
             return "refused"
         else:
             assert step in (3, 5) and found is not None, (seed, what)
@@ -185,7 +191,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     found = campaign(given.seed, given.minutes, given.count)
-    print(f"{sum(found.values())} damaged checkpoints from seed {given.seed}: {dict(found)}, 0 wrong states, 0 tracebacks", flush=True)
+    print(
+        f"{sum(found.values())} damaged checkpoints from seed {given.seed}: {dict(found)}, 0 wrong states, 0 tracebacks",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

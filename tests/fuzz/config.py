@@ -56,7 +56,9 @@ def small(task, block, folder):
     if task == "question_answering":
         config.model.length = 64
         config.squad.update(stride=16, max_query=16)
-        config.data.update(train=str(folder / "squad.json"), heldout_share=0.3, tokenizer=str(folder / "tokenizer.model"))
+        config.data.update(
+            train=str(folder / "squad.json"), heldout_share=0.3, tokenizer=str(folder / "tokenizer.model")
+        )
     if task == "text_classification":
         config.glue.task = "own"
         config.data.update(train=str(folder / "own.tsv"), heldout_share=0.3, tokenizer=str(folder / "tokenizer.model"))

@@ -97,7 +97,9 @@ class Frozen:
                 jax.tree.map(np.testing.assert_array_equal, self._state(checkpoints, each), self._states[each])
             checkpoints.close()
             deadline = time.monotonic() + 30
-            while [name for name in os.listdir(copy / "checkpoints") if not name.isdigit()]:  # Orbax deletes in the background
+            while [
+                name for name in os.listdir(copy / "checkpoints") if not name.isdigit()
+            ]:  # Orbax deletes in the background
                 assert time.monotonic() < deadline, os.listdir(copy / "checkpoints")
                 time.sleep(0.002)
             lines = MetricsFile(str(copy / METRICS_FILE), step or 0)
@@ -115,7 +117,10 @@ def stopped(process: int) -> bool:
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         os.kill(process, signal.SIGSTOP)
         while True:
-            states = [(path / "stat").read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{process}/task").iterdir()]
+            states = [
+                (path / "stat").read_text().rpartition(")")[2].split()[0]
+                for path in Path(f"/proc/{process}/task").iterdir()
+            ]
             if "Z" in states:
                 return False
             if set(states) == {"T"}:

@@ -36,8 +36,13 @@ from tests.runs.command import Commands, final_state, metrics
 from tests.runs.processes import two_processes
 from tests.training import tiny
 
-FLAGS = ("--config.log.every=1", "--config.checkpoint.every=3", "--config.optimizer.ema=0.9",
-         "--config.model.dropout=0.1", "--config.model.layers=1")
+FLAGS = (
+    "--config.log.every=1",
+    "--config.checkpoint.every=3",
+    "--config.optimizer.ema=0.9",
+    "--config.model.dropout=0.1",
+    "--config.model.layers=1",
+)
 EVALUATIONS = {"any": 15, "save": 30, "evaluation": 2, "processes": 15}  # steps between them, by mode
 STEPS = {"processes": 45}  # fewer: two processes start for longer, and are killed after as few steps
 MODES = (*EVALUATIONS, "preparation")
@@ -55,8 +60,12 @@ class Campaign:
         self.counts: collections.Counter[str] = collections.Counter()
         self.broken_off: collections.Counter[str] = collections.Counter()
         self._commands = Commands()
-        self._flags = [f"--config=tests/runs/tiny_text.py:{folder}", *FLAGS, f"--config.steps={self._steps}",
-                       f"--config.eval.every={EVALUATIONS[mode]}"]
+        self._flags = [
+            f"--config=tests/runs/tiny_text.py:{folder}",
+            *FLAGS,
+            f"--config.steps={self._steps}",
+            f"--config.eval.every={EVALUATIONS[mode]}",
+        ]
         self._expected = folder / f"{mode}-expected"
         self._attempt(self._expected, lambda _: None)
 
@@ -98,11 +107,15 @@ class Campaign:
         if self.mode == "save":
             self._await_saves(processes[0], workdir, self.rng.randint(1, 2))
         else:
-            self._await_lines(processes[0], self.rng.randint(0, 14) if self.mode != "evaluation" else self.rng.randint(1, 4))
+            self._await_lines(
+                processes[0], self.rng.randint(0, 14) if self.mode != "evaluation" else self.rng.randint(1, 4)
+            )
         time.sleep(self.rng.uniform(0, 0.06))
         for each in self.rng.sample(processes, self.rng.randint(1, len(processes))):
             each.kill()
-        if self.mode == "processes" and self.rng.random() < 0.8:  # else the others end by themselves, after half a minute
+        if (
+            self.mode == "processes" and self.rng.random() < 0.8
+        ):  # else the others end by themselves, after half a minute
             self._end_others(processes)
 
     @staticmethod
@@ -127,7 +140,7 @@ class Campaign:
         while count and (line := process.stderr.readline()):
             self._said += line
             found = re.match(r"step (\d+)/", line)
-            count -= self.mode != "evaluation" or bool(found) and int(found[1]) % EVALUATIONS[self.mode] == 0
+            count -= self.mode != "evaluation" or (bool(found) and int(found[1]) % EVALUATIONS[self.mode] == 0)
 
     def _check_start(self, words: str, before: int | None) -> None:
         found = re.search(r"^resuming .* at step (\d+)$", words, re.MULTILINE)
@@ -166,7 +179,13 @@ class Preparations:
             self._seconds, self._files = time.monotonic() - begin, contents(folder / name / "out")
 
     def _start(self, folder: Path) -> Any:
-        words = [self._corpus, f"--out={folder / 'out'}", f"--cache={folder / 'cache'}", "--vocab_size=320", "--shard_bytes=50000"]
+        words = [
+            self._corpus,
+            f"--out={folder / 'out'}",
+            f"--cache={folder / 'cache'}",
+            "--vocab_size=320",
+            "--shard_bytes=50000",
+        ]
         return preloaded.start("-m", "gmlp_flax", "prepare", *words, "--workers=1")
 
     def run(self, enough: Callable[[], bool]) -> None:
@@ -186,7 +205,9 @@ class Preparations:
                 if code:
                     self.counts["kills"] += 1
                     more = len([*folder.glob("out/ids*")]) > shards
-                    self.broken_off["tokenising" if more else "training a tokenizer" if "training" in errors else "a start"] += 1
+                    self.broken_off[
+                        "tokenising" if more else "training a tokenizer" if "training" in errors else "a start"
+                    ] += 1
                     self.counts["resumed"] += shards > 0
             assert contents(folder / "out") == self._files, "other files than of a preparation that was never killed"
             self.counts["runs"] += 1
@@ -211,7 +232,9 @@ def broken_off(words: str, workdir: Path, evaluations: int) -> str:
     found = re.match(r"step (\d+)/", lines[-1]) if lines else None
     if "deleted" in inside:
         return "a deletion"
-    if any("tmp" in name for name in inside) and len(lines) > 1:  # what an earlier kill left is deleted before the first step
+    if (
+        any("tmp" in name for name in inside) and len(lines) > 1
+    ):  # what an earlier kill left is deleted before the first step
         return "a save"
     if [*workdir.glob(".*.tmp")]:
         return "the writing of a file"

@@ -20,7 +20,8 @@ from tests.fuzz.damage import damaged, damaged_json
 EVALUATION = {"perplexity": 12.5, "accuracy": 0.25, "loss": 2.5, "predictions": 90, "examples": 12}
 LINES = [
     {"step": 3, "loss": 5.5, "accuracy": 0.1, "gradient_norm": 1.5, "tokens_per_second": 900.5},
-    {"step": 6, "eval": EVALUATION}, {"step": 6, "loss": 5.0, "tokens_per_second": 900.5},
+    {"step": 6, "eval": EVALUATION},
+    {"step": 6, "loss": 5.0, "tokens_per_second": 900.5},
     {"step": 9, "eval": EVALUATION, "baseline": {"name": "token frequencies alone", "eval": {"perplexity": 99.5}}},
 ]
 

@@ -16,13 +16,29 @@ from tests.fuzz import images
 from tests.fuzz.damage import damaged
 
 LINES = (
-    "The [MASK] is used.", "[MASK]", "[MASK]" * 200, "", " ", "plain", "\t", "a\tb [MASK]", "é [MASK] \u2028 [MASK]", "\0[MASK]\0",
-    "[MASK] " + "word " * 2000, "[PAD][CLS][SEP][MASK]", "\ufeff[MASK]", "x" * 100_000 + "[MASK]", "<s> </s> <unk> [MASK]",
+    "The [MASK] is used.",
+    "[MASK]",
+    "[MASK]" * 200,
+    "",
+    " ",
+    "plain",
+    "\t",
+    "a\tb [MASK]",
+    "é [MASK] \u2028 [MASK]",
+    "\0[MASK]\0",
+    "[MASK] " + "word " * 2000,
+    "[PAD][CLS][SEP][MASK]",
+    "\ufeff[MASK]",
+    "x" * 100_000 + "[MASK]",
+    "<s> </s> <unk> [MASK]",
 )
 
 SAMPLING = {
-    "tokens": ("0", "1", "40", "-1"), "temperature": ("0", "1e-30", "1e30", "nan", "-1"), "top_k": ("0", "1", "1000000", "-1"),
-    "top_p": ("0", "1e-30", "1", "2", "nan"), "seed": ("0", "-1", "2147483648"),
+    "tokens": ("0", "1", "40", "-1"),
+    "temperature": ("0", "1e-30", "1e30", "nan", "-1"),
+    "top_k": ("0", "1", "1000000", "-1"),
+    "top_p": ("0", "1e-30", "1", "2", "nan"),
+    "seed": ("0", "-1", "2147483648"),
 }
 
 
@@ -48,7 +64,11 @@ def make(folder):
         if task == "image_classification":
             path = folder / "given.png"
             path.write_bytes(damaged(rng.choice(pictures), rng))
-            words = [str(path)] if rng.random() < 0.9 else [rng.choice(("", str(folder), "/dev/zero", "nowhere", "a\0b", "\ud800"))]
+            words = (
+                [str(path)]
+                if rng.random() < 0.9
+                else [rng.choice(("", str(folder), "/dev/zero", "nowhere", "a\0b", "\ud800"))]
+            )
             text = b""
         else:
             text = "\n".join(rng.choices(LINES, k=2)).encode("utf-8", "replace")

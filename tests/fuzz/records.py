@@ -30,7 +30,14 @@ LABELS = [[i % 2] for i in range(8)]
 
 
 def make(folder):
-    checks = [_tars(folder), _safetensors(folder), _squad(folder), _tsv(folder), _real_labels(folder), _pathfinder(folder)]
+    checks = [
+        _tars(folder),
+        _safetensors(folder),
+        _squad(folder),
+        _tsv(folder),
+        _real_labels(folder),
+        _pathfinder(folder),
+    ]
     checks += [_long_texts(folder, name) for name in ("listops", "retrieval")]
     for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz"):
         checks.append(_corpora(folder, kind))
@@ -67,7 +74,9 @@ def _tars(folder):
         _read_images(path)
 
     bases = []
-    for kind, form in itertools.product(("", ":gz", ":xz", ":bz2"), (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)):
+    for kind, form in itertools.product(
+        ("", ":gz", ":xz", ":bz2"), (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)
+    ):
         file = io.BytesIO()
         with tarfile.open(fileobj=file, mode=f"w{kind}", format=form) as tar:
             for name, image in IMAGES.items():
@@ -128,9 +137,15 @@ def _tsv(folder):
             path.write_bytes(damaged(text.encode(), rng))
         else:
             path = folder / "train.jsonl"
-            path.write_bytes(b"\n".join(damaged_json(row, rng) if rng.random() < 0.3 else json.dumps(row).encode() for row in rows))
+            path.write_bytes(
+                b"\n".join(damaged_json(row, rng) if rng.random() < 0.3 else json.dumps(row).encode() for row in rows)
+            )
         sentences.open_sentences(
-            str(path), GLUE_TASKS["sst2"], rng.choice(sources.SIDES), heldout_share=0.3, bad=BadRecords(rng.choice((0, 5)))
+            str(path),
+            GLUE_TASKS["sst2"],
+            rng.choice(sources.SIDES),
+            heldout_share=0.3,
+            bad=BadRecords(rng.choice((0, 5))),
         )
 
     return check
@@ -158,7 +173,9 @@ def _long_texts(folder, name):
         path = folder / f"{name}.train.tsv"
         path.write_bytes(damaged("\n".join(rows).encode(), rng))
         bad = BadRecords(rng.choice((0, 5)))
-        sentences.open_sentences(str(path), LONG_RANGE_TASKS[name], rng.choice(sources.SIDES), heldout_share=0.3, bad=bad)
+        sentences.open_sentences(
+            str(path), LONG_RANGE_TASKS[name], rng.choice(sources.SIDES), heldout_share=0.3, bad=bad
+        )
 
     return check
 
@@ -188,7 +205,9 @@ def _corpora(folder, kind):
         inner = rng.random() < 0.5
         path.write_bytes(pack(damaged(data, rng)) if inner else damaged(pack(data), rng))
         if kind == "jsonl" and inner:
-            path.write_bytes(b"\n".join(damaged_json(json.loads(row), rng) if rng.random() < 0.2 else row.encode() for row in ROWS))
+            path.write_bytes(
+                b"\n".join(damaged_json(json.loads(row), rng) if rng.random() < 0.2 else row.encode() for row in ROWS)
+            )
         _read_text(path)
 
     return check

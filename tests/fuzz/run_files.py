@@ -25,7 +25,9 @@ def make(folder):
     def names(rng):
         options = configs.small("image_classification", "gmlp", folder)
         for name in ("classes.json", "names.json"):
-            (workdir / name).write_bytes(damaged_json([str(i) for i in range(10)], rng) if rng.random() < 0.7 else b'["a", "b"]')
+            (workdir / name).write_bytes(
+                damaged_json([str(i) for i in range(10)], rng) if rng.random() < 0.7 else b'["a", "b"]'
+            )
         task = tasks.create(options, str(workdir))
         _ = task.classes, task.names, task.assets()
         task.training_examples()

@@ -10,7 +10,16 @@ import pytest
 from tests.fuzz import __main__ as fuzz
 from tests.preloaded import ROOT, environment
 
-COUNTS = {"config": 60, "run_files": 100, "metrics": 300, "prepared": 200, "tokenizers": 300, "images": 3000, "records": 300, "predict": 20}
+COUNTS = {
+    "config": 60,
+    "run_files": 100,
+    "metrics": 300,
+    "prepared": 200,
+    "tokenizers": 300,
+    "images": 3000,
+    "records": 300,
+    "predict": 20,
+}
 
 FAILING = """
 import os, time
@@ -50,14 +59,19 @@ def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
     """What the fuzzers rest on: each kind of failure is counted, and the next input follows."""
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)
     program = (ROOT / "tests" / "fuzz" / "__main__.py").read_text()
-    (tmp_path / "tests" / "fuzz" / "__main__.py").write_text(program.replace("SECONDS, MEMORY = 30", "SECONDS, MEMORY = 2"))
+    (tmp_path / "tests" / "fuzz" / "__main__.py").write_text(
+        program.replace("SECONDS, MEMORY = 30", "SECONDS, MEMORY = 2")
+    )
     (tmp_path / "tests" / "fuzz" / "records.py").write_text(FAILING)
     command = [sys.executable, "-m", "tests.fuzz", "records", "--count=6", "--minutes=2"]
     variables = environment() | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "records, seed 2: Traceback" in done.stdout and "KeyError: 'x'" in done.stdout
-    assert "records, seed 3: no answer in 2 s" in done.stdout and "records, seed 4: the process died, exit code -6" in done.stdout
+    assert (
+        "records, seed 3: no answer in 2 s" in done.stdout
+        and "records, seed 4: the process died, exit code -6" in done.stdout
+    )
     assert done.stdout.splitlines()[-1] == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"
     assert [path.name for path in tmp_path.iterdir()] == ["tests"], "a file in the folder where it was started"
 

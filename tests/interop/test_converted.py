@@ -27,14 +27,19 @@ def test_what_is_written_is_read(tmp_path):
     trained = loading.load(out)
     assert trained.step == 0 and trained.task.classes == ("a", "b", "c")
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
-    with pytest.raises(RunError, match=r"--out=.*run holds config.json already, which would be overwritten: give another folder"):
+    with pytest.raises(
+        RunError, match=r"--out=.*run holds config.json already, which would be overwritten: give another folder"
+    ):
         converted.require_free(out)
 
 
-@pytest.mark.parametrize(("value", "names", "message"), [
-    (np.nan, (), r"has numbers that are not finite \(\d+ such parameters\): give other weights"),
-    (0.5, (CLASSES_FILE,), f"holds {CLASSES_FILE} already, which would be overwritten"),
-])
+@pytest.mark.parametrize(
+    ("value", "names", "message"),
+    [
+        (np.nan, (), r"has numbers that are not finite \(\d+ such parameters\): give other weights"),
+        (0.5, (CLASSES_FILE,), f"holds {CLASSES_FILE} already, which would be overwritten"),
+    ],
+)
 def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, message):
     config = config_lib.default(task="image_classification")
     config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
@@ -51,8 +56,14 @@ def test_a_folder_that_another_import_has_filled_meanwhile(tmp_path, monkeypatch
     """It stays as it is, record and all."""
     config = config_lib.default(task="image_classification")
     config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), ImageClassification.without_data(config, 3).shapes())
-    files, out, held = {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}, str(tmp_path / "run"), record.held
+    params = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, np.float32), ImageClassification.without_data(config, 3).shapes()
+    )
+    files, out, held = (
+        {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()},
+        str(tmp_path / "run"),
+        record.held,
+    )
 
     def later(folder):
         monkeypatch.setattr(record, "held", held)
@@ -69,7 +80,9 @@ def test_what_could_not_be_written_whole_is_deleted(tmp_path, monkeypatch):
     """So the same command can run again, when there is space."""
     config = config_lib.default(task="image_classification")
     config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), ImageClassification.without_data(config, 3).shapes())
+    params = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, np.float32), ImageClassification.without_data(config, 3).shapes()
+    )
     (tmp_path / "mine.txt").write_text("mine")
     given = params, config, {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}, str(tmp_path)
 

@@ -35,7 +35,10 @@ def test_plain_files_hold_the_whole_model(text_run, text_export):
     params = gmlp_flax.load(str(text_run)).params
     spec = json.loads((text_export / "config.json").read_text())["model"]
     assert sorted(entry.name for entry in text_export.iterdir()) == [
-        "README.md", "config.json", "model.safetensors", "tokenizer.model"
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.model",
     ]
     assert weights["embedding"].shape == (spec["vocab_size"], spec["d_model"])
     assert weights["encoder/blocks/proj_in/kernel"].shape == (spec["layers"], spec["d_model"], spec["d_ffn"])

@@ -51,9 +51,12 @@ def random_weights():
 def with_heads(state):
     """As FNetForPreTraining is saved, by older versions of transformers."""
     return state | {
-        "fnet.embeddings.position_ids": np.arange(16)[None], "fnet.pooler.dense.weight": np.ones((8, 8), np.float32),
-        "fnet.pooler.dense.bias": np.ones(8, np.float32), "cls.seq_relationship.weight": np.ones((2, 8), np.float32),
-        "cls.seq_relationship.bias": np.ones(2, np.float32), "cls.predictions.decoder.weight": state[fnet.WORDS],
+        "fnet.embeddings.position_ids": np.arange(16)[None],
+        "fnet.pooler.dense.weight": np.ones((8, 8), np.float32),
+        "fnet.pooler.dense.bias": np.ones(8, np.float32),
+        "cls.seq_relationship.weight": np.ones((2, 8), np.float32),
+        "cls.seq_relationship.bias": np.ones(2, np.float32),
+        "cls.predictions.decoder.weight": state[fnet.WORDS],
         "cls.predictions.decoder.bias": state[fnet.BIAS],
     }
 
@@ -67,7 +70,9 @@ def test_names_and_shapes_are_those_of_transformers(transformers):
     with torch.device("meta"):
         theirs = transformers.FNetForMaskedLM(transformers.FNetConfig()).state_dict()
     wanted = {name: tuple(leaf.shape) for name, leaf in theirs.items() if not fnet.LEFT_OUT.match(name)}
-    zeros = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), MaskedLanguageModeling.without_data(config).shapes())
+    zeros = jax.tree.map(
+        lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), MaskedLanguageModeling.without_data(config).shapes()
+    )
     assert {name: leaf.shape for name, leaf in to_timm(zeros, fnet.ROWS, ()).items()} == wanted
 
 
@@ -142,13 +147,17 @@ def test_the_folder_is_a_run_folder_that_finetuning_starts_from(tokenizer, tmp_p
     assert len(ranked) == 3
     with pytest.raises(RunError, match="holds config.json already"):
         fnet.convert(state, tokenizer, str(tmp_path / "run"), "FILE")
-    (tmp_path / "train.tsv").write_text("".join(f"the {word}\t{number % 2}\n" for number, word in enumerate(tiny.WORDS)))
+    (tmp_path / "train.tsv").write_text(
+        "".join(f"the {word}\t{number % 2}\n" for number, word in enumerate(tiny.WORDS))
+    )
     (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + (tmp_path / "train.tsv").read_text())
     options = config_lib.from_file("finetune_glue", "sst2,scale=small")
     options.update(steps=2, batch_size=4, init_from=str(tmp_path / "run"))
     options.model.update(length=12)
     options.optimizer.warmup = 1
-    options.data.update(train=str(tmp_path / "train.tsv"), heldout=str(tmp_path / "train.tsv"), cache=str(tmp_path / "cache"))
+    options.data.update(
+        train=str(tmp_path / "train.tsv"), heldout=str(tmp_path / "train.tsv"), cache=str(tmp_path / "cache")
+    )
     loop.train(options, str(tmp_path / "sst2"))
     tuned = loading.load(str(tmp_path / "sst2"))
     assert tuned.config.model.block == "fnet" and tuned.params["segments"]["table"].shape == (4, 8)
@@ -159,7 +168,9 @@ def test_the_folder_is_a_run_folder_that_finetuning_starts_from(tokenizer, tmp_p
 def test_a_tokenizer_that_is_too_large(tokenizer, tmp_path):
     state, _ = random_weights()
     state[fnet.WORDS], state[fnet.BIAS] = state[fnet.WORDS][:290], state[fnet.BIAS][:290]
-    with pytest.raises(RunError, match=r"has 300 pieces, the weights have 290 rows: give the tokenizer of these weights"):
+    with pytest.raises(
+        RunError, match=r"has 300 pieces, the weights have 290 rows: give the tokenizer of these weights"
+    ):
         fnet.convert(state, tokenizer, str(tmp_path / "run"), "FILE")
     with pytest.raises(DataError, match="no tokenizer: nowhere.model: cannot be read"):
         fnet.convert(state, "nowhere.model", str(tmp_path / "run"), "FILE")

@@ -137,12 +137,16 @@ def test_models_alike_are_told_apart_by_their_pixels():
 def test_a_model_that_timm_has_not():
     config = timm_names.config_for("gmlp_s16_224")
     config.model.update(layers=2, d_attn=64)
-    expected = "gmlp_s16_224 is nearest, but the run's config.model has layers 2, not 30; d_attn 64, not 0; give --out=FOLDER"
+    expected = (
+        "gmlp_s16_224 is nearest, but the run's config.model has layers 2, not 30; d_attn 64, not 0; give --out=FOLDER"
+    )
     with pytest.raises(RunError, match=expected):
         timm.matching(config)
     causal = timm_names.config_for("deit_tiny_patch16_224")
     causal.model.causal = True
-    with pytest.raises(RunError, match="deit_tiny_patch16_224 is nearest, but the run's config.model has causal True, not Fa"):
+    with pytest.raises(
+        RunError, match="deit_tiny_patch16_224 is nearest, but the run's config.model has causal True, not Fa"
+    ):
         timm.matching(causal)
     with pytest.raises(RunError, match="config.task is 'masked_lm'"):
         timm.matching(config_lib.default())
@@ -187,7 +191,9 @@ def test_unknown_models():
 def test_folders_that_hold_a_run(converted, tiny):
     run, _ = converted
     state, _ = random_state(tiny, 3)
-    with pytest.raises(RunError, match=r"--out=.* holds config.json already, which would be overwritten: give another folder"):
+    with pytest.raises(
+        RunError, match=r"--out=.* holds config.json already, which would be overwritten: give another folder"
+    ):
         timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
     (run / "config.json").unlink()
     (run / "run.json").unlink()
@@ -231,9 +237,7 @@ def test_the_commands(tmp_path):
     run, file = tmp_path / "run", tmp_path / "0.png"
     write_image(file)
     command = Commands()
-    assert_done(
-        command("--model=gmlp_ti16_224", f"--checkpoint={tmp_path}/w.pth", f"--out={run}", command="import")
-    )
+    assert_done(command("--model=gmlp_ti16_224", f"--checkpoint={tmp_path}/w.pth", f"--out={run}", command="import"))
     shown = command(f"--workdir={run}", "--top=1", str(file), command="predict")
     assert_done(shown)
     task = loading.load(str(run)).task

@@ -20,7 +20,9 @@ STEM = {"stem.proj.weight": (D, *PATCH), "stem.proj.bias": (D,)}
 
 def mlp(name, inner):
     return {
-        f"{name}.fc1.weight": (inner, D), f"{name}.fc1.bias": (inner,), f"{name}.fc2.weight": (D, inner),
+        f"{name}.fc1.weight": (inner, D),
+        f"{name}.fc1.bias": (inner,),
+        f"{name}.fc2.weight": (D, inner),
         f"{name}.fc2.bias": (D,),
     }
 
@@ -35,27 +37,52 @@ def norm(name):
 
 # One block of each family as timm's modules declare it: Linear weights are [out, in], convolutions [out, in, h, w].
 BLOCKS = {
-    "gmlp_ti16_224": norm("norm") | {
-        "mlp_channels.fc1.weight": (12, D), "mlp_channels.fc1.bias": (12,), "mlp_channels.gate.norm.weight": (6,),
-        "mlp_channels.gate.norm.bias": (6,), "mlp_channels.gate.proj.weight": (4, 4),
-        "mlp_channels.gate.proj.bias": (4,), "mlp_channels.fc2.weight": (D, 6), "mlp_channels.fc2.bias": (D,),
+    "gmlp_ti16_224": norm("norm")
+    | {
+        "mlp_channels.fc1.weight": (12, D),
+        "mlp_channels.fc1.bias": (12,),
+        "mlp_channels.gate.norm.weight": (6,),
+        "mlp_channels.gate.norm.bias": (6,),
+        "mlp_channels.gate.proj.weight": (4, 4),
+        "mlp_channels.gate.proj.bias": (4,),
+        "mlp_channels.fc2.weight": (D, 6),
+        "mlp_channels.fc2.bias": (D,),
     },
-    "mixer_b16_224": norm("norm1") | norm("norm2") | mlp("mlp_channels", 12) | {
-        "mlp_tokens.fc1.weight": (3, 4), "mlp_tokens.fc1.bias": (3,), "mlp_tokens.fc2.weight": (4, 3),
+    "mixer_b16_224": norm("norm1")
+    | norm("norm2")
+    | mlp("mlp_channels", 12)
+    | {
+        "mlp_tokens.fc1.weight": (3, 4),
+        "mlp_tokens.fc1.bias": (3,),
+        "mlp_tokens.fc2.weight": (4, 3),
         "mlp_tokens.fc2.bias": (4,),
     },
-    "resmlp_12_224": affine("norm1") | affine("norm2") | mlp("mlp_channels", 12) | {
-        "linear_tokens.weight": (4, 4), "linear_tokens.bias": (4,), "ls1": (D,), "ls2": (D,),
+    "resmlp_12_224": affine("norm1")
+    | affine("norm2")
+    | mlp("mlp_channels", 12)
+    | {
+        "linear_tokens.weight": (4, 4),
+        "linear_tokens.bias": (4,),
+        "ls1": (D,),
+        "ls2": (D,),
     },
-    "deit_tiny_patch16_224": norm("norm1") | norm("norm2") | mlp("mlp", 12) | {
-        "attn.qkv.weight": (3 * D, D), "attn.qkv.bias": (3 * D,), "attn.proj.weight": (D, D), "attn.proj.bias": (D,),
+    "deit_tiny_patch16_224": norm("norm1")
+    | norm("norm2")
+    | mlp("mlp", 12)
+    | {
+        "attn.qkv.weight": (3 * D, D),
+        "attn.qkv.bias": (3 * D,),
+        "attn.proj.weight": (D, D),
+        "attn.proj.bias": (D,),
     },
 }
-OUTSIDE = {name: STEM | AROUND for name in BLOCKS}
+OUTSIDE = dict.fromkeys(BLOCKS, STEM | AROUND)
 OUTSIDE["resmlp_12_224"] = STEM | AROUND | affine("norm")
 del OUTSIDE["resmlp_12_224"]["norm.weight"], OUTSIDE["resmlp_12_224"]["norm.bias"]
 OUTSIDE["deit_tiny_patch16_224"] = AROUND | {
-    "patch_embed.proj.weight": (D, *PATCH), "patch_embed.proj.bias": (D,), "cls_token": (1, 1, D),
+    "patch_embed.proj.weight": (D, *PATCH),
+    "patch_embed.proj.bias": (D,),
+    "cls_token": (1, 1, D),
     "pos_embed": (1, 5, D),
 }
 
@@ -118,8 +145,10 @@ def test_what_lies_where():
 
 @settings(max_examples=20, deadline=None)
 @given(
-    channels=st.sampled_from([1, 3]), patch=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    grid=st.tuples(st.integers(1, 3), st.integers(1, 3)), seed=st.integers(0, 99),
+    channels=st.sampled_from([1, 3]),
+    patch=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    grid=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    seed=st.integers(0, 99),
 )
 def test_the_stem_is_their_convolution(channels, patch, grid, seed):
     numbers = np.random.default_rng(seed)
@@ -139,7 +168,10 @@ def test_the_stem_is_their_convolution(channels, patch, grid, seed):
     [
         (lambda s: s.pop("norm.bias"), r"FILE does not hold .*: 1 missing \(norm.bias\)$"),
         (lambda s: s.update(extra=np.zeros(1)), r": 1 unexpected \(extra\)$"),
-        (lambda s: s.update({"norm.bias": np.zeros(4, int)}), r": 1 of a type that is no weight's \(norm.bias int64\)$"),
+        (
+            lambda s: s.update({"norm.bias": np.zeros(4, int)}),
+            r": 1 of a type that is no weight's \(norm.bias int64\)$",
+        ),
         (lambda s: s.update({"norm.bias": np.zeros(3)}), r": 1 of another shape \(norm.bias \[3\], not \[4\]\)$"),
         (
             lambda s: [s.pop(key) for key in list(s) if "fc1" in key],
@@ -157,10 +189,22 @@ def test_weights_that_do_not_fit_are_named_and_counted(change, message):
 @pytest.mark.parametrize(
     ("name", "parameters"),
     # In millions, as timm counts its own (test_parity.py compares each tensor where timm is installed).
-    [("gmlp_ti16_224", 5.87), ("gmlp_s16_224", 19.42), ("gmlp_b16_224", 73.08), ("mixer_b16_224", 59.88),
-     ("mixer_s32_224", 19.10), ("mixer_l16_224", 208.2), ("resmlp_12_224", 15.35), ("resmlp_24_224", 30.02),
-     ("resmlp_36_224", 44.69), ("resmlp_big_24_224", 129.14), ("deit_tiny_patch16_224", 5.72),
-     ("deit_small_patch16_224", 22.05), ("vit_base_patch16_224", 86.57), ("vit_large_patch16_224", 304.33)],
+    [
+        ("gmlp_ti16_224", 5.87),
+        ("gmlp_s16_224", 19.42),
+        ("gmlp_b16_224", 73.08),
+        ("mixer_b16_224", 59.88),
+        ("mixer_s32_224", 19.10),
+        ("mixer_l16_224", 208.2),
+        ("resmlp_12_224", 15.35),
+        ("resmlp_24_224", 30.02),
+        ("resmlp_36_224", 44.69),
+        ("resmlp_big_24_224", 129.14),
+        ("deit_tiny_patch16_224", 5.72),
+        ("deit_small_patch16_224", 22.05),
+        ("vit_base_patch16_224", 86.57),
+        ("vit_large_patch16_224", 304.33),
+    ],
 )
 def test_sizes(name, parameters):
     """Every row of the table is a model of timm's size, and its tensors are all of the model."""

@@ -28,7 +28,14 @@ def small(positions):
     """A Transformer of 2 layers with BERT's layers around them."""
     options = config.default(block="transformer")
     options.model.update(
-        layers=2, length=N, d_model=8, d_ffn=24, heads=HEADS, vocab_size=50, positions=positions, embedding_norm=True,
+        layers=2,
+        length=N,
+        d_model=8,
+        d_ffn=24,
+        heads=HEADS,
+        vocab_size=50,
+        positions=positions,
+        embedding_norm=True,
         transform=True,
     )
     return options
@@ -68,7 +75,7 @@ def test_what_trains_and_decays_is_what_trains_and_decays_here(transformers, pos
     expected = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(task.shapes()):
         name = path_name(path)
-        key = 0.01 * task.facts()[name].decayed, 8.0 if "relative" in name else 1.0
+        key = 0.01 * task.param_metadata()[name].decayed, 8.0 if "relative" in name else 1.0
         expected[key] = expected.get(key, 0) + leaf.size
     assert count == expected
     assert expected.get((0.0, 8.0), 0) == (2 * HEADS * (2 * N - 1) if positions == "relative" else 0)

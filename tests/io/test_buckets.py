@@ -24,7 +24,9 @@ def test_files(folder):
     buckets.write(path, b"one")
     buckets.write(path, b"two")
     buckets.write(f"{folder}/c", b"")
-    assert buckets.read(path) == b"two" and buckets.names(folder) == ["a", "c"] and buckets.names(f"{folder}/a") == ["b"]
+    assert (
+        buckets.read(path) == b"two" and buckets.names(folder) == ["a", "c"] and buckets.names(f"{folder}/a") == ["b"]
+    )
     assert buckets.exists(path) and buckets.exists(f"{folder}/a") and not buckets.exists(f"{folder}/ab")
     assert -5 < buckets.age(path) < 60
     buckets.move(folder, f"{folder}-moved")
@@ -68,10 +70,16 @@ def test_what_passes_is_tried_again(store, kind):
     assert buckets.read(path) == b"2"
 
 
-@pytest.mark.parametrize(("kind", "times", "seconds", "words"), [
-    ("401", 1000, 2, "does not accept the credentials"), ("503", 1000, 4, r"cannot be reached \(HttpError: Backend Error, 503\)"),
-    ("drop", 1000, 4, "cannot be reached .ServerDisconnectedError"), ("503", 2, 4, ""), ("401", 1, 2, ""),
-])
+@pytest.mark.parametrize(
+    ("kind", "times", "seconds", "words"),
+    [
+        ("401", 1000, 2, "does not accept the credentials"),
+        ("503", 1000, 4, r"cannot be reached \(HttpError: Backend Error, 503\)"),
+        ("drop", 1000, 4, "cannot be reached .ServerDisconnectedError"),
+        ("503", 2, 4, ""),
+        ("401", 1, 2, ""),
+    ],
+)
 def test_a_first_request_is_given_up_soon(store, monkeypatch, kind, times, seconds, words):
     monkeypatch.setattr(buckets, "START", 2.0)
     buckets._greet.cache_clear()
@@ -108,7 +116,9 @@ def test_the_search_for_credentials_is_part_of_the_wait(store, monkeypatch):
     buckets._greet.cache_clear()
 
 
-@pytest.mark.parametrize(("kind", "words"), [("403", "permission denied .*storage.objects.create access.*right to read and write")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("403", "permission denied .*storage.objects.create access.*right to read and write")]
+)
 def test_what_does_not_pass_is_one_line(store, kind, words):
     store.faults({"kind": kind, "times": 100})
     for act in (buckets.read, buckets.exists, buckets.names, lambda path: buckets.write(path, b"")):
@@ -126,14 +136,20 @@ def test_bucket_that_does_not_exist(store):
     assert buckets.names("gs://nobody/x") == [] and not buckets.exists("gs://nobody/x")
 
 
-@pytest.mark.parametrize(("error", "kind", "words"), [
-    (PermissionError("AccessDenied"), RunError, "permission denied"),
-    (RuntimeError("RefreshError: reauthentication is needed"), RunError, "does not accept the credentials"),
-    (TimeoutError("no answer\nfor 30 s"), StorageError, r"cannot be reached \(TimeoutError: no answer for 30 s\)"),
-    (ImportError("Please install s3fs"), RunError,
-     r"^s3://runs/x: s3:// needs s3fs, which cannot be imported \(Please install s3fs\); pip install 'gmlp_flax\[s3\]'$"),
-    (OSError("x" * 9999), StorageError, "cannot be reached"),
-])
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (PermissionError("AccessDenied"), RunError, "permission denied"),
+        (RuntimeError("RefreshError: reauthentication is needed"), RunError, "does not accept the credentials"),
+        (TimeoutError("no answer\nfor 30 s"), StorageError, r"cannot be reached \(TimeoutError: no answer for 30 s\)"),
+        (
+            ImportError("Please install s3fs"),
+            RunError,
+            r"^s3://runs/x: s3:// needs s3fs, which cannot be imported \(Please install s3fs\); pip install 'gmlp_flax\[s3\]'$",
+        ),
+        (OSError("x" * 9999), StorageError, "cannot be reached"),
+    ],
+)
 def test_explained(error, kind, words):
     found = buckets.explained("s3://runs/x", error)
     assert type(found) is kind and len(str(found)) < 500 and "\n" not in str(found)
@@ -141,22 +157,28 @@ def test_explained(error, kind, words):
         raise found
 
 
-@pytest.mark.parametrize("error", [
-    TimeoutError("writing gs://b/run/checkpoints%2F140100/d: no answer"),
-    OSError("503 for gs://b/ids-00403-of-01024"),
-    ConnectionError("received 24030 of 140401 bytes"),
-    ConnectionError("received 401 bytes"),
-])
+@pytest.mark.parametrize(
+    "error",
+    [
+        TimeoutError("writing gs://b/run/checkpoints%2F140100/d: no answer"),
+        OSError("503 for gs://b/ids-00403-of-01024"),
+        ConnectionError("received 24030 of 140401 bytes"),
+        ConnectionError("received 401 bytes"),
+    ],
+)
 def test_numbers_in_names_and_counts_are_no_codes(error):
     """These pass, and so may be tried again."""
     assert isinstance(buckets.explained("gs://b/x", error), StorageError)
 
 
-@pytest.mark.parametrize(("error", "words"), [
-    (OSError("Forbidden, 403"), "permission denied"),
-    (OSError("https://storage.googleapis.com/b/x: 401"), "does not accept the credentials"),
-    (OSError("ExpiredToken: The provided token has expired"), "does not accept the credentials"),
-])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError("Forbidden, 403"), "permission denied"),
+        (OSError("https://storage.googleapis.com/b/x: 401"), "does not accept the credentials"),
+        (OSError("ExpiredToken: The provided token has expired"), "does not accept the credentials"),
+    ],
+)
 def test_codes_are_found_beside_names(error, words):
     found = buckets.explained("gs://b/x", error)
     assert words in str(found) and not isinstance(found, StorageError)

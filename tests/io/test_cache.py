@@ -62,10 +62,15 @@ def test_a_failure_leaves_no_folder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("number", "advice"), [
-    (errno.ENOSPC, "free space and run again"), (errno.EDQUOT, "free space and run again"),
-    (errno.EACCES, "give a folder that can be written to"), (errno.EIO, "give a folder that can be written to"),
-])
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free space and run again"),
+        (errno.EDQUOT, "free space and run again"),
+        (errno.EACCES, "give a folder that can be written to"),
+        (errno.EIO, "give a folder that can be written to"),
+    ],
+)
 def test_space_is_named_only_if_it_is_the_cause(tmp_path, number, advice):
     def fail(file):
         raise OSError(number, os.strerror(number))
@@ -80,6 +85,12 @@ def test_a_device_or_a_pipe_is_not_replaced(tmp_path):
     (tmp_path / "link").symlink_to("/dev/null")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "link", "folder"):
-        with pytest.raises(DataError, match=r"^cannot write '.*' \(a folder, a device or a pipe\); give a folder that can be"):
+        with pytest.raises(
+            DataError, match=r"^cannot write '.*' \(a folder, a device or a pipe\); give a folder that can be"
+        ):
             write_atomically(tmp_path / name, lambda file: file.write(b"x"))
-    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode) and sorted(os.listdir(tmp_path)) == ["folder", "link", "pipe"]
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode) and sorted(os.listdir(tmp_path)) == [
+        "folder",
+        "link",
+        "pipe",
+    ]

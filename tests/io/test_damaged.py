@@ -6,10 +6,15 @@ from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import damaged
 
 
-@pytest.mark.parametrize(("raised", "reason"), [
-    (KeyError("a"), "'a'"), (ValueError("first\nsecond"), "first"), (MemoryError(), "MemoryError"),
-    (RuntimeError("broken; source code"), "broken"),
-])
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (KeyError("a"), "'a'"),
+        (ValueError("first\nsecond"), "first"),
+        (MemoryError(), "MemoryError"),
+        (RuntimeError("broken; source code"), "broken"),
+    ],
+)
 def test_any_error_becomes_one_line(raised, reason):
     with pytest.raises(DataError) as caught, damaged.explained("a.png: damaged", "replace it"):
         raise raised

@@ -14,7 +14,10 @@ from tests.data import writers
 from tests.failures import failure
 
 COMPRESS = {
-    "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress,
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
     ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
 }
 
@@ -129,10 +132,14 @@ def test_unreadable_file(tmp_path):
 
 def test_gs_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "gs", raising=False)  # where it stays once it was found
+    monkeypatch.delitem(
+        sys.modules["fsspec.registry"]._registry, "gs", raising=False
+    )  # where it stays once it was found
     message = failure(files.find_files, "gs://bucket/c4")
     why = "import of gcsfs halted; None in sys.modules"
-    assert message == f"gs://bucket/c4: gs:// needs gcsfs, which cannot be imported ({why}); pip install 'gmlp_flax[gcs]'"
+    assert (
+        message == f"gs://bucket/c4: gs:// needs gcsfs, which cannot be imported ({why}); pip install 'gmlp_flax[gcs]'"
+    )
 
 
 def test_unknown_scheme():
@@ -153,11 +160,17 @@ def test_store_errors_name_the_path(monkeypatch):
     assert message.startswith("memory://corpus/a: cannot be reached (Refused: no credentials); check")
 
 
-@pytest.mark.parametrize(("path", "message"), [
-    ("/dev/zero", "/dev/zero: a device or a pipe; expected a plain file"), ("/", "/: a folder; expected a plain file"),
-    ("a\0b", "'a\\x00b' is no name of a file"), ("\ud800", "'\\ud800' is no name of a file"),
-    ("x" * 5000, "cannot be read (File name too long)"), ("nowhere", "nowhere: cannot be read (No such file or directory)"),
-])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/dev/zero", "/dev/zero: a device or a pipe; expected a plain file"),
+        ("/", "/: a folder; expected a plain file"),
+        ("a\0b", "'a\\x00b' is no name of a file"),
+        ("\ud800", "'\\ud800' is no name of a file"),
+        ("x" * 5000, "cannot be read (File name too long)"),
+        ("nowhere", "nowhere: cannot be read (No such file or directory)"),
+    ],
+)
 def test_what_is_no_small_file(path, message):
     assert message in failure(files.read_small, path)
 

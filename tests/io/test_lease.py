@@ -58,7 +58,9 @@ def holder(tmp_path):
 def test_second_process_is_refused_by_name(tmp_path, holder, quick):
     lease = Lease(str(tmp_path))
     since = re.escape(written(tmp_path)["since"])
-    with pytest.raises(RunError, match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: wait for it"):
+    with pytest.raises(
+        RunError, match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: wait for it"
+    ):
         lease.take()
     lease.close()
     assert written(tmp_path)["process"] == holder.pid
@@ -85,6 +87,7 @@ def test_stopped_process_keeps_its_folder(tmp_path, holder, quick):
 @pytest.fixture
 def without_locks(monkeypatch):
     """As in a bucket."""
+
     def unsupported(*_):
         raise OSError("no locks here")
 
@@ -115,7 +118,10 @@ def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys):
     begin, lease = time.monotonic(), Lease(str(tmp_path))
     lease.take()
     assert 1.0 <= time.monotonic() - begin < 5 and written(tmp_path)["process"] == os.getpid()
-    assert f"{tmp_path} has the lease of process 7 on elsewhere, since 2026-11-25: waiting up to 1 s" in capsys.readouterr().err
+    assert (
+        f"{tmp_path} has the lease of process 7 on elsewhere, since 2026-11-25: waiting up to 1 s"
+        in capsys.readouterr().err
+    )
     lease.close()
 
 
@@ -151,7 +157,9 @@ def test_beats_and_a_lost_lease(tmp_path, quick):
     assert written(tmp_path)["beats"] >= 2
     leave(tmp_path)
     time.sleep(0.7)
-    with pytest.raises(RunError, match=rf"^{tmp_path} is not this run's any more: process 7 on elsewhere, since .* has taken it"):
+    with pytest.raises(
+        RunError, match=rf"^{tmp_path} is not this run's any more: process 7 on elsewhere, since .* has taken it"
+    ):
         lease.check()
     lease.close()
     assert written(tmp_path)["host"] == "elsewhere"  # it is not ours to delete

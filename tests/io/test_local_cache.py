@@ -42,6 +42,7 @@ def test_a_file_is_copied_once(cache, monkeypatch):
 
 def test_a_copy_of_another_user_is_read(cache, monkeypatch):
     """Its time cannot be set, as on a cache that is mounted for reading."""
+
     def refuse(_):
         raise PermissionError(1, "")
 

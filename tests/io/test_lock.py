@@ -24,7 +24,7 @@ def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
     process.start()
     assert ready.wait(20)
     with locked(tmp_path / "a"):
-        assert process.exitcode == 0 or process.join(10) is None and process.exitcode == 0
+        assert process.exitcode == 0 or (process.join(10) is None and process.exitcode == 0)
     assert "waiting for another process that prepares" in capfd.readouterr().err
 
     ready = context.Event()
@@ -73,14 +73,22 @@ def test_file_system_without_locks(tmp_path, monkeypatch):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with pytest.raises(DataError, match="cannot write .*Function not implemented.*; give a folder that can be written to"):
-        with locked(tmp_path / "a"):
-            pass
+    with (
+        pytest.raises(
+            DataError, match="cannot write .*Function not implemented.*; give a folder that can be written to"
+        ),
+        locked(tmp_path / "a"),
+    ):
+        pass
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    (300 * "x", "(File name too long); give a folder that can be written to"), ("a\udcff", "(its name is not UTF-8); give another"),
-])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (300 * "x", "(File name too long); give a folder that can be written to"),
+        ("a\udcff", "(its name is not UTF-8); give another"),
+    ],
+)
 def test_name_that_no_folder_can_have(tmp_path, name, words):
     with pytest.raises(DataError) as caught, locked(tmp_path / name):
         pass

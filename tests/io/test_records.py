@@ -168,8 +168,7 @@ def test_bad_records_are_counted_up_to_the_limit():
     assert bad.first == [f"a.jsonl, line {i}: wrong" for i in range(5)]
     message = failure(lambda: bad.skip("a.jsonl, line 9: wrong"))
     assert message == (
-        "a.jsonl, line 9: wrong (7 bad records skipped before; max_bad_records=7: "
-        "mend the record or raise the limit)"
+        "a.jsonl, line 9: wrong (7 bad records skipped before; max_bad_records=7: mend the record or raise the limit)"
     )
     assert "(0 bad records skipped before; max_bad_records=0" in failure(lambda: BadRecords().skip("x"))
 

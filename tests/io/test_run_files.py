@@ -45,7 +45,11 @@ def test_move_never_overwrites(tmp_path):
         run_files.write(str(tmp_path / "new" / "file"), content)
         run_files.move(str(tmp_path / "new"), str(tmp_path / "aside" / "5"))
     assert run_files.names(str(tmp_path / "aside")) == ["5", "5.1", "5.2"]
-    assert [run_files.read(str(tmp_path / "aside" / name / "file")) for name in ("5", "5.1", "5.2")] == [b"1", b"2", b"3"]
+    assert [run_files.read(str(tmp_path / "aside" / name / "file")) for name in ("5", "5.1", "5.2")] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
 
 
 def test_what_lies_on_another_device_is_copied_whole_and_once(tmp_path, monkeypatch):
@@ -77,22 +81,33 @@ def test_only_empty_folders_are_deleted(tmp_path):
     assert os.listdir(tmp_path) == ["full"]
 
 
-@pytest.mark.parametrize(("number", "kind", "words"), [
-    (errno.EIO, StorageError, "nothing was moved or deleted; run the same command again"),
-    (errno.ESTALE, StorageError, "nothing was moved"), (errno.EMFILE, StorageError, "nothing was moved"),
-    (errno.ETIMEDOUT, StorageError, "nothing was moved"), (errno.ENOMEM, StorageError, "nothing was moved"),
-    (errno.ENAMETOOLONG, RunError, "give a shorter path"),
-    (errno.EACCES, RunError, "check it and its permissions"), (errno.EROFS, RunError, "check it and its permissions"),
-    (errno.ENOSPC, RunError, "free space"), (errno.EDQUOT, RunError, "free space"), (errno.EFBIG, RunError, "free space"),
-])
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.EIO, StorageError, "nothing was moved or deleted; run the same command again"),
+        (errno.ESTALE, StorageError, "nothing was moved"),
+        (errno.EMFILE, StorageError, "nothing was moved"),
+        (errno.ETIMEDOUT, StorageError, "nothing was moved"),
+        (errno.ENOMEM, StorageError, "nothing was moved"),
+        (errno.ENAMETOOLONG, RunError, "give a shorter path"),
+        (errno.EACCES, RunError, "check it and its permissions"),
+        (errno.EROFS, RunError, "check it and its permissions"),
+        (errno.ENOSPC, RunError, "free space"),
+        (errno.EDQUOT, RunError, "free space"),
+        (errno.EFBIG, RunError, "free space"),
+    ],
+)
 def test_each_error_says_what_helps(number, kind, words):
     """Space is asked for only if space is the cause."""
+
     def fails():
         raise OSError(number, "x")
 
     with pytest.raises(RunError) as caught:
         run_files.patiently(fails, "reading there")
-    assert type(caught.value) is kind and str(caught.value).startswith(f"reading there failed ({os.strerror(number)}): {words}")
+    assert type(caught.value) is kind and str(caught.value).startswith(
+        f"reading there failed ({os.strerror(number)}): {words}"
+    )
     assert ("free space" in str(caught.value)) == (number in run_files.FULL)
 
 
@@ -109,5 +124,7 @@ def test_error_that_passes():
 
 
 def test_a_folder_that_another_process_has_removed(tmp_path):
-    with pytest.raises(StorageError, match="^writing .*/gone/x failed .No such file or directory.: run the same command again"):
+    with pytest.raises(
+        StorageError, match="^writing .*/gone/x failed .No such file or directory.: run the same command again"
+    ):
         run_files.create(str(tmp_path / "gone" / "x"), b"")

@@ -51,9 +51,7 @@ def test_missing_and_empty_shards(tmp_path):
     assert "1.0.0': shard 'c4-train.tfrecord-00001-of-00002' is missing; " in failure(load(path).shards, "train")
     assert [shard.records for shard in load(path).shards("validation")] == [1]
     path = writers.tfds_folder(tmp_path / "2.0.0", {"train": [[b"a"], []]}, "tfrecord")
-    assert "c4-train.tfrecord-00001-of-00002: an empty shard, no record in it;" in failure(
-        load(path).shards, "train"
-    )
+    assert "c4-train.tfrecord-00001-of-00002: an empty shard, no record in it;" in failure(load(path).shards, "train")
 
 
 @pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])

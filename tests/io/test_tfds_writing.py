@@ -24,7 +24,9 @@ def test_both_readers(tmp_path):
     folder = tfds_folders.load(path, files.find_files(path))
     assert folder.file_format == "array_record" and folder.fields["label"].names == list(CLASSES)
     rows = {name: [row for _, row in tfds_rows(folder, name)] for name in folder.lengths}
-    assert rows == {name: [{"text": text, "label": CLASSES[label]} for text, label in of] for name, of in SPLITS.items()}
+    assert rows == {
+        name: [{"text": text, "label": CLASSES[label]} for text, label in of] for name, of in SPLITS.items()
+    }
     source = tfds.builder_from_directory(path).as_data_source("train")
     assert [(row["text"].decode(), row["label"]) for row in source] == SPLITS["train"]
 
@@ -34,11 +36,14 @@ def test_the_same_bytes(tmp_path):
     names = sorted(path.name for path in one.iterdir())
     assert names == sorted(path.name for path in other.iterdir()) and "more.json" in names
     for name in names:
-        assert hashlib.sha256((one / name).read_bytes()).digest() == hashlib.sha256((other / name).read_bytes()).digest()
+        assert (
+            hashlib.sha256((one / name).read_bytes()).digest() == hashlib.sha256((other / name).read_bytes()).digest()
+        )
 
 
 def test_unfinished_without_its_last_file(tmp_path):
     """Also over a whole folder: what reads it meanwhile is told."""
+
     def broken():
         yield "a", 0
         raise KeyError

@@ -9,7 +9,8 @@ FOLDER = Path(__file__).parent / "golden"
 # Words that a shell, YAML or Kubernetes could take for something else.
 AWKWARD = (
     "--config.data.train=a 'b' \"c\" $HOME $$ $(date) `id` ${X} \\ *\n  d: #e\t{f} %s é",
-    "--config.optimizer.freeze=('a','b')", "--config.data.cache=-",
+    "--config.optimizer.freeze=('a','b')",
+    "--config.data.cache=-",
 )
 IMAGE = "--image=gcr.io/my-project/gmlp"
 XPK = ("--on=xpk", "--cluster=my-cluster", "--zone=us-central1-a", "--project=my-project", IMAGE)
@@ -19,16 +20,31 @@ MOUNT = "--mount=my-bucket:/mnt/runs"
 CALLS = {
     "xpk": (*XPK, "--topology=v5e:4x4", *BERT, BUCKET),
     "xpk_two_slices": (
-        *XPK, "--topology=v5p:2x2x2", "--spot", "--engine_flag=--priority=high",
-        *BERT, BUCKET, "--config.mesh.slices=2",
+        *XPK,
+        "--topology=v5p:2x2x2",
+        "--spot",
+        "--engine_flag=--priority=high",
+        *BERT,
+        BUCKET,
+        "--config.mesh.slices=2",
     ),
     "skypilot_tpu": ("--on=skypilot", "--topology=v5e:4x4", "--infra=gcp/us-central1", "--spot", *BERT, BUCKET),
     "skypilot_gpu": ("--on=skypilot", "--topology=gpu:h100x16", MOUNT, *IMAGENET, MOUNTED),
     "skypilot_image": (
-        "--on=skypilot", "--topology=gpu:a100x8", IMAGE, MOUNT, "--spot", *IMAGENET, MOUNTED,
+        "--on=skypilot",
+        "--topology=gpu:a100x8",
+        IMAGE,
+        MOUNT,
+        "--spot",
+        *IMAGENET,
+        MOUNTED,
     ),
     "slurm": (
-        "--on=slurm", "--topology=gpu:h100x32", "--engine_flag=--time=24:00:00", *IMAGENET, "--workdir=/shared/base",
+        "--on=slurm",
+        "--topology=gpu:h100x32",
+        "--engine_flag=--time=24:00:00",
+        *IMAGENET,
+        "--workdir=/shared/base",
     ),
     "tpu_vm": ("--on=tpu-vm", "--topology=v4:2x2x2", "--zone=us-central2-b", "--spot", MOUNT, *BERT, MOUNTED),
 }

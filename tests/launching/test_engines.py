@@ -12,10 +12,13 @@ XPK = Options(topology="v5e:4x4", cluster="c", zone="z", project="p", image="i")
 SKY = Options(topology="v5e:4x4")
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("skypliot", "no engine 'skypliot' for --on; did you mean 'skypilot'?"),
-    ("k8s", "no engine 'k8s' for --on; expected one of tpu-vm, xpk, skypilot, slurm, local"),
-])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("skypliot", "no engine 'skypliot' for --on; did you mean 'skypilot'?"),
+        ("k8s", "no engine 'k8s' for --on; expected one of tpu-vm, xpk, skypilot, slurm, local"),
+    ],
+)
 def test_an_unknown_engine(name, words):
     with pytest.raises(RunError) as error:
         engines.find(name, SKY)
@@ -33,11 +36,14 @@ def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
     assert not (tmp_path / "sky.called").exists()
 
 
-@pytest.mark.parametrize(("name", "options", "words"), [
-    ("xpk", XPK, "there is no xpk here: pipx install xpk"),
-    ("skypilot", SKY, "there is no sky here: pipx install 'skypilot"),
-    ("tpu-vm", SKY._replace(zone="z"), "there is no gcloud here: see https://cloud.google.com/sdk"),
-])
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("xpk", XPK, "there is no xpk here: pipx install xpk"),
+        ("skypilot", SKY, "there is no sky here: pipx install 'skypilot"),
+        ("tpu-vm", SKY._replace(zone="z"), "there is no gcloud here: see https://cloud.google.com/sdk"),
+    ],
+)
 def test_a_missing_tool_is_said_before_anything_is_started(monkeypatch, tmp_path, name, options, words):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RunError, match=words):

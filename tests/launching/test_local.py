@@ -195,6 +195,7 @@ def test_the_runs_after_one_that_fails_are_tried(machine):
 
 def test_lines_that_nobody_reads_are_read_on(monkeypatch):
     """As behind `| head`: else the process would wait for its pipe."""
+
     def lost(*_, **__):
         raise OutputLost(32, "Broken pipe")
 

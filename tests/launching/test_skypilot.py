@@ -52,7 +52,12 @@ def called(run: str, program: str, folder, **variables: str) -> list[str]:
 def test_words_reach_training_on_tpus(tmp_path):
     words = called(task("skypilot_tpu")[1]["run"], ".venv/bin/python", tmp_path)
     assert words == [
-        "python", "-m", "gmlp_flax.train", *given("skypilot_tpu"), "--stopped_code=75", "--multihost=on",
+        "python",
+        "-m",
+        "gmlp_flax.train",
+        *given("skypilot_tpu"),
+        "--stopped_code=75",
+        "--multihost=on",
     ]
 
 
@@ -84,13 +89,24 @@ def test_sky_has_the_flags_that_it_is_given(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "expected"), [
-    ("skypilot_tpu", [
-        1, {"tpu-v5litepod-16": 1}, True, {"runtime_version": "v2-alpha-tpuv5-lite"}, "GCP", "us-central1",
-    ]),
-    ("skypilot_gpu", [2, {"H100": 8}, False, None, "None", None]),
-    ("skypilot_image", [1, {"A100-80GB": 8}, True, None, "None", None]),
-])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "skypilot_tpu",
+            [
+                1,
+                {"tpu-v5litepod-16": 1},
+                True,
+                {"runtime_version": "v2-alpha-tpuv5-lite"},
+                "GCP",
+                "us-central1",
+            ],
+        ),
+        ("skypilot_gpu", [2, {"H100": 8}, False, None, "None", None]),
+        ("skypilot_image", [1, {"A100-80GB": 8}, True, None, "None", None]),
+    ],
+)
 def test_skypilot_reads_what_was_meant(tmp_path, name, expected):
     python = tools.python_with("sky", "sky")
     file = tmp_path / "task.yaml"

@@ -116,11 +116,22 @@ def test_submits_one_process_a_gpu(cluster):
     given, words = json.loads(cluster.read("sbatch.json"))
     assert words == list(own)
     assert given == {
-        "--job-name": "a-run", "--nodes": "4", "--ntasks-per-node": "8", "--gpus-per-node": "8",
-        "--output": "slurm-%j.log", "--open-mode": "append", "--requeue": "", "--signal": "B:USR1@120",
+        "--job-name": "a-run",
+        "--nodes": "4",
+        "--ntasks-per-node": "8",
+        "--gpus-per-node": "8",
+        "--output": "slurm-%j.log",
+        "--open-mode": "append",
+        "--requeue": "",
+        "--signal": "B:USR1@120",
     }
     assert json.loads(cluster.read("srun.json")) == [
-        "--kill-on-bad-exit=1", sys.executable, "-m", "gmlp_flax.train", *AWKWARD, "--multihost=on"
+        "--kill-on-bad-exit=1",
+        sys.executable,
+        "-m",
+        "gmlp_flax.train",
+        *AWKWARD,
+        "--multihost=on",
     ]
     assert not cluster.requeued
 
@@ -148,7 +159,9 @@ def test_stop_by_the_user_ends_the_job(cluster):
     assert launcher.returncode == 0 and not cluster.requeued
 
 
-@pytest.mark.parametrize(("code", "before", "requeued"), [(1, 0, True), (137, 4, True), (1, 5, False), (2, 0, False), (0, 3, False)])
+@pytest.mark.parametrize(
+    ("code", "before", "requeued"), [(1, 0, True), (137, 4, True), (1, 5, False), (2, 0, False), (0, 3, False)]
+)
 def test_failures_but_mistakes_are_tried_again(cluster, code, before, requeued):
     """Five times, one after another; ends of the time do not count."""
     failures = cluster.folder / "slurm-77.failures"
@@ -176,10 +189,13 @@ def test_what_is_shown_is_what_is_submitted(cluster):
     assert command == "sbatch '--partition=a b' a-run.sbatch"
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (ONE._replace(engine_flag=("--ntasks=3",)), "--engine_flag=--ntasks=3: it follows from --topology"),
-    (Options(topology="gpu:h100x12"), "12 GPUs are no whole number of nodes of 8"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (ONE._replace(engine_flag=("--ntasks=3",)), "--engine_flag=--ntasks=3: it follows from --topology"),
+        (Options(topology="gpu:h100x12"), "12 GPUs are no whole number of nodes of 8"),
+    ],
+)
 def test_mistakes_are_said(options, words):
     with pytest.raises(RunError, match=words):
         engines.find("slurm", options).show(Job("a-run", "/runs/x", ("--x",)))

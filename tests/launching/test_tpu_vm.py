@@ -24,7 +24,10 @@ def test_the_runs_of_a_sweep_share_a_slice(cloud):
     cloud.does(0, 0)
     bucket = cloud.folder / "mnt"
     options = Options(
-        name="pod", topology="v5e:2x4", zone="us-central1-a", mount=(f"gs://my-bucket:{bucket}",),
+        name="pod",
+        topology="v5e:2x4",
+        zone="us-central1-a",
+        mount=(f"gs://my-bucket:{bucket}",),
         engine_flag=("--interval=0",),
     )
     runs = [(f"--config.seed={seed}", *AWKWARD) for seed in range(2)]
@@ -32,7 +35,9 @@ def test_the_runs_of_a_sweep_share_a_slice(cloud):
     assert engines.launch(engines.find("tpu-vm", options), jobs, dry_run=False) == 0
     assert cloud.verbs() == ["create", "scp", "install", "mount", "start", "start"]
     assert cloud.trained(2) == [
-        ["-m", "gmlp_flax.train", *words, "--multihost=on", "--stopped_code=75"] for words in runs for _worker in range(2)
+        ["-m", "gmlp_flax.train", *words, "--multihost=on", "--stopped_code=75"]
+        for words in runs
+        for _worker in range(2)
     ]
     create = cloud.records("calls.jsonl")
     assert any("--accelerator-type=v5litepod-8" in call for call in create)

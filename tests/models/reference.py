@@ -248,6 +248,7 @@ def gmlp_block(p, x, kind="split"):
 def fourier(x):
     """The real part of the 2-D DFT, sum by sum."""
     n, d = x.shape
+
     def entry(k, c):
         turns = np.arange(n)[:, None] * k / n + np.arange(d)[None, :] * c / d
         return (x * np.cos(2 * math.pi * turns)).sum()
@@ -257,6 +258,7 @@ def fourier(x):
 
 def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
     """The transform, or attention if there are parameters of one, then the MLP: with norms after sums or before."""
+
     def mix(x):
         if "attention" in p:
             return multi_head_attention(p["attention"], x, heads, len(x))
@@ -272,7 +274,9 @@ def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
 def by_head(p, hidden):
     """A linear layer for each head on its share of the channels: [heads][tokens, out]."""
     shares = np.split(hidden, len(p["weight"]), axis=1)
-    return [np.stack([row @ w + b for row in share]) for share, w, b in zip(shares, p["weight"], p["bias"], strict=True)]
+    return [
+        np.stack([row @ w + b for row in share]) for share, w, b in zip(shares, p["weight"], p["bias"], strict=True)
+    ]
 
 
 def synthesized_logits(p, x, part):

@@ -15,7 +15,7 @@ from gmlp_flax.models.attention import (
     hide_padding,
     mix,
 )
-from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.decode_cache import DecodeCache
 from tests.models import reference
 from tests.models.reference import (
     count,
@@ -320,15 +320,16 @@ def test_queries_in_blocks_are_those_at_once(kind, monkeypatch):
 def test_blocks_of_queries_behind_those_that_were_read(kind, in_blocks):
     """Four tokens, then six: the second call's queries are in blocks, and begin at the fifth place."""
     module, x = randomized(KINDS[kind]), jnp.asarray(normal(0, 2, 10, 6))
-    first = Past({}, jnp.array(0), 10)
-    before = module(x[:, :4], past=first)
-    after = module(x[:, 4:], past=Past(first.kept, jnp.array(4), 10))
+    first = DecodeCache({}, jnp.array(0), 10)
+    before = module(x[:, :4], cache=first)
+    after = module(x[:, 4:], cache=DecodeCache(first.kept, jnp.array(4), 10))
     np.testing.assert_allclose(jnp.concatenate([before, after], 1), module(x), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
     """Neither forwards nor backwards, for 60 tokens in blocks of ten; at once they do."""
+
     def largest():
         small = {"length": 60, "dtype": "float32"}
         monkeypatch.setattr(f"{__name__}.small_spec", lambda **fields: made(**fields | small))

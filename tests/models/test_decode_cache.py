@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.text import CausalLM
 from gmlp_flax.planning.flops import matmul_flops
@@ -21,8 +21,12 @@ N = 9
 TRANSFORMER = {"block": "transformer", "heads": 3}
 CASES = {
     **{gate: {"block": "gmlp", "gate": gate} for gate in ("split", "linear", "additive", "multiplicative")},
-    "amlp": {"block": "gmlp", "d_attn": 3}, "dense": {"block": "gmlp", "spatial": "dense", "d_attn": 3},
-    **{positions: TRANSFORMER | {"positions": positions} for positions in ("none", "absolute", "relative", "relative_only")},
+    "amlp": {"block": "gmlp", "d_attn": 3},
+    "dense": {"block": "gmlp", "spatial": "dense", "d_attn": 3},
+    **{
+        positions: TRANSFORMER | {"positions": positions}
+        for positions in ("none", "absolute", "relative", "relative_only")
+    },
     "buckets": TRANSFORMER | {"positions": "relative", "relative_buckets": 6},
 }
 EVERY = pytest.mark.parametrize("name", CASES)
@@ -38,7 +42,7 @@ def block(name, **fields):
 
 
 def past_bucket(distance, buckets):
-    """T5's bucket of a distance to the past, if all buckets serve the past; logarithms as powers of integers."""
+    """T5's bucket of a distance to the cache, if all buckets serve the cache; logarithms as powers of integers."""
     exact = buckets // 2
     if distance < exact:
         return distance
@@ -68,6 +72,7 @@ def test_against_numpy(name):
     """Each token is the last of a text that ends with it: what a block that sees all tokens makes of it."""
     module, x = block(name), normal(0, N, 6)
     p = bidirectional(params_of(module), name)
+
     def of_prefix(prefix):
         if CASES[name]["block"] == "gmlp":
             return reference.gmlp_block(p, prefix, CASES[name].get("gate", "split"))
@@ -87,7 +92,7 @@ def token_jacobian(call, x):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @in_float64
 def test_nothing_comes_from_the_future(name, dtype):
-    """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the past and itself."""
+    """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the cache and itself."""
     module = block(name, dtype=dtype)
     found = token_jacobian(lambda x: module(x, add), jnp.asarray(normal(0, N, 6), dtype))
     assert (found[np.triu_indices(N, 1)] == 0).all()
@@ -97,7 +102,7 @@ def test_nothing_comes_from_the_future(name, dtype):
 @pytest.mark.parametrize("name", ["amlp", "relative"])
 @in_float64
 def test_nothing_comes_from_the_future_whatever_is_padding(name):
-    """Also to a token all of whose past is padding: no softmax falls back on the tokens behind it."""
+    """Also to a token all of whose cache is padding: no softmax falls back on the tokens behind it."""
     module, seen = block(name), np.array([[False] * 4 + [True] * 3 + [False] * 2])
     found = token_jacobian(lambda x: module(x, add, seen), jnp.asarray(normal(0, N, 6)))
     assert (found[np.triu_indices(N, 1)] == 0).all() and np.isfinite(found).all()
@@ -172,11 +177,11 @@ def test_one_more_token_costs_one_row_of_the_mixing(name):
 
 
 def test_values_are_kept_at_their_places():
-    past = Past({}, jnp.int32(1), 4)
-    assert past.joined("a", jnp.ones((2, 2, 3)), axis=1).shape == (2, 4, 3)
-    later = Past(past.kept, jnp.int32(3), 4)
-    np.testing.assert_array_equal(later.joined("a", 5 * jnp.ones((2, 1, 3)))[0, :, 0], [0, 1, 1, 5])
-    assert later.joined("b", jnp.ones((1, 2, 1, 3), jnp.bfloat16), axis=2).shape == (1, 2, 4, 3)
+    cache = DecodeCache({}, jnp.int32(1), 4)
+    assert cache.update("a", jnp.ones((2, 2, 3)), axis=1).shape == (2, 4, 3)
+    later = DecodeCache(cache.kept, jnp.int32(3), 4)
+    np.testing.assert_array_equal(later.update("a", 5 * jnp.ones((2, 1, 3)))[0, :, 0], [0, 1, 1, 5])
+    assert later.update("b", jnp.ones((1, 2, 1, 3), jnp.bfloat16), axis=2).shape == (1, 2, 4, 3)
     assert later.kept["b"].dtype == jnp.bfloat16
 
 

@@ -54,9 +54,15 @@ def test_the_first_half_passes_and_the_second_is_normalised():
     np.testing.assert_allclose(module(second), module(z), rtol=1e-4)
 
 
-@pytest.mark.parametrize("fields, eps", [
-    ({}, 1e-6), ({"norm_eps": 0.1}, 0.1), ({"gate_norm_eps": 0.2}, 0.2), ({"norm_eps": 0.1, "gate_norm_eps": 0.2}, 0.2),
-])
+@pytest.mark.parametrize(
+    "fields, eps",
+    [
+        ({}, 1e-6),
+        ({"norm_eps": 0.1}, 0.1),
+        ({"gate_norm_eps": 0.2}, 0.2),
+        ({"norm_eps": 0.1, "gate_norm_eps": 0.2}, 0.2),
+    ],
+)
 @in_float64
 def test_the_epsilon_inside_the_gate(fields, eps):
     """The spec's own, or that of the other norms."""

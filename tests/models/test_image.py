@@ -27,12 +27,14 @@ BLOCKS = {
     "gmlp": ({}, reference.gmlp_block, reference.layer_norm),
     "vit": (
         {"block": "transformer", "heads": 2, "positions": "absolute"},
-        lambda p, x: reference.transformer_block(p, x, 2, len(x)), reference.layer_norm,
+        lambda p, x: reference.transformer_block(p, x, 2, len(x)),
+        reference.layer_norm,
     ),
     "mixer": ({"block": "mixer", "d_spatial": 4}, reference.mixer_block, reference.layer_norm),
     "resmlp": ({"block": "resmlp"}, reference.resmlp_block, reference.affine),
     "feed_forward": (
-        {"block": "feed_forward", "d_spatial": 9, "positions": "absolute"}, reference.feed_forward_block,
+        {"block": "feed_forward", "d_spatial": 9, "positions": "absolute"},
+        reference.feed_forward_block,
         reference.layer_norm,
     ),
 }
@@ -42,8 +44,15 @@ def classifier(pool="mean", classes=7, pre_logits=False, image=IMAGE, patch=PATC
     dense = {} if "block" in fields else {"spatial": "dense"}
     spec = small_spec(**{"length": token_count(image, patch, pool)} | dense | fields)
     return ImageClassifier(
-        spec, nnx.Rngs(0), image_size=image, patch_size=patch, classes=classes, pool=pool, pre_logits=pre_logits,
-        mean=MEAN, std=STD,
+        spec,
+        nnx.Rngs(0),
+        image_size=image,
+        patch_size=patch,
+        classes=classes,
+        pool=pool,
+        pre_logits=pre_logits,
+        mean=MEAN,
+        std=STD,
     )
 
 
@@ -107,7 +116,9 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
     fields, _, _ = BLOCKS[name]
     noise = {"survival": 0.8, "survival_schedule": "linear", "dropout": 0.1, "remat": "matmuls"}
     state, call = function_of(randomized(lambda: classifier("cls", pre_logits=True, **noise, **fields)))
-    loss = quick_jit(jax.grad(lambda state: (call(state, random_images(16), keys(0, len(random_images(16)))) ** 2).sum()))
+    loss = quick_jit(
+        jax.grad(lambda state: (call(state, random_images(16), keys(0, len(random_images(16)))) ** 2).sum())
+    )
     for path, leaf in jax.tree_util.tree_leaves_with_path(loss(state)):
         assert np.isfinite(leaf).all() and np.abs(leaf).max() > 1e-9, path
 
@@ -136,7 +147,6 @@ def test_errors():
     with pytest.raises(ValueError, match="the encoder was made for 6 tokens, but the images give 7"):
         classifier("cls", length=6)
 
-
     with pytest.raises(ValueError, match="model.stem is 'lookup': expected one of patches, table"):
         table(stem="lookup")
     for wrong in ({"patch_size": (2, 2)}, {"channels": 3}):
@@ -146,7 +156,9 @@ def test_errors():
 
 def table(pool="mean", stem="table", **fields):
     """A model of grey pixels as tokens, on images of 3 x 4."""
-    form = {"patch_size": (1, 1), "channels": 1} | {name: fields.pop(name) for name in ("patch_size", "channels") if name in fields}
+    form = {"patch_size": (1, 1), "channels": 1} | {
+        name: fields.pop(name) for name in ("patch_size", "channels") if name in fields
+    }
     spec = small_spec(length=12 + (pool == "cls"), spatial="dense", **fields)
     return ImageClassifier(spec, nnx.Rngs(0), image_size=(3, 4), classes=5, pool=pool, stem=stem, **form)
 
@@ -174,10 +186,17 @@ def test_grey_pixels_are_looked_up_row_by_row(pool):
 
 
 def test_a_fresh_table_is_standard_normal():
-    values = np.asarray(ImageClassifier(
-        small_spec(length=12, d_model=64, dtype="float32"), nnx.Rngs(0), image_size=(3, 4), patch_size=(1, 1), classes=5,
-        channels=1, stem="table",
-    ).stem.table[...])
+    values = np.asarray(
+        ImageClassifier(
+            small_spec(length=12, d_model=64, dtype="float32"),
+            nnx.Rngs(0),
+            image_size=(3, 4),
+            patch_size=(1, 1),
+            classes=5,
+            channels=1,
+            stem="table",
+        ).stem.table[...]
+    )
     assert abs(values.mean()) < 0.03 and abs(values.std() - 1) < 0.03
 
 
@@ -239,7 +258,9 @@ def test_the_key_reaches_the_encoder():
 def test_backward_recomputes_the_patches():
     """The forward pass keeps the bytes of the images, not the patches as numbers of 4 bytes."""
     state, call = function_of(nnx.eval_shape(lambda: classifier(dtype="float32")))
-    _, pullback = jax.eval_shape(lambda state, images: jax.vjp(lambda s: call(s, images), state), state, random_images())
+    _, pullback = jax.eval_shape(
+        lambda state, images: jax.vjp(lambda s: call(s, images), state), state, random_images()
+    )
     kept = {(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(pullback)}
     assert ((2, *IMAGE, 3), "uint8") in kept
     assert not [shape for shape, _ in kept if shape == (2, 6, 24)]

@@ -45,7 +45,7 @@ def test_values_and_gradients_are_einsums(order, product, formula, shapes):
 def test_a_biass_gradient_is_summed_in_float32(shape):
     """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it can hold."""
     x, bias = jnp.zeros((256, 128, 8), jnp.bfloat16), jnp.full(shape, 0.5, jnp.float32)
-    y, pullback = jax.vjp(matmul.plus, x, bias)
+    y, pullback = jax.vjp(matmul.add_bias, x, bias)
     d_x, d_bias = pullback(jnp.ones_like(y))
     assert (y.dtype, d_x.dtype, d_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32) and np.all(y == 0.5)
     np.testing.assert_array_equal(d_x, 1)

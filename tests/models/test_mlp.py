@@ -46,6 +46,6 @@ def test_over_tokens_against_loops(name, function):
 def test_other_numbers_of_tokens_are_refused(tokens):
     """With equally many numbers in and out, an addition of biases would let a single token pass."""
     spec = small_spec(block="mixer", dtype="float32")
-    for layer in (TokenMLP(spec, nnx.Rngs(0)), TokenLinear(spec, 5, 5, nnx.Rngs(0), fit=OverPatches(-2, -1))):
+    for layer in (TokenMLP(spec, nnx.Rngs(0)), TokenLinear(spec, 5, 5, nnx.Rngs(0), resize=OverPatches(-2, -1))):
         with pytest.raises(ValueError, match=f"layer over tokens was made for exactly 5 tokens and was given {tokens}"):
             layer(jnp.ones((1, tokens, 6)))

@@ -6,7 +6,7 @@ from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.models.encoder import Encoder
-from gmlp_flax.models.parameters import Facts, facts, parameter
+from gmlp_flax.models.parameters import ParamMetadata, metadata, parameter
 from gmlp_flax.models.text import MaskedLM
 
 
@@ -16,15 +16,15 @@ def test_a_plain_parameter_stays_whole_and_is_decayed():
             self.plain = nnx.Param(jnp.zeros(3))
             self.ours = parameter(jnp.zeros((2, 3)), sharding=("fsdp", None), decayed=False)
 
-    assert facts(Module()) == {"plain": Facts(), "ours": Facts(("fsdp", None), False)}
+    assert metadata(Module()) == {"plain": ParamMetadata(), "ours": ParamMetadata(("fsdp", None), False)}
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_stacked_blocks_keep_the_facts(block):
-    """Vectors are not decayed, matrices over channels are cut by fsdp, and facts have no axis for the layers."""
+    """Vectors are not decayed, matrices over channels are sharded by fsdp, and metadata have no axis for the layers."""
     spec = BLOCKS[block].spec(length=6, layers=3, d_model=8, d_ffn=16)
     module = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
-    found = facts(module)
+    found = metadata(module)
     shapes = {"/".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))}
     assert found.keys() == shapes.keys()
     for path, each in found.items():
@@ -37,6 +37,8 @@ def test_stacked_blocks_keep_the_facts(block):
 
 def test_a_language_models_embedding_is_cut_and_decayed():
     spec = BLOCKS["gmlp"].spec(length=6, layers=1, d_model=8, d_ffn=16, positions="absolute")
-    found = facts(nnx.eval_shape(lambda: MaskedLM(spec, 32, nnx.Rngs(0))))
-    assert found["embedding"] == Facts(("tensor", "fsdp")) and found["bias"] == Facts(("tensor",), False)
+    found = metadata(nnx.eval_shape(lambda: MaskedLM(spec, 32, nnx.Rngs(0))))
+    assert found["embedding"] == ParamMetadata(("tensor", "fsdp")) and found["bias"] == ParamMetadata(
+        ("tensor",), False
+    )
     assert not found["positions/table"].decayed

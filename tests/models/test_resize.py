@@ -52,7 +52,9 @@ def test_only_the_named_axes_are_resized():
 
 def test_positions_are_interpolated_for_images_and_cut_for_text():
     table, grids = numbered(4, 3), Grids((2, 2), (4, 4))
-    np.testing.assert_array_equal(OverPatches(outputs=-2)(table, (16, 3), grids), resize_tokens(table, 0, (2, 2), (4, 4)))
+    np.testing.assert_array_equal(
+        OverPatches(outputs=-2)(table, (16, 3), grids), resize_tokens(table, 0, (2, 2), (4, 4))
+    )
     np.testing.assert_array_equal(Positions()(table, (2, 3), None), table[:2])
 
 

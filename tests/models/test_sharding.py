@@ -15,22 +15,22 @@ AUTO = (AxisType.Auto,)
 def cuts(mesh, *axes):
     """The specs that `sharding.cut` asks for in a program traced under a mesh."""
     with jax.sharding.use_abstract_mesh(mesh):
-        jaxpr = jax.make_jaxpr(lambda x: sharding.cut(x, *axes))(jnp.zeros((4, 6, 8)))
+        jaxpr = jax.make_jaxpr(lambda x: sharding.constrain(x, *axes))(jnp.zeros((4, 6, 8)))
     found = [eqn.params["sharding"].spec for eqn in jaxpr.eqns if eqn.primitive.name == "sharding_constraint"]
     return [tuple(spec) for spec in found]
 
 
 def test_without_a_mesh_nothing_is_cut():
     x = jnp.arange(24.0).reshape(2, 3, 4)
-    assert sharding.is_whole()
-    assert sharding.cut(x, sharding.BATCH, None, sharding.TENSOR) is x
+    assert sharding.no_mesh()
+    assert sharding.constrain(x, sharding.BATCH, None, sharding.TENSOR) is x
 
 
 def test_axes_of_one_device_cut_nothing():
     mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"), 3 * AUTO)
     assert cuts(mesh, sharding.BATCH) == []
     with jax.sharding.use_abstract_mesh(mesh):
-        assert sharding.is_whole()
+        assert sharding.no_mesh()
 
 
 def test_only_axes_of_several_devices_cut():
@@ -38,7 +38,7 @@ def test_only_axes_of_several_devices_cut():
     [(batch, tokens, channels)] = cuts(mesh, sharding.BATCH, None, sharding.TENSOR)
     assert np.ravel(batch).tolist() == ["fsdp"] and not tokens and np.ravel(channels).tolist() == ["tensor"]
     with jax.sharding.use_abstract_mesh(mesh):
-        assert not sharding.is_whole()
+        assert not sharding.no_mesh()
 
 
 def test_axes_that_a_program_handles_itself_are_left_alone():

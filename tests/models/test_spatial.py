@@ -122,7 +122,9 @@ def test_a_mean_stays_a_mean(new_grid):
 def test_resizing_keeps_outputs_and_inputs_apart():
     """Outputs that differ by row of the grid, inputs that differ by column: each axis is interpolated on its own."""
     outputs, inputs = np.repeat([0.0, 1.0, 2.0], 2), np.tile([1.0, 3.0], 3)
-    weight, _ = resize(jnp.asarray(np.outer(outputs, inputs), jnp.float32), jnp.zeros(6), (3, 2), (3, 4), method="linear")
+    weight, _ = resize(
+        jnp.asarray(np.outer(outputs, inputs), jnp.float32), jnp.zeros(6), (3, 2), (3, 4), method="linear"
+    )
     new_inputs = np.tile([1.0, 1.5, 2.5, 3.0], 3) * 6 / 12
     np.testing.assert_allclose(weight, np.outer(np.repeat([0.0, 1.0, 2.0], 4), new_inputs), rtol=1e-5)
 

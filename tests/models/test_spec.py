@@ -81,9 +81,7 @@ def test_dropout_is_a_rate(name, rate):
         small_spec(**{name: rate})
 
 
-@pytest.mark.parametrize(
-    "dtype, precise", [("float32", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
-)
+@pytest.mark.parametrize("dtype, precise", [("float32", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
 def test_types(dtype, precise):
     spec = small_spec(dtype=dtype)
     assert spec.compute_dtype == jnp.dtype(dtype)

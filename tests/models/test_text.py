@@ -315,7 +315,10 @@ def test_texts_that_are_read_apart(pool):
     """Each by the same encoder, then [u, v, u v, u - v] and two layers with a ReLU."""
     module = randomized(lambda: twins(pool))
     p, seen = params_of(module), np.stack([SEEN, np.ones_like(SEEN)], axis=1)
-    assert p["head"]["first"]["kernel"].shape == (4 * 6, 4 * 6) and p["head"]["second"]["kernel"].shape == (4 * 6, 2 * 6)
+    assert p["head"]["first"]["kernel"].shape == (4 * 6, 4 * 6) and p["head"]["second"]["kernel"].shape == (
+        4 * 6,
+        2 * 6,
+    )
     expected = []
     for texts, visible in zip(PAIR, seen, strict=True):
         u, v = (
@@ -337,7 +340,9 @@ def test_the_two_texts_of_a_pair_draw_dropout_of_their_own():
     alone = call(same[:1], NO_SEGMENTS[:1], None, keys(0, 2)[:1])
     np.testing.assert_allclose(call(same, NO_SEGMENTS, None, keys(0, 2))[:1], alone, atol=1e-12)
     state, function = function_of(module)
-    gradient = quick_jit(jax.grad(lambda state: (function(state, same, NO_SEGMENTS, None, keys(0, 2)) ** 2).sum()))(state)
+    gradient = quick_jit(jax.grad(lambda state: (function(state, same, NO_SEGMENTS, None, keys(0, 2)) ** 2).sum()))(
+        state
+    )
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         assert np.isfinite(leaf).all() and np.abs(leaf).max() > 0, path
 
@@ -346,7 +351,9 @@ def test_the_two_texts_of_a_pair_draw_dropout_of_their_own():
 def test_spans_have_two_scores_a_token():
     module = randomized(spans)
     p = params_of(module)
-    expected = [states(p, *pair) @ p["spans"]["kernel"] + p["spans"]["bias"] for pair in zip(TOKENS, SEGMENTS, strict=True)]
+    expected = [
+        states(p, *pair) @ p["spans"]["kernel"] + p["spans"]["bias"] for pair in zip(TOKENS, SEGMENTS, strict=True)
+    ]
     np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)
 
 

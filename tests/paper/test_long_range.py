@@ -21,6 +21,7 @@ def layers_of(config) -> int:
 @pytest.mark.parametrize("task", ["listops", "pathfinder"])
 def test_models_are_of_one_size(task):
     of = long_range.SETTINGS[task]
+
     def count(name):
         if task == "pathfinder":
             return layers_of(long_range.pixel_classifier(name, of, side=32, pool="mean"))
@@ -36,7 +37,9 @@ def test_models_are_of_one_size(task):
 
 def test_short_trees_are_read_by_models_of_one_size():
     """Where n is small, also by what has parameters for each pair of tokens."""
-    configs = {name: config_lib.from_file("configs/lra_listops.py", f"{name},scale=small") for name in long_range.MODELS}
+    configs = {
+        name: config_lib.from_file("configs/lra_listops.py", f"{name},scale=small") for name in long_range.MODELS
+    }
     counts = {name: layers_of(config) for name, config in configs.items()}
     assert min(counts.values()) > 99_000 and max(counts.values()) < 1.02 * min(counts.values()), counts
 
@@ -53,7 +56,9 @@ def test_the_whole_image_is_read():
     config = long_range.pixel_classifier("gmlp", long_range.SETTINGS["image"], side=32, pool="cls")
     assert tasks.find(config.task).without_data(config).length == 1025
     assert (config.data.min_scale, config.data.flip, config.data.eval_crop) == (1.0, False, 1.0)
-    assert config.augment.auto == "none" and config.augment.mixup == config.augment.cutmix == config.augment.erasing == 0
+    assert (
+        config.augment.auto == "none" and config.augment.mixup == config.augment.cutmix == config.augment.erasing == 0
+    )
 
 
 def test_a_convolution_reads_the_mean():

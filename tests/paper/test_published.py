@@ -32,13 +32,10 @@ TABLES = {
         "gmlp_large": (365, 3.32), "amlp_large": (316, 3.19), "gmlp_xlarge": (941, 2.89),
     },
     "Table 10": {"thin_12": (110, 4.83), "thin_24": (92, 5.08), "thin_48": (98, 4.99), "thin_96": (84, 5.30)},
-    "ablation": {name: (None, None) for name in ("amlp_18", "amlp_36", "amlp_72", "amlp_36_128")},
-    "main": {name: (None, None) for name in ("bert_base_rel", "bert_large_rel")},
+    "ablation": dict.fromkeys(("amlp_18", "amlp_36", "amlp_72", "amlp_36_128"), (None, None)),
+    "main": dict.fromkeys(("bert_base_rel", "bert_large_rel"), (None, None)),
     "2105.03824": {"fnet_base": (83, None), "fnet_large": (238, None), "fnet_hybrid": (None, None)},
-    "sibling": {name: (None, None) for name in (
-        "fnet", "random", "fixed_random", "factorized", "dense", "factorized_dense", "random_vanilla", "external",
-        "lightweight", "dynamic", "growing", "hybrid", "bert_t5", "resmlp", "feed_forward",
-    )},
+    "sibling": dict.fromkeys(("fnet", "random", "fixed_random", "factorized", "dense", "factorized_dense", "random_vanilla", "external", "lightweight", "dynamic", "growing", "hybrid", "bert_t5", "resmlp", "feed_forward"), (None, None)),
 }  # fmt: skip
 # Image models: source, printed parameters and multiply-adds, layers, d_model, heads, patch; then the counted parameters
 # in millions, with and without the head.
@@ -177,7 +174,8 @@ def test_shapes_of_the_peers(name):
     assert (model.image_size, model.patch_size, model.pre_logits) == ((side, side), (patch, patch), False)
     family = name.partition("_")[0]
     block, pool, positions = {
-        "mixer": ("mixer", "mean", "none"), "resmlp": ("resmlp", "mean", "none"),
+        "mixer": ("mixer", "mean", "none"),
+        "resmlp": ("resmlp", "mean", "none"),
         "ff": ("feed_forward", "cls", "absolute"),
     }.get(family, ("transformer", "cls", "absolute"))
     assert (name_of(spec.block), model.pool, spec.positions) == (block, pool, positions)
@@ -207,7 +205,9 @@ def fnet_params(layers, d, attention=0):
     return around + layers * block + attention * 4 * dense, dense + (2 * d + 2)
 
 
-@pytest.mark.parametrize(("name", "layers", "d", "printed"), [("fnet_base", 12, 768, 83), ("fnet_large", 24, 1024, 238)])
+@pytest.mark.parametrize(
+    ("name", "layers", "d", "printed"), [("fnet_base", 12, 768, 83), ("fnet_large", 24, 1024, 238)]
+)
 def test_fnet_by_hand_and_the_heads_that_its_papers_count_includes(name, layers, d, printed):
     """The printed 238 M fit pooler, masked-token and next-sentence heads together; 83 M fit any of them."""
     whole, left_out = fnet_params(layers, d)
@@ -232,7 +232,9 @@ def frame_params(mixing, d=768, positions=0):
 DENSE = 768 * 768 + 768
 # A layer's own parameters; head size 64 and n = 128 = 8 x 16.
 MIXERS = {
-    "fnet": (0, 81.41), "random": (2 * DENSE + 12 * 128 * 128, 97.85), "fixed_random": (2 * DENSE + 12 * 128 * 128, 97.85),
+    "fnet": (0, 81.41),
+    "random": (2 * DENSE + 12 * 128 * 128, 97.85),
+    "fixed_random": (2 * DENSE + 12 * 128 * 128, 97.85),
     "factorized": (2 * DENSE + 12 * 2 * 128 * 8, 95.78),
     "dense": (3 * DENSE + 12 * (64 * 128 + 128), 103.77),
     "factorized_dense": (3 * DENSE + 12 * (64 * (8 + 16) + 8 + 16), 102.80),
@@ -268,8 +270,13 @@ def test_operations_of_mixers_by_hand():
     n, d = 128, 768
     head = round(PREDICTED * n) * VOCAB_SIZE * d
     for name, own in {
-        "fnet": 2 * d * d + 2 * n * d, "random": 2 * d * d + n * d, "dense": 3 * d * d + 2 * n * d,
-        "external": 2 * d * d + 2 * 64 * d, "lightweight": 3 * d * d, "growing": 3 * d * d, "dynamic": 3 * d * d + d * 84,
+        "fnet": 2 * d * d + 2 * n * d,
+        "random": 2 * d * d + n * d,
+        "dense": 3 * d * d + 2 * n * d,
+        "external": 2 * d * d + 2 * 64 * d,
+        "lightweight": 3 * d * d,
+        "growing": 3 * d * d,
+        "dynamic": 3 * d * d + d * 84,
     }.items():
         assert forward_flops(PUBLISHED[name]) == 2 * (12 * n * (own + 8 * d * d) + head), name
     rank = PUBLISHED["factorized"]

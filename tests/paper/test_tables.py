@@ -40,10 +40,14 @@ def test_every_trained_table_has_a_sweep(get_sweep):
     assert get_sweep("figure5,scale=paper") == get_sweep("table4,scale=paper")
 
 
-@pytest.mark.parametrize(("argument", "message"), [
-    ("table1", "'table1'; did you mean"), ("", "expected one of table3, table4"),
-    ("table3,scale=tpu", "scale is one of cpu, gpu, paper"),
-])
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("table1", "'table1'; did you mean"),
+        ("", "expected one of table3, table4"),
+        ("table3,scale=tpu", "scale is one of cpu, gpu, paper"),
+    ],
+)
 def test_arguments_that_name_no_sweep(get_sweep, argument, message):
     with pytest.raises(ConfigError, match=message):
         get_sweep(argument)
@@ -77,7 +81,7 @@ def test_what_a_table_changes_can_be_trained(name, scale):
     """Factors on rates name parameters that are still there."""
     for config in TABLES[name].configs(scale).values():
         task = tasks.find(config.task).without_data(config)
-        optimizer.make(config, task.shapes(), task.facts())
+        optimizer.make(config, task.shapes(), task.param_metadata())
 
 
 def test_rows_are_published_models():
@@ -87,10 +91,16 @@ def test_rows_are_published_models():
             assert set(rows) <= set(table.rows)
 
 
-@pytest.mark.parametrize(("name", "others"), [
-    ("table1", set()), ("table2", {"gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls"}), ("table3", {"amlp_36"}),
-    ("table4", set()), ("table5", set()),
-])
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("table1", set()),
+        ("table2", {"gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls"}),
+        ("table3", {"amlp_36"}),
+        ("table4", set()),
+        ("table5", set()),
+    ],
+)
 def test_a_table_has_the_rows_that_the_paper_lists(name, others):
     listed = {row for row, model in PUBLISHED.items() if model.source == f"Table {name[-1]}"}
     assert set(TABLES[name].rows) == listed | others

@@ -8,14 +8,22 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips
 
 
-@pytest.mark.parametrize(("topology", "kind", "count"), [
-    ("v5e:16x16", "v5e", 256), ("v4:2x2x2", "v4", 8), ("gpu:h100x8", "gpu:h100", 8), ("gpu:a100-40gbx1", "gpu:a100-40gb", 1),
-])
+@pytest.mark.parametrize(
+    ("topology", "kind", "count"),
+    [
+        ("v5e:16x16", "v5e", 256),
+        ("v4:2x2x2", "v4", 8),
+        ("gpu:h100x8", "gpu:h100", 8),
+        ("gpu:a100-40gbx1", "gpu:a100-40gb", 1),
+    ],
+)
 def test_a_topology_is_a_kind_and_a_number(topology, kind, count):
     assert chips.parse(topology) == (kind, chips.CHIPS[kind], count)
 
 
-@pytest.mark.parametrize("topology", ["v9:2x2", "v5e", "v5e:", "v5e:0x2", "v5e:2xtwo", "gpu:h100", "gpu:k80x8", "h100x8", ""])
+@pytest.mark.parametrize(
+    "topology", ["v9:2x2", "v5e", "v5e:", "v5e:0x2", "v5e:2xtwo", "gpu:h100", "gpu:k80x8", "h100x8", ""]
+)
 def test_an_unknown_topology_is_one_line_with_the_known_ones(topology):
     with pytest.raises(RunError, match="there is no topology") as error:
         chips.parse(topology)

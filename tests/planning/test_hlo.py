@@ -129,11 +129,18 @@ def test_what_starts_and_ends_is_one_collective():
     """In each of XLA's notations: -start and -done, wrapped, and split by libtpu; groups of 4."""
     found = Program(ASYNC, devices=8).costs().collectives
     assert {kind: (each.count, each.bytes) for kind, each in found.items()} == {
-        "all-gather": (2, 2 * 1024), "all-reduce": (1, 40), "all-to-all": (1, 40), "collective-permute": (1, 40),
+        "all-gather": (2, 2 * 1024),
+        "all-reduce": (1, 40),
+        "all-to-all": (1, 40),
+        "collective-permute": (1, 40),
         "reduce-scatter": (1, 64),
     }
     assert {kind: each.wire_bytes for kind, each in found.items()} == {
-        "all-gather": 2 * 768, "all-reduce": 60, "all-to-all": 30, "collective-permute": 40, "reduce-scatter": 192,
+        "all-gather": 2 * 768,
+        "all-reduce": 60,
+        "all-to-all": 30,
+        "collective-permute": 40,
+        "reduce-scatter": 192,
     }
     waiting = {kind: each.waiting_bytes for kind, each in found.items() if each.waiting_bytes}
     assert waiting == {"all-to-all": 30, "reduce-scatter": 192}
@@ -149,7 +156,7 @@ def test_a_collective_that_spans_a_loop_is_one():
 }}
 """
     loop = LOOPS.replace("get-tuple-element(%b), index=1", "fusion(%b), kind=kOutput, calls=%step")
-    begin = ASYNC[ASYNC.index("%begin"):ASYNC.index("%end")]
+    begin = ASYNC[ASYNC.index("%begin") : ASYNC.index("%end")]
     start = "%began = (bf16[4,32]{1,0}, bf16[16,32]{1,0}) fusion(%p), kind=kCustom, calls=%begin\n  %zero = s32[] constant(0)"
     found = Program(begin + step + loop.replace("%zero = s32[] constant(0)", start), devices=8).costs().collectives
     assert found["all-gather"].count == 7 + 1

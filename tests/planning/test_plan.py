@@ -39,7 +39,9 @@ def fake_slice(monkeypatch, compiled):
     monkeypatch.setattr(dry_run, "tpu_devices", lambda _: [])
     make = Partition.make
     monkeypatch.setattr(
-        Partition, "make", lambda sizes=None, devices=None: make(sizes, devices) if devices else Partition.abstract({}, 4)
+        Partition,
+        "make",
+        lambda sizes=None, devices=None: make(sizes, devices) if devices else Partition.abstract({}, 4),
     )
     monkeypatch.setattr(dry_run, "lower", lower)
 
@@ -118,20 +120,28 @@ def test_recomputation_takes_time_and_is_no_work_of_the_model():
     assert full.per_chip_bytes["peak"] < keep.per_chip_bytes["peak"]
 
 
-@pytest.mark.parametrize(("message", "expected"), [
-    ("RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
-     "temporaries (19.50G) exceeds available HBM (15.75G). HLO module: jit_step.", 19.5 * 2**30),
-    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.00M of 256.00M hbm.", 2**29),
-    ("INTERNAL: something else (3.00G) exceeds everything", None),
-    ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 18.00M of 16.00M vmem.", None),
-    ("RESOURCE_EXHAUSTED: in other words", None),
-])
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (19.50G) exceeds available HBM (15.75G). HLO module: jit_step.",
+            19.5 * 2**30,
+        ),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.00M of 256.00M hbm.", 2**29),
+        ("INTERNAL: something else (3.00G) exceeds everything", None),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 18.00M of 16.00M vmem.", None),
+        ("RESOURCE_EXHAUSTED: in other words", None),
+    ],
+)
 def test_the_compiler_says_what_it_would_have_needed(message, expected):
     assert plan.needed_bytes(message) == expected
 
 
 def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
-    message = "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (20.00G) exceeds available HBM (15.75G)."
+    message = (
+        "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (20.00G) exceeds available HBM (15.75G)."
+    )
     fake_slice(monkeypatch, jax.errors.JaxRuntimeError(message))
     found = plan.make(small(), "v5e:2x2")
     assert not found.fits and found.per_chip_bytes["peak"] == 20 * 2**30
@@ -191,16 +201,21 @@ def test_a_shape_that_libtpu_refuses_is_one_line_with_the_usual_ones(monkeypatch
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run, "tpu_devices", refuse)
-    with pytest.raises(RunError, match=r"'v5e:3x3' \(not divisible\); of this kind there are v5e:2x2, v5e:2x4") as error:
+    with pytest.raises(
+        RunError, match=r"'v5e:3x3' \(not divisible\); of this kind there are v5e:2x2, v5e:2x4"
+    ) as error:
         plan.make(small(), "v5e:3x3")
     assert "pip" not in str(error.value)
 
 
-@pytest.mark.parametrize(("keys", "topology", "message"), [
-    ({"batch_size": 12}, "gpu:h100x8", "config.batch_size is 12, which 8 devices cannot share evenly"),
-    ({"optimizer.accumulate": 16}, "gpu:h100x8", "8 devices x 16 microbatches"),
-    ({"mesh.fsdp": 3}, "gpu:h100x8", "config.mesh"),
-])
+@pytest.mark.parametrize(
+    ("keys", "topology", "message"),
+    [
+        ({"batch_size": 12}, "gpu:h100x8", "config.batch_size is 12, which 8 devices cannot share evenly"),
+        ({"optimizer.grad_accum_steps": 16}, "gpu:h100x8", "8 devices x 16 microbatches"),
+        ({"mesh.fsdp": 3}, "gpu:h100x8", "config.mesh"),
+    ],
+)
 def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch, keys, topology, message):
     monkeypatch.setattr(workload, "of", lambda _: pytest.fail("counted"))
     with pytest.raises(RunError, match=message):
@@ -210,16 +225,27 @@ def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch
 def test_alternatives_suit_the_batch():
     names = [each.name for each in plan.alternatives(small(), "v5e:4x4")]
     assert names == [
-        "remat=full", "accumulate=2", "accumulate=4", "fsdp=2", "fsdp=8", "fsdp=16", "fsdp=16, remat=full", "v5e:4x8",
+        "remat=full",
+        "grad_accum_steps=2",
+        "grad_accum_steps=4",
+        "fsdp=2",
+        "fsdp=8",
+        "fsdp=16",
+        "fsdp=16, remat=full",
+        "v5e:4x8",
         "v5e:8x8",
     ]
-    full = small(**{"batch_size": 64, "model.remat": "full", "mesh.fsdp": 4, "optimizer.accumulate": 4})
+    full = small(**{"batch_size": 64, "model.remat": "full", "mesh.fsdp": 4, "optimizer.grad_accum_steps": 4})
     assert [each.name for each in plan.alternatives(full, "v5e:4x4")] == []
-    assert [each.name for each in plan.alternatives(full, "gpu:h100x4")] == ["accumulate=8", "gpu:h100x8", "gpu:h100x16"]
+    assert [each.name for each in plan.alternatives(full, "gpu:h100x4")] == [
+        "grad_accum_steps=8",
+        "gpu:h100x8",
+        "gpu:h100x16",
+    ]
 
 
 def test_an_alternative_is_another_config():
     options = small()
-    other = plan.with_overrides(options, {"model.remat": "full", "optimizer.accumulate": 4})
-    assert (other.model.remat, other.optimizer.accumulate, options.optimizer.accumulate) == ("full", 4, 1)
+    other = plan.with_overrides(options, {"model.remat": "full", "optimizer.grad_accum_steps": 4})
+    assert (other.model.remat, other.optimizer.grad_accum_steps, options.optimizer.grad_accum_steps) == ("full", 4, 1)
     config.validate(other)

@@ -9,7 +9,9 @@ from gmlp_flax.paper import published
 from gmlp_flax.planning import workload
 
 
-@pytest.mark.parametrize(("file", "name"), [("c4_bert", "gmlp_xlarge"), ("c4_bert", "bert_base"), ("imagenet", "gmlp_s")])
+@pytest.mark.parametrize(
+    ("file", "name"), [("c4_bert", "gmlp_xlarge"), ("c4_bert", "bert_base"), ("imagenet", "gmlp_s")]
+)
 def test_a_published_model_has_its_published_sizes(file, name):
     """The loss has the products of the table's forward pass, logits at 77 of 512 positions included."""
     options, model = config.from_file(f"configs/{file}.py", name), published.PUBLISHED[name]

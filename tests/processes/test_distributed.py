@@ -90,6 +90,7 @@ def test_explicit_address_goes_before_a_launcher(joined, monkeypatch):
 @pytest.fixture
 def no_coordinator(monkeypatch):
     """JAX finds no process to join."""
+
     def initialize(*_args, **_options):
         raise ValueError("coordinator_address should be defined.")
 
@@ -125,7 +126,9 @@ def test_other_processes_never_come():
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"error: not all 2 processes joined at {address} within 1 s: see that all of them run")
+    assert done.stderr.startswith(
+        f"error: not all 2 processes joined at {address} within 1 s: see that all of them run"
+    )
 
 
 def test_alone_all_agree(capsys):

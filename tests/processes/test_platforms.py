@@ -10,10 +10,16 @@ import pytest
 from gmlp_flax.processes import platforms
 
 
-@pytest.mark.parametrize(("given", "devices", "libtpu", "taken"), [
-    (None, (), True, "cpu"), (None, ("/dev/nvidia0",), True, None), (None, ("/dev/accel3",), True, None),
-    (None, (), False, None), ("tpu,cpu", (), True, "tpu,cpu"),
-])
+@pytest.mark.parametrize(
+    ("given", "devices", "libtpu", "taken"),
+    [
+        (None, (), True, "cpu"),
+        (None, ("/dev/nvidia0",), True, None),
+        (None, ("/dev/accel3",), True, None),
+        (None, (), False, None),
+        ("tpu,cpu", (), True, "tpu,cpu"),
+    ],
+)
 def test_a_machine_without_accelerators_does_not_ask_libtpu(given, devices, libtpu, taken, monkeypatch):
     monkeypatch.setattr(platforms.glob, "glob", lambda pattern: fnmatch.filter(devices, pattern))
     monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: libtpu or None)
@@ -26,7 +32,9 @@ def test_a_machine_without_accelerators_does_not_ask_libtpu(given, devices, libt
 
 
 @pytest.mark.skipif(platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator")
-@pytest.mark.parametrize("imports", ["from gmlp_flax.commands import cli; import jax", "import jax; from gmlp_flax.commands import cli"])
+@pytest.mark.parametrize(
+    "imports", ["from gmlp_flax.commands import cli; import jax", "import jax; from gmlp_flax.commands import cli"]
+)
 def test_jax_takes_the_cpu_in_silence(imports):
     """Whether JAX is imported before or after, with libtpu (if installed) and without a TPU."""
     program = f"{imports}; cli.explained(lambda: print(jax.default_backend()))"
@@ -54,7 +62,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     faults = {
-        how: int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True, env=environment).stdout)
+        how: int(
+            subprocess.run(
+                [sys.executable, "-c", program, how], capture_output=True, check=True, env=environment
+            ).stdout
+        )
         for how in ("freed", "kept")
     }
     assert faults["kept"] < faults["freed"] / 5, faults

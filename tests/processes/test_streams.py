@@ -26,10 +26,17 @@ def shell(redirection, path, program=PROGRAM):
     return done.returncode, done.stdout, done.stderr, path.read_text()
 
 
-@pytest.mark.parametrize(("redirection", "out", "err"), [
-    ("", "done \\udcff\n", "told\n"), (">&-", "", "told\n"), ("2>&-", "done \\udcff\n", ""),
-    ("<&-", "done \\udcff\n", "told\n"), ("<&- >&- 2>&-", "", ""), ("2>/dev/full", "done \\udcff\n", ""),
-])
+@pytest.mark.parametrize(
+    ("redirection", "out", "err"),
+    [
+        ("", "done \\udcff\n", "told\n"),
+        (">&-", "", "told\n"),
+        ("2>&-", "done \\udcff\n", ""),
+        ("<&-", "done \\udcff\n", "told\n"),
+        ("<&- >&- 2>&-", "", ""),
+        ("2>/dev/full", "done \\udcff\n", ""),
+    ],
+)
 def test_what_is_closed_reads_as_empty_and_swallows_what_is_written(tmp_path, redirection, out, err):
     """No file takes the number of a closed stream."""
     assert shell(redirection, tmp_path / "file") == (0, out, err, "(True, '')")

@@ -12,8 +12,11 @@ from tests.reports.test_language_models import write_finetuned, write_runs
 from tests.reports.test_runs import write_run
 
 PERPLEXITIES = {  # of two seeds, in the middle and at the end
-    "bert": ((70.0, 60.0), (71.0, 62.0)), "sgu": ((60.0, 50.0), (61.0, 61.0)), "fnet": ((80.0, 70.0), (81.0, 72.0)),
-    "random": ((60.0, 55.0), (60.0, 54.0)), "dynamic": ((50.0, 40.0), (50.0, 41.0)),
+    "bert": ((70.0, 60.0), (71.0, 62.0)),
+    "sgu": ((60.0, 50.0), (61.0, 61.0)),
+    "fnet": ((80.0, 70.0), (81.0, 72.0)),
+    "random": ((60.0, 55.0), (60.0, 54.0)),
+    "dynamic": ((50.0, 40.0), (50.0, 41.0)),
 }
 LENGTHS = (128, 1024, 2048, 4096)
 # Row -> seconds of a step at 1,024 tokens, and the power of n with which a sequence's time grows.
@@ -24,8 +27,11 @@ def write_cost(folder, row, tokens, seconds, size=1e6, batch=None):
     """A file as `gmlp benchmark mixers` writes it; without seconds, of a step that was compiled only."""
     about = {"row": row, "tokens": tokens, "batch": batch or max(1, 2048 // tokens), "unit": "", "goal": ""}
     figures = {"seconds": list(seconds), "bytes": [float(size)], "flops": [1e9]}
-    entries = [about | {"figure": figure, "values": values, "median": sorted(values)[len(values) // 2]}
-               for figure, values in figures.items() if values]
+    entries = [
+        about | {"figure": figure, "values": values, "median": sorted(values)[len(values) // 2]}
+        for figure, values in figures.items()
+        if values
+    ]
     (folder / "costs").mkdir(parents=True, exist_ok=True)
     (folder / "costs" / f"{row}-{tokens}.json").write_text(json.dumps(entries))
 

@@ -9,8 +9,18 @@ from gmlp_flax.reports import catalogue
 def test_every_table_is_either_counted_or_trained():
     trained = {name for name, table in TABLES.items() if table.trained}
     assert trained == {
-        "table3", "table4", "table6", "appendix_b",
-        "figure3", "figure4", "figure5", "figure7", "figure8", "figure9", "figure10", "alternatives",
+        "table3",
+        "table4",
+        "table6",
+        "appendix_b",
+        "figure3",
+        "figure4",
+        "figure5",
+        "figure7",
+        "figure8",
+        "figure9",
+        "figure10",
+        "alternatives",
     }
     assert set(catalogue.RUNS) <= trained
     assert set(catalogue.SIZES) <= set(TABLES) - trained == {"table1", "table2", "table5", "figure2"}

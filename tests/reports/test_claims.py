@@ -10,15 +10,18 @@ import pytest
 from gmlp_flax.reports import claims
 
 
-@pytest.mark.parametrize(("better", "worse", "expected"), [
-    ([1.0, 2.0], [2.5, 3.0], claims.HOLDS),
-    ([2.5, 3.0], [1.0, 2.0], claims.REVERSED),
-    ([1.0, 2.6], [2.5, 3.0], claims.OPEN),
-    ([2.0], [2.0], claims.OPEN),
-    ([2.0], [2.5, 3.0], claims.ONE_HOLDS),
-    ([2.5, 3.0], [2.0], claims.ONE_REVERSED),
-    ([2.0], [1.0], claims.ONE_REVERSED),
-])
+@pytest.mark.parametrize(
+    ("better", "worse", "expected"),
+    [
+        ([1.0, 2.0], [2.5, 3.0], claims.HOLDS),
+        ([2.5, 3.0], [1.0, 2.0], claims.REVERSED),
+        ([1.0, 2.6], [2.5, 3.0], claims.OPEN),
+        ([2.0], [2.0], claims.OPEN),
+        ([2.0], [2.5, 3.0], claims.ONE_HOLDS),
+        ([2.5, 3.0], [2.0], claims.ONE_REVERSED),
+        ([2.0], [1.0], claims.ONE_REVERSED),
+    ],
+)
 def test_verdict_needs_every_pair_of_seeds(better, worse, expected):
     assert claims.verdict(better, worse) == expected
 
@@ -47,7 +50,9 @@ def test_neighbours_in_the_papers_order_come_first():
     assert [claim.text for claim in others] == ["a < c"]
     assert neighbours[0] == ("a < b", claims.ONE_HOLDS, "the means have this order from 5 tokens on")
     assert [claim.verdict for claim in (neighbours[1], neighbours[2], others[0])] == [
-        claims.ONE_REVERSED, claims.ONE_REVERSED, claims.OPEN,
+        claims.ONE_REVERSED,
+        claims.ONE_REVERSED,
+        claims.OPEN,
     ]
 
 

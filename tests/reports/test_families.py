@@ -10,11 +10,23 @@ from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports import families
 
 
-@pytest.mark.parametrize(("row", "family"), [
-    ("bert_rel_only", "Transformer"), ("vit_b16_384", "Transformer"), ("sgu", "gMLP"), ("gmlp_36,data=4", "gMLP"),
-    ("amlp_36", "aMLP"), ("amlp_base", "aMLP"), ("mixer", "Mixer"), ("resmlp_s24", "ResMLP"),
-    ("ff_base", "feed-forward"), ("fnet_hybrid", "FNet"), ("factorized", "Synthesizer"), ("growing", "convolution"),
-])
+@pytest.mark.parametrize(
+    ("row", "family"),
+    [
+        ("bert_rel_only", "Transformer"),
+        ("vit_b16_384", "Transformer"),
+        ("sgu", "gMLP"),
+        ("gmlp_36,data=4", "gMLP"),
+        ("amlp_36", "aMLP"),
+        ("amlp_base", "aMLP"),
+        ("mixer", "Mixer"),
+        ("resmlp_s24", "ResMLP"),
+        ("ff_base", "feed-forward"),
+        ("fnet_hybrid", "FNet"),
+        ("factorized", "Synthesizer"),
+        ("growing", "convolution"),
+    ],
+)
 def test_families(row, family):
     assert families.family(row) == family
 

@@ -50,7 +50,8 @@ def test_a_lucky_run_of_one_seed_is_not_the_best(tmp_path):
 
 def test_cells_and_notes(tmp_path):
     by_row = {
-        "gmlp_36": list(runs(tmp_path / "a", (0.6, 0.7, 0.8))), "gmlp_72": list(runs(tmp_path / "b", (0.5,))),
+        "gmlp_36": list(runs(tmp_path / "a", (0.6, 0.7, 0.8))),
+        "gmlp_72": list(runs(tmp_path / "b", (0.5,))),
         "sgu": [],
     }
     scores = finetuned_scores.Scores(("sst2",), by_row)
@@ -71,17 +72,23 @@ def test_gains_and_orderings_are_claims(tmp_path):
     by_row = {
         "gmlp_36": [*runs(tmp_path / "a", (0.6, 0.7, 0.8)), *random],
         "transformer_12": [
-            *runs(tmp_path / "b", (0.5, 0.59)), *runs(tmp_path / "d", (0.4,), init_parameters=False),
+            *runs(tmp_path / "b", (0.5, 0.59)),
+            *runs(tmp_path / "d", (0.4,), init_parameters=False),
         ],
     }
     transfers = [
-        Transfer("gmlp_36", "transformer_12", ("sst2",)), Transfer("transformer_12", "gmlp_36", ("mnli",)),
+        Transfer("gmlp_36", "transformer_12", ("sst2",)),
+        Transfer("transformer_12", "gmlp_36", ("mnli",)),
         Transfer("amlp_36", "gmlp_36", ("sst2",)),
     ]
     scores = finetuned_scores.Scores(("sst2",), by_row, transfers)
     assert scores.claims() == [
         ("SST-2: pretraining helps gmlp_36 (our claim, not the paper's)", claims.OPEN, "medians 70.0 and 60.0"),
-        ("SST-2: pretraining helps transformer_12 (our claim, not the paper's)", claims.ONE_HOLDS, "medians 54.5 and 40.0"),
+        (
+            "SST-2: pretraining helps transformer_12 (our claim, not the paper's)",
+            claims.ONE_HOLDS,
+            "medians 54.5 and 40.0",
+        ),
         ("SST-2: gmlp_36 > transformer_12", claims.HOLDS, "medians 70.0 and 54.5"),
     ]
     assert "SST-2 from random parameters: gmlp_36 55.0 to 65.0 (2 runs" in " ".join(scores.notes())

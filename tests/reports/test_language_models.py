@@ -107,8 +107,10 @@ def test_one_run_has_no_figures_of_a_single_dot(tmp_path):
     assert not made.figures and len(made.table.rows) == 1
     missing = [note for note in made.notes if note.startswith("Not drawn: ")]
     assert [note.partition(",")[0] for note in missing] == [
-        "Not drawn: perplexity over tokens", "Not drawn: rank correlation over tokens",
-        "Not drawn: perplexity over parameters", "Not drawn: finetuned scores over perplexity",
+        "Not drawn: perplexity over tokens",
+        "Not drawn: rank correlation over tokens",
+        "Not drawn: perplexity over parameters",
+        "Not drawn: finetuned scores over perplexity",
     ]
 
 
@@ -130,8 +132,10 @@ def test_half_finished_runs_are_named(tmp_path):
 
 def test_table_4_fits_power_laws(tmp_path):
     rows = TABLES["table4"].configs("cpu")
-    perplexities = {row: ((2 * end, float(end)),) for row, end in
-                    {"gmlp_18": 50, "gmlp_36": 45, "gmlp_72": 40, "transformer_6": 60, "transformer_12": 50}.items()}
+    perplexities = {
+        row: ((2 * end, float(end)),)
+        for row, end in {"gmlp_18": 50, "gmlp_36": 45, "gmlp_72": 40, "transformer_6": 60, "transformer_12": 50}.items()
+    }
     assert perplexities.keys() < rows.keys()
     write_runs(tmp_path, "table4", perplexities)
     made = gather("table4", tmp_path)
@@ -160,7 +164,10 @@ def write_finetuned(folder, row, accuracies, init_from="anywhere", pretrained="t
 def test_figure_7_has_two_axes(tmp_path):
     """Depth, and data: the same model after more steps is a row of its own, as is what was finetuned from it."""
     ends = {
-        "gmlp_18": (60.0, 0.6), "gmlp_36": (50.0, 0.65), "gmlp_36,data=2": (40.0, 0.7), "gmlp_36,data=4": (30.0, 0.8),
+        "gmlp_18": (60.0, 0.6),
+        "gmlp_36": (50.0, 0.65),
+        "gmlp_36,data=2": (40.0, 0.7),
+        "gmlp_36,data=4": (30.0, 0.8),
     }
     write_runs(tmp_path, "figure7", {row: ((2 * end, end),) for row, (end, _) in ends.items()})
     for row, (_, accuracy) in ends.items():

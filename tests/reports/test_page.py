@@ -26,7 +26,8 @@ def report():
     table = Table(
         ("model", "perplexity", "rate"),
         [
-            ("sgu", Spread(57.08, (55.0, 59.16)), 0.5), ("linear & <co>", Spread(9.5, (9.5,)), None),
+            ("sgu", Spread(57.08, (55.0, 59.16)), 0.5),
+            ("linear & <co>", Spread(9.5, (9.5,)), None),
             ("bert", Spread(100.0, (99.0, 101.0)), 2.0),
         ],
         {"sgu": ["an aside"]},
@@ -37,18 +38,37 @@ def report():
         Series("linear", LINEAR, tokens, [300.0, 20.0, 9.5]),
         Series("bert", BERT, tokens, [500.0, 150.0, 100.0]),
     ]
-    sizes = [Series(
-        "gMLP", SGU, [0.5, 1.0], [80.0, 60.0], [79.0, 58.0], [81.0, 62.0], ["18", "36"], joined=False, band=False,
-        fit=[80.0, 60.0],
-    )]
-    chart = Chart([
-        Panel("linear ends lowest", Scale("tokens"), Scale("perplexity", log=True), series, [("none", 300.0)]),
-        Panel("falls", Scale("M parameters", log=True), Scale("perplexity", log=True), sizes),
-    ], "Bands are seeds.")
+    sizes = [
+        Series(
+            "gMLP",
+            SGU,
+            [0.5, 1.0],
+            [80.0, 60.0],
+            [79.0, 58.0],
+            [81.0, 62.0],
+            ["18", "36"],
+            joined=False,
+            band=False,
+            fit=[80.0, 60.0],
+        )
+    ]
+    chart = Chart(
+        [
+            Panel("linear ends lowest", Scale("tokens"), Scale("perplexity", log=True), series, [("none", 300.0)]),
+            Panel("falls", Scale("M parameters", log=True), Scale("perplexity", log=True), sizes),
+        ],
+        "Bands are seeds.",
+    )
     claims = [Claim("a < b", HOLDS, "since 3"), Claim("b < c", REVERSED), Claim("c < d", OPEN)]
     return Report(
-        "A <title>", table, claims, [Claim("a < d", HOLDS)], Setting("cpu", "sgu", [("steps", "9", "100")]), ["a & b"],
-        {"curves": chart}, {"what it costs": Table(("model", "ms"), [("sgu", Spread(3.0, (2.5, 3.0, 3.5)))], over="repeats")},
+        "A <title>",
+        table,
+        claims,
+        [Claim("a < d", HOLDS)],
+        Setting("cpu", "sgu", [("steps", "9", "100")]),
+        ["a & b"],
+        {"curves": chart},
+        {"what it costs": Table(("model", "ms"), [("sgu", Spread(3.0, (2.5, 3.0, 3.5)))], over="repeats")},
     )
 
 
@@ -59,7 +79,12 @@ def text():
 
 def test_no_network_and_everything_escaped(text):
     assert re.findall(r'(?:src|href)="((?!data:|#)[^"]*)"', text) == [
-        "curves.svg", "curves.png", "curves.svg", "curves.pdf", "curves.csv", "plotly.min.js",
+        "curves.svg",
+        "curves.png",
+        "curves.svg",
+        "curves.pdf",
+        "curves.csv",
+        "plotly.min.js",
     ]
     assert all(part in text for part in ("<title>A &lt;title&gt;<", "<li>a &amp; b</li>", "linear &amp; &lt;co&gt;"))
     assert "<\\" not in text and text.count("</script>") == 5
@@ -173,7 +198,10 @@ def test_a_second_table_is_a_file_of_its_own(opened):
 def test_tables_have_headings_and_say_what_their_spread_is_over(text):
     first, second = text.split("<h2>What it costs</h2>")
     assert "\u00b1 is the standard deviation between seeds; the number" in first
-    assert "\u00b1 is the standard deviation between repeats; the number" in second and 'title="repeats: 2.50, 3.00, 3.50"' in second
+    assert (
+        "\u00b1 is the standard deviation between repeats; the number" in second
+        and 'title="repeats: 2.50, 3.00, 3.50"' in second
+    )
 
 
 @SEEN

@@ -55,15 +55,30 @@ def test_a_pattern_names_runs_or_folders_of_them(tmp_path):
     assert len(find(f"{tmp_path}/a", ROWS)) == 1
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"seed": 1, "steps": 9}, "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ"),
-    ({"seed": 1, "batch_size": 8}, "runs of different token budgets: batch_size is 4"),
-    ({"seed": 1, "data.tokenizer": "other"}, "runs of different tokenizers: data.tokenizer is '' in .*a and 'other'"),
-    ({"seed": 1, "data.heldout_share": 0.2}, "runs of different configs: data.heldout_share is 0.05 in .*a and 0.2"),
-    ({"seed": 1, "optimizer.learning_rate": 0.5}, "optimizer.learning_rate is 0.001 in .*a and 0.5"),
-    ({"seed": 1, "optimizer.rates": ("norm=2",)}, r"optimizer.rates is \(\) in .*a and \('norm=2',\)"),
-    ({}, "a and .*b are both the row split with seed 0: leave one out"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"seed": 1, "steps": 9},
+            "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ",
+        ),
+        ({"seed": 1, "batch_size": 8}, "runs of different token budgets: batch_size is 4"),
+        (
+            {"seed": 1, "data.tokenizer": "other"},
+            "runs of different tokenizers: data.tokenizer is '' in .*a and 'other'",
+        ),
+        (
+            {"seed": 1, "data.heldout_share": 0.2},
+            "runs of different configs: data.heldout_share is 0.05 in .*a and 0.2",
+        ),
+        ({"seed": 1, "optimizer.learning_rate": 0.5}, "optimizer.learning_rate is 0.001 in .*a and 0.5"),
+        (
+            {"seed": 1, "optimizer.lr_multipliers": ("norm=2",)},
+            r"optimizer.lr_multipliers is \(\) in .*a and \('norm=2',\)",
+        ),
+        ({}, "a and .*b are both the row split with seed 0: leave one out"),
+    ],
+)
 def test_what_cannot_stand_in_one_table(tmp_path, changes, message):
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(**changes))
@@ -98,7 +113,9 @@ def test_what_may_differ(tmp_path):
     """How a run was run; and between rows, the rate and its factors, which were chosen for each."""
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(seed=1, **{"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"}))
-    write_run(tmp_path / "c", config("additive", **{"optimizer.learning_rate": 0.5, "optimizer.rates": ("norm=2",)}))
+    write_run(
+        tmp_path / "c", config("additive", **{"optimizer.learning_rate": 0.5, "optimizer.lr_multipliers": ("norm=2",)})
+    )
     assert len(find(str(tmp_path), ROWS)) == 3
 
 
@@ -119,12 +136,18 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     assert {row: len(runs) for row, runs in found.items()} == {"split": 5, "additive": 1}
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
-    ({"seed": 1, "steps": 9}, "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ"),
-    ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
-    ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
+        (
+            {"seed": 1, "steps": 9},
+            "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ",
+        ),
+        ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
+        ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
+    ],
+)
 def test_finetuned_runs_that_cannot_stand_in_one_table(tmp_path, changes, message):
     write_run(tmp_path / "finetuned" / "sst2" / "a", tuned())
     write_run(tmp_path / "finetuned" / "sst2" / "b", tuned(**changes))
@@ -139,14 +162,17 @@ def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
     write_run(tmp_path / "b", config(steps=16))
     write_run(tmp_path / "c", config(steps=24))  # no row
     assert [(run.row, run.config.steps) for run in find(str(tmp_path), rows)] == [
-        ("split", 8), ("split longer", 16),
+        ("split", 8),
+        ("split longer", 16),
     ]
     for name in "ab":
         write_run(tmp_path / "finetuned" / "sst2" / name, tuned(init_from=str(tmp_path / name)))
     write_run(tmp_path / "finetuned" / "sst2" / "gone", tuned(init_from=str(tmp_path / "d"), steps=8))
     found = find_finetuned(str(tmp_path), rows)
     assert {row: [os.path.basename(run.path) for run in runs] for row, runs in found.items()} == {
-        "split": ["a"], "additive": [], "split longer": ["b"],
+        "split": ["a"],
+        "additive": [],
+        "split longer": ["b"],
     }
     write_run(tmp_path / "e", config("additive", **{"data.heldout_share": 0.2}))
     with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):
@@ -155,14 +181,18 @@ def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
 
 def test_rows_that_are_one(tmp_path):
     """As --config.steps makes those of Figure 7."""
-    with pytest.raises(RunError, match="the rows split and again have the same model and steps: leave out the --config"):
+    with pytest.raises(
+        RunError, match="the rows split and again have the same model and steps: leave out the --config"
+    ):
         find(str(tmp_path), ROWS | {"again": config(seed=1)})
 
 
 def test_no_run_of_any_row(tmp_path):
     write_run(tmp_path / "z", config("linear"))
     for pattern, message in {
-        str(tmp_path): "holds no run of split, additive, or only runs of other sizes: give a folder of their run folders",
+        str(
+            tmp_path
+        ): "holds no run of split, additive, or only runs of other sizes: give a folder of their run folders",
         f"{tmp_path}/none": "there is nothing at .*/none: give a folder of run folders",
     }.items():
         with pytest.raises(RunError, match=message):

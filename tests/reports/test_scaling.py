@@ -67,7 +67,8 @@ def test_the_papers_own_laws():
 
 
 @given(
-    st.floats(0.01, 2) | st.floats(-2, -0.01), st.floats(0.1, 100),
+    st.floats(0.01, 2) | st.floats(-2, -0.01),
+    st.floats(0.1, 100),
     st.lists(st.floats(0.1, 1000), min_size=3, max_size=6, unique_by=lambda x: round(math.log(x), 1)),
 )
 def test_power_law_of_exact_points(exponent, scale, x):

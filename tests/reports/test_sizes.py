@@ -10,9 +10,19 @@ from gmlp_flax.reports import catalogue
 
 # The paper's Table 2, ImageNet-1K without extra data.
 TOP1 = {
-    "vit_b16_384": 77.9, "vit_l16_384": 76.5, "deit_ti": 72.2, "deit_s": 79.8, "deit_b": 81.8, "mixer_b16": 76.4,
-    "mixer_l16": 71.8, "resmlp_s12": 76.6, "resmlp_s24": 79.4, "resmlp_s36": 79.7, "gmlp_ti_cls": 72.3,
-    "gmlp_s_cls": 79.6, "gmlp_b_cls": 81.6,
+    "vit_b16_384": 77.9,
+    "vit_l16_384": 76.5,
+    "deit_ti": 72.2,
+    "deit_s": 79.8,
+    "deit_b": 81.8,
+    "mixer_b16": 76.4,
+    "mixer_l16": 71.8,
+    "resmlp_s12": 76.6,
+    "resmlp_s24": 79.4,
+    "resmlp_s36": 79.7,
+    "gmlp_ti_cls": 72.3,
+    "gmlp_s_cls": 79.6,
+    "gmlp_b_cls": 81.6,
 }
 
 

@@ -17,41 +17,88 @@ TABLE = Table(
 )
 
 
-@pytest.mark.parametrize(("cell", "text"), [
-    (None, ""), ("word", "word"), (0, "0"), (1234567, "1,234,567"), (0.00073553, "0.000736"), (12.263, "12.3"),
-    (57.0, "57.0"), (9.999, "10.0"), (1843.2, "1,843"), (0.0, "0.00"), (-3.14159, "\u22123.14"),
-    (2.5e-5, "2.50e\u221205"),
-    (math.inf, "not finite"), (Printed(0.008), "0.008"), (Printed(110), "110"), (Printed(1091.3), "1,091.3"),
-    (Difference(26.65), "+26.6"), (Difference(-0.0497), "\u22120.05"), (Difference(0.001), "0"),
-    (Difference(130.4), "+130"),
-    (Spread(57.08, (55.0, 59.16)), "57.1 ± 2.9"), (Spread(60.0, (59.99, 60.01)), "60.0 ± 0.01"),
-    (Spread(5.0, (5.0,)), "5.00"),
-    (Spread(136.2, (134.0, 138.4)), "136 ± 3"), (Spread(2.0, (2.0, 2.0)), "2.00 ± 0"),
-])
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (None, ""),
+        ("word", "word"),
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (0.00073553, "0.000736"),
+        (12.263, "12.3"),
+        (57.0, "57.0"),
+        (9.999, "10.0"),
+        (1843.2, "1,843"),
+        (0.0, "0.00"),
+        (-3.14159, "\u22123.14"),
+        (2.5e-5, "2.50e\u221205"),
+        (math.inf, "not finite"),
+        (Printed(0.008), "0.008"),
+        (Printed(110), "110"),
+        (Printed(1091.3), "1,091.3"),
+        (Difference(26.65), "+26.6"),
+        (Difference(-0.0497), "\u22120.05"),
+        (Difference(0.001), "0"),
+        (Difference(130.4), "+130"),
+        (Spread(57.08, (55.0, 59.16)), "57.1 ± 2.9"),
+        (Spread(60.0, (59.99, 60.01)), "60.0 ± 0.01"),
+        (Spread(5.0, (5.0,)), "5.00"),
+        (Spread(136.2, (134.0, 138.4)), "136 ± 3"),
+        (Spread(2.0, (2.0, 2.0)), "2.00 ± 0"),
+    ],
+)
 def test_cells_have_three_digits(cell, text):
     assert shown(cell) == text
 
 
 def test_cells_sort_by_all_digits():
     assert [sort_key(cell) for cell in (None, "a", 3, 4.123456789, Spread(2.5, (2, 3)), Printed(7))] == [
-        "", "a", "3", "4.123456789", "2.5", "7.0",
+        "",
+        "a",
+        "3",
+        "4.123456789",
+        "2.5",
+        "7.0",
     ]
 
 
 def test_markdown_rounds_and_has_footnotes():
     assert TABLE.markdown().splitlines() == [
-        "| model | params | perplexity | none |", "| --- | --- | --- | --- |",
-        "| a\\|b [1][2] | 1,234,567 | 4.12 ± 0.17 |  |", "| <c> [2] |  | 10.0 |  |",
-        "", "[1] a note", "", "[2] another",
+        "| model | params | perplexity | none |",
+        "| --- | --- | --- | --- |",
+        "| a\\|b [1][2] | 1,234,567 | 4.12 ± 0.17 |  |",
+        "| <c> [2] |  | 10.0 |  |",
+        "",
+        "[1] a note",
+        "",
+        "[2] another",
     ]
 
 
 def test_csv_keeps_all_digits():
     assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
-        ["model", "params", "perplexity", "perplexity deviation", "perplexity lowest", "perplexity highest",
-         "perplexity seeds", "none", "note"],
-        ["a|b", "1234567", "4.123456789", str(TABLE.rows[0][2].deviation), "4.0", "4.246913578", "2", "",
-         "a note; another"],
+        [
+            "model",
+            "params",
+            "perplexity",
+            "perplexity deviation",
+            "perplexity lowest",
+            "perplexity highest",
+            "perplexity seeds",
+            "none",
+            "note",
+        ],
+        [
+            "a|b",
+            "1234567",
+            "4.123456789",
+            str(TABLE.rows[0][2].deviation),
+            "4.0",
+            "4.246913578",
+            "2",
+            "",
+            "a note; another",
+        ],
         ["<c>", "", "10.0", "", "", "", "", "", "another"],
     ]
 

@@ -42,7 +42,9 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
 
 
 # What a run says before its first step.
-BEGINNING = re.compile(r"\w+, \w+: [\d,]+ steps of .* writing to |training a tokenizer of |tokenising |[\d,]+ parameters; ")
+BEGINNING = re.compile(
+    r"\w+, \w+: [\d,]+ steps of .* writing to |training a tokenizer of |tokenising |[\d,]+ parameters; "
+)
 
 
 def assert_only_one_line(result: subprocess.CompletedProcess, *words: str) -> None:

@@ -30,9 +30,7 @@ def several_processes(
         held.bind(("::", 0))
         flags = [f"--coordinator=127.0.0.1:{held.getsockname()[1]}", f"--processes={len(each)}"]
         processes = [
-            commands.start(
-                *arguments, *more, *flags, f"--process={i}", XLA_FLAGS=preloaded.devices(devices), **options
-            )
+            commands.start(*arguments, *more, *flags, f"--process={i}", XLA_FLAGS=preloaded.devices(devices), **options)
             for i, more in enumerate(each)
         ]
         try:

@@ -135,7 +135,11 @@ def sentence_pieces(**kind: object) -> bytes:
     """A model as others train it, with padding 0, end of text 1 and unknown 2 unless `kind` says otherwise."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=60, minloglevel=2, num_threads=1,
+        sentence_iterator=iter(TEXTS),
+        model_writer=model,
+        vocab_size=60,
+        minloglevel=2,
+        num_threads=1,
         **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "hard_vocab_limit": False} | kind,
     )
     return model.getvalue()
@@ -147,7 +151,10 @@ def vocabulary(*pieces: str) -> bytes:
 
 TOKENIZERS = {
     "no_mask.txt": (lambda: vocabulary(*BERT[:4], *BERT[5:]), ["none is [MASK]", "give BERT's vocab.txt or"]),
-    "no_cls_sep.txt": (lambda: vocabulary(*BERT[:2], *BERT[4:]), ["none is [CLS] or [SEP]", "give BERT's vocab.txt or"]),
+    "no_cls_sep.txt": (
+        lambda: vocabulary(*BERT[:2], *BERT[4:]),
+        ["none is [CLS] or [SEP]", "give BERT's vocab.txt or"],
+    ),
     "twice.txt": (lambda: vocabulary(*BERT, "the"), ["the piece 'the' occurs twice", "copy the vocabulary again"]),
     "no_end.model": (lambda: sentence_pieces(eos_id=-1, unk_id=1), ["no special token [SEP]", "or train one with"]),
     "no_pad.model": (lambda: sentence_pieces(pad_id=-1, unk_id=0), ["no special token [PAD]", "or train one with"]),
@@ -195,7 +202,10 @@ def without(tmp_path):
 
 
 def test_bucket_without_the_extra(refused, without):
-    words = ["gs://bucket/c4/index.json: gs:// needs gcsfs, which cannot be imported (", "); pip install 'gmlp_flax[gcs]'"]
+    words = [
+        "gs://bucket/c4/index.json: gs:// needs gcsfs, which cannot be imported (",
+        "); pip install 'gmlp_flax[gcs]'",
+    ]
     refused("gs://bucket/c4", *words, environment=without("gcsfs"))
 
 

@@ -8,8 +8,13 @@ from tests import preloaded
 from tests.runs.command import assert_one_line_error
 
 IMAGES = (
-    "--config=configs/own_images.py", "--config.steps=3", "--config.batch_size=4", "--config.model.layers=1",
-    "--config.model.d_model=8", "--config.model.d_ffn=16", "--config.model.image_size=(8,8)",
+    "--config=configs/own_images.py",
+    "--config.steps=3",
+    "--config.batch_size=4",
+    "--config.model.layers=1",
+    "--config.model.d_model=8",
+    "--config.model.d_ffn=16",
+    "--config.model.image_size=(8,8)",
 )
 
 
@@ -36,7 +41,10 @@ def images(tmp_path):
         (["--config.model.vocab_size=100"], ["vocab_size=100 is too small"]),
         (["--config.model.d_ffn=17"], ["model.d_ffn is 17", "even"]),
         (["--config.init_from=/nowhere"], ["config.init_from is /nowhere", "expected a run folder"]),
-        (["--config.batch_size=6", "--config.optimizer.accumulate=4"], ["config.batch_size is 6", "4 microbatches"]),
+        (
+            ["--config.batch_size=6", "--config.optimizer.grad_accum_steps=4"],
+            ["config.batch_size is 6", "4 microbatches"],
+        ),
         (["--config.seed=-1"], ["config.seed is -1", "at least 0"]),
         (["--config.checkpoint.metric=perplexty"], ["checkpoint.metric is 'perplexty'", "one of perplexity, accuracy"]),
         (["--config.optimizer.freeze=/spatail/"], ["config.optimizer.freeze: '/spatail/' matches no parameter"]),
@@ -79,14 +87,18 @@ def test_workdir_that_cannot_be_written_to(commands, text, tmp_path):
 def test_checkpoint_of_another_shape(commands, text, finished, key, before, now):
     """The key is named, not the leaves of the parameters or of the optimizer's state."""
     result = commands(text, f"--config.{key}={now}", f"--workdir={finished}")
-    assert_one_line_error(result, f"config.{key} was {before!r}: use another --workdir, or set it back; {finished} has taken")
+    assert_one_line_error(
+        result, f"config.{key} was {before!r}: use another --workdir, or set it back; {finished} has taken"
+    )
     assert result.stderr.count("float32") == 0
 
 
 def test_parameters_of_another_shape(commands, text, finished, tmp_path):
     flags = ["--config.model.d_model=12", f"--config.init_from={finished}", f"--workdir={tmp_path / 'run'}"]
     result = commands(text, *flags)
-    assert_one_line_error(result, "does not fit this config", "embedding is float32[320, 8], not float32[320, 12]", "; and 5 more")
+    assert_one_line_error(
+        result, "does not fit this config", "embedding is float32[320, 8], not float32[320, 12]", "; and 5 more"
+    )
 
 
 def test_image_that_does_not_decode(commands, images, tmp_path):

@@ -18,14 +18,22 @@ TRAINED = {
     "fnet": ({}, "mixing_norm"),
     "fnet_hybrid": ({"attention_layers": 1}, "stack_1/attention"),
     "synthesizer": ({}, "random/logits"),
-    "synthesizer, mixed": ({"synthesizer": "dense+fixed_random+attention", "attention_dropout": 0.1}, "synthesizer/weights"),
-    "synthesizer, factorized": ({"synthesizer": "factorized_random+factorized_dense", "rank": 4}, "factorized_random/rows"),
+    "synthesizer, mixed": (
+        {"synthesizer": "dense+fixed_random+attention", "attention_dropout": 0.1},
+        "synthesizer/weights",
+    ),
+    "synthesizer, factorized": (
+        {"synthesizer": "factorized_random+factorized_dense", "rank": 4},
+        "factorized_random/rows",
+    ),
     "external_attention": ({"memory": 16, "heads": 2, "positions": "absolute"}, "external/keys"),
     "convolution": ({"kernel_widths": (3, 5)}, "stack_1/convolution/kernel/logits"),
     "convolution, dynamic": ({"convolution": "dynamic", "dilations": (1, 2)}, "stack_0/convolution/kernel/proj"),
 }
 QUICK = ("fnet_hybrid", "convolution")  # the others take the same path
-NAMES = pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK]) for name in TRAINED])
+NAMES = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK]) for name in TRAINED]
+)
 
 
 def quickstart(which, name, folder):
@@ -36,7 +44,9 @@ def quickstart(which, name, folder):
     config.model.update(options | {"layers": 2, "d_model": 16, "d_ffn": 16})
     if which == "text":
         config.model.update(length=16, vocab_size=320)
-        config.data.update(train=tiny.write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache"))
+        config.data.update(
+            train=tiny.write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache")
+        )
     return config
 
 
@@ -82,8 +92,13 @@ def test_images(name, tmp_path):
 def test_from_the_command_line(commands, tmp_path):
     """A list and a word, as flags give them; and what comes next is what the model has."""
     flags = [
-        "--config.model.block=convolution", "--config.model.kernel_widths=3,5", "--config.model.layers=2",
-        "--config.steps=2", "--config.batch_size=4", "--config.model.d_model=16", "--config.model.d_ffn=16",
+        "--config.model.block=convolution",
+        "--config.model.kernel_widths=3,5",
+        "--config.model.layers=2",
+        "--config.steps=2",
+        "--config.batch_size=4",
+        "--config.model.d_model=16",
+        "--config.model.d_ffn=16",
         "--config.optimizer.warmup=1",
     ]
     done = commands("--config=configs/quickstart_image.py", *flags, f"--workdir={tmp_path / 'run'}")

@@ -46,7 +46,7 @@ def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
     from gmlp_flax import config as config_lib
     from tests.reports.test_runs import write_run
 
-    changes = FLAGS | {"optimizer.rates": ()}
+    changes = FLAGS | {"optimizer.lr_multipliers": ()}
     for row in ROWS:
         made = config_lib.from_file("configs/c4_ablation.py", f"{row},scale=small")
         made.update_from_flattened_dict(changes)
@@ -54,7 +54,9 @@ def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
     upload(store, tmp_path / "runs", "table")
     flags = [f"--config.{name}={value}" for name, value in changes.items()]
     for place, out in ((f"{tmp_path}/runs", f"{tmp_path}/reports"), ("gs://runs/table", "gs://runs/reports")):
-        done = commands("table3", f"--from={place}", f"--out={out}", "--", *flags, command="reproduce", **store.environment)
+        done = commands(
+            "table3", f"--from={place}", f"--out={out}", "--", *flags, command="reproduce", **store.environment
+        )
         assert_done(done)
         assert f"the report: {out}/table3/index.html" in done.stdout
     files = sorted(path.relative_to(tmp_path) for path in (tmp_path / "reports").rglob("*") if path.is_file())
@@ -73,9 +75,17 @@ def test_import(commands, store, tmp_path):
     with open(tiny.write_corpus(tmp_path / "corpus.jsonl")) as file:
         Tokenizer.train(list(file), 300).save(tmp_path / "spiece.model")
     store.write("runs", "fnet/spiece.model", (tmp_path / "spiece.model").read_bytes())
-    command = ["--model=fnet", "--checkpoint=gs://runs/fnet/model.safetensors", "--tokenizer=gs://runs/fnet/spiece.model"]
+    command = [
+        "--model=fnet",
+        "--checkpoint=gs://runs/fnet/model.safetensors",
+        "--tokenizer=gs://runs/fnet/spiece.model",
+    ]
     assert_done(commands(*command, "--out=gs://runs/imported", command="import", **store.environment))
-    local = [f"--checkpoint={tmp_path}/model.safetensors", f"--tokenizer={tmp_path}/spiece.model", f"--out={tmp_path}/run"]
+    local = [
+        f"--checkpoint={tmp_path}/model.safetensors",
+        f"--tokenizer={tmp_path}/spiece.model",
+        f"--out={tmp_path}/run",
+    ]
     assert_done(commands("--model=fnet", *local, command="import"))
     told = [
         commands(f"--workdir={place}", command="predict", input="the [MASK] of\n", **store.environment)
@@ -84,8 +94,14 @@ def test_import(commands, store, tmp_path):
     assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
     again = commands(*command, "--out=gs://runs/imported", command="import", **store.environment)
     assert_one_line_error(again, "--out=gs://runs/imported holds config.json already")
-    nothing = commands("--model=fnet", "--checkpoint=gs://runs/no.safetensors", command[2], "--out=gs://runs/none",
-                       command="import", **store.environment)
+    nothing = commands(
+        "--model=fnet",
+        "--checkpoint=gs://runs/no.safetensors",
+        command[2],
+        "--out=gs://runs/none",
+        command="import",
+        **store.environment,
+    )
     assert_one_line_error(nothing, "gs://runs/no.safetensors")
     assert not store.names("runs", "none")
 
@@ -97,7 +113,9 @@ def test_export(commands, store, tmp_path):
     weight_files.write(str(weights), state)
     assert timm_names.MODELS[name]
     write_image(tmp_path / "0.png")
-    made = commands(f"--model={name}", f"--checkpoint={weights}", "--out=gs://runs/timm", command="import", **store.environment)
+    made = commands(
+        f"--model={name}", f"--checkpoint={weights}", "--out=gs://runs/timm", command="import", **store.environment
+    )
     assert_done(made)
     out = "gs://runs/back.safetensors"
     done = commands("--workdir=gs://runs/timm", f"--out={out}", command="export", **store.environment)

@@ -97,13 +97,19 @@ def test_run_that_is_killed_often(commands, store, text, tmp_path):
     assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMISED))
     command = [*flags, "--workdir=gs://runs/killed"]
     environment = OPTIMISED | store.environment
-    done, output = kill_until_done(lambda: commands.start(*command, **environment), KILLS, 8.0, 14, random.Random(KILLS))
+    done, output = kill_until_done(
+        lambda: commands.start(*command, **environment), KILLS, 8.0, 14, random.Random(KILLS)
+    )
     assert done == KILLS, "the run finished too early to be killed so often: give it more steps"
     assert_done(commands(*command, **environment))
     run = fetched(store, "killed/", tmp_path)
     assert_same(run, tmp_path / "local")
     assert output.count("resuming ") >= KILLS // 4
-    assert not (run / "damaged").exists() and not (run / "lease.json").exists() and not (run / "metrics.jsonl.parts").exists()
+    assert (
+        not (run / "damaged").exists()
+        and not (run / "lease.json").exists()
+        and not (run / "metrics.jsonl.parts").exists()
+    )
 
 
 def test_second_run_is_refused(commands, store, text):
@@ -121,15 +127,19 @@ def test_second_run_is_refused(commands, store, text):
         first.communicate()
 
 
-@pytest.mark.parametrize("rules", [
-    pytest.param([{"kind": "503", "times": 3}], marks=long),
-    [{"kind": "503", "times": 3, "path": "checkpoints"}],
-    pytest.param([{"kind": "drop", "times": 3, "path": "checkpoints"}], marks=long),
-    pytest.param([{"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}], marks=long),
-    pytest.param([{"kind": "lost", "times": 2, "path": "lease"}], marks=long),
-    pytest.param([{"kind": "slow", "times": 30, "seconds": 1}], marks=long),
-    pytest.param([{"kind": "401", "times": 1, "method": "POST", "path": "upload"}], marks=long),
-], ids=lambda rules: " ".join(str(value) for value in rules[0].values()))
+@pytest.mark.parametrize(
+    "rules",
+    [
+        pytest.param([{"kind": "503", "times": 3}], marks=long),
+        [{"kind": "503", "times": 3, "path": "checkpoints"}],
+        pytest.param([{"kind": "drop", "times": 3, "path": "checkpoints"}], marks=long),
+        pytest.param([{"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}], marks=long),
+        pytest.param([{"kind": "lost", "times": 2, "path": "lease"}], marks=long),
+        pytest.param([{"kind": "slow", "times": 30, "seconds": 1}], marks=long),
+        pytest.param([{"kind": "401", "times": 1, "method": "POST", "path": "upload"}], marks=long),
+    ],
+    ids=lambda rules: " ".join(str(value) for value in rules[0].values()),
+)
 @pytest.mark.slow
 def test_what_a_store_refuses_for_a_moment_is_tried_again(commands, store, text, finished, tmp_path, rules):
     name = f"fault{abs(hash(str(rules)))}"
@@ -140,9 +150,14 @@ def test_what_a_store_refuses_for_a_moment_is_tried_again(commands, store, text,
 
 
 @long
-@pytest.mark.parametrize(("kind", "code", "words"), [
-    ("503", 1, "cannot be reached"), ("drop", 1, "cannot be reached"), ("401", 2, "does not accept the credentials"),
-])
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("503", 1, "cannot be reached"),
+        ("drop", 1, "cannot be reached"),
+        ("401", 2, "does not accept the credentials"),
+    ],
+)
 @pytest.mark.parametrize("when", ["at the start", "in training"])
 def test_what_a_store_refuses_for_good_is_one_line(commands, store, text, kind, code, words, when):
     name = f"down-{kind}-{when.split()[-1]}"
@@ -181,7 +196,9 @@ def test_bad_addresses_are_one_line_within_20_seconds(commands, store, text):
     store.faults({"kind": "503", "times": 1_000_000})
     began = time.monotonic()
     down = commands(text, "--workdir=gs://runs/x", **at)
-    assert down.returncode == 1 and "error: gs://runs/x: cannot be reached (" in down.stderr.splitlines()[-1], down.stderr
+    assert down.returncode == 1 and "error: gs://runs/x: cannot be reached (" in down.stderr.splitlines()[-1], (
+        down.stderr
+    )
     assert "Traceback" not in down.stderr and 5 < time.monotonic() - began < 30
 
 

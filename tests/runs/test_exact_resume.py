@@ -16,8 +16,12 @@ from tests.runs.command import assert_done, final_state, metrics
 from tests.runs.kill import kill_until_done
 
 FLAGS = [
-    "--config.checkpoint.every=7", "--config.log.every=5", "--config.eval.every=50", "--config.optimizer.ema=0.9",
-    "--config.model.dropout=0.1", "--config.optimizer.accumulate=2",
+    "--config.checkpoint.every=7",
+    "--config.log.every=5",
+    "--config.eval.every=50",
+    "--config.optimizer.ema=0.9",
+    "--config.model.dropout=0.1",
+    "--config.optimizer.grad_accum_steps=2",
 ]
 
 

@@ -15,12 +15,23 @@ ROWS = ("bert", "bert_rel", "mixer", "linear", "sgu", "amlp_36")
 QUICK = "sgu"  # the other rows take the same path with another gate or block
 # What tells the row's model from the others: parameters that it alone, or its kind, has.
 PARTS = {
-    "bert": ("/positions/table",), "bert_rel": ("attention", "bias"),
-    "mixer": ("token_mlp/proj_in/weight",), "amlp_36": ("gate/spatial/taps", "attention"),
+    "bert": ("/positions/table",),
+    "bert_rel": ("attention", "bias"),
+    "mixer": ("token_mlp/proj_in/weight",),
+    "amlp_36": ("gate/spatial/taps", "attention"),
 }
 TINY = {
-    "steps": 3, "batch_size": 4, "checkpoint.every": 3, "log.every": 1, "optimizer.warmup": 1, "model.layers": 2,
-    "model.length": 16, "model.d_model": 16, "model.d_ffn": 32, "model.vocab_size": 320, "data.heldout_share": 0.2,
+    "steps": 3,
+    "batch_size": 4,
+    "checkpoint.every": 3,
+    "log.every": 1,
+    "optimizer.warmup": 1,
+    "model.layers": 2,
+    "model.length": 16,
+    "model.d_model": 16,
+    "model.d_ffn": 32,
+    "model.vocab_size": 320,
+    "data.heldout_share": 0.2,
 }
 
 
@@ -39,8 +50,10 @@ def test_row_of_table_3_trains(row, corpus, tmp_path):
     result = loop.train(config, str(tmp_path))
     assert 200 < result["eval"]["perplexity"] < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
     assert [line["step"] for line in metrics(tmp_path) if "loss" in line] == [1, 2, 3]
-    paths = ["/" + "/".join(key.key for key in path) for path, _ in
-             jax.tree_util.tree_leaves_with_path(final_state(tmp_path)["params"])]
+    paths = [
+        "/" + "/".join(key.key for key in path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(final_state(tmp_path)["params"])
+    ]
     for part in PARTS.get(row, ("gate/spatial/taps",)):
         assert any(part in path for path in paths), paths
     # A line shorter than the model's sequences, with every kind of block.

@@ -61,10 +61,19 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def flags(finished, data):
     return [
-        SST2, f"--config.init_from={finished}", f"--config.data.train={data}", "--config.data.max_bad_records=1",
-        "--config.model.length=12", "--config.model.dtype=float32", "--config.batch_size=8", "--config.steps=30",
-        "--config.optimizer.learning_rate=0.03", "--config.optimizer.warmup=3", "--config.eval.batch_size=16",
-        "--config.eval.every=0", "--config.log.every=10",
+        SST2,
+        f"--config.init_from={finished}",
+        f"--config.data.train={data}",
+        "--config.data.max_bad_records=1",
+        "--config.model.length=12",
+        "--config.model.dtype=float32",
+        "--config.batch_size=8",
+        "--config.steps=30",
+        "--config.optimizer.learning_rate=0.03",
+        "--config.optimizer.warmup=3",
+        "--config.eval.batch_size=16",
+        "--config.eval.every=0",
+        "--config.log.every=10",
     ]
 
 
@@ -135,14 +144,23 @@ def test_the_next_task_keeps_all_but_the_head(commands, flags, finetuned, data, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keys", "words"), [
-    (["--config.glue.task=sst3"], ["config.glue.task is 'sst3': expected one of sst2, cola"]),
-    (["--config.data.train=nowhere"], ["config.data.train: nothing at 'nowhere': expected a file or a folder"]),
-    (["--config.glue.task=rte"], ["dev.tsv, line 1: no column 'sentence1' or 'premise' in the header", "'sentence'"]),
-    (["--config.data.max_bad_records=0"], ["dev.tsv, line 32: 1 columns, separated by tabs, where 2 were expected"]),
-    (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),
-    (["--config.init_from=nowhere"], ["nowhere"]),
-])
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["--config.glue.task=sst3"], ["config.glue.task is 'sst3': expected one of sst2, cola"]),
+        (["--config.data.train=nowhere"], ["config.data.train: nothing at 'nowhere': expected a file or a folder"]),
+        (
+            ["--config.glue.task=rte"],
+            ["dev.tsv, line 1: no column 'sentence1' or 'premise' in the header", "'sentence'"],
+        ),
+        (
+            ["--config.data.max_bad_records=0"],
+            ["dev.tsv, line 32: 1 columns, separated by tabs, where 2 were expected"],
+        ),
+        (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),
+        (["--config.init_from=nowhere"], ["nowhere"]),
+    ],
+)
 def test_bad_input_is_one_line(commands, flags, keys, words, tmp_path):
     assert_only_one_line(commands(*flags, *keys, f"--workdir={tmp_path / 'run'}"), *words)
 

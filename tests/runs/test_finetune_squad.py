@@ -29,10 +29,18 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def flags(finished, data):
     return [
-        f"{SQUAD}:v2.0,scale=small", f"--config.init_from={finished}", f"--config.data.train={data}/train.json",
-        f"--config.data.heldout={data}/dev.json", "--config.model.length=64", "--config.squad.max_query=24",
-        "--config.squad.stride=20", "--config.batch_size=8", "--config.steps=12", "--config.optimizer.warmup=2",
-        "--config.eval.batch_size=16", "--config.log.every=6",
+        f"{SQUAD}:v2.0,scale=small",
+        f"--config.init_from={finished}",
+        f"--config.data.train={data}/train.json",
+        f"--config.data.heldout={data}/dev.json",
+        "--config.model.length=64",
+        "--config.squad.max_query=24",
+        "--config.squad.stride=20",
+        "--config.batch_size=8",
+        "--config.steps=12",
+        "--config.optimizer.warmup=2",
+        "--config.eval.batch_size=16",
+        "--config.log.every=6",
     ]
 
 
@@ -60,7 +68,9 @@ def test_the_official_scores_of_the_written_answers(commands, finetuned, data, t
     metrics = json.loads(result.stdout.splitlines()[-1])["eval"]
     assert metrics == json.loads((finetuned / "result.json").read_text())["eval"]
     assert {file.name for file in tmp_path.iterdir()} >= {
-        "predictions.json", "nbest_predictions.json", "null_odds.json"
+        "predictions.json",
+        "nbest_predictions.json",
+        "null_odds.json",
     }
     scored = commands(data / "dev.json", tmp_path / "predictions.json", command="score-squad")
     assert_done(scored)
@@ -70,14 +80,23 @@ def test_the_official_scores_of_the_written_answers(commands, finetuned, data, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keys", "words"), [
-    (["--config.data.heldout=nowhere"], ["config.data.heldout: nothing at 'nowhere'"]),
-    (["--config.data.heldout={data}/twice.json"], ["config.data.heldout: ", "the id 'a' occurs twice; remove"]),
-    (["--config.squad.version=v1.1"], ["question 6-road: no answer, which only v2.0 allows; set config.squad.version"]),
-    (["--config.squad.stride=0"], ["config.squad.stride is 0: expected from 1 to 1,048,576"]),
-    (["--config.squad.max_query=61"], ["config.model.length=64 has no room for a passage beside squad.max_query=61"]),
-    (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),
-])
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["--config.data.heldout=nowhere"], ["config.data.heldout: nothing at 'nowhere'"]),
+        (["--config.data.heldout={data}/twice.json"], ["config.data.heldout: ", "the id 'a' occurs twice; remove"]),
+        (
+            ["--config.squad.version=v1.1"],
+            ["question 6-road: no answer, which only v2.0 allows; set config.squad.version"],
+        ),
+        (["--config.squad.stride=0"], ["config.squad.stride is 0: expected from 1 to 1,048,576"]),
+        (
+            ["--config.squad.max_query=61"],
+            ["config.model.length=64 has no room for a passage beside squad.max_query=61"],
+        ),
+        (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),
+    ],
+)
 def test_bad_input_is_one_line(commands, flags, data, keys, words, tmp_path):
     keys = [key.format(data=data) for key in keys]
     assert_only_one_line(commands(*flags, *keys, f"--workdir={tmp_path / 'run'}"), *words)
@@ -87,7 +106,9 @@ def test_bad_input_is_one_line(commands, flags, data, keys, words, tmp_path):
 def test_a_wrong_answer_in_the_training_data(commands, flags, data, tmp_path):
     result = commands(*flags, f"--config.data.train={data}/wrong.json", f"--workdir={tmp_path / 'run'}")
     assert_one_line_error(
-        result, "config.data.train: ", "wrong.json, article 1 ('words'), paragraph 1, question a: the answer 'names' "
+        result,
+        "config.data.train: ",
+        "wrong.json, article 1 ('words'), paragraph 1, question a: the answer 'names' "
         "does not stand in the context at 4, its answer_start, nor anywhere else",
     )
 

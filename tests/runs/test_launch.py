@@ -18,8 +18,14 @@ pytestmark = pytest.mark.slow
 EVERY, STEPS = 40, 160
 # Steps of some tens of milliseconds: a checkpoint, which is written beside them, is done before the next one is due.
 FLAGS = (
-    f"--config.steps={STEPS}", "--config.log.every=1", f"--config.checkpoint.every={EVERY}", "--config.eval.every=1000",
-    "--config.batch_size=32", "--config.model.length=64", "--config.model.d_model=64", "--config.model.d_ffn=256",
+    f"--config.steps={STEPS}",
+    "--config.log.every=1",
+    f"--config.checkpoint.every={EVERY}",
+    "--config.eval.every=1000",
+    "--config.batch_size=32",
+    "--config.model.length=64",
+    "--config.model.d_model=64",
+    "--config.model.d_ffn=256",
 )
 ENGINE = ("--on=local", "--processes=1", "--name=rates")
 
@@ -72,7 +78,14 @@ def test_preemption_in_a_sweep_costs_no_more_than_the_steps_since_a_checkpoint(c
 
 def test_two_processes_end_with_the_launchers_signal(commands, text, tmp_path):
     workdir = tmp_path / "run"
-    words = (text, "--config.steps=100000", "--config.log.every=1", f"--workdir={workdir}", "--on=local", "--processes=2")
+    words = (
+        text,
+        "--config.steps=100000",
+        "--config.log.every=1",
+        f"--workdir={workdir}",
+        "--on=local",
+        "--processes=2",
+    )
     launcher = commands.start(*words, command="launch")
     deadline = time.monotonic() + 120
     while not (workdir / "metrics.jsonl").exists() and time.monotonic() < deadline:

@@ -42,7 +42,9 @@ def listops(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
     path = tmp_path_factory.mktemp("reviews") / "reviews.tsv"
-    path.write_text("text\tlabel\n" + "".join(f"{'good' if i % 2 else 'bad'} film number {i}\t{i % 2}\n" for i in range(40)))
+    path.write_text(
+        "text\tlabel\n" + "".join(f"{'good' if i % 2 else 'bad'} film number {i}\t{i % 2}\n" for i in range(40))
+    )
     return path
 
 
@@ -50,7 +52,10 @@ def reviews(tmp_path_factory):
 def papers(tmp_path_factory):
     path = tmp_path_factory.mktemp("papers")
     for part, count in (("train", 24), ("eval", 9)):
-        lines = (f"{i % 2}.0\tP{i}\tQ{i}\tabout parsing {i}\tabout {'parsing' if i % 2 else 'speech'} {i}\n" for i in range(count))
+        lines = (
+            f"{i % 2}.0\tP{i}\tQ{i}\tabout parsing {i}\tabout {'parsing' if i % 2 else 'speech'} {i}\n"
+            for i in range(count)
+        )
         (path / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
     return path
 
@@ -76,7 +81,9 @@ def test_listops_from_trees_to_values(listops, tmp_path):
     trained = loading.load(str(tmp_path))
     found = trained.task.predict(trained.params, ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"], top=10)
     for (ranked,) in found:
-        assert {name for name, _ in ranked} == set("0123456789") and sum(share for _, share in ranked) == pytest.approx(1, abs=1e-5)
+        assert {name for name, _ in ranked} == set("0123456789") and sum(share for _, share in ranked) == pytest.approx(
+            1, abs=1e-5
+        )
     with pytest.raises(DataError, match="the symbol 'MAX'; expected one of"):
         trained.task.predict(trained.params, ["MAX 1 2"])
 
@@ -122,10 +129,14 @@ def test_models_learn_from_bytes(reviews, tmp_path):
 def test_every_model_has_gradients_on_pairs_and_on_pixels(name):
     for model in long_range.MODELS:
         config = config_lib.from_file(f"configs/lra_{name}.py", f"{model},scale=small")
-        config.model.update({"d_model": 8, "d_ffn": 16} | ({"length": 32} if name == "retrieval" else {"image_size": (8, 8)}))
+        config.model.update(
+            {"d_model": 8, "d_ffn": 16} | ({"length": 32} if name == "retrieval" else {"image_size": (8, 8)})
+        )
         task = tasks.find(config.task).without_data(config)
         rng = np.random.default_rng(0)
-        batch = {key: rng.integers(0, 2, (4, *shape)).astype(kind) for key, (shape, kind) in task.example_shapes().items()}
+        batch = {
+            key: rng.integers(0, 2, (4, *shape)).astype(kind) for key, (shape, kind) in task.example_shapes().items()
+        }
         batch["key"] = jax.random.split(jax.random.key(0), 4)
         call = jax.jit(jax.value_and_grad(task.loss, has_aux=True))
         (loss, _), gradient = call(task.init(jax.random.key(1)), batch)
@@ -143,12 +154,15 @@ def test_another_length_than_a_fixed_one(reviews, tmp_path):
     assert "\n" not in str(caught.value) and "token_mlp" in str(caught.value)
 
 
-@pytest.mark.parametrize(("task", "change", "message"), [
-    ("image", {"channels": 3}, "set config.model.channels=1 and config.model.patch_size=(1,1)"),
-    ("image", {"patch_size": (2, 2)}, "set config.model.channels=1 and config.model.patch_size=(1,1)"),
-    ("listops", {"pairs": "apart"}, "the task listops has no pairs: set it to 'joined'"),
-    ("retrieval", {"pooler": True}, "whose head has other layers: set model.pooler to False"),
-])
+@pytest.mark.parametrize(
+    ("task", "change", "message"),
+    [
+        ("image", {"channels": 3}, "set config.model.channels=1 and config.model.patch_size=(1,1)"),
+        ("image", {"patch_size": (2, 2)}, "set config.model.channels=1 and config.model.patch_size=(1,1)"),
+        ("listops", {"pairs": "apart"}, "the task listops has no pairs: set it to 'joined'"),
+        ("retrieval", {"pooler": True}, "whose head has other layers: set model.pooler to False"),
+    ],
+)
 def test_options_that_contradict_each_other(task, change, message):
     config = config_lib.from_file(f"configs/lra_{task}.py", "gmlp,scale=small")
     config.model.update(change)
@@ -170,18 +184,26 @@ def test_mistakes_in_files_are_one_line(commands, tmp_path):
 
     def run(name, data):
         return commands(
-            f"--config=lra_{name}:gmlp,scale=small", f"--config.data.train={data}", f"--workdir={tmp_path}/{next(counter)}"
+            f"--config=lra_{name}:gmlp,scale=small",
+            f"--config.data.train={data}",
+            f"--workdir={tmp_path}/{next(counter)}",
         )
 
     (tmp_path / "trees.tsv").write_text("Source\tTarget\n[MAX 1 2 ]\t2\n[AVG 1 2 ]\t1\n")
-    assert_only_one_line(run("listops", tmp_path / "trees.tsv"), "trees.tsv, line 3: the symbol '[AVG'; expected one of")
+    assert_only_one_line(
+        run("listops", tmp_path / "trees.tsv"), "trees.tsv, line 3: the symbol '[AVG'; expected one of"
+    )
     (tmp_path / "pairs.tsv").write_text("1.0\tP\tQ\tone\ttwo\n0.0\tP\tQ\tone\n")
-    assert_only_one_line(run("retrieval", tmp_path / "pairs.tsv"), "pairs.tsv, line 2: 4 columns", "where 5 were expected")
+    assert_only_one_line(
+        run("retrieval", tmp_path / "pairs.tsv"), "pairs.tsv, line 2: 4 columns", "where 5 were expected"
+    )
     (tmp_path / "reviews.tsv").write_bytes(b"text\tlabel\nb\xe4d\tneg\n")
     assert_only_one_line(run("text", tmp_path / "reviews.tsv"), "reviews.tsv, line 2: not UTF-8 (byte 0xe4)")
     (tmp_path / "paths" / "metadata").mkdir(parents=True)
     (tmp_path / "paths" / "metadata" / "0.npy").write_text("imgs/0 sample_0.png 0 1 1\n")
     assert_only_one_line(
-        run("pathfinder", tmp_path / "paths"), "config.data.train: ", "1 of the 1 images that metadata names are missing"
+        run("pathfinder", tmp_path / "paths"),
+        "config.data.train: ",
+        "1 of the 1 images that metadata names are missing",
     )
     assert_only_one_line(run("pathfinder", tmp_path / "nowhere"), "no images at")

@@ -14,7 +14,12 @@ from tests.runs.processes import assert_lost, await_step, outcome, run_two, two_
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ["--config.steps=60", "--config.log.every=5", "--config.checkpoint.every=20", "--config.optimizer.accumulate=2"]
+FLAGS = [
+    "--config.steps=60",
+    "--config.log.every=5",
+    "--config.checkpoint.every=20",
+    "--config.optimizer.grad_accum_steps=2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +134,13 @@ def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, 
 
 
 def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_path):
-    command = [text, "--config.steps=20", "--config.log.every=20", "--config.eval.batch_size=4", f"--workdir={tmp_path}"]
+    command = [
+        text,
+        "--config.steps=20",
+        "--config.log.every=20",
+        "--config.eval.batch_size=4",
+        f"--workdir={tmp_path}",
+    ]
     with two_processes(commands, *command) as (first, second):
         await_step(first, 20)
         second.send_signal(signal.SIGTERM)

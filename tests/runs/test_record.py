@@ -13,14 +13,17 @@ from gmlp_flax import config as gmlp_config
 from tests.runs.command import assert_done, assert_one_line_error, metrics
 
 # Root reads what it may not, unless it gives that right up.
-WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all") if os.getuid() == 0 else ()
+WITHOUT_RIGHTS = (
+    ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all") if os.getuid() == 0 else ()
+)
 
 
 def content(folder: Path) -> dict[str, bytes]:
     """All files by path; pictures are drawn again by each command."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*")) if path.is_file() and "figures" not in path.parts
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "figures" not in path.parts
     }
 
 
@@ -39,7 +42,9 @@ def obeys_permissions(folder: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize("hidden", ["checkpoints/*/default/d/*", "checkpoints/12", "checkpoints", "metrics.jsonl", "config.json"])
+@pytest.mark.parametrize(
+    "hidden", ["checkpoints/*/default/d/*", "checkpoints/12", "checkpoints", "metrics.jsonl", "config.json"]
+)
 def test_files_without_permission_are_not_damage(commands, text, workdir, finished, tmp_path, hidden):
     if not obeys_permissions(tmp_path):
         pytest.skip("no process here can give up reading what it may not")
@@ -78,7 +83,9 @@ def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finish
     source = finished / kept
     (workdir / kept).write_bytes(source.read_bytes() if source.exists() else b"")
     before = content(workdir)
-    assert_one_line_error(commands(text, f"--workdir={workdir}"), f"{workdir} has ", kept.partition("/")[0], "--restart")
+    assert_one_line_error(
+        commands(text, f"--workdir={workdir}"), f"{workdir} has ", kept.partition("/")[0], "--restart"
+    )
     assert content(workdir) == before
 
 
@@ -100,7 +107,9 @@ def test_a_run_that_lost_its_id_keeps_its_checkpoints(commands, text, workdir):
     (workdir / "run.json").unlink()
     before = content(workdir)
     result = commands(text, "--config.steps=20", f"--workdir={workdir}")
-    assert_one_line_error(result, "has checkpoints but no run.json, which says whose they are: bring it back, or begin anew")
+    assert_one_line_error(
+        result, "has checkpoints but no run.json, which says whose they are: bring it back, or begin anew"
+    )
     assert content(workdir) == before
 
 
@@ -128,11 +137,17 @@ def test_settings_that_no_step_uses_are_not_recorded(commands, text, workdir, fi
     assert content(workdir) == content(finished)
 
 
-@pytest.mark.parametrize(("flag", "old"), [
-    ("seed=7", "config.seed was 0"), ("batch_size=16", "config.batch_size was 8"), ("model.d_ffn=32", "config.model.d_ffn was 16"),
-    ("data.heldout_share=0.3", "config.data.heldout_share was 0.2"), ("model.dropout=0.1", "config.model.dropout was 0.0"),
-    ("masking.rate=0.2", "config.masking.rate was 0.15"),
-])
+@pytest.mark.parametrize(
+    ("flag", "old"),
+    [
+        ("seed=7", "config.seed was 0"),
+        ("batch_size=16", "config.batch_size was 8"),
+        ("model.d_ffn=32", "config.model.d_ffn was 16"),
+        ("data.heldout_share=0.3", "config.data.heldout_share was 0.2"),
+        ("model.dropout=0.1", "config.model.dropout was 0.0"),
+        ("masking.rate=0.2", "config.masking.rate was 0.15"),
+    ],
+)
 def test_changes_that_would_make_the_record_a_lie(commands, text, workdir, finished, flag, old):
     result = commands(text, f"--config.{flag}", "--config.steps=20", f"--workdir={workdir}")
     assert_one_line_error(result, f"{old}: use another --workdir, or set it back; {workdir} has taken steps")
@@ -189,7 +204,9 @@ def test_second_run_in_a_folder_is_refused(commands, text, tmp_path):
 def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     """It finds out at its next beat, ten seconds later at most."""
     workdir = tmp_path / "run"
-    process = commands.start(text, "--config.steps=10000000", "--config.checkpoint.every=1000000", f"--workdir={workdir}")
+    process = commands.start(
+        text, "--config.steps=10000000", "--config.checkpoint.every=1000000", f"--workdir={workdir}"
+    )
     for line in process.stderr:
         if line.startswith("step "):
             break

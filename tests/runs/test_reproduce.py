@@ -13,8 +13,15 @@ from tests.runs.command import assert_done
 from tests.training import tiny
 
 FLAGS = {
-    "steps": 2, "batch_size": 4, "optimizer.warmup": 1, "model.layers": 1, "model.length": 16, "model.d_model": 8,
-    "model.d_ffn": 16, "model.vocab_size": 320, "data.heldout_share": 0.2,
+    "steps": 2,
+    "batch_size": 4,
+    "optimizer.warmup": 1,
+    "model.layers": 1,
+    "model.length": 16,
+    "model.d_model": 8,
+    "model.d_ffn": 16,
+    "model.vocab_size": 320,
+    "data.heldout_share": 0.2,
 }
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu")
 
@@ -23,7 +30,8 @@ ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "mul
 def test_a_table_is_trained_and_reported(commands, tmp_path):
     # Rows that have the same sizes still differ in block, gate or positions.
     changes = FLAGS | {
-        "eval.every": 1, "data.cache": str(tmp_path / "cache"),
+        "eval.every": 1,
+        "data.cache": str(tmp_path / "cache"),
         "data.train": tiny.write_corpus(tmp_path / "corpus.jsonl"),
     }
     for row in ROWS[:-1]:
@@ -35,8 +43,12 @@ def test_a_table_is_trained_and_reported(commands, tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/*")}
     flags = (f"--config.{name}={value}" for name, value in changes.items() if name != "data.train")
     done = commands(
-        "table3", f"--data={changes['data.train']}", f"--runs={tmp_path}/runs", f"--out={tmp_path}/reports",
-        "--", *flags,
+        "table3",
+        f"--data={changes['data.train']}",
+        f"--runs={tmp_path}/runs",
+        f"--out={tmp_path}/reports",
+        "--",
+        *flags,
         command="reproduce",
     )
     assert_done(done)
@@ -44,7 +56,9 @@ def test_a_table_is_trained_and_reported(commands, tmp_path):
     assert [row[0] for row in table[2:]] == list(ROWS)
     assert [row[3] for row in table[2:]] == ["3"] * 8
     assert table[2 + ROWS.index("linear")][2] == "301 ± 1"
-    assert 100 < float(table[2 + ROWS.index("sgu")][2].split()[0]) < 400  # hardly trained: as many as the vocabulary has
+    assert (
+        100 < float(table[2 + ROWS.index("sgu")][2].split()[0]) < 400
+    )  # hardly trained: as many as the vocabulary has
     assert "sgu,,128," in (tmp_path / "reports" / "table3" / "curves.csv").read_text()
     assert kept == {path: os.stat(path).st_mtime_ns for path in kept}
     assert len(list((tmp_path / "runs").glob("*sgu*/checkpoints"))) == 3
@@ -57,10 +71,14 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
     pretrained = FLAGS | {"model.length": 128, "model.d_attn": 4, "data.cache": tmp_path / "cache"}
     tuned = {"steps": 2, "optimizer.warmup": 1, "model.length": 128, "data.heldout_share": 0.5}
     command = (
-        "figure10", f"--data={tiny.write_corpus(tmp_path / 'corpus.jsonl')}",
+        "figure10",
+        f"--data={tiny.write_corpus(tmp_path / 'corpus.jsonl')}",
         f"--finetune=mnli={tmp_path / 'mnli.jsonl'}",
-        "--finetune_seeds=0,1", *(f"--finetune_flag=--config.{name}={value}" for name, value in tuned.items()),
-        f"--runs={tmp_path}/runs", f"--out={tmp_path}/reports", "--",
+        "--finetune_seeds=0,1",
+        *(f"--finetune_flag=--config.{name}={value}" for name, value in tuned.items()),
+        f"--runs={tmp_path}/runs",
+        f"--out={tmp_path}/reports",
+        "--",
         *(f"--config.{name}={value}" for name, value in pretrained.items()),
     )
     assert_done(commands(*command, command="reproduce"))
@@ -70,7 +88,13 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
     header, row = (line.split(",") for line in (report / "table.csv").read_text().splitlines())
     shares = dict(zip(header, map(float, row), strict=True))
     assert 0 < shares["across"] < shares["within"] < 1 and shares["across"] + shares["within"] <= 1 + 1e-6
-    done = commands("figure10", f"--from={tmp_path}/runs", f"--out={tmp_path}/again", "--", *command[-len(pretrained):],
-                    command="reproduce")
+    done = commands(
+        "figure10",
+        f"--from={tmp_path}/runs",
+        f"--out={tmp_path}/again",
+        "--",
+        *command[-len(pretrained) :],
+        command="reproduce",
+    )
     assert_done(done)
     assert (tmp_path / "again" / "figure10" / "table.csv").read_text() == (report / "table.csv").read_text()

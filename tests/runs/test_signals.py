@@ -36,17 +36,19 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
 
     command = shlex.split(message.partition("to go on: ")[2])
     environment = preloaded.environment() | {"PYTHONWARNINGS": "error"}
-    again = subprocess.run(
-        command, cwd=preloaded.ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
+    again = subprocess.run(command, cwd=preloaded.ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert_done(again)
     assert f"resuming {tmp_path / 'run'} at step {step}" in again.stderr
     assert [line["step"] for line in metrics(tmp_path / "run")] == [*range(10, 401, 10), 400]
 
 
-@pytest.mark.parametrize(("name", "code", "said"), [
-    ("SIGTERM", 7, "SIGTERM: no step was running; give the same command again"), ("SIGINT", 130, "interrupted"),
-])
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("SIGTERM", 7, "SIGTERM: no step was running; give the same command again"),
+        ("SIGINT", 130, "interrupted"),
+    ],
+)
 def test_signal_before_the_first_step_leaves_no_folder(commands, text, tmp_path, name, code, said):
     """Also while the first programs are compiled, when threads of JAX run."""
     process = commands.start(text, "--stopped_code=7", f"--workdir={tmp_path / 'run'}")

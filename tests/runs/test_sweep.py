@@ -72,8 +72,13 @@ def test_again_trains_nothing(swept, sweep):
 @pytest.mark.slow
 def test_killed_alone_and_run_again(sweep, commands, text, tmp_path):
     """The script alone; its run dies with it, and goes on where it was."""
-    arguments = [f"--out={tmp_path / 'out'}", "--seeds=0", "--config.steps=300", "--config.checkpoint.every=20",
-                 "--config.log.every=1"]
+    arguments = [
+        f"--out={tmp_path / 'out'}",
+        "--seeds=0",
+        "--config.steps=300",
+        "--config.checkpoint.every=20",
+        "--config.log.every=1",
+    ]
     process = commands.start(text, *arguments, command="sweep")
     folder, deadline = tmp_path / "out" / "seed=0", time.monotonic() + 120
     while not any(path.name.isdigit() for path in folder.glob("checkpoints/*")) and time.monotonic() < deadline:
@@ -94,7 +99,9 @@ def test_killed_alone_and_run_again(sweep, commands, text, tmp_path):
 def test_failing_run_is_one_line(sweep, tmp_path):
     done = sweep(f"--out={tmp_path / 'out'}", "--seeds=0", "--config.data.train=nowhere.jsonl")
     folder = tmp_path / "out" / "seed=0"
-    assert_only_one_line(done, f"error: the run {folder} failed (config.data.train: nothing at", f"): its output is in {folder}.log")
+    assert_only_one_line(
+        done, f"error: the run {folder} failed (config.data.train: nothing at", f"): its output is in {folder}.log"
+    )
     assert "config.data.train: nothing at" in Path(f"{folder}.log").read_text().splitlines()[-1]
 
 

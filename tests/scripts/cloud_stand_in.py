@@ -127,7 +127,9 @@ cd "$(dirname "$0")/.." && mkdir -p .venv/bin && cp "{folder}/training" .venv/bi
 """
 TOOLS = {
     "uv": 'if [ "$1 $2" = "python find" ]; then echo /uv/python$3; fi',
-    "mountpoint": "exit 1", "sudo": 'exec "$@"', "gcsfuse": 'echo "$@" >>"$HOME/mounted"',
+    "mountpoint": "exit 1",
+    "sudo": 'exec "$@"',
+    "gcsfuse": 'echo "$@" >>"$HOME/mounted"',
 }
 
 
@@ -166,7 +168,10 @@ class Cloud:
         # Files, not pipes: training goes on after the command, and would keep a pipe open.
         with (self.folder / "out").open("w+") as out, (self.folder / "err").open("w+") as err:
             done = subprocess.run(
-                [self.checkout / "scripts/launch_tpu.sh", *arguments], env=environment, stdout=out, stderr=err,
+                [self.checkout / "scripts/launch_tpu.sh", *arguments],
+                env=environment,
+                stdout=out,
+                stderr=err,
                 timeout=60,
             )
             return done.returncode, (self.folder / "out").read_text(), (self.folder / "err").read_text()
@@ -192,8 +197,10 @@ class Cloud:
     def verbs(self) -> list[str]:
         """The calls of gcloud that change something, or that run something, in order."""
         script = "gmlp_flax/scripts/tpu_worker.sh "
-        told = [next((word.partition(script)[2].split()[0] for word in call if script in word), call[3])
-                for call in self.records("calls.jsonl")]
+        told = [
+            next((word.partition(script)[2].split()[0] for word in call if script in word), call[3])
+            for call in self.records("calls.jsonl")
+        ]
         return [verb for verb in told if verb not in ("describe", "status")]
 
     def on(self, worker: int, name: str) -> str:

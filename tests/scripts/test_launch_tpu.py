@@ -34,17 +34,33 @@ def cloud(tmp_path):
                 pass
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (["--type=v5litepod-8"], "tpu-vm create pod --zone=z --version=v2-alpha-tpuv5-lite --accelerator-type=v5litepod-8"),
-    (["--type=v4-32", "--project=p"], "queued-resources create pod --zone=z --project=p --node-id=pod "
-     "--runtime-version=tpu-ubuntu2204-base --accelerator-type=v4-32"),
-    (["--type=v6e-8", "--spot"], "queued-resources create pod --zone=z --node-id=pod "
-     "--runtime-version=v2-alpha-tpuv6e --accelerator-type=v6e-8 --spot"),
-    (["--type=v5p-128", "--direct", "--spot", "--create_flag=--reserved"],
-     "tpu-vm create pod --zone=z --version=v2-alpha-tpuv5 --accelerator-type=v5p-128 --spot --reserved"),
-    (["--type=v9-4", "--runtime=mine", "--queued"], "queued-resources create pod --zone=z --node-id=pod "
-     "--runtime-version=mine --accelerator-type=v9-4"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--type=v5litepod-8"],
+            "tpu-vm create pod --zone=z --version=v2-alpha-tpuv5-lite --accelerator-type=v5litepod-8",
+        ),
+        (
+            ["--type=v4-32", "--project=p"],
+            "queued-resources create pod --zone=z --project=p --node-id=pod "
+            "--runtime-version=tpu-ubuntu2204-base --accelerator-type=v4-32",
+        ),
+        (
+            ["--type=v6e-8", "--spot"],
+            "queued-resources create pod --zone=z --node-id=pod "
+            "--runtime-version=v2-alpha-tpuv6e --accelerator-type=v6e-8 --spot",
+        ),
+        (
+            ["--type=v5p-128", "--direct", "--spot", "--create_flag=--reserved"],
+            "tpu-vm create pod --zone=z --version=v2-alpha-tpuv5 --accelerator-type=v5p-128 --spot --reserved",
+        ),
+        (
+            ["--type=v9-4", "--runtime=mine", "--queued"],
+            "queued-resources create pod --zone=z --node-id=pod --runtime-version=mine --accelerator-type=v9-4",
+        ),
+    ],
+)
 def test_create_asks_for_the_type(cloud, options, words):
     code, out, err = cloud.launch("create", "--name=pod", "--zone=z", "--interval=0", *options)
     assert code == 0, err
@@ -254,16 +270,27 @@ def test_retry_does_not_repeat_a_mistake(cloud):
     assert cloud.records("trained.jsonl")[-1][2] == "--y"
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ([], "expected create, setup"), (["crate", *SMALL], "'crate'"), (["create", "--zone=z", "--type=v4-8"], "--name"),
-    (["create", "--name=My_run", "--zone=z"], "'My_run'"), (["create", "--name=pod"], "--zone"),
-    (["create", *PLACE], "--type"), (["delete", *PLACE], "--type"),
-    (["create", *PLACE, "--type=v5e-16"], "v5litepod-16"), (["create", *PLACE, "--type=v7-16"], "--runtime"),
-    (["run", *PLACE], "nothing to run"),
-    (["run", *PLACE, "--"], "nothing to run"), (["run", *PLACE, "--config=x"], "'--config=x'"),
-    (["stop", *PLACE, "--", "--x"], "for run"), (["logs", *PLACE, "--worker=all"], "'all'"),
-    (["setup", *PLACE, "--mount=gs://b:/mnt"], "BUCKET:/FOLDER"), (["run", "--retry", *PLACE, "--", "--x"], "--type"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "expected create, setup"),
+        (["crate", *SMALL], "'crate'"),
+        (["create", "--zone=z", "--type=v4-8"], "--name"),
+        (["create", "--name=My_run", "--zone=z"], "'My_run'"),
+        (["create", "--name=pod"], "--zone"),
+        (["create", *PLACE], "--type"),
+        (["delete", *PLACE], "--type"),
+        (["create", *PLACE, "--type=v5e-16"], "v5litepod-16"),
+        (["create", *PLACE, "--type=v7-16"], "--runtime"),
+        (["run", *PLACE], "nothing to run"),
+        (["run", *PLACE, "--"], "nothing to run"),
+        (["run", *PLACE, "--config=x"], "'--config=x'"),
+        (["stop", *PLACE, "--", "--x"], "for run"),
+        (["logs", *PLACE, "--worker=all"], "'all'"),
+        (["setup", *PLACE, "--mount=gs://b:/mnt"], "BUCKET:/FOLDER"),
+        (["run", "--retry", *PLACE, "--", "--x"], "--type"),
+    ],
+)
 def test_mistakes_are_one_line(cloud, arguments, words):
     code, out, err = cloud.launch(*arguments)
     assert (code, out) == (2, "") and words in err and len(err.splitlines()) == 1

@@ -57,7 +57,11 @@ class Checkout:
         environment = {"PATH": str(self.bin), "VERSION": "3.11.7", "NO_ENSUREPIP": "0", "PIP_STATUS": "0", **variables}
         return subprocess.run(
             [shutil.which("bash"), self.root / "scripts/setup.sh", *arguments],
-            env=environment, cwd=cwd, capture_output=True, text=True, timeout=60,
+            env=environment,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
 
     def installed(self) -> list[str]:
@@ -138,9 +142,14 @@ def test_changed_requirements_install_again(checkout, name):
     assert checkout.installed() == [".[test]", ".[test]"]
 
 
-@pytest.mark.parametrize(("version", "file"), [
-    ("3.11.7", "constraints-3.11.txt"), ("3.12.1", "constraints-3.13.txt"), ("3.14.0", "constraints-3.13.txt"),
-])
+@pytest.mark.parametrize(
+    ("version", "file"),
+    [
+        ("3.11.7", "constraints-3.11.txt"),
+        ("3.12.1", "constraints-3.13.txt"),
+        ("3.14.0", "constraints-3.13.txt"),
+    ],
+)
 def test_tested_versions_are_installed(checkout, version, file):
     checkout.setup(VERSION=version)
     checkout.setup(VERSION=version, CONSTRAINTS="none")

@@ -26,10 +26,15 @@ class Fresh:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "XLA_", "JAX_"))}
         self.variables = kept | {"JAX_PLATFORMS": "cpu", "HOME": str(folder.parent), "VIRTUAL_ENV": str(environment)}
 
-    def run(self, program: str, *words: str, input: str = "") -> subprocess.CompletedProcess:  # noqa: A002
+    def run(self, program: str, *words: str, input: str = "") -> subprocess.CompletedProcess:
         """Runs a program of the environment; no message may name what only a checkout has."""
         done = subprocess.run(
-            [self.bin / program, *words], cwd=self.folder, env=self.variables, input=input, capture_output=True, text=True,
+            [self.bin / program, *words],
+            cwd=self.folder,
+            env=self.variables,
+            input=input,
+            capture_output=True,
+            text=True,
             timeout=300,
         )
         assert not CHECKOUT.search(done.stdout + done.stderr), done.stdout + done.stderr
@@ -80,7 +85,9 @@ def text(fresh):
 def test_training_says_what_it_is_and_where_to_look_next(text):
     beginning, rest = text.split("compiling the training step")
     assert "gmlp, masked_lm: 4 steps of 32 examples on 1 cpu device; writing to" in text
-    assert re.search(r"training a tokenizer of 2,000 pieces on embedded.*\n(.*\n)*tokenising embedded", beginning + rest)
+    assert re.search(
+        r"training a tokenizer of 2,000 pieces on embedded.*\n(.*\n)*tokenising embedded", beginning + rest
+    )
     assert re.search(r"657,868 parameters; [\d,]+ sequences of 64 tokens to train on, \d+ held out", text)
     assert "to compare: token frequencies alone: perplexity" in text
     for command in ("gmlp predict --workdir=w < TEXT", "gmlp filters --workdir=w", "gmlp evaluate --workdir=w"):
@@ -91,13 +98,15 @@ def test_the_run_predicts(fresh, text):
     assert "[MASK] 1: " in fresh.gmlp("predict", "--workdir=w", input="The [MASK] is a function.\n")
     program = "import gmlp_flax; print(gmlp_flax.load('w').predict(['The [MASK] is a function.'], top=3))"
     done = fresh.run("python", "-c", program)
-    assert done.returncode == 0 and len(eval(done.stdout)[0][0]) == 3, done.stderr  # noqa: S307 - our own output
+    assert done.returncode == 0 and len(eval(done.stdout)[0][0]) == 3, done.stderr
 
 
 def test_a_sweep_with_flags(fresh):
     flags = ("--config=quickstart_image", "--out=s", "--sweep.lr=1e-3,5e-3", "--sweep.seed=0")
     assert len(re.findall(r"optimizer.learning_rate=.e-3 +1 ", fresh.gmlp("sweep", *flags, *SHORT))) == 2
-    assert "c4_ablation:sgu" in fresh.gmlp("sweep", "--sweep=paper:table3", "--out=t", "--print", "--config.data.train=x")
+    assert "c4_ablation:sgu" in fresh.gmlp(
+        "sweep", "--sweep=paper:table3", "--out=t", "--print", "--config.data.train=x"
+    )
 
 
 def test_tables_plans_and_sizes(fresh):
@@ -115,4 +124,6 @@ def test_mistakes_are_told_in_a_wheels_words(fresh):
     (fresh.folder / "own_text.py").write_text("def get_config(arg=''): return None\n")
     line = fresh.refused("train", "--config=own_text", "--workdir=x")
     assert line.startswith("error: two places hold a config own_text, own_text.py and ")
-    assert line.endswith("give --config=own_text.py, or --config=gmlp_flax.configs.own_text for the one that comes with gmlp_flax")
+    assert line.endswith(
+        "give --config=own_text.py, or --config=gmlp_flax.configs.own_text for the one that comes with gmlp_flax"
+    )

@@ -32,7 +32,10 @@ def test_all_points_of_a_file_are_trained(trainer):
     assert code == 0, told
     assert trainer.names() == [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
     assert trainer.calls()[2][3:] == [
-        f"--config={TEXT}", "--config.data.train=books.jsonl", "--config.steps=7", "--config.batch_size=8",
+        f"--config={TEXT}",
+        "--config.data.train=books.jsonl",
+        "--config.steps=7",
+        "--config.batch_size=8",
         "--config.seed=0",
     ]
     assert [line.split() for line in printed[1:]] == [
@@ -78,8 +81,10 @@ def test_failures_of_one_reason_share_a_line(trainer):
     code, printed, told = sweep(trainer, "--sweep=@points.py:2")
     out = trainer.folder / "out"
     assert (code, printed) == (1, []) and told == [
-        f"{FIRST}0: failed (no such text), the others go on", f"{FIRST}1: failed, the others go on",
-        f"{SECOND}0: failed, the others go on", f"{SECOND}1: failed, the others go on",
+        f"{FIRST}0: failed (no such text), the others go on",
+        f"{FIRST}1: failed, the others go on",
+        f"{SECOND}0: failed, the others go on",
+        f"{SECOND}1: failed, the others go on",
         "4 of 4 runs failed; the same command tries them again:",
         f"4 runs failed (no such text): the output of the first is in {out}/{FIRST}0.log",
     ]
@@ -122,8 +127,13 @@ def test_printed_commands(trainer):
     train = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"]
     assert [shlex.split(line) for line in printed] == [
         [*train, f"--workdir={out}/{FIRST}0", "--config.data.train=my books.jsonl", "--config.seed=0"],
-        [*train, f"--workdir={out}/{SECOND}0", "--config.data.train=my books.jsonl", "--config.batch_size=8",
-         "--config.seed=0"],
+        [
+            *train,
+            f"--workdir={out}/{SECOND}0",
+            "--config.data.train=my books.jsonl",
+            "--config.batch_size=8",
+            "--config.seed=0",
+        ],
     ]
 
 
@@ -133,7 +143,9 @@ def test_the_papers_table_as_commands(trainer):
     assert code == 0, told
     name = "c4_ablation-sgu-scale_small,seed=2"
     assert shlex.split(printed[0])[3:] == [
-        "--config=c4_ablation:sgu,scale=small", f"--workdir={trainer.folder}/out/{name}", "--config.seed=2",
+        "--config=c4_ablation:sgu,scale=small",
+        f"--workdir={trainer.folder}/out/{name}",
+        "--config.seed=2",
     ]
 
 
@@ -141,12 +153,16 @@ def test_the_papers_table_as_commands(trainer):
     ("code", "message"),
     [
         ("get_config = 1", "there is no get_sweep in it: define get_sweep(arg='') that returns points"),
-        ("def get_sweep(): return ()",
-         "a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)"),
+        (
+            "def get_sweep(): return ()",
+            "a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)",
+        ),
         ("def get_sweep(): pass", "a sweep of no points: "),
         ("def get_sweep(): return [{'seed': 1}]", "the point {'seed': 1} names no config: set config to 'NAME:ARG"),
-        ("def get_sweep(): return [{'config': 'a.py', 'batch_siz': 1}]",
-         "the sweep: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
+        (
+            "def get_sweep(): return [{'config': 'a.py', 'batch_siz': 1}]",
+            "the sweep: there is no config key 'batch_siz'; did you mean 'batch_size'?",
+        ),
         ("def get_sweep(): return [1]", "TypeError: "),
         ("def get_sweep(:", "SyntaxError: "),
     ],
@@ -161,16 +177,22 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([{"config": TEXT, "init_from": "a/b"}, {"config": TEXT, "init_from": "a b"}],
-         "two points are one run, or share the name of its folder: quickstart_text,init_from=a_b and quickstart_text,init_from=a_b"),
-        ([{"config": TEXT}, {"config": TEXT, "steps": 500}],
-         "two points are one run, or share the name of its folder: quickstart_text and quickstart_text,steps=500"),
+        (
+            [{"config": TEXT, "init_from": "a/b"}, {"config": TEXT, "init_from": "a b"}],
+            "two points are one run, or share the name of its folder: quickstart_text,init_from=a_b and quickstart_text,init_from=a_b",
+        ),
+        (
+            [{"config": TEXT}, {"config": TEXT, "steps": 500}],
+            "two points are one run, or share the name of its folder: quickstart_text and quickstart_text,steps=500",
+        ),
         ([{"config": TEXT}, {"config": TEXT, "steps": 0}], "config.steps is 0: expected at least 1"),
         ([{"config": TEXT}, {"config": TEXT, "steps": "x"}], "flag --config.steps=x: expected a whole number"),
         ([{"config": "nowhere.py"}], "there is no config file nowhere.py"),
         ([{"config": TEXT}, {"config": "nowhere.py"}], "there is no config file nowhere.py"),
-        ([{"config": TEXT}, {"config": "configs/c4_ablation.py:sgv"}],
-         "configs/c4_ablation.py:sgv: the config's argument is 'sgv'; did you mean 'sgu'?"),
+        (
+            [{"config": TEXT}, {"config": "configs/c4_ablation.py:sgv"}],
+            "configs/c4_ablation.py:sgv: the config's argument is 'sgv'; did you mean 'sgu'?",
+        ),
         ([{"config": TEXT}, {"config": IMAGE}], "the points differ in their held-out metric (perplexity, top1): mak"),
     ],
 )
@@ -199,10 +221,14 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
         ([f"--config={TEXT}", "--sweep.batch_siz=1"], "batch_siz=1: there is no config key 'batch_siz'; did you mean"),
         ([f"--config={TEXT}", "--sweep.config=a.py"], "config=a.py: there is no config key 'config'"),
         ([f"--config={TEXT}", "--sweep.seed"], "'seed' is no part of a grid: expected seed=VALUE,..."),
-        ([f"--config={TEXT}", "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
-         "the sweep sets optimizer.learning_rate twice"),
-        ([f"--config={TEXT}", "--grid=batch_size=4,8", "--index=0"],
-         "--print, --on and --index cannot choose the best point: give --choose=none, for all seeds of all"),
+        (
+            [f"--config={TEXT}", "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
+            "the sweep sets optimizer.learning_rate twice",
+        ),
+        (
+            [f"--config={TEXT}", "--grid=batch_size=4,8", "--index=0"],
+            "--print, --on and --index cannot choose the best point: give --choose=none, for all seeds of all",
+        ),
         (["--sweep.lr=1"], "--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE"),
     ],
 )

@@ -24,8 +24,10 @@ RATES = {"optimizer.learning_rate": [1e-5, 2e-5]}
 
 def test_product_of_two_keys():
     assert sweep.product(RATES | {"batch_size": [16, 32]}) == (
-        {"optimizer.learning_rate": 1e-5, "batch_size": 16}, {"optimizer.learning_rate": 1e-5, "batch_size": 32},
-        {"optimizer.learning_rate": 2e-5, "batch_size": 16}, {"optimizer.learning_rate": 2e-5, "batch_size": 32},
+        {"optimizer.learning_rate": 1e-5, "batch_size": 16},
+        {"optimizer.learning_rate": 1e-5, "batch_size": 32},
+        {"optimizer.learning_rate": 2e-5, "batch_size": 16},
+        {"optimizer.learning_rate": 2e-5, "batch_size": 32},
     )
 
 
@@ -35,8 +37,11 @@ def test_parts_nest():
         sweep.product({"seed": [7]}),
     )
     assert found == (
-        {"seed": 0, "batch_size": 16, "steps": 4}, {"seed": 0, "batch_size": 32, "steps": 2},
-        {"seed": 1, "batch_size": 16, "steps": 4}, {"seed": 1, "batch_size": 32, "steps": 2}, {"seed": 7},
+        {"seed": 0, "batch_size": 16, "steps": 4},
+        {"seed": 0, "batch_size": 32, "steps": 2},
+        {"seed": 1, "batch_size": 16, "steps": 4},
+        {"seed": 1, "batch_size": 32, "steps": 2},
+        {"seed": 7},
     )
 
 
@@ -69,16 +74,23 @@ def test_chained_changes_one_key_after_another(axes):
     assert sweep.chained(axes) == tuple({name: value} for name, values in axes.items() for value in values)
 
 
-@given(st.lists(st.tuples(st.sampled_from(NAMES), st.lists(st.from_regex(r"[\w.-]+", fullmatch=True), min_size=1)),
-                unique_by=lambda part: part[0], max_size=2))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.lists(st.from_regex(r"[\w.-]+", fullmatch=True), min_size=1)),
+        unique_by=lambda part: part[0],
+        max_size=2,
+    )
+)
 def test_words_of_a_command_line(parts):
     assert sweep.parse(f"{name}={','.join(values)}" for name, values in parts) == sweep.product(dict(parts))
 
 
 def test_words_of_keys_that_change_together():
     assert sweep.parse(["seed=0,1", "batch_size:steps=16:100,32:50"]) == (
-        {"seed": "0", "batch_size": "16", "steps": "100"}, {"seed": "0", "batch_size": "32", "steps": "50"},
-        {"seed": "1", "batch_size": "16", "steps": "100"}, {"seed": "1", "batch_size": "32", "steps": "50"},
+        {"seed": "0", "batch_size": "16", "steps": "100"},
+        {"seed": "0", "batch_size": "32", "steps": "50"},
+        {"seed": "1", "batch_size": "16", "steps": "100"},
+        {"seed": "1", "batch_size": "32", "steps": "50"},
     )
 
 
@@ -93,7 +105,9 @@ def test_words_with_tuples_and_colons():
 def test_flags_and_name_of_a_point():
     point = {"optimizer.learning_rate": "1e-5", "model.image_size": (32, 64), "data.train": "a/b c.tsv"}
     assert sweep.flags(point) == [
-        "--config.optimizer.learning_rate=1e-5", "--config.model.image_size=(32, 64)", "--config.data.train=a/b c.tsv",
+        "--config.optimizer.learning_rate=1e-5",
+        "--config.model.image_size=(32, 64)",
+        "--config.data.train=a/b c.tsv",
     ]
     name = sweep.name(point)
     assert name == "optimizer.learning_rate=1e-5,model.image_size=_32,_64_,data.train=a_b_c.tsv"
@@ -106,7 +120,9 @@ def test_a_point_may_name_its_config():
     assert points[0] == {"seed": 0, "config": files[0]}
     assert sweep.flags(points[0]) == [f"--config={files[0]}", "--config.seed=0"]
     assert list(map(sweep.name, points)) == [
-        "seed=0,c4_ablation-sgu-scale_small", "seed=0,c4_ablation-sgu", "seed=0,quickstart_text",
+        "seed=0,c4_ablation-sgu-scale_small",
+        "seed=0,c4_ablation-sgu",
+        "seed=0,quickstart_text",
     ]
     assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
 
@@ -119,7 +135,7 @@ def test_sweeps_that_chose_settings():
     for arg in rounds:
         points = make(arg)
         assert len(set(map(sweep.name, points))) == len(points) and {point["seed"] for point in points} == {100}
-    keys = ("config", "optimizer.learning_rate", "optimizer.rates", "model.embedding_norm")
+    keys = ("config", "optimizer.learning_rate", "optimizer.lr_multipliers", "model.embedding_norm")
     tried = {tuple(point[key] for key in keys) for point in (*make("settings"), *make("depths"))}
     families = {"transformer", "gmlp", "amlp", "thin"}  # of the depths that nobody searched
     chosen = {(recipes.published(row, "cpu"), *setting) for row, setting in known.items() if row not in families}
@@ -137,7 +153,7 @@ def test_a_sweep_that_would_choose_the_siblings_settings():
     assert {point["config"] for point in rates} == {point["config"] for point in norms} == configs
     assert len(rates) == 5 * len(ROWS) and len(norms) == 2 * len(ROWS) and len(factors) == 6 * 10
     assert {point["seed"] for point in (*rates, *factors, *norms)} == {100}
-    patterns = {(point["config"], *point["optimizer.rates"]) for point in factors}
+    patterns = {(point["config"], *point["optimizer.lr_multipliers"]) for point in factors}
     siblings = runpy.run_path("configs/c4_ablation.py")["SIBLING_SETTINGS"]
     searched = {config for config, _ in patterns}
     for row, setting in siblings.items():
@@ -146,11 +162,15 @@ def test_a_sweep_that_would_choose_the_siblings_settings():
         assert (config in searched) == (bool(setting.rates) or row == "factorized")
 
 
-@pytest.mark.parametrize(("name", "logits"), [
-    ("cifar10", ("random", "random_vanilla", "factorized", "lightweight", "growing")),
-    ("listops", ("factorized", "lightweight")), ("bytes", ("factorized", "lightweight")),
-    ("pixels", ("factorized", "lightweight")),
-])
+@pytest.mark.parametrize(
+    ("name", "logits"),
+    [
+        ("cifar10", ("random", "random_vanilla", "factorized", "lightweight", "growing")),
+        ("listops", ("factorized", "lightweight")),
+        ("bytes", ("factorized", "lightweight")),
+        ("pixels", ("factorized", "lightweight")),
+    ],
+)
 def test_a_sweep_that_chooses_the_rates_of_a_column(name, logits):
     """Five rates of every row, as long as the column is; what learns its logits alone has the factor. The column's own
     are among them."""
@@ -162,13 +182,15 @@ def test_a_sweep_that_chooses_the_rates_of_a_column(name, logits):
         rate = config.open_config(chosen["config"]).optimizer.learning_rate
         assert {"optimizer.learning_rate": rate, **chosen, "seed": 100} in tried
     assert len(tried) == 5 * len(column.rows) and all(point.items() >= column.cpu.items() for point in tried)
-    factors = {point["config"]: point["optimizer.rates"] for point in tried if point.get("optimizer.rates")}
+    factors = {
+        point["config"]: point["optimizer.lr_multipliers"] for point in tried if point.get("optimizer.lr_multipliers")
+    }
     assert factors.keys() == {column.of(row, "cpu") for row in logits}
     for of_row, rates in factors.items():
         options = config.open_config(of_row)
-        facts = tasks.find(options.task).without_data(options).facts()
-        far = [path for path, fact in facts.items() if fact.reach]
-        assert far and far == [path for path in facts if re.search(rates[0].partition("=")[0], path)]
+        metadata = tasks.find(options.task).without_data(options).param_metadata()
+        far = [path for path, fact in metadata.items() if fact.max_logit_gap]
+        assert far and far == [path for path in metadata if re.search(rates[0].partition("=")[0], path)]
 
 
 def test_the_runs_of_a_column():
@@ -177,7 +199,8 @@ def test_the_runs_of_a_column():
     chosen = make("cifar10,rows=fnet+sgu+bert_rel,scale=gpu")
     assert [point["config"] for point in chosen] == ["cifar10:gmlp,scale=gpu", "cifar10:fnet,scale=gpu"]
     for arg, message in {
-        "mlm,rows=sg": "rows: there is no 'sg'; did you mean 'sgu'?", "costs": "argument is 'costs': expected one of mlm",
+        "mlm,rows=sg": "rows: there is no 'sg'; did you mean 'sgu'?",
+        "costs": "argument is 'costs': expected one of mlm",
         "cifar10,scale=paper": "CIFAR-10, top-1 (%) has no scale paper: expected cpu or gpu",
         "cifar10,rows=bert_rel": "CIFAR-10, top-1 (%) has none of the rows bert_rel",
     }.items():

@@ -10,8 +10,11 @@ from tests.sweeps.test_definition import FIRST, SECOND, sweep
 def test_status(trainer):
     """A run that is done, one part way at two steps a second, two that failed, and why; half a line ends the metrics."""
     out = trainer.folder / "out"
-    lines = [{"step": 100, "loss": 5.0, "tokens_per_second": 0.0}, {"step": 100, "eval": {"perplexity": 90.0}},
-             {"step": 200, "loss": 4.0, "tokens_per_second": 2 * 32 * 64}]
+    lines = [
+        {"step": 100, "loss": 5.0, "tokens_per_second": 0.0},
+        {"step": 100, "eval": {"perplexity": 90.0}},
+        {"step": 200, "loss": 4.0, "tokens_per_second": 2 * 32 * 64},
+    ]
     for run in (FIRST + "0", FIRST + "1"):
         (out / run).mkdir(parents=True)
         (out / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
@@ -41,6 +44,7 @@ def test_status_of_a_sweep_that_chooses(trainer):
     (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
     code, printed, _ = sweep(trainer, f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
     assert code == 0 and [line.split()[:3] for line in printed[1:-1]] == [
-        ["batch_size=8,seed=0", "not", "begun"], ["batch_size=8,seed=1", "part", "way"],
+        ["batch_size=8,seed=0", "not", "begun"],
+        ["batch_size=8,seed=1", "part", "way"],
         ["batch_size=16,seed=0", "not", "begun"],
     ]

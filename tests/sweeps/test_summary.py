@@ -19,7 +19,8 @@ def made():
             trials.append(Trial({"batch_size": batch, "seed": seed}, [], config))
     ended = {
         trial.name: {"perplexity": FOUND[key], "note": "text"}
-        for trial in trials if (key := (trial.config.batch_size, trial.config.seed)) in FOUND
+        for trial in trials
+        if (key := (trial.config.batch_size, trial.config.seed)) in FOUND
     }
     sweep = Sweep("x.py", {}, tuple(trials), False, "perplexity", "min", "out")
     return sweep, summary.rows(sweep, ended)
@@ -28,9 +29,14 @@ def made():
 def test_statistics_are_over_the_seeds_that_ended():
     _, (first, second) = made()
     values = np.array([10.0, 13.0, 11.0])
-    assert first["summary"] == {"perplexity": {
-        "median": np.median(values), "mean": values.mean(), "lowest": values.min(), "highest": values.max(),
-    }}
+    assert first["summary"] == {
+        "perplexity": {
+            "median": np.median(values),
+            "mean": values.mean(),
+            "lowest": values.min(),
+            "highest": values.max(),
+        }
+    }
     assert [run["seed"] for run in first["runs"]] == [0, 1, 2]
     assert second["point"] == {"batch_size": 16} and set(second["summary"]["perplexity"].values()) == {9.0}
 

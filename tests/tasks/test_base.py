@@ -12,7 +12,9 @@ def test_sums_are_float32_whatever_the_values():
 
 def test_path_that_does_not_exist_names_its_key(tmp_path):
     assert require_path(str(tmp_path), "data.train") == str(tmp_path)
-    with pytest.raises(DataError, match="^config.data.train is 'nowhere', which does not exist; give a file or a folder$"):
+    with pytest.raises(
+        DataError, match="^config.data.train is 'nowhere', which does not exist; give a file or a folder$"
+    ):
         require_path("nowhere", "data.train")
 
 

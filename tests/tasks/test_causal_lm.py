@@ -20,7 +20,9 @@ from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 KINDS = {
-    "gmlp": {}, "amlp": {"d_attn": 4}, "transformer": {"block": "transformer", "heads": 2, "positions": "relative"},
+    "gmlp": {},
+    "amlp": {"d_attn": 4},
+    "transformer": {"block": "transformer", "heads": 2, "positions": "relative"},
 }
 
 
@@ -133,10 +135,16 @@ def test_documents_in_windows(packing, tmp_path):
     task = CausalLanguageModeling(config, str(tmp_path / "run"))
     config.data.heldout = config.data.train
     windows = [[task.tokenizer.piece(token) for token in row] for row in held_out(task)]
-    letters = ["".join({"[CLS]": "<", "[SEP]": ">", "[PAD]": "_"}.get(piece, piece) for piece in row) for row in windows]
-    assert letters == {
-        "concatenated": ["<abc>d>", "<efghij", "<k>____"], "documents": ["<abc>__", "<d>____", "<efghij", "<k>____"],
-    }[packing]
+    letters = [
+        "".join({"[CLS]": "<", "[SEP]": ">", "[PAD]": "_"}.get(piece, piece) for piece in row) for row in windows
+    ]
+    assert (
+        letters
+        == {
+            "concatenated": ["<abc>d>", "<efghij", "<k>____"],
+            "documents": ["<abc>__", "<d>____", "<efghij", "<k>____"],
+        }[packing]
+    )
 
 
 def test_bytes_need_no_training(tmp_path):
@@ -159,10 +167,10 @@ def test_other_tasks_take_bytes(name, tmp_path):
     assert task.tokenizer == Tokenizer.load("bytes")
     params = jax.jit(task.init)(jax.random.key(0))
     if name == "masked_lm":
-        (ranked,), = task.predict(params, ["a[MASK]c"], top=261)
+        ((ranked,),) = task.predict(params, ["a[MASK]c"], top=261)
         assert len(ranked) == 261 and {"b", "[SEP]", "<0xFF>"} < {piece for piece, _ in ranked}
     else:
-        (ranked,), = task.predict(params, ["naïve"], top=2)
+        ((ranked,),) = task.predict(params, ["naïve"], top=2)
         assert len(ranked) == 2
 
 
@@ -175,7 +183,7 @@ def test_operations_of_a_step(tmp_path):
 
 
 def test_the_likeliest_next_tokens(task, params):
-    (ranked,), = task.predict(params, ["the one"], top=3)
+    ((ranked,),) = task.predict(params, ["the one"], top=3)
     ids = [task.tokenizer.cls_id, *task.tokenizer.encode("the one")]
     logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
     assert [piece for piece, _ in ranked] == [task.tokenizer.piece(int(i)) for i in np.argsort(-logits)[:3]]
@@ -195,7 +203,9 @@ def test_what_a_config_may_not_be(tmp_path):
     refused("config.model.causal is False: set it to True, or config.task=masked_lm$", causal=False)
     refused("'mixer', which mixes all tokens: expected one of gmlp, transformer$", block="mixer", causal=True)
     refused("'masked_lm', which reads tokens on both sides, and config.model.causal is True", "masked_lm", causal=True)
-    refused("^config.model.causal is True: MixerBlock mixes all tokens", "text_classification", block="mixer", causal=True)
+    refused(
+        "^config.model.causal is True: MixerBlock mixes all tokens", "text_classification", block="mixer", causal=True
+    )
     refused("^config.model.toeplitz is 'fft', whose rounding", causal=True, toeplitz="fft")
     config = gmlp_config.changed(tiny.text_config(tmp_path), "text_classification")
     config.model.update(causal=True, pool="cls")

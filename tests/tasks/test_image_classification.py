@@ -59,8 +59,10 @@ def test_evaluation_against_numpy(image_task, params):
     logits = np.array(jax.jit(image_task.apply)(params, images), np.float64)
     ranks = (logits > logits[np.arange(382), labels][:, None]).sum(1)
     expected = {
-        "top1": (ranks < 1).mean(), "top5": (ranks < 5).mean(),
-        "loss": -log_softmax(logits)[np.arange(382), labels].mean(), "examples": 382,
+        "top1": (ranks < 1).mean(),
+        "top5": (ranks < 5).mean(),
+        "loss": -log_softmax(logits)[np.arange(382), labels].mean(),
+        "examples": 382,
     }
     for name, value in expected.items():
         assert metrics[name] == metrics[f"ema_{name}"] == pytest.approx(value, rel=1e-5)
@@ -94,7 +96,9 @@ def test_a_class_token_of_a_causal_model_is_refused():
     """It stands first, and would see no patch."""
     options = config.default("image_classification", "transformer")
     options.model.update(causal=True, pool="cls")
-    with pytest.raises(ConfigError, match="config.model.pool is 'cls', and the model is causal: the class token sees no patch"):
+    with pytest.raises(
+        ConfigError, match="config.model.pool is 'cls', and the model is causal: the class token sees no patch"
+    ):
         config.validate(options)
 
 

@@ -89,7 +89,7 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
 def test_bad_images_of_all_hosts_count(imagenet):
     """Each host may be below the limit and all of them above it."""
     own = task(imagenet / "run", train="tfds:imagenet2012", max_bad_records=1)
-    sums = {name: (3.0, 4.0) for name in ("loss", "top1", "top5")}
+    sums = dict.fromkeys(("loss", "top1", "top5"), (3.0, 4.0))
     assert own.summarize(sums | {"examples": (25, 26)}, {})["unread"] == 1
     assert {*own.evaluated, "examples"} == set(own.summarize(sums | {"examples": (26, 26)}, {}))
     expected = "2 of 26 held-out images cannot be read (config.data.max_bad_records=1; standard error names them)"
@@ -102,7 +102,10 @@ def test_bad_images_of_all_hosts_count(imagenet):
 def test_unread_images_weigh_nothing(image_task, monkeypatch):
     monkeypatch.setattr(image_task, "apply", lambda *_: jnp.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]]))
     batch = {"image": None, "label": jnp.array([0, UNREAD, 1]), "weight": jnp.array([1.0, 1.0, 0.0])}
-    sums = {name: (np.asarray(total), float(weight)) for name, (total, weight) in image_task.evaluate(None, batch)[0].items()}
+    sums = {
+        name: (np.asarray(total), float(weight))
+        for name, (total, weight) in image_task.evaluate(None, batch)[0].items()
+    }
     loss = float(np.log1p(np.exp(-1)))
     assert sums["examples"] == (1, 2) and sums["top1"] == (1, 1) and sums["loss"] == (pytest.approx(loss), 1)
     assert sums["classes"][0].tolist() == [1, 0] and sums["classes"][1] == 1
@@ -143,14 +146,17 @@ def test_one_class_is_refused(tmp_path):
     assert f"{str(images)!r} has 4 images of 1 class, 'cat': a classifier needs at least two classes" in message
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("classes.json", b'{"a": 1}', "classes.json is damaged: expected a list of names"),
-    ("classes.json", b"[1, 2]", "classes.json is damaged: expected a list of names"),
-    ("classes.json", b"[]", "classes.json is damaged: expected a list of names"),
-    ("classes.json", "[]".encode("utf-16"), "classes.json: not JSON ("),
-    ("names.json", b'["a"]', "names.json has 1 names for 10 classes: remove it, or mend it"),
-    ("names.json", b"[null]", "names.json is damaged: expected a list of names"),
-])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("classes.json", b'{"a": 1}', "classes.json is damaged: expected a list of names"),
+        ("classes.json", b"[1, 2]", "classes.json is damaged: expected a list of names"),
+        ("classes.json", b"[]", "classes.json is damaged: expected a list of names"),
+        ("classes.json", "[]".encode("utf-16"), "classes.json: not JSON ("),
+        ("names.json", b'["a"]', "names.json has 1 names for 10 classes: remove it, or mend it"),
+        ("names.json", b"[null]", "names.json is damaged: expected a list of names"),
+    ],
+)
 def test_damaged_names_of_a_run(tmp_path, name, content, message):
     made = task(tmp_path / "run", train="embedded")
     (tmp_path / "run" / name).write_bytes(content)

@@ -24,7 +24,7 @@ from gmlp_flax.training import loading, loop
 from tests.data import writers
 from tests.training import tiny
 
-LINES = [f"{' '.join(tiny.WORDS[i % 7:i % 40 + 5])} and {i} more." for i in range(80)]
+LINES = [f"{' '.join(tiny.WORDS[i % 7 : i % 40 + 5])} and {i} more." for i in range(80)]
 
 
 @pytest.fixture
@@ -106,8 +106,11 @@ def test_one_split_alone_is_shared_out(config, shards):
     [
         ({"split": "trian"}, "config.data.train: .*/shards' has no split 'trian': it has 'train', 'validation'; set"),
         ({"heldout_split": "test"}, "config.data.train: .*/shards' has no split 'test': it has 'train', 'validation'"),
-        ({"heldout_split": "train"}, r"the split 'train' of '.*/shards' would be both trained on and held out; give "
-                                     r"two splits as config.data.split and heldout_split \(it has 'train', 'validation'\)"),
+        (
+            {"heldout_split": "train"},
+            r"the split 'train' of '.*/shards' would be both trained on and held out; give "
+            r"two splits as config.data.split and heldout_split \(it has 'train', 'validation'\)",
+        ),
         ({"heldout": "elsewhere"}, "config.data.heldout: nothing at 'elsewhere'"),
         ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, a file or a folder"),
     ],
@@ -120,7 +123,9 @@ def test_no_such_text_is_one_line(config, shards, keys, message):
 
 
 def test_a_corpus_of_its_own_to_hold_out(config, shards, tmp_path):
-    config.data.update(train=str(shards), split="validation", heldout=str(write_lines(tmp_path / "own.jsonl", LINES[:5])))
+    config.data.update(
+        train=str(shards), split="validation", heldout=str(write_lines(tmp_path / "own.jsonl", LINES[:5]))
+    )
     found = task(config)
     assert side(found, "train") == ids(found, LINES[60:]) and side(found, "heldout") == ids(found, LINES[:5])
 
@@ -160,8 +165,11 @@ def test_prepared_folders_are_the_raw_corpus(config, both):
 
 def test_prepared_without_what_is_held_out(config, both):
     config.data.train = str(both / "train")
-    with pytest.raises(DataError, match=f"^config.data.train={both}/train holds prepared tokens of one side; prepare the "
-                                        "held-out side as well and give it as --config.data.heldout$"):
+    with pytest.raises(
+        DataError,
+        match=f"^config.data.train={both}/train holds prepared tokens of one side; prepare the "
+        "held-out side as well and give it as --config.data.heldout$",
+    ):
         task(config).evaluation_examples()
 
 
@@ -183,7 +191,9 @@ def test_two_tokenizers_are_one_line(config, both):
     )
     prepare.prepare(corpora.open_corpus(str(both / "raw.jsonl")), other, both / "more", workers=1)
     config.data.update(tokenizer="", heldout=str(both / "more"))
-    with pytest.raises(DataError, match="^two different tokenizers: the tokenizer of config.data.train, .* config.data.heldout, "):
+    with pytest.raises(
+        DataError, match="^two different tokenizers: the tokenizer of config.data.train, .* config.data.heldout, "
+    ):
         task(config)
 
 
@@ -191,7 +201,9 @@ def test_vocabulary_larger_than_the_embedding(config, both):
     config.data.update(train=str(both / "train"), heldout=str(both / "heldout"))
     config.model.vocab_size = 300
     pieces = Tokenizer.load(both / "train" / "tokenizer.model").vocab_size
-    with pytest.raises(DataError, match=f"^the tokenizer has {pieces} pieces, config.model.vocab_size is 300: raise it, or"):
+    with pytest.raises(
+        DataError, match=f"^the tokenizer has {pieces} pieces, config.model.vocab_size is 300: raise it, or"
+    ):
         task(config)
 
 
@@ -266,7 +278,9 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
             "a string field 'text'\n"
         )
     config.data.max_bad_records = 0
-    with pytest.raises(DataError, match=rf"^config.data.train: {spoiled}, line 5: found .* \(0 bad records skipped before"):
+    with pytest.raises(
+        DataError, match=rf"^config.data.train: {spoiled}, line 5: found .* \(0 bad records skipped before"
+    ):
         task(config).windows("train")
 
 
@@ -301,7 +315,8 @@ def test_frequencies_of_a_long_text_are_those_of_spread_blocks(text_run, monkeyp
 
 
 MODELS = {
-    "bert": dict(block="transformer", positions="absolute", heads=2), "mixer": dict(block="mixer", d_spatial=8),
+    "bert": dict(block="transformer", positions="absolute", heads=2),
+    "mixer": dict(block="mixer", d_spatial=8),
     "amlp": dict(gate="split", d_attn=4),
 }
 

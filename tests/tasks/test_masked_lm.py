@@ -24,7 +24,11 @@ LENGTH = 24
 def masking(rate=0.15, max_predictions=20, mask_share=0.8, random_share=0.1):
     """Compiled for one length: keys [n] and tokens [n, 24]."""
     mask = functools.partial(
-        mask_tokens, tokenizer=TOKENIZER, rate=rate, max_predictions=max_predictions, mask_share=mask_share,
+        mask_tokens,
+        tokenizer=TOKENIZER,
+        rate=rate,
+        max_predictions=max_predictions,
+        mask_share=mask_share,
         random_share=random_share,
     )
     return jax.jit(jax.vmap(mask))
@@ -58,11 +62,22 @@ def test_properties(tokens, seed, options):
     assert not np.isin(replaced, [token for token in SPECIAL if token != TOKENIZER.mask_id]).any()
 
 
-@pytest.mark.parametrize(("length", "most", "said"), [
-    (128, 20, []), (135, 20, []), (512, 77, []),
-    (512, 20, ["note: masking.max_predictions is 20, so 3.9% of 510 tokens are masked and not masking.rate, 15.0%: "
-               "consider --config.masking.max_predictions=76"]),
-])
+@pytest.mark.parametrize(
+    ("length", "most", "said"),
+    [
+        (128, 20, []),
+        (135, 20, []),
+        (512, 77, []),
+        (
+            512,
+            20,
+            [
+                "note: masking.max_predictions is 20, so 3.9% of 510 tokens are masked and not masking.rate, 15.0%: "
+                "consider --config.masking.max_predictions=76"
+            ],
+        ),
+    ],
+)
 def test_a_cap_that_masks_less_than_the_rate_is_told(tmp_path, length, most, said):
     config = tiny.text_config(tmp_path, length=length)
     config.masking.max_predictions = most
@@ -117,7 +132,9 @@ def test_shares_at_their_ends(shares, expected):
     if expected == "random":
         assert (replaced != targets).sum() > 10 and not np.isin(replaced, SPECIAL).any()
     else:
-        np.testing.assert_array_equal(replaced[found.weights == 1], {"mask": 4, "same": targets[found.weights == 1]}[expected])
+        np.testing.assert_array_equal(
+            replaced[found.weights == 1], {"mask": 4, "same": targets[found.weights == 1]}[expected]
+        )
 
 
 def test_same_key_same_mask():
@@ -167,7 +184,9 @@ def test_evaluation_against_numpy(text_task, params):
     masks = text_task.fixed_mask(batch, text_task.config.eval.seed)
     logits = np.array(jax.jit(text_task.apply)(params, masks.inputs, masks.positions), np.float64)
     targets, real = np.array(masks.targets), np.array(masks.weights) == 1
-    log_probabilities = np.take_along_axis(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), targets[..., None], -1)
+    log_probabilities = np.take_along_axis(
+        logits - np.log(np.exp(logits).sum(-1, keepdims=True)), targets[..., None], -1
+    )
     losses, hits = -log_probabilities[real], (logits.argmax(-1) == targets)[real]
     for metrics in found.values():
         assert metrics["predictions"] == len(losses) and metrics["examples"] == len(examples)
@@ -186,7 +205,9 @@ def test_summary_of_a_hopeless_model(text_task):
     metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {})
     assert metrics == {"perplexity": math.inf, "accuracy": 0.0, "loss": 800.0, "predictions": 10, "examples": 3}
     assert {*text_task.evaluated, "predictions", "examples"} == set(metrics)
-    with pytest.raises(DataError, match=r"the held-out text has no token that the model could predict, only such as \[UNK\]"):
+    with pytest.raises(
+        DataError, match=r"the held-out text has no token that the model could predict, only such as \[UNK\]"
+    ):
         text_task.summarize({"loss": (0.0, 0.0), "accuracy": (0.0, 0.0), "examples": (3.0, 3.0)}, {})
 
 
@@ -194,8 +215,9 @@ def test_training_loss_is_a_sum(text_task, params):
     with text_task.train_batches(0, 0, 1) as batches:
         batch = next(batches) | {"key": jax.random.split(jax.random.key(0), 8)}
     total, sums = jax.jit(text_task.loss)(params, batch)
-    halves = [jax.jit(text_task.loss)(params, jax.tree.map(lambda x, s=s: x[s], batch)) for s in
-              (slice(0, 4), slice(4, 8))]
+    halves = [
+        jax.jit(text_task.loss)(params, jax.tree.map(lambda x, s=s: x[s], batch)) for s in (slice(0, 4), slice(4, 8))
+    ]
     assert float(total) == pytest.approx(sum(float(half) for half, _ in halves), rel=1e-5)
     assert float(sums["loss"][1]) == sum(float(half["loss"][1]) for _, half in halves)
 
@@ -212,7 +234,9 @@ def test_tokenizer_is_the_run_folders(text_task, tmp_path):
     config.model.vocab_size = 300
     MaskedLanguageModeling(config, str(tmp_path / "none")).tokenizer.save(other)
     config.model.vocab_size, config.data.tokenizer = 320, str(other)
-    message = rf"^two different tokenizers: this run's, {folder}/tokenizer.model, and config.data.tokenizer, {other}; train"
+    message = (
+        rf"^two different tokenizers: this run's, {folder}/tokenizer.model, and config.data.tokenizer, {other}; train"
+    )
     with pytest.raises(DataError, match=message):
         MaskedLanguageModeling(config, str(folder))
 

@@ -159,7 +159,11 @@ def test_pairs_are_the_same_however_the_batch_is_cut(task, batch):
     with jax.enable_x64(True):
         params = random_head(task)
         for microbatches in (1, 4):
-            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, task.mix(b, jax.random.key(2)), m, Partition.make()))
+            gradients = jax.jit(
+                lambda p, b, m=microbatches: step.gradients(
+                    task, p, task.mix(b, jax.random.key(2)), m, Partition.make()
+                )
+            )
             found[microbatches] = jax.device_get(gradients(params, batch))
     (expected, sums), (grads, other) = found.values()
     assert other["accuracy"] == sums["accuracy"] and other["loss"][0] == pytest.approx(sums["loss"][0], rel=1e-6)
@@ -194,7 +198,7 @@ def test_as_timm(monkeypatch):
 
 def test_an_odd_microbatch_is_refused():
     config = gmlp_config.default(task="image_classification")
-    config.batch_size, config.optimizer.accumulate = 6, 2
+    config.batch_size, config.optimizer.grad_accum_steps = 6, 2
     gmlp_config.validate(config)
     config.augment.cutmix = 1.0
     with pytest.raises(ConfigError, match="^config.batch_size is 6: mixup and CutMix mix pairs, .* must be even$"):
@@ -204,9 +208,11 @@ def test_an_odd_microbatch_is_refused():
 @pytest.mark.parametrize(
     "name, value, expected",
     [
-        ("erasing", 1.5, "a share from 0 to 1"), ("switch", -0.1, "a share from 0 to 1"),
+        ("erasing", 1.5, "a share from 0 to 1"),
+        ("switch", -0.1, "a share from 0 to 1"),
         ("randaugment_magnitude", 11.0, "0 to 10"),
-        ("mixup", -1.0, "at least 0"), ("repeats", 0, "from 1 to 1,048,576"),
+        ("mixup", -1.0, "at least 0"),
+        ("repeats", 0, "from 1 to 1,048,576"),
         ("auto", "auto", "one of none, autoaugment, autoaugment_v0, randaugment"),
     ],
 )
@@ -228,7 +234,7 @@ from tests.training import tiny
 config = tiny.image_config(remat="none", spatial_init_std=0.1)
 config.augment.update(mixup=0.8, cutmix=1.0, mixing="pair")
 task, partition = ImageClassification(config, ""), Partition.make()
-transformation = optimizer.make(config, task.shapes(), task.facts())
+transformation = optimizer.make(config, task.shapes(), task.param_metadata())
 state = jax.jit(
     lambda key: step.init_state(task, transformation, config, task.init(key)),
     out_shardings=jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, config, partition)),
@@ -255,8 +261,11 @@ def test_number_of_devices_makes_no_difference(tmp_path):
     script.write_text(DEVICES)
     for devices in (1, 4):
         environment = {
-            "XLA_FLAGS": preloaded.devices(devices), "PJRT_NPROC": "16",
-            "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": str(Path(__file__).parents[2]),
+            "XLA_FLAGS": preloaded.devices(devices),
+            "PJRT_NPROC": "16",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
         }
         result = subprocess.run(
             [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=200

@@ -142,18 +142,25 @@ def oracle(task, doubt=0.0):
     null = np.where(batch["start"] == 0, 10.0, -10.0).astype(np.float32) + np.float32(doubt)
     scores = np.full((len(null), 1), 5, np.float32)
     return {
-        "start_scores": scores, "start_places": batch["start"][:, None], "end_scores": scores,
-        "end_places": batch["end"][:, None], "null": null,
+        "start_scores": scores,
+        "start_places": batch["start"][:, None],
+        "end_scores": scores,
+        "end_places": batch["end"][:, None],
+        "null": null,
     }
 
 
-SUMS = {name: (3.0, 6.0) for name in ("loss", "accuracy", "examples")}
+SUMS = dict.fromkeys(("loss", "accuracy", "examples"), (3.0, 6.0))
 
 
 def test_an_oracle(folder):
     task = make(folder)
     assert task.summarize(SUMS, oracle(task)) == {
-        "exact": 100.0, "f1": 100.0, "total": len(task.windows("heldout").questions), "loss": 0.5, "accuracy": 0.5,
+        "exact": 100.0,
+        "f1": 100.0,
+        "total": len(task.windows("heldout").questions),
+        "loss": 0.5,
+        "accuracy": 0.5,
         "windows": 6,
     }
     assert set(task.evaluated) == {"exact", "f1", "loss", "accuracy"}
@@ -180,7 +187,11 @@ def test_batches(folder):
         third, skipped = next(batches), [next(from_start) for _ in range(4)]
     jax.tree.map(np.testing.assert_array_equal, third, skipped[3])
     assert {name: value.shape for name, value in third.items()} == {
-        "tokens": (8, LENGTH), "segments": (8, LENGTH), "start": (8,), "end": (8,), "index": (8,)
+        "tokens": (8, LENGTH),
+        "segments": (8, LENGTH),
+        "start": (8,),
+        "end": (8,),
+        "index": (8,),
     }
     assert len(task.windows("train")) > len(task.windows("train").questions)
     train, heldout = ({q.title for q in task.windows(side).questions} for side in ("train", "heldout"))
@@ -195,7 +206,8 @@ def test_a_file_for_each_side(folder):
 def test_what_is_reported(folder, tmp_path, capsys):
     context = "red\u00ad \u200d green greenish"
     entries = [
-        entry("a", "which?", context, "red"), entry("b", "which?", context, "gr"),
+        entry("a", "which?", context, "red"),
+        entry("b", "which?", context, "gr"),
         entry("c", "which?", context, "\u200d"),
     ]
     wrong = entry("d", "which?", context, "red") | {"answers": [{"text": "blue", "answer_start": 0}]}
@@ -213,14 +225,20 @@ def test_what_is_reported(folder, tmp_path, capsys):
     assert not make(folder).windows("heldout").targets.unaligned.any() and not capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("keys", "message"), [
-    ({"data.train": ""}, "config.data.train is not set; give --config.data.train=PATH or tfds:squad/v1.1"),
-    ({"data.train": "none.json"}, "config.data.train: nothing at 'none.json'"),
-    ({"data.heldout": "none.json"}, "config.data.heldout: nothing at 'none.json'"),
-    ({"model.length": 15}, "config.model.length=15 has no room for a passage beside squad.max_query=12 tokens"),
-    ({"data.heldout_share": 0.001}, "config.data.train: .* the 8 article(s) of .* leave nothing on the side 'heldout'"),
-    ({"data.train": "v2.0.json"}, "no answer, which only v2.0 allows; set config.squad.version=v2.0"),
-])
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"data.train": ""}, "config.data.train is not set; give --config.data.train=PATH or tfds:squad/v1.1"),
+        ({"data.train": "none.json"}, "config.data.train: nothing at 'none.json'"),
+        ({"data.heldout": "none.json"}, "config.data.heldout: nothing at 'none.json'"),
+        ({"model.length": 15}, "config.model.length=15 has no room for a passage beside squad.max_query=12 tokens"),
+        (
+            {"data.heldout_share": 0.001},
+            "config.data.train: .* the 8 article(s) of .* leave nothing on the side 'heldout'",
+        ),
+        ({"data.train": "v2.0.json"}, "no answer, which only v2.0 allows; set config.squad.version=v2.0"),
+    ],
+)
 def test_bad_input_is_one_line(folder, keys, message):
     task = make(folder)
     for name, value in keys.items():

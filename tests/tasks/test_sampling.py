@@ -51,12 +51,17 @@ def test_draws_follow_the_shares():
     assert counts[1] == 0 and np.abs(counts - found).max() < 5 * math.sqrt(0.25 / 4000)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"top_p": 0.0}, "^top_p is 0.0: expected a probability above 0 and at most 1$"),
-    ({"top_p": 1.5}, "^top_p is 1.5: expected a probability"), ({"top_k": -1}, "^top_k is -1: expected at least 0"),
-    ({"temperature": -0.1}, "^temperature is -0.1: expected at least 0"), ({"tokens": 0}, "^tokens is 0: expected"),
-    ({"temperature": math.nan}, "^temperature is nan: expected"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_p": 0.0}, "^top_p is 0.0: expected a probability above 0 and at most 1$"),
+        ({"top_p": 1.5}, "^top_p is 1.5: expected a probability"),
+        ({"top_k": -1}, "^top_k is -1: expected at least 0"),
+        ({"temperature": -0.1}, "^temperature is -0.1: expected at least 0"),
+        ({"tokens": 0}, "^tokens is 0: expected"),
+        ({"temperature": math.nan}, "^temperature is nan: expected"),
+    ],
+)
 def test_values_that_make_no_sense(options, message):
     with pytest.raises(RunError, match=message):
         Sampling(**options)

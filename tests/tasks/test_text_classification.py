@@ -45,8 +45,9 @@ def rows(labels, start=0) -> str:
 def config(vocabulary, train, task="rte", **data):
     options = gmlp_config.default(task="text_classification")
     options.glue.task, options.batch_size = task, 8
-    options.model.update(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.5,
-                         mask_padding=True, pool="cls")
+    options.model.update(
+        layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.5, mask_padding=True, pool="cls"
+    )
     options.data.update(train=str(train), tokenizer=vocabulary, **data)
     return options
 
@@ -180,7 +181,7 @@ def test_the_last_batch_has_the_shapes_of_the_others(task):
 
 def test_the_files_of_rte(task):
     predicted = np.arange(21) % 2
-    (name, content), = task.prediction_files({"label": predicted}).items()
+    ((name, content),) = task.prediction_files({"label": predicted}).items()
     lines = content.decode().split("\n")
     assert name == "RTE.tsv" and lines[:3] == ["index\tprediction", "100\tentailment", "101\tnot_entailment"]
     assert len(lines) == 23 and lines[-1] == ""
@@ -269,12 +270,15 @@ def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
     assert cut and f"train examples: {cut} of 3 are longer than config.model.length=16 and are cut" in told
 
 
-@pytest.mark.parametrize(("keys", "words"), [
-    ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, or tfds:glue/NAME"),
-    ({"train": "embedded"}, "config.data.train: nothing at 'embedded': expected a file or a folder"),
-    ({"heldout": "nowhere.tsv"}, "config.data.heldout: nothing at 'nowhere.tsv'"),
-    ({"split": "trian"}, "has no split 'trian': it has 'validation', 'train'; set split"),
-])
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, or tfds:glue/NAME"),
+        ({"train": "embedded"}, "config.data.train: nothing at 'embedded': expected a file or a folder"),
+        ({"heldout": "nowhere.tsv"}, "config.data.heldout: nothing at 'nowhere.tsv'"),
+        ({"split": "trian"}, "has no split 'trian': it has 'validation', 'train'; set split"),
+    ],
+)
 def test_errors_name_the_key(vocabulary, tmp_path, keys, words):
     options = config(vocabulary, rte(tmp_path))
     options.data.update(keys)
@@ -294,6 +298,7 @@ def test_too_short_a_length(vocabulary, tmp_path):
 
 def test_own_labelled_text(vocabulary, tmp_path):
     """Labels come from the training data and, once a run has them, from its folder, whatever the data then say."""
+
     def write(labels):
         rows = [{"q": tiny.WORDS[i], "a": tiny.WORDS[-i - 1], "verdict": labels[i % 2]} for i in range(20)]
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -48,7 +48,9 @@ def test_two_different_tokenizers_are_refused(tmp_path, tokenizers):
     (tmp_path / "run").mkdir()
     tokenizers[0].save(tmp_path / "run" / TOKENIZER_FILE)
     tokenizers[1].save(tmp_path / "other")
-    with pytest.raises(DataError, match="^two different tokenizers: this run's, .* and the other's, .*; train and eval"):
+    with pytest.raises(
+        DataError, match="^two different tokenizers: this run's, .* and the other's, .*; train and eval"
+    ):
         given_tokenizer(task(tmp_path), {"the other's": str(tmp_path / "other")})
 
 

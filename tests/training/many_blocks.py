@@ -19,7 +19,8 @@ from tests.models.reference import quick_jit
 BATCH, TOKENS = 16, 24
 MESHES = ((1, 1, 1), (1, 2, 4), (2, 2, 2))  # tests.training.many_devices has each axis alone as well
 BLOCKS = {
-    "fnet": {"block": "fnet", "dft": "matmul"}, "fnet by fft": {"block": "fnet", "dft": "fft", "norm": "pre"},
+    "fnet": {"block": "fnet", "dft": "matmul"},
+    "fnet by fft": {"block": "fnet", "dft": "fft", "norm": "pre"},
     "fnet_hybrid": {"block": "fnet_hybrid", "attention_layers": 1, "heads": 2},
     "synthesizer": {"block": "synthesizer", "synthesizer": "random+factorized_random+dense", "heads": 2},
     "synthesizer, more": {"block": "synthesizer", "synthesizer": "fixed_random+factorized_dense+attention", "heads": 2},
@@ -45,7 +46,7 @@ def make(options, sizes) -> Task:
 
 def results(task, sizes, fresh) -> dict[str, np.ndarray]:
     """The loss and all gradients of one batch, at given parameters."""
-    partition = Partition.make(task.config.mesh, jax.devices()[: int(np.prod(sizes))]).for_model(task.facts())
+    partition = Partition.make(task.config.mesh, jax.devices()[: int(np.prod(sizes))]).for_model(task.param_metadata())
     partition.check_parameters(task.shapes())
     params = jax.device_put(fresh, partition.shardings(task.shapes()))
     (size,), _ = task.example_shapes()["tokens"]
@@ -74,8 +75,12 @@ def fft_gathers() -> bool:
 def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
     """How many examples each Fourier transform of an evaluation step works on."""
     task = make(BLOCKS["fnet by fft"], sizes)
-    partition = Partition.make(task.config.mesh).for_model(task.facts())
-    batch = {"tokens": np.zeros((BATCH, TOKENS), np.int32), "index": np.arange(BATCH), "weight": np.ones(BATCH, np.float32)}
+    partition = Partition.make(task.config.mesh).for_model(task.param_metadata())
+    batch = {
+        "tokens": np.zeros((BATCH, TOKENS), np.int32),
+        "index": np.arange(BATCH),
+        "weight": np.ones(BATCH, np.float32),
+    }
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=partition.over_batch), batch)
     program = step.make_eval_step(task, partition).lower(partition.describe(task.shapes()), batch).compile().as_text()
     return {int(number) for number in re.findall(r"= c64\[(\d+),\S* fft\(", program)}

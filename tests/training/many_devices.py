@@ -24,7 +24,7 @@ def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32
     config = tiny.text_config(folder, d_attn=4, dropout=0.1, attention_dropout=0.1, survival=0.8, dtype=dtype)
     config.batch_size = 16
     config.model.update(layers=3, d_model=16, d_ffn=64, length=TOKENS)
-    config.optimizer.update(accumulate=2, ema=0.9)
+    config.optimizer.update(grad_accum_steps=2, ema=0.9)
     config.mesh.update(dict(zip(AXES, sizes, strict=True)))
     return config
 
@@ -36,8 +36,8 @@ class Training:
         self.config = make_config(folder, sizes, dtype)
         self.task = MaskedLanguageModeling(self.config, str(folder))
         self.partition = Partition.make(self.config.mesh, jax.devices()[: int(np.prod(sizes))])
-        self.optimizer = optimizer.make(self.config, self.task.shapes(), self.task.facts())
-        self.partition.for_model(self.task.facts()).check_parameters(self.task.shapes())
+        self.optimizer = optimizer.make(self.config, self.task.shapes(), self.task.param_metadata())
+        self.partition.for_model(self.task.param_metadata()).check_parameters(self.task.shapes())
         self.template = step.describe_state(self.task, self.optimizer, self.config, self.partition)
 
     def train(self):
@@ -92,7 +92,9 @@ def main(folder: str, out: str) -> None:
             assert moved_to_other_meshes(root, state, str(root / "checkpoints"))
     for sizes in ((1, 1, 1), (2, 2, 2)):
         training = Training(root, sizes, "bfloat16")
-        arrays |= {f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(*training.train()[:2]).items()}
+        arrays |= {
+            f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(*training.train()[:2]).items()
+        }
     partition, x = Partition.make(), jax.random.normal(jax.random.key(0), (16, 3))
     sums = [jax.jit(checksums.checksum)(jax.device_put(x, s)) for s in (partition.over_batch, jax.devices()[0])]
     np.savez(out, checksums=np.array(sums), **arrays)

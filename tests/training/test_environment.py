@@ -10,7 +10,9 @@ from gmlp_flax.training.environment import environment
 
 def git(root, *command):
     who = ("-c", "user.name=n", "-c", "user.email=e")
-    return subprocess.run(["git", "-C", root, *who, *command], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", root, *who, *command], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_versions_and_devices():

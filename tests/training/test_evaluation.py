@@ -86,6 +86,7 @@ def test_outputs_come_in_the_examples_order_without_padding(config, partition):
 
 def test_more_examples_than_a_float32_counts(config, partition):
     """2^24 + 1, in steps of 2^22 and one of a single example."""
+
     class Many(Echo):
         def evaluation_examples(self):
             return 2**24 + 1

@@ -12,7 +12,9 @@ def test_load_refuses_what_is_no_run(tmp_path):
 
 def test_load_without_a_checkpoint(tmp_path, text_task):
     (tmp_path / "config.json").write_text(gmlp_config.to_json(text_task.config))
-    with pytest.raises(RunError, match=f"^there is no checkpoint in {tmp_path} yet: wait for the first one, or train it$"):
+    with pytest.raises(
+        RunError, match=f"^there is no checkpoint in {tmp_path} yet: wait for the first one, or train it$"
+    ):
         loading.load(str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(RunError, match="^there is no checkpoint in"):
@@ -21,7 +23,9 @@ def test_load_without_a_checkpoint(tmp_path, text_task):
 
 def test_parameter_source_of_nothing(tmp_path):
     for path in (tmp_path, tmp_path / "checkpoints" / "3"):
-        with pytest.raises(RunError, match=f"^config.init_from is {path}: expected a run folder or RUN/checkpoints/STEP$"):
+        with pytest.raises(
+            RunError, match=f"^config.init_from is {path}: expected a run folder or RUN/checkpoints/STEP$"
+        ):
             loading.parameter_source(str(path))
 
 

@@ -24,7 +24,10 @@ pytestmark = pytest.mark.slow
 def results(tmp_path_factory):
     out = tmp_path_factory.mktemp("blocks") / "results.npz"
     environment = os.environ | {
-        "XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT),
+        "XLA_FLAGS": preloaded.devices(8),
+        "PJRT_NPROC": "16",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "tests.training.many_blocks", str(out)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
@@ -46,7 +49,9 @@ def compare(results, name, sizes):
     assert found.keys() == expected.keys() and len(found) > 10
     for path in expected:
         scale = np.abs(expected[path]).max()
-        np.testing.assert_allclose(found[path], expected[path], rtol=1e-4, atol=1e-4 * scale + 1e-6, err_msg=f"{mesh} {path}")
+        np.testing.assert_allclose(
+            found[path], expected[path], rtol=1e-4, atol=1e-4 * scale + 1e-6, err_msg=f"{mesh} {path}"
+        )
 
 
 def test_every_block_of_other_papers_is_here():

@@ -40,7 +40,9 @@ def make(path):
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     environment = os.environ | {
-        "XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": preloaded.devices(8),
+        "PJRT_NPROC": "16",
+        "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "tests.training.many_devices", str(part), str(part / "results.npz")]
@@ -66,7 +68,9 @@ def test_a_mesh_changes_nothing_but_rounding(results, sizes):
     assert found["predictions"] == expected["predictions"] and found["examples"] == expected["examples"]
     for name in found:
         # Adam divides by the root of a second moment: if that is only rounding, so is the step.
-        tolerance = {"rtol": 1e-4, "atol": 2e-5} if name.startswith(("0/params", "0/ema")) else {"rtol": 2e-5, "atol": 2e-6}
+        tolerance = (
+            {"rtol": 1e-4, "atol": 2e-5} if name.startswith(("0/params", "0/ema")) else {"rtol": 2e-5, "atol": 2e-6}
+        )
         np.testing.assert_allclose(found[name], expected[name], err_msg=name, **tolerance)
 
 
@@ -95,7 +99,7 @@ def collectives(folder, *sizes) -> list[tuple[str, bool, list[tuple[int, ...]]]]
 
 def test_data_parallel_steps_add_up_gradients_once(folder):
     """Not in each layer or microbatch: a single all-reduce holds every gradient and every sum."""
-    (kind, in_loop, shapes), = collectives(folder, 8, 1, 1)
+    ((kind, in_loop, shapes),) = collectives(folder, 8, 1, 1)
     assert kind == "all-reduce" and not in_loop
     assert (LAYERS, D_MODEL, 2 * CHANNELS) in shapes and (LAYERS, CHANNELS, D_MODEL) in shapes
 
@@ -112,7 +116,9 @@ def test_fsdp_gathers_each_kernel_once_forward_and_once_backward(folder):
     kernels = {shape: count for shape, count in gathered.items() if BATCH // 2 not in shape}
     assert kernels == {(D_MODEL, CHANNELS): 6, (12, D_MODEL): 2, (4, CHANNELS): 2}, gathered
     assert [shape for shape in gathered if TOKENS in shape] in ([], [masks])
-    assert not [shape for _, shapes in in_loop for shape in shapes if TOKENS in shape and {D_MODEL, CHANNELS} & {*shape}]
+    assert not [
+        shape for _, shapes in in_loop for shape in shapes if TOKENS in shape and {D_MODEL, CHANNELS} & {*shape}
+    ]
 
 
 def test_tensor_parallel_gates_exchange_no_channels(folder):
@@ -123,5 +129,9 @@ def test_tensor_parallel_gates_exchange_no_channels(folder):
     assert {kind for kind, _ in found} == {"all-reduce"}
     each = BATCH // 2  # a microbatch
     assert {shape for _, shape in found} <= {
-        (each, TOKENS, D_MODEL), (each, TOKENS), (each, TOKENS, 4), (TOKENS, TOKENS), (TOKENS,),
+        (each, TOKENS, D_MODEL),
+        (each, TOKENS),
+        (each, TOKENS, 4),
+        (TOKENS, TOKENS),
+        (TOKENS,),
     }

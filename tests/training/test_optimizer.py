@@ -20,7 +20,7 @@ def flat(tree):
 @pytest.mark.parametrize("name", ["text_task", "image_task"])
 def test_decay_leaves_out_norms_and_biases(name, request):
     task = request.getfixturevalue(name)
-    mask = flat(optimizer.decayed(task.shapes(), task.facts()))
+    mask = flat(optimizer.decayed(task.shapes(), task.param_metadata()))
     decayed = {path for path, touched in mask.items() if touched}
     last = {path.rpartition("/")[2] for path in decayed}
     assert last == {"text_task": {"embedding", "kernel", "taps"}, "image_task": {"kernel", "weight"}}[name]
@@ -59,7 +59,9 @@ def adamw(params, gradients, options, rate):
 @pytest.mark.smoke
 @pytest.mark.parametrize("clip", [0.0, 1.0, 5.0])
 def test_two_steps_against_numpy(config, clip):
-    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, clip=clip, weight_decay=0.3, eps=1e-3, b2=0.98)
+    config.optimizer.update(
+        learning_rate=0.1, schedule="constant", warmup=0, clip=clip, weight_decay=0.3, eps=1e-3, b2=0.98
+    )
     params, gradients, exact, exact_gradients = line()
     transformation = optimizer.make(config, params, tiny.LINE_FACTS)
     state = transformation.init(params)
@@ -73,7 +75,7 @@ def test_two_steps_against_numpy(config, clip):
 def test_frozen_parameters_stay_bit_identical(config, text_task):
     config.optimizer.freeze = ("/spatial/", "^embedding$")
     params = text_task.init(jax.random.key(0))
-    transformation = optimizer.make(config, text_task.shapes(), text_task.facts())
+    transformation = optimizer.make(config, text_task.shapes(), text_task.param_metadata())
     gradients = jax.tree.map(jnp.ones_like, params)
     updates, _ = jax.jit(transformation.update)(gradients, transformation.init(params), params)
     before, after = flat(params), flat(optax.apply_updates(params, updates))
@@ -84,7 +86,9 @@ def test_frozen_parameters_stay_bit_identical(config, text_task):
 
 def test_frozen_parameters_do_not_count_for_clipping(config):
     """Clipping uses the norm of the gradients of the trained parameters only."""
-    config.optimizer.update(freeze=("bias",), learning_rate=0.1, schedule="constant", warmup=0, clip=5.0, weight_decay=0.0)
+    config.optimizer.update(
+        freeze=("bias",), learning_rate=0.1, schedule="constant", warmup=0, clip=5.0, weight_decay=0.0
+    )
     config.optimizer.update(eps=1.0)
     params, gradients, exact, exact_gradients = line()
     transformation = optimizer.make(config, params, tiny.LINE_FACTS)
@@ -97,11 +101,11 @@ def test_frozen_parameters_do_not_count_for_clipping(config):
 def test_pattern_that_matches_nothing(config, text_task):
     config.optimizer.freeze = ("/spatial/", "/spatail/")
     with pytest.raises(RunError, match=r"^config.optimizer.freeze: '/spatail/' matches no parameter, e.g. \S+$"):
-        optimizer.make(config, text_task.shapes(), text_task.facts())
+        optimizer.make(config, text_task.shapes(), text_task.param_metadata())
 
 
 def updates_of(config, task, gradients):
-    transformation = optimizer.make(config, task.shapes(), task.facts())
+    transformation = optimizer.make(config, task.shapes(), task.param_metadata())
     params = task.init(jax.random.key(0))
     return flat(jax.jit(transformation.update)(gradients(params), transformation.init(params), params)[0])
 
@@ -113,7 +117,7 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path):
     task = tasks.create(config, str(tmp_path))
     ones = lambda params: jax.tree.map(jnp.ones_like, params)  # noqa: E731
     plain = updates_of(config, task, ones)
-    config.optimizer.rates = ("spatial/bias=8", "^encoder/blocks/=0.25..1", "bias=2")
+    config.optimizer.lr_multipliers = ("spatial/bias=8", "^encoder/blocks/=0.25..1", "bias=2")
     scaled = updates_of(config, task, ones)
     for name, update in plain.items():
         factor = {"encoder/blocks/gate/spatial/bias": 8, "bias": 2}.get(name, 1)
@@ -128,12 +132,14 @@ def test_under_adam_a_rate_equals_a_factor_in_the_forward_pass(config):
     config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, eps=1e-30, weight_decay=0.0)
 
     def train(factor, rates):
-        config.optimizer.rates = rates
+        config.optimizer.lr_multipliers = rates
         params = {"bias": jnp.zeros(3)}
         transformation = optimizer.make(config, params, {})
         state = transformation.init(params)
         for target in (1.0, -2.0, 0.5, 3.0):
-            gradient = jax.grad(lambda p, target=target: ((factor * p["bias"] - jnp.array([target, 2.0, 0.1])) ** 2).sum())(params)
+            gradient = jax.grad(
+                lambda p, target=target: ((factor * p["bias"] - jnp.array([target, 2.0, 0.1])) ** 2).sum()
+            )(params)
             updates, state = transformation.update(gradient, state, params)
             params = optax.apply_updates(params, updates)
         return factor * params["bias"]
@@ -150,9 +156,9 @@ def test_under_adam_a_rate_equals_a_factor_in_the_forward_pass(config):
     ],
 )
 def test_rates_that_do_not_fit_the_model(config, text_task, lines, message):
-    config.optimizer.rates = lines
-    with pytest.raises(RunError, match=re.escape(f"config.optimizer.rates: {message}")):
-        optimizer.make(config, text_task.shapes(), text_task.facts())
+    config.optimizer.lr_multipliers = lines
+    with pytest.raises(RunError, match=re.escape(f"config.optimizer.lr_multipliers: {message}")):
+        optimizer.make(config, text_task.shapes(), text_task.param_metadata())
 
 
 def test_a_bias_that_cannot_travel_far_enough_is_named(tmp_path):
@@ -161,16 +167,16 @@ def test_a_bias_that_cannot_travel_far_enough_is_named(tmp_path):
     config.steps = 900
     config.optimizer.update(learning_rate=8e-3, schedule="linear", warmup=100)
     task = tasks.create(config, str(tmp_path))
-    found = optimizer.out_of_reach(config, task.shapes(), task.facts())
+    found = optimizer.out_of_reach(config, task.shapes(), task.param_metadata())
     name = "encoder/blocks/attention/relative/bias"
     assert found == [
-        f"note: in 900 steps {name} can travel about 3.6, and may need 4.8: consider --config.optimizer.rates=\"('{name}=2',)\""
+        f"note: in 900 steps {name} can travel about 3.6, and may need 4.8: consider --config.optimizer.lr_multipliers=\"('{name}=2',)\""
     ]
     for change in ({"rates": ("relative/bias=2",)}, {"learning_rate": 0.05}, {"name": "sgd"}, {"learning_rate": 0.0}):
         with config.unlocked():
             changed = config.copy_and_resolve_references()
         changed.optimizer.update(change)
-        assert optimizer.out_of_reach(changed, task.shapes(), task.facts()) == []
+        assert optimizer.out_of_reach(changed, task.shapes(), task.param_metadata()) == []
 
 
 @pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
@@ -213,12 +219,17 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
     def updates(transformation, params, gradients):
         return transformation.update(gradients, transformation.init(params), params)[0]
 
-    found = updates(optimizer.make(config, text_task.shapes(), text_task.facts()), params, gradients)
-    decays = flat(optimizer.decayed(text_task.shapes(), text_task.facts()))
+    found = updates(optimizer.make(config, text_task.shapes(), text_task.param_metadata()), params, gradients)
+    decays = flat(optimizer.decayed(text_task.shapes(), text_task.param_metadata()))
     params, gradients = flat(params), flat(gradients)
     for name, update in flat(found).items():
-        alone = optax.lamb(0.1, config.optimizer.b1, config.optimizer.b2, config.optimizer.eps,
-                           weight_decay=0.01 if decays[name] else 0.0)
+        alone = optax.lamb(
+            0.1,
+            config.optimizer.b1,
+            config.optimizer.b2,
+            config.optimizer.eps,
+            weight_decay=0.01 if decays[name] else 0.0,
+        )
         stacked = name.startswith("encoder/blocks/")
         layers = range(2) if stacked else [slice(None)]
         for layer in layers:

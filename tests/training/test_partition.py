@@ -10,7 +10,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import parameters
-from gmlp_flax.models.parameters import Facts
+from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE, param_count
 from gmlp_flax.training import optimizer, step
@@ -42,21 +42,29 @@ def test_even_batch_passes():
     sized(2, 2, 8).check_batch(16, 4, "batch")
 
 
-@pytest.mark.parametrize(("sizes", "devices", "expected"), [
-    ({}, 8, (8, 1, 1)), ({"fsdp": 4}, 8, (2, 4, 1)), ({"fsdp": -1, "data": 2, "tensor": 2}, 16, (2, 4, 2)),
-    ({"data": 2, "fsdp": 2, "tensor": 2}, 8, (2, 2, 2)),
-])
+@pytest.mark.parametrize(
+    ("sizes", "devices", "expected"),
+    [
+        ({}, 8, (8, 1, 1)),
+        ({"fsdp": 4}, 8, (2, 4, 1)),
+        ({"fsdp": -1, "data": 2, "tensor": 2}, 16, (2, 4, 2)),
+        ({"data": 2, "fsdp": 2, "tensor": 2}, 8, (2, 2, 2)),
+    ],
+)
 def test_axis_sizes(sizes, devices, expected):
     assert axis_sizes(ONE_EACH | sizes, devices) == expected
 
 
-@pytest.mark.parametrize(("sizes", "message"), [
-    ({"fsdp": 3}, "config.mesh is data -1 x fsdp 3 x tensor 1, which does not make 8 devices: set one to -1"),
-    ({"data": 2}, "config.mesh is data 2 x fsdp 1 x tensor 1, which does not make 8 devices"),
-    ({"data": -1, "fsdp": -1}, "expected sizes of at least 1, and -1 for the rest at most once"),
-    ({"tensor": 0}, "expected sizes of at least 1"),
-    ({"slices": 3}, "config.mesh.slices=3 does not divide its data axis of 8"),
-])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"fsdp": 3}, "config.mesh is data -1 x fsdp 3 x tensor 1, which does not make 8 devices: set one to -1"),
+        ({"data": 2}, "config.mesh is data 2 x fsdp 1 x tensor 1, which does not make 8 devices"),
+        ({"data": -1, "fsdp": -1}, "expected sizes of at least 1, and -1 for the rest at most once"),
+        ({"tensor": 0}, "expected sizes of at least 1"),
+        ({"slices": 3}, "config.mesh.slices=3 does not divide its data axis of 8"),
+    ],
+)
 def test_sizes_that_make_no_mesh(sizes, message):
     with pytest.raises(RunError, match=message):
         axis_sizes(ONE_EACH | sizes, 8)
@@ -66,28 +74,34 @@ NAMES = ("gmlp_36", "amlp_36", "bert", "bert_rel", "mixer", "additive")
 IMAGES = ("gmlp_s", "gmlp_s_cls", "resmlp_s12", "ff_tiny", "vit_b16", "mixer_b16")
 
 
-@pytest.mark.parametrize(("file", "name"), [
-    *(("c4_ablation", name) for name in NAMES), *(("imagenet", name) for name in IMAGES),
-])
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        *(("c4_ablation", name) for name in NAMES),
+        *(("imagenet", name) for name in IMAGES),
+    ],
+)
 def test_fsdp_splits_nearly_all_of_every_model(file, name):
     """At least 90 % of the elements, and every axis that is split divides evenly."""
     options = gmlp_config.from_file(f"configs/{file}.py", name)
     task = tasks.find(options.task).without_data(options)
-    shapes, partition = task.shapes(), Partition.make().for_model(task.facts())
-    sized(1, 4, 1).for_model(task.facts()).check_parameters(shapes)
+    shapes, partition = task.shapes(), Partition.make().for_model(task.param_metadata())
+    sized(1, 4, 1).for_model(task.param_metadata()).check_parameters(shapes)
     leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes))
     cut = sum(leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec)
     assert cut >= 0.9 * sum(leaf.size for leaf in leaves[0])
 
 
-@pytest.mark.parametrize("name", [name for name, model in PUBLISHED.items() if model.source in ("2105.03824", "sibling")])
+@pytest.mark.parametrize(
+    "name", [name for name, model in PUBLISHED.items() if model.source in ("2105.03824", "sibling")]
+)
 def test_fsdp_splits_nearly_all_of_the_mixers_of_other_papers(name):
     """Not the logits, kernels and memories, whose axes seldom divide: 10 % at most."""
     options = recipes.language_model(name)
     options.model.vocab_size = VOCAB_SIZE
     task = tasks.find(options.task).without_data(options)
-    shapes, partition = task.shapes(), Partition.make().for_model(task.facts())
-    sized(1, 4, 2).for_model(task.facts()).check_parameters(shapes)
+    shapes, partition = task.shapes(), Partition.make().for_model(task.param_metadata())
+    sized(1, 4, 2).for_model(task.param_metadata()).check_parameters(shapes)
     leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes))
     cut = sum(leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec)
     assert cut >= 0.9 * sum(leaf.size for leaf in leaves[0])
@@ -97,7 +111,7 @@ def test_fsdp_splits_nearly_all_of_the_mixers_of_other_papers(name):
 def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
     config.optimizer.ema = 0.9
     task = tasks.find(config.task).without_data(config)
-    transformation = optimizer.make(config, task.shapes(), task.facts())
+    transformation = optimizer.make(config, task.shapes(), task.param_metadata())
     state = step.describe_state(task, transformation, config, partition)
     wanted = jax.tree.map(lambda x: x.sharding.spec, state.params)
     assert wanted["encoder"]["blocks"]["proj_in"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
@@ -111,14 +125,17 @@ def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
 
 
 SHAPES = {"encoder": {"blocks": {"proj_in": {"kernel": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}}}}
-FACTS = {"encoder/blocks/proj_in/kernel": Facts(("fsdp", "tensor"))}
+FACTS = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
 
 
-@pytest.mark.parametrize(("shapes", "rules", "message"), [
-    (SHAPES, (), r"encoder/blocks/proj_in/kernel has 6, not a multiple of config.mesh.fsdp=4"),
-    (SHAPES, (("kernel$", ()), ("nothing", ())), "config.mesh.rules: 'nothing' matches no parameter"),
-    (SHAPES, (("kernel$", 4 * (None,)),), "names 4 axes of encoder/blocks/proj_in/kernel, which has 3"),
-])
+@pytest.mark.parametrize(
+    ("shapes", "rules", "message"),
+    [
+        (SHAPES, (), r"encoder/blocks/proj_in/kernel has 6, not a multiple of config.mesh.fsdp=4"),
+        (SHAPES, (("kernel$", ()), ("nothing", ())), "config.mesh.rules: 'nothing' matches no parameter"),
+        (SHAPES, (("kernel$", 4 * (None,)),), "names 4 axes of encoder/blocks/proj_in/kernel, which has 3"),
+    ],
+)
 def test_parameters_that_cannot_be_cut_are_named(shapes, rules, message):
     with pytest.raises(RunError, match=message):
         sized(1, 4, 2, rules).for_model(FACTS).check_parameters(shapes)
@@ -146,9 +163,14 @@ def test_axes_that_do_not_divide_stay_whole():
     assert jax.tree.leaves(found)[0].spec == PartitionSpec(None, None, "tensor")
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("kernel$", "is not PATTERN=AXIS"), ("kernel$=rows", "each axis one of data, fsdp, tensor, -"), ("(=fsdp", "no regular expression"),
-])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("kernel$", "is not PATTERN=AXIS"),
+        ("kernel$=rows", "each axis one of data, fsdp, tensor, -"),
+        ("(=fsdp", "no regular expression"),
+    ],
+)
 def test_rules_that_do_not_parse(line, message):
     with pytest.raises(RunError, match=message):
         parse_rules([line])
@@ -160,12 +182,15 @@ def host_share(shape, of_host):
     return Partition(types.SimpleNamespace(devices=devices, shape=dict(zip(AXES, shape, strict=True)))).host_share()
 
 
-@pytest.mark.parametrize(("shape", "of_host", "share"), [
-    ((4, 1, 1), [0, 0, 0, 0], (0, 1)),
-    ((2, 2, 1), [1, 1, 0, 0], (1, 2)),  # the order of hosts is that of the mesh, not of their numbers
-    ((1, 2, 2), [0, 0, 1, 1], (0, 2)),
-    ((1, 2, 2), [1, 0, 1, 0], (0, 1)),  # tensor spans the hosts, so each reads the whole batch
-])
+@pytest.mark.parametrize(
+    ("shape", "of_host", "share"),
+    [
+        ((4, 1, 1), [0, 0, 0, 0], (0, 1)),
+        ((2, 2, 1), [1, 1, 0, 0], (1, 2)),  # the order of hosts is that of the mesh, not of their numbers
+        ((1, 2, 2), [0, 0, 1, 1], (0, 2)),
+        ((1, 2, 2), [1, 0, 1, 0], (0, 1)),  # tensor spans the hosts, so each reads the whole batch
+    ],
+)
 def test_hosts_share_the_batch(shape, of_host, share):
     assert host_share(shape, of_host) == share
 

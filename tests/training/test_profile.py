@@ -55,10 +55,16 @@ def test_no_steps(config, calls, tmp_path):
     assert run(config, range(1, 3), calls, tmp_path) == [1, 2]
 
 
-@pytest.mark.parametrize(("platforms", "backend", "found", "refused"), [
-    (None, "cpu", object(), "set JAX_PLATFORMS=cpu"), (None, "gpu", object(), "set JAX_PLATFORMS=cuda"),
-    (None, "tpu", object(), None), (None, "cpu", None, None), ("cpu", "cpu", object(), None),
-])
+@pytest.mark.parametrize(
+    ("platforms", "backend", "found", "refused"),
+    [
+        (None, "cpu", object(), "set JAX_PLATFORMS=cpu"),
+        (None, "gpu", object(), "set JAX_PLATFORMS=cuda"),
+        (None, "tpu", object(), None),
+        (None, "cpu", None, None),
+        ("cpu", "cpu", object(), None),
+    ],
+)
 def test_a_profiler_that_would_crash_is_refused(platforms, backend, found, refused, options, tmp_path, monkeypatch):
     """libtpu 0.0.52 with jaxlib 0.10.2 and no TPU: starting the trace ends in a segmentation fault."""
     monkeypatch.setattr(profile.jax, "default_backend", lambda: backend)

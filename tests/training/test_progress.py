@@ -34,10 +34,13 @@ def test_plain_lines_without_a_terminal(clock, capsys):
     line.say("step 11  held out: top1 0.5")
     line.close()
     assert capsys.readouterr().err.splitlines() == [
-        "step 11/5000  loss 1.2346  10 images/s  ETA 1:23:09", "step 11  held out: top1 0.5",
+        "step 11/5000  loss 1.2346  10 images/s  ETA 1:23:09",
+        "step 11  held out: top1 0.5",
     ]
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3599, "59:59"), (7325, "2:02:05")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3599, "59:59"), (7325, "2:02:05")]
+)
 def test_clock(seconds, text):
     assert progress._clock(seconds) == text

@@ -9,7 +9,13 @@ import pytest
 from gmlp_flax.io import run_files
 from gmlp_flax.training import record
 
-FILES = {"run.json": "{}", "config.json": "{}", "metrics.jsonl": "", "checkpoints/4/state": "four", "checkpoints/2/state": "two"}
+FILES = {
+    "run.json": "{}",
+    "config.json": "{}",
+    "metrics.jsonl": "",
+    "checkpoints/4/state": "four",
+    "checkpoints/2/state": "two",
+}
 
 
 @pytest.fixture

@@ -54,7 +54,9 @@ def test_rsqrt_does_not_depend_on_the_end(config):
     config.optimizer.update(learning_rate=0.4)
     np.testing.assert_allclose([float(schedule.learning_rate(config)(step)) for step in range(10)], short)
     # A warmup longer than the run does not reach its peak, as in Long Range Arena's Retrieval.
-    np.testing.assert_allclose(rates(config, schedule="rsqrt", warmup=2000)[:4], 0.4 * np.arange(1, 5) / 2000, rtol=1e-4)
+    np.testing.assert_allclose(
+        rates(config, schedule="rsqrt", warmup=2000)[:4], 0.4 * np.arange(1, 5) / 2000, rtol=1e-4
+    )
     np.testing.assert_allclose(rates(config, schedule="rsqrt", warmup=0)[:4], 0.4 / np.sqrt([1, 2, 3, 4]), rtol=1e-6)
 
 

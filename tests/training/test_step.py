@@ -20,7 +20,7 @@ def line(config):
 
 def start(task, partition):
     """The optimizer and a fresh state."""
-    transformation = optimizer.make(task.config, task.shapes(), task.facts())
+    transformation = optimizer.make(task.config, task.shapes(), task.param_metadata())
     template = step.describe_state(task, transformation, task.config, partition)
     make = jax.jit(
         lambda key: step.init_state(task, transformation, task.config, task.init(key)),
@@ -82,7 +82,7 @@ def test_masked_language_model_in_microbatches(tmp_path, partition):
 def test_microbatches_give_the_same_update(line, partition, microbatches):
     batches = [tiny.line_batch(seed) for seed in range(3)]
     expected = run(line, batches, partition)[-1]
-    line.config.optimizer.accumulate = microbatches
+    line.config.optimizer.grad_accum_steps = microbatches
     state, window = run(line, batches, partition)[-1]
     assert_close(state.params, expected[0].params, rtol=1e-5)
     assert_close(window, expected[1], rtol=1e-5)
@@ -98,7 +98,10 @@ def test_state_is_donated(line, partition):
 
 def noise(line, partition, seed=0, first=0, batches=1):
     line.config.seed, line.config.log.every = seed, 1
-    return [float(window["noise"][0]) for _, window in run(line, [tiny.line_batch(i) for i in range(batches)], partition, first=first)]
+    return [
+        float(window["noise"][0])
+        for _, window in run(line, [tiny.line_batch(i) for i in range(batches)], partition, first=first)
+    ]
 
 
 @pytest.mark.smoke
@@ -107,7 +110,7 @@ def test_randomness_is_a_function_of_seed_and_step(line, partition):
     assert len(set(from_start)) == 4
     assert noise(line, partition, first=2, batches=2) == from_start[2:]
     assert noise(line, partition, seed=1)[0] not in from_start
-    line.config.optimizer.accumulate = 2
+    line.config.optimizer.grad_accum_steps = 2
     np.testing.assert_allclose(noise(line, partition, batches=4), from_start, rtol=1e-5)
 
 
@@ -136,7 +139,7 @@ def test_gradient_norm_is_reported_before_clipping(line, partition):
     batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
     keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
     grads, _ = step.gradients(line, params, keyed, 1, partition)
-    (_, window), = run(line, [batch], partition)
+    ((_, window),) = run(line, [batch], partition)
     assert float(window["grad_norm"][0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
 
 

@@ -7,12 +7,17 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.training import trackers
 
 
-@pytest.mark.parametrize(("extra", "package", "value"), [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")])
+@pytest.mark.parametrize(
+    ("extra", "package", "value"), [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")]
+)
 def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
     find = trackers.importlib.util.find_spec
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None if name == package else find(name))
     config.log[extra] = value
-    with pytest.raises(RunError, match=rf"^config.log.{extra} needs a package that is not installed: pip install 'gmlp_flax\[{extra}\]'$"):
+    with pytest.raises(
+        RunError,
+        match=rf"^config.log.{extra} needs a package that is not installed: pip install 'gmlp_flax\[{extra}\]'$",
+    ):
         trackers.check(config)
 
 
@@ -53,7 +58,12 @@ def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb, capsys):
     for wandb.logged_in, mode in ((False, "offline"), (True, None)):
         (tracker,) = trackers.make(config, str(tmp_path / "seed=0"), "abc123", 7)
         options = wandb.calls[-1]
-        assert (options["id"], options["name"], options["mode"], options["resume"]) == ("abc123", "seed=0", mode, "allow")
+        assert (options["id"], options["name"], options["mode"], options["resume"]) == (
+            "abc123",
+            "seed=0",
+            mode,
+            "allow",
+        )
         assert ("not logged in to W&B" in capsys.readouterr().err) == (mode == "offline")
     tracker.log(8, {"train/loss": 1.0})
     tracker.close()
@@ -88,8 +98,8 @@ def test_tensorboard_has_one_file_with_the_hyperparameters(config, tmp_path, pac
     (path,) = (tmp_path / "tensorboard").iterdir()
     data, found, place = path.read_bytes(), [], 0
     while place < len(data):
-        size = int.from_bytes(data[place:place + 8], "little")
-        found.append(events.Event.FromString(data[place + 12:place + 12 + size]))
+        size = int.from_bytes(data[place : place + 8], "little")
+        found.append(events.Event.FromString(data[place + 12 : place + 12 + size]))
         place += size + 16
     tags = {value.tag: value for event in found for value in event.summary.value}
     assert tags["train/loss"].simple_value == 1.5

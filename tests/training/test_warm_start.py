@@ -48,7 +48,9 @@ def test_same_shapes_are_taken_as_they_are(text_task):
 
 def test_more_than_is_wanted_does_no_harm(text_task):
     saved = random(text_task.shapes())
-    assert jax.tree.structure(adapt(text_task, text_task, saved | {"head": {"kernel": jnp.ones(3)}})) == jax.tree.structure(saved)
+    assert jax.tree.structure(
+        adapt(text_task, text_task, saved | {"head": {"kernel": jnp.ones(3)}})
+    ) == jax.tree.structure(saved)
 
 
 def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
@@ -98,7 +100,9 @@ def test_as_many_patches_in_another_grid_are_resized(tmp_path):
 def test_offsets_between_patches_do_not_fit_rows_of_another_width(tmp_path):
     old, new = (images(tmp_path, patch, spatial="toeplitz") for patch in (4, 2))
     saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
-    with pytest.raises(RunError, match="gate/spatial/taps, of offsets between patches in rows of 2, and rows of 4 make them"):
+    with pytest.raises(
+        RunError, match="gate/spatial/taps, of offsets between patches in rows of 2, and rows of 4 make them"
+    ):
         adapt(old, new, saved)
 
 
@@ -271,9 +275,13 @@ def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, parti
     )
 
 
-@pytest.mark.parametrize(("before", "sees"), [
-    (False, "all tokens, and here only those before it"), (True, "only the tokens before it, and here all"),
-])
+@pytest.mark.parametrize(
+    ("before", "sees"),
+    [
+        (False, "all tokens, and here only those before it"),
+        (True, "only the tokens before it, and here all"),
+    ],
+)
 def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
     """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may fit."""
     old, new = gmlp_config.default(), gmlp_config.default(task="causal_lm")
@@ -317,7 +325,10 @@ def test_the_first_mismatches_are_listed(tmp_path):
         adapt(old, new, saved)
     message = str(caught.value)
     assert message.startswith("the checkpoint there/3 does not fit this config: ")
-    assert "; encoder/norm/scale is missing; and 1 more; the saved model was made for 5 tokens and this config has 16" in message
+    assert (
+        "; encoder/norm/scale is missing; and 1 more; the saved model was made for 5 tokens and this config has 16"
+        in message
+    )
     assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in message
 
 

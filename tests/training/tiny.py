@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.models.parameters import Facts
+from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.tasks.base import Task, weighted
 
 WORDS = """the a of and to in is that it for on with as was at by this from which have not are or be one all their
@@ -46,7 +46,7 @@ def image_config(**model):
     return config
 
 
-LINE_FACTS = {"line/bias": Facts(decayed=False)}
+LINE_FACTS = {"line/bias": ParamMetadata(decayed=False)}
 
 
 class Line(Task):
@@ -92,7 +92,7 @@ class Line(Task):
     def example_shapes(self):
         raise NotImplementedError
 
-    def facts(self):
+    def param_metadata(self):
         return LINE_FACTS
 
 
@@ -100,6 +100,7 @@ def line_batch(seed: int, size: int = 8) -> dict[str, np.ndarray]:
     """A batch of `Line`; the weights differ between examples."""
     rng = np.random.default_rng(seed)
     return {
-        "x": rng.normal(size=(size, 3)).astype(np.float32), "y": rng.normal(size=size).astype(np.float32),
+        "x": rng.normal(size=(size, 3)).astype(np.float32),
+        "y": rng.normal(size=size).astype(np.float32),
         "weight": np.arange(1, size + 1, dtype=np.float32),
     }

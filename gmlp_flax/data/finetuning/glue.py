@@ -44,11 +44,16 @@ _TWO = ("entailment", "not_entailment")
 GLUE_TASKS: dict[str, SentenceTask] = {
     "sst2": SentenceTask(_SENTENCE, ("negative", "positive"), submission=("SST-2.tsv",)),
     "cola": SentenceTask(
-        _SENTENCE, ("unacceptable", "acceptable"), ("matthews",), ("CoLA.tsv",),
+        _SENTENCE,
+        ("unacceptable", "acceptable"),
+        ("matthews",),
+        ("CoLA.tsv",),
         headerless=("source", "label", "star", "sentence"),
     ),
     "mrpc": SentenceTask(
-        (("sentence1", "#1 String"), ("sentence2", "#2 String")), ("not_equivalent", "equivalent"), ("f1",),
+        (("sentence1", "#1 String"), ("sentence2", "#2 String")),
+        ("not_equivalent", "equivalent"),
+        ("f1",),
         ("MRPC.tsv",),
     ),
     "qqp": SentenceTask((("question1",), ("question2",)), ("not_duplicate", "duplicate"), ("f1",), ("QQP.tsv",)),

@@ -51,7 +51,10 @@ def encode(
 
 
 def encode_pairs(
-    first: Sequence[str], second: Sequence[str] | None, tokenizer: Tokenizer, threads: int | None = None,
+    first: Sequence[str],
+    second: Sequence[str] | None,
+    tokenizer: Tokenizer,
+    threads: int | None = None,
     most: int | None = None,
 ) -> tuple[TokenLists, TokenLists | None]:
     """Encodes both texts of each pair, as `encode` does; `second` is None for single texts."""
@@ -134,8 +137,15 @@ class Pairs:
     """
 
     def __init__(
-        self, first: TokenLists, second: TokenLists | None, columns: Mapping[str, np.ndarray], *, length: int,
-        tokenizer: Tokenizer, name: str, apart: bool = False,
+        self,
+        first: TokenLists,
+        second: TokenLists | None,
+        columns: Mapping[str, np.ndarray],
+        *,
+        length: int,
+        tokenizer: Tokenizer,
+        name: str,
+        apart: bool = False,
     ):
         self.first, self.second, self.columns = first, second, dict(columns)
         self.length, self.tokenizer, self.name, self.apart = length, tokenizer, name, apart and second is not None

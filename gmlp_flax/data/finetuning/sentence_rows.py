@@ -73,9 +73,7 @@ def _csv_cells(path: str) -> Iterator[tuple[int, list[bytes]]]:
         raise DataError(f"{path}, line {number}: not CSV ({error}); check its quotation marks") from None
 
 
-def _table_rows(
-    path: str, table: Iterator[tuple[int, list[bytes]]], separators: str, task: SentenceTask
-) -> Rows:
+def _table_rows(path: str, table: Iterator[tuple[int, list[bytes]]], separators: str, task: SentenceTask) -> Rows:
     names: tuple[str, ...] = ()
     for number, line in table:
         where = f"{path}, line {number}"
@@ -133,8 +131,13 @@ def _parquet_rows(path: str, task: SentenceTask) -> Rows:
 
 
 READERS: dict[str, Callable[[str, SentenceTask], Rows]] = {
-    ".tsv": _tsv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows, ".json": _json_rows, ".csv": _csv_rows,
-    ".parquet": _parquet_rows, ".txt": _tsv_rows,
+    ".tsv": _tsv_rows,
+    ".jsonl": _json_rows,
+    ".ndjson": _json_rows,
+    ".json": _json_rows,
+    ".csv": _csv_rows,
+    ".parquet": _parquet_rows,
+    ".txt": _tsv_rows,
 }
 
 

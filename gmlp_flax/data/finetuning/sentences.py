@@ -25,7 +25,16 @@ import numpy as np
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import SentenceTask
-from gmlp_flax.data.finetuning.sentence_rows import IDS, READERS, TAGS, Record, Rows, file_rows, require_features, tfds_rows
+from gmlp_flax.data.finetuning.sentence_rows import (
+    IDS,
+    READERS,
+    TAGS,
+    Record,
+    Rows,
+    file_rows,
+    require_features,
+    tfds_rows,
+)
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, shards, tfds_folders
@@ -81,7 +90,13 @@ class Sentences:
 
 
 def open_sentences(
-    path: str, task: SentenceTask, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    path: str,
+    task: SentenceTask,
+    side: str,
+    *,
+    split: str = "",
+    heldout_split: str = "",
+    heldout_share: float = 0.0,
     bad: BadRecords | None = None,
 ) -> Sentences:
     """Reads the examples at `path` to train on, or the held-out ones.
@@ -128,7 +143,9 @@ def open_sentences(
         shared = dataclasses.replace(shared, dropped=len(of_side(joined)) - len(shared))
     if not len(shared):
         raise splits.empty_side(
-            f"the {len(found)} examples of {path!r}", side, chosen.share,
+            f"the {len(found)} examples of {path!r}",
+            side,
+            chosen.share,
             "give the held-out examples a path of their own",
         )
     return shared
@@ -288,7 +305,9 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
                 columns = " or ".join(map(repr, IDS))
                 raise BadRecord(f"the id {own_id!r}; expected a text or a number, or no column {columns}")
             if own_id is not None and (tag, own_id) in seen:
-                raise BadRecord(f"the id {own_id!r} is also that of an earlier row: give each its own, or rename the column")
+                raise BadRecord(
+                    f"the id {own_id!r} is also that of an earlier row: give each its own, or rename the column"
+                )
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
             continue

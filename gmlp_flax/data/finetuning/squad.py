@@ -85,7 +85,13 @@ def read(
 
 
 def read_side(
-    path: str, side: str, version: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    path: str,
+    side: str,
+    version: str,
+    *,
+    split: str = "",
+    heldout_split: str = "",
+    heldout_share: float = 0.0,
     bad: BadRecords | None = None,
 ) -> list[Question]:
     """The questions at `path` to train on, or the held-out ones.
@@ -116,7 +122,9 @@ def read_side(
     if not chosen:
         articles = len({question.title for question in questions})
         raise splits.empty_side(
-            f"the {articles} article(s) of {path!r}", side, heldout_share,
+            f"the {articles} article(s) of {path!r}",
+            side,
+            heldout_share,
             "give the held-out questions a file of their own",
         )
     return chosen

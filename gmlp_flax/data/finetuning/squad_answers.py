@@ -97,7 +97,9 @@ def null_odds(
 
 
 def predictions(
-    questions: Sequence[Question], answers: Sequence[Sequence[Answer]], odds: Mapping[str, float] | None = None,
+    questions: Sequence[Question],
+    answers: Sequence[Sequence[Answer]],
+    odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, str]:
     """id -> the best answer's text; "" if there is no answer, or if its odds of having none exceed the threshold."""

@@ -48,7 +48,9 @@ def scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.
 
 
 def evaluate(
-    questions: Sequence[Question], predictions: Mapping[str, str], odds: Mapping[str, float] | None = None,
+    questions: Sequence[Question],
+    predictions: Mapping[str, str],
+    odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
     """The official script's results, in percent: exact, f1 and total, of all questions, and with and without answers.
@@ -76,9 +78,7 @@ def summary(values: np.ndarray) -> dict[str, float]:
     return {"exact": 100.0 * float(exact) / len(values), "f1": 100.0 * float(f1) / len(values), "total": len(values)}
 
 
-def tuned(
-    questions: Sequence[Question], predictions: Mapping[str, str], odds: Mapping[str, float]
-) -> dict[str, float]:
+def tuned(questions: Sequence[Question], predictions: Mapping[str, str], odds: Mapping[str, float]) -> dict[str, float]:
     """The results at the best threshold: best_exact and best_f1 in percent, best_exact_thresh and best_f1_thresh.
 
     Questions whose odds of having no answer exceed the threshold are answered by "", the others as predicted. As in the

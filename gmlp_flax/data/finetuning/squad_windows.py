@@ -80,7 +80,13 @@ class Windows:
     """
 
     def __init__(
-        self, questions: Sequence[Question], tokenizer: Tokenizer, *, length: int, stride: int, max_query: int,
+        self,
+        questions: Sequence[Question],
+        tokenizer: Tokenizer,
+        *,
+        length: int,
+        stride: int,
+        max_query: int,
         training: bool = False,
     ):
         if length < max_query + SPECIALS + 1:

@@ -54,7 +54,11 @@ def augmented(pixels: np.ndarray, rng: np.random.Generator, options: Augmentatio
         pixels = auto_augment.auto_augment(pixels, rng, fill, auto_augment.POLICIES[options.auto])
     elif options.auto == "randaugment":
         pixels = auto_augment.rand_augment(
-            pixels, rng, fill, layers=options.randaugment_layers, magnitude=options.randaugment_magnitude,
+            pixels,
+            rng,
+            fill,
+            layers=options.randaugment_layers,
+            magnitude=options.randaugment_magnitude,
             std=options.randaugment_std,
         )
     elif options.color_jitter:
@@ -75,9 +79,7 @@ def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) 
     return pixels
 
 
-def erased(
-    pixels: np.ndarray, rng: np.random.Generator, mean: tuple[float, ...], std: tuple[float, ...]
-) -> np.ndarray:
+def erased(pixels: np.ndarray, rng: np.random.Generator, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
     """Fills one rectangle with noise: 2 % to a third of the area, its sides in a ratio of 0.3 to 1 / 0.3.
 
     Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalised pixels from N(0, 1). Here pixels

@@ -78,7 +78,7 @@ def _posterize(pixels: np.ndarray, bits: int, _: Fill) -> np.ndarray:
     return pixels & np.uint8(256 - 2 ** (8 - bits))
 
 
-_solarize = _by_table(lambda threshold: np.where(_LEVELS < threshold, _LEVELS, 255 - _LEVELS))
+_solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
 
 
 def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Callable:
@@ -257,9 +257,21 @@ POLICIES = {"autoaugment": IMAGENET_POLICY, "autoaugment_v0": V0_POLICY}
 
 # RandAugment's operations, in the variants whose severity increases with the magnitude (timm's `inc1`).
 RANDAUGMENT = (
-    "AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd",
-    "ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing", "ShearX", "ShearY",
-    "TranslateX", "TranslateY",
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+    "Rotate",
+    "PosterizeIncreasing",
+    "SolarizeIncreasing",
+    "SolarizeAdd",
+    "ColorIncreasing",
+    "ContrastIncreasing",
+    "BrightnessIncreasing",
+    "SharpnessIncreasing",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
 )
 
 

@@ -15,7 +15,13 @@ from gmlp_flax.io import files
 
 
 def training_example(
-    example: dict, rng: np.random.Generator, *, size: tuple[int, int], channels: int, flip: bool, min_scale: float,
+    example: dict,
+    rng: np.random.Generator,
+    *,
+    size: tuple[int, int],
+    channels: int,
+    flip: bool,
+    min_scale: float,
     augmentation: Augmentation = Augmentation(),
 ) -> dict:
     """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`."""

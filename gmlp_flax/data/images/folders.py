@@ -102,7 +102,9 @@ class ImageTar:
                     folders.append(name)
                 elif member.isreg() and _is_image(name):
                     if member.issparse() or member.size > IMAGE_BYTES:
-                        raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes: no image does")
+                        raise tarfile.ReadError(
+                            f"{name!r} is a sparse file or claims {member.size:,} bytes: no image does"
+                        )
                     if not compressed and not 0 <= member.size <= end - member.offset_data:
                         raise tarfile.ReadError(f"{name!r} reaches beyond the end of the file")
                     unpacked += member.size if compressed else 0

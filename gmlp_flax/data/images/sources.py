@@ -95,7 +95,12 @@ def open_images(path: str) -> ImageFolder | ImageTar | PathfinderImages:
 
 
 def open_side(
-    path: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0,
+    path: str,
+    side: str,
+    *,
+    split: str = "",
+    heldout_split: str = "",
+    heldout_share: float = 0.0,
     cache_folder: str = "",
 ) -> ImageSource:
     """The images at `path` to train on, or the held-out ones.
@@ -125,13 +130,20 @@ def open_side(
         if not heldout and not heldout_share:
             heldout = known if len(known) == 1 else [splits.HELDOUT_SPLIT]
         chosen = splits.choose(
-            path, side, (split or splits.TRAIN_SPLIT,), tuple(heldout[:1]), heldout_share, known=known,
+            path,
+            side,
+            (split or splits.TRAIN_SPLIT,),
+            tuple(heldout[:1]),
+            heldout_share,
+            known=known,
             explicit=bool(heldout_split),
         )
         source, share = TFDSImages(folder, chosen.splits[0], cache_folder), chosen.share
     if len(source.classes) < 2:
         found = f"{len(source)} images of {len(source.classes)} class, {', '.join(map(repr, source.classes))}"
-        raise DataError(f"{source.path!r} has {found}: a classifier needs at least two classes, each a folder of images")
+        raise DataError(
+            f"{source.path!r} has {found}: a classifier needs at least two classes, each a folder of images"
+        )
     return split_images(source, share)[SIDES.index(side)] if share else source
 
 
@@ -167,8 +179,7 @@ def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> 
     if tuple(source.classes) == tuple(classes):
         return
     missing, added = (
-        _listed(sorted(set(one) - set(other)))
-        for one, other in ((classes, source.classes), (source.classes, classes))
+        _listed(sorted(set(one) - set(other))) for one, other in ((classes, source.classes), (source.classes, classes))
     )
     if missing == added == _listed([]):
         pairs = enumerate(zip(classes, source.classes, strict=False))

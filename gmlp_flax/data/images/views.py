@@ -138,7 +138,7 @@ def _cropped_file(
 ) -> np.ndarray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the image at full size."""
     top, left, height, width = box
-    reduction = max(n for n in (1, 2, 4, 8) if n == 1 or height >= n * size[0] and width >= n * size[1])
+    reduction = max(n for n in (1, 2, 4, 8) if n == 1 or (height >= n * size[0] and width >= n * size[1]))
     full_height, full_width = _upright_shape(file)
     pixels = _pixels(file, data, channels, reduction, top + height)
     down, right = pixels.shape[0] / full_height, pixels.shape[1] / full_width

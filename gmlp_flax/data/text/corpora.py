@@ -37,7 +37,11 @@ PART_BYTES = 64 << 20
 _END = 64 << 10  # bytes
 
 _READERS_BY_SUFFIX = {
-    ".txt": "text", ".jsonl": "json_lines", ".ndjson": "json_lines", ".json": "json_lines", ".parquet": "parquet"
+    ".txt": "text",
+    ".jsonl": "json_lines",
+    ".ndjson": "json_lines",
+    ".json": "json_lines",
+    ".parquet": "parquet",
 }
 # Files beside the shards of published data sets that hold no text.
 _NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")

@@ -112,7 +112,7 @@ def prepare(
         jobs, plan = _plan(corpus, tokenizer, local, selection, max_bad_records, shard_bytes, target)
         if not (target and _is_done_remotely(target, jobs, plan)):
             if not _is_done(local, plan):
-                to_standard_error(f"tokenising {corpus.name}{selection.share and f', {selection.side}' or ''}")
+                to_standard_error(f"tokenising {corpus.name}{(selection.share and f', {selection.side}') or ''}")
                 _begin(local, plan, tokenizer)
                 _run(jobs, workers or os.cpu_count() or 1, corpus.name)
                 _finish(local, plan, jobs, corpus.name)
@@ -180,7 +180,12 @@ def _clear(folder: Path) -> None:
 
 
 def _plan(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, selection: Selection, max_bad_records: int, shard_bytes: int,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    folder: Path,
+    selection: Selection,
+    max_bad_records: int,
+    shard_bytes: int,
     target: str = "",
 ) -> tuple[list[_Job], dict[str, Any]]:
     """The jobs, and the values that identify their result."""
@@ -248,7 +253,9 @@ def _require_plan(path: str, folder: str, plan: dict[str, Any]) -> None:
     except (DataError, KeyError) as error:
         raise DataError(f"{path}: damaged; remove {folder!r}, or give another folder") from error
     if differs:
-        raise DataError(f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it")
+        raise DataError(
+            f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it"
+        )
 
 
 def _begin(folder: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:

@@ -72,8 +72,14 @@ class ProgressBar:
         self._guess = next((ratio for suffix, ratio in _EXPANSION.items() if name.lower().endswith(suffix)), 1.0)
         self._before = int(self._sizes[self._done].sum())
         self._bar = tqdm.tqdm(
-            total=int(self._sizes.sum()), initial=self._before, unit="B", unit_scale=True, desc="preparing",
-            delay=_DELAY, file=sys.stderr, disable=None,
+            total=int(self._sizes.sum()),
+            initial=self._before,
+            unit="B",
+            unit_scale=True,
+            desc="preparing",
+            delay=_DELAY,
+            file=sys.stderr,
+            disable=None,
         )
 
     def finished(self, shard: int) -> None:

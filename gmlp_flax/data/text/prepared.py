@@ -126,7 +126,9 @@ class Prepared:
             self._files.append((found[names[0]], found[names[1]]))
         model = files.read_small(files.join(self.folder, TOKENIZER_FILE))
         if hashlib.sha256(model).hexdigest() != self.index["tokenizer"]:
-            raise DataError(f"{self.folder}/{TOKENIZER_FILE} is not the one that made the ids; copy or prepare it again")
+            raise DataError(
+                f"{self.folder}/{TOKENIZER_FILE} is not the one that made the ids; copy or prepare it again"
+            )
         self.tokenizer = Tokenizer(model, f"{self.folder}/{TOKENIZER_FILE}")
         self.dtype = np.dtype(self.index["dtype"])
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
@@ -213,7 +215,9 @@ def is_prepared(folder: str | os.PathLike) -> bool:
 def _read_index(folder: str) -> dict[str, Any]:
     path = files.join(folder, INDEX)
     if not is_prepared(folder):
-        raise DataError(f"no prepared corpus in {folder!r}: it has no {INDEX}; make it, or finish it, with gmlp prepare")
+        raise DataError(
+            f"no prepared corpus in {folder!r}: it has no {INDEX}; make it, or finish it, with gmlp prepare"
+        )
     try:
         index = json_files.read(path, dict)
     except DataError as error:

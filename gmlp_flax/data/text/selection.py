@@ -95,7 +95,12 @@ def open_side(
 
     train, heldout = split or named(splits.TRAIN_SPLIT), heldout_split or named(splits.HELDOUT_SPLIT)
     chosen = splits.choose(
-        path, side, (train,), (heldout,) if heldout or not heldout_share else (), heldout_share, known=known,
+        path,
+        side,
+        (train,),
+        (heldout,) if heldout or not heldout_share else (),
+        heldout_share,
+        known=known,
         explicit=bool(heldout_split),
     )
     (name,) = chosen.splits

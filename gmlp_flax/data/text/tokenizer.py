@@ -21,7 +21,8 @@ TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
 # Names in the place of a file's: nothing is trained. Each with its file in run folders, and its engine.
 NAMED = {
-    byte_level.NAME: (byte_level.MODEL, byte_level.Bytes), symbols.NAME: (symbols.MODEL, symbols.Symbols),
+    byte_level.NAME: (byte_level.MODEL, byte_level.Bytes),
+    symbols.NAME: (symbols.MODEL, symbols.Symbols),
 }
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 

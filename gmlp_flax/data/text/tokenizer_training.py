@@ -20,7 +20,11 @@ SAMPLE = 64_000_000
 
 
 def train_tokenizer(
-    corpus: Corpus, vocab_size: int, *, selection: Selection = EVERYTHING, sample: int = SAMPLE,
+    corpus: Corpus,
+    vocab_size: int,
+    *,
+    selection: Selection = EVERYTHING,
+    sample: int = SAMPLE,
     max_bad_records: int = 0,
 ) -> Tokenizer:
     """Trains a tokenizer (see Tokenizer.train) on the beginning of each part of the corpus.
@@ -36,8 +40,13 @@ def train_tokenizer(
 
 
 def cached_tokenizer(
-    corpus: Corpus, vocab_size: int, cache_folder: str | os.PathLike, *, selection: Selection = EVERYTHING,
-    sample: int = SAMPLE, max_bad_records: int = 0,
+    corpus: Corpus,
+    vocab_size: int,
+    cache_folder: str | os.PathLike,
+    *,
+    selection: Selection = EVERYTHING,
+    sample: int = SAMPLE,
+    max_bad_records: int = 0,
 ) -> Tokenizer:
     """`train_tokenizer`, whose result is kept in `cache_folder` as `tokenizer-<key>.model`."""
 

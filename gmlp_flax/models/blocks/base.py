@@ -28,7 +28,7 @@ class Block(nnx.Module):
         branches: how often a call adds a branch to its shortcut, at most.
         without_dropout: the branches, counted from 0, whose output `dropout` leaves as it is.
         mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
-        can_be_causal: whether the option `causal` is obeyed: no output depends on a later token. Calls then get `past`.
+        can_be_causal: whether the option `causal` is obeyed: no output depends on a later token. Calls then get `cache`.
     """
 
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
@@ -44,18 +44,18 @@ class Block(nnx.Module):
 
     @abc.abstractmethod
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same.
 
         Args:
             x: the residual stream.
             residual: adds a branch to its shortcut.
-            seen: bool [batch, tokens], False for padding; None if there is none. Linear layers over tokens ignore it.
+            padding_mask: bool [batch, tokens], False for padding; None if there is none. Linear layers over tokens ignore it.
             key: a random key per example, [batch], for dropout on the weights of attention; None for evaluation.
 
-        A block that can be causal has a fifth argument, `past: Past | None = None`: the tokens before these, when a text
-        is continued. What its mixing reads of earlier tokens it then takes from `past.joined(name, values)`.
+        A block that can be causal has a fifth argument, `cache: DecodeCache | None = None`: the tokens before these, when a text
+        is continued. What its mixing reads of earlier tokens it then takes from `cache.update(name, values)`.
         """
 
     @classmethod
@@ -68,7 +68,7 @@ class Block(nnx.Module):
         return cls.Spec(block=cls, length=length, **options)
 
     @classmethod
-    def takes(cls, spec: Any, tokens: int) -> bool:
+    def supports_length(cls, spec: Any, tokens: int) -> bool:
         """Whether a stack can be called with this number of tokens: with n alone, unless a block says more."""
         return tokens == spec.length
 
@@ -93,5 +93,5 @@ class Block(nnx.Module):
 
 
 def up_to_length(spec: BlockSpec, tokens: int) -> bool:
-    """`Block.takes` of a block that works on any number of tokens: its table of positions, if it has one, has n rows."""
+    """`Block.supports_length` of a block that works on any number of tokens: its table of positions, if it has one, has n rows."""
     return tokens <= spec.length or spec.positions == "none"

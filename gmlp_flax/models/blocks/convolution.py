@@ -42,8 +42,10 @@ class ConvolutionSpec(HeadsSpec, ChannelMLPSpec):
     """Options of the convolutions."""
 
     convolution: str = option(
-        "lightweight", "each head's kernel is learned (lightweight), or made from the token (dynamic)",
-        ("lightweight", "dynamic"), architecture=True,
+        "lightweight",
+        "each head's kernel is learned (lightweight), or made from the token (dynamic)",
+        ("lightweight", "dynamic"),
+        architecture=True,
     )
     kernel_widths: tuple[int, ...] = option(
         (7,), "tokens that a kernel reads: one number for all layers, or one for each", architecture=True
@@ -85,7 +87,7 @@ class LightweightKernel(nnx.Module):
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         width = spec.kernel_widths[0]
         logits = nnx.initializers.glorot_uniform()(rngs.params(), (spec.heads, width), spec.param_dtype)
-        self.logits = parameter(logits, decayed=False, reach=math.log(max(width - 1, 1)))
+        self.logits = parameter(logits, decayed=False, max_logit_gap=math.log(max(width - 1, 1)))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [heads, width]."""
@@ -114,11 +116,11 @@ class Convolution(nnx.Module):
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.heads, self.dilation = spec.heads, spec.dilations[0]
 
-    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same. Padding (`seen` False, bool [batch, tokens]) counts as zeros."""
+    def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same. Padding (`padding_mask` False, bool [batch, tokens]) counts as zeros."""
         gated = jax.nn.glu(self.proj_in(x))
-        if seen is not None:
-            gated = jnp.where(seen[..., None], gated, 0)
+        if padding_mask is not None:
+            gated = jnp.where(padding_mask[..., None], gated, 0)
         convolved = convolve(gated.reshape(*x.shape[:2], self.heads, -1), self.kernel(gated), self.dilation)
         return self.out(convolved.astype(x.dtype).reshape(x.shape))
 
@@ -135,10 +137,10 @@ class ConvolutionBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.convolution(self.mixing_norm(x), seen))
+        x = residual(x, self.convolution(self.mixing_norm(x), padding_mask))
         return residual(x, self.mlp(self.mlp_norm(x)))
 
     @classmethod
@@ -151,6 +153,6 @@ class ConvolutionBlock(Block):
         )
 
     @classmethod
-    def takes(cls, spec: ConvolutionSpec, tokens: int) -> bool:
+    def supports_length(cls, spec: ConvolutionSpec, tokens: int) -> bool:
         """See `Block`: any number, up to n with learned positions."""
         return up_to_length(spec, tokens)

@@ -19,33 +19,33 @@ from gmlp_flax.options import SIZE, option
 TOKENS, MEMORY = "tokens", "memory"
 
 
-def memory_weights(scores: jax.Array, over: str, seen: jax.Array | None = None) -> jax.Array:
+def memory_weights(scores: jax.Array, over: str, padding_mask: jax.Array | None = None) -> jax.Array:
     """The weights of tokens on entries of the memory.
 
     Args:
         scores: [batch, heads, tokens, entries].
         over: "tokens": the softmax runs over the tokens, then each token's weights are divided by their sum (the
             paper's double normalisation; 1e-9 is added to the sum). "memory": the softmax runs over the entries.
-        seen: bool [batch, tokens], False for padding, which then has no part in a softmax over tokens; or None.
+        padding_mask: bool [batch, tokens], False for padding, which then has no part in a softmax over tokens; or None.
 
     Returns:
         The same shape and type.
     """
     if over == MEMORY:
         return jax.nn.softmax(scores, axis=-1)
-    if seen is not None:
-        scores = jnp.where(seen[:, None, :, None], scores, jnp.finfo(scores.dtype).min)
+    if padding_mask is not None:
+        scores = jnp.where(padding_mask[:, None, :, None], scores, jnp.finfo(scores.dtype).min)
     weights = jax.nn.softmax(scores, axis=-2)
     return weights / (1e-9 + weights.sum(-1, keepdims=True))
 
 
 def recall(
-    x: jax.Array, keys: jax.Array, values: jax.Array, over: str, seen: jax.Array | None = None
+    x: jax.Array, keys: jax.Array, values: jax.Array, over: str, padding_mask: jax.Array | None = None
 ) -> jax.Array:
     """weights(x keys^T) values in each head: [batch, heads, tokens, c] and two of [entries, c] to the first's shape and
-    type; `over` and `seen` as in `memory_weights`, the weights in the type of the memory."""
+    type; `over` and `padding_mask` as in `memory_weights`, the weights in the type of the memory."""
     scores = jnp.einsum("bhnc,sc->bhns", x, keys.astype(x.dtype), preferred_element_type=keys.dtype)
-    weights = memory_weights(scores, over, seen).astype(x.dtype)
+    weights = memory_weights(scores, over, padding_mask).astype(x.dtype)
     return jnp.einsum("bhns,sc->bhnc", weights, values.astype(x.dtype))
 
 
@@ -56,8 +56,11 @@ class ExternalAttentionSpec(HeadsSpec, ChannelMLPSpec):
     heads: int = option(1, "heads, each of d_model / heads channels; they share the memory", SIZE, architecture=True)
     memory: int = option(64, "entries of the memory (the paper's S)", SIZE, architecture=True)
     memory_softmax: str = option(
-        TOKENS, "the softmax runs over the tokens, and weights are then divided by their sum (as published), or over "
-        "the memory", (TOKENS, MEMORY), architecture=True,
+        TOKENS,
+        "the softmax runs over the tokens, and weights are then divided by their sum (as published), or over "
+        "the memory",
+        (TOKENS, MEMORY),
+        architecture=True,
     )
 
 
@@ -72,15 +75,16 @@ class ExternalAttention(nnx.Module):
         init = nnx.initializers.glorot_uniform()
         self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
         self.keys, self.values = (
-            parameter(init(rngs.params(), (spec.memory, spec.d_model // spec.heads), spec.param_dtype)) for _ in range(2)
+            parameter(init(rngs.params(), (spec.memory, spec.d_model // spec.heads), spec.param_dtype))
+            for _ in range(2)
         )
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.heads, self.over = spec.heads, spec.memory_softmax
 
-    def __call__(self, x: jax.Array, seen: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `seen` as in `memory_weights`."""
+    def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same; `padding_mask` as in `memory_weights`."""
         heads = self.proj_in(x).reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
-        recalled = recall(heads, self.keys[...], self.values[...], self.over, seen)
+        recalled = recall(heads, self.keys[...], self.values[...], self.over, padding_mask)
         return self.out(recalled.swapaxes(1, 2).reshape(x.shape))
 
 
@@ -99,13 +103,13 @@ class ExternalAttentionBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.external(self.mixing_norm(x), seen))
+        x = residual(x, self.external(self.mixing_norm(x), padding_mask))
         return residual(x, self.mlp(self.mlp_norm(x)))
 
     @classmethod
-    def takes(cls, spec: ExternalAttentionSpec, tokens: int) -> bool:
+    def supports_length(cls, spec: ExternalAttentionSpec, tokens: int) -> bool:
         """See `Block`: any number, up to n with learned positions."""
         return up_to_length(spec, tokens)

@@ -30,12 +30,12 @@ class FeedForwardBlock(Block):
     def __init__(self, spec: FeedForwardSpec, rngs: nnx.Rngs):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
-        self.token_norm = LayerNorm(spec, spec.length, fit=OverPatches(outputs=-1))
+        self.token_norm = LayerNorm(spec, spec.length, resize=OverPatches(outputs=-1))
         self.token_mlp = TokenMLP(spec, rngs)
         self.length = spec.length
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`. Raises ValueError for another number of tokens than n."""
         check_tokens(x, self.length)

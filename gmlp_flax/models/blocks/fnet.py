@@ -15,7 +15,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, takes
+from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, supports_length
 from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.matmul import NAME, over_tokens
@@ -75,9 +75,7 @@ def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     return ALGORITHMS[algorithm](x)
 
 
-fourier.defvjp(
-    lambda x, algorithm: (fourier(x, algorithm), None), lambda algorithm, _, g: (fourier(g, algorithm),)
-)
+fourier.defvjp(lambda x, algorithm: (fourier(x, algorithm), None), lambda algorithm, _, g: (fourier(g, algorithm),))
 
 
 def _norm_eps() -> Any:
@@ -90,11 +88,13 @@ class FNetSpec(ChannelMLPSpec):
 
     norm_eps: float = _norm_eps()
     norm: str = option(
-        "post", "where norms stand: post, after each sum (as published), or pre, before each branch (as in other blocks)",
-        ("post", "pre"), architecture=True,
+        "post",
+        "where norms stand: post, after each sum (as published), or pre, before each branch (as in other blocks)",
+        ("post", "pre"),
+        architecture=True,
     )
     dft: str = option(
-        "auto", "the transform by matrix products, by FFT, or by the faster one", tuple(ALGORITHMS), how=True
+        "auto", "the transform by matrix products, by FFT, or by the faster one", tuple(ALGORITHMS), numerics_only=True
     )
 
 
@@ -119,20 +119,20 @@ class FNetBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
         self.pre_norm, self.dft = spec.norm == "pre", spec.dft
 
-    def mix(self, x: jax.Array, seen: jax.Array | None, key: jax.Array | None) -> jax.Array:
+    def mix(self, x: jax.Array, padding_mask: jax.Array | None, key: jax.Array | None) -> jax.Array:
         """The first branch: [batch, tokens, d_model] to the same."""
         scale = math.prod(x.shape[1:]) ** -0.5 if self.pre_norm else 1.0
         mixed: jax.Array = fourier(x, self.dft)
         return checkpoint_name(scale * mixed, NAME)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`. Padding takes part in the transform."""
         if self.pre_norm:
-            x = residual(x, self.mix(self.mixing_norm(x), seen, key))
+            x = residual(x, self.mix(self.mixing_norm(x), padding_mask, key))
             return residual(x, self.mlp(self.mlp_norm(x)))
-        x = self.mixing_norm(residual(x, self.mix(x, seen, key)))
+        x = self.mixing_norm(residual(x, self.mix(x, padding_mask, key)))
         return self.mlp_norm(residual(x, self.mlp(x)))
 
     @classmethod
@@ -141,7 +141,7 @@ class FNetBlock(Block):
         return LayerNorm(spec, d_model) if spec.norm == "pre" else unchanged
 
     @classmethod
-    def takes(cls, spec: BlockSpec, tokens: int) -> bool:
+    def supports_length(cls, spec: BlockSpec, tokens: int) -> bool:
         """See `Block`: any number, up to n with learned positions. It is another transform at each number."""
         return up_to_length(spec, tokens)
 
@@ -172,9 +172,9 @@ class FNetHybridBlock(FNetBlock):
         super().__init__(spec, rngs)
         self.attention = MultiHeadAttention(spec, rngs)
 
-    def mix(self, x: jax.Array, seen: jax.Array | None, key: jax.Array | None) -> jax.Array:
+    def mix(self, x: jax.Array, padding_mask: jax.Array | None, key: jax.Array | None) -> jax.Array:
         """See `FNetBlock`."""
-        return self.attention(x, seen, key)
+        return self.attention(x, padding_mask, key)
 
     @classmethod
     def stacks(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:
@@ -185,9 +185,9 @@ class FNetHybridBlock(FNetBlock):
         return (*mixing, *([dataclasses.replace(spec, layers=last)] if last else []))
 
     @classmethod
-    def takes(cls, spec: FNetHybridSpec, tokens: int) -> bool:
+    def supports_length(cls, spec: FNetHybridSpec, tokens: int) -> bool:
         """See `Block`: any number, or up to n if each position or offset has parameters of its own."""
-        return takes(spec, tokens)
+        return supports_length(spec, tokens)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -10,7 +10,7 @@ from flax import nnx
 from gmlp_flax.models import spatial
 from gmlp_flax.models.attention import TinyAttention, TinyAttentionSpec
 from gmlp_flax.models.blocks.base import Block, Residual
-from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.gating import GateSpec, SpatialGate, gate_width
 from gmlp_flax.models.layers import LayerNorm, Linear
 from gmlp_flax.models.sharding import FSDP, TENSOR
@@ -32,7 +32,12 @@ class GMLPBlock(Block):
         width = gate_width(spec)
         self.norm = LayerNorm(spec, spec.d_model)
         self.proj_in = Linear(
-            spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR), activation=spec.activation,
+            spec,
+            spec.d_model,
+            spec.d_ffn,
+            rngs,
+            sharding=(FSDP, TENSOR),
+            activation=spec.activation,
             parts=spec.d_ffn // width,
         )
         self.gate = SpatialGate(spec, rngs)
@@ -40,19 +45,23 @@ class GMLPBlock(Block):
         self.proj_out = Linear(spec, width, spec.d_model, rngs, sharding=(TENSOR, FSDP))
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None,
-        past: Past | None = None,
+        self,
+        x: jax.Array,
+        residual: Residual,
+        padding_mask: jax.Array | None = None,
+        key: jax.Array | None = None,
+        cache: DecodeCache | None = None,
     ) -> jax.Array:
         """See `Block`."""
         normed = self.norm(x)
-        attention = self.attention(normed, seen, key, past) if self.attention else None
+        attention = self.attention(normed, padding_mask, key, cache) if self.attention else None
         z = self.proj_in(normed)
-        return residual(x, self.proj_out(self.gate(z, attention, past)))
+        return residual(x, self.proj_out(self.gate(z, attention, cache)))
 
     @classmethod
-    def takes(cls, spec: GMLPSpec, tokens: int) -> bool:
+    def supports_length(cls, spec: GMLPSpec, tokens: int) -> bool:
         """See `Block`: up to n tokens, but exactly n with a dense projection that is not causal."""
-        return spatial.takes(spec, tokens)
+        return spatial.supports_length(spec, tokens)
 
     def spatial_matrix(self) -> jax.Array:
         """See `Block`."""

@@ -29,7 +29,7 @@ class MixerBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
         x = residual(x, self.token_mlp(self.token_norm(x)))

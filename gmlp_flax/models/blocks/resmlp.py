@@ -63,14 +63,14 @@ class ResMLPBlock(Block):
     def __init__(self, spec: ResMLPSpec, rngs: nnx.Rngs):
         self.token_affine = Affine(spec, spec.d_model)
         over_patches = OverPatches(outputs=-2, inputs=-1)
-        self.token_linear = TokenLinear(spec, spec.length, spec.length, rngs, fit=over_patches)
+        self.token_linear = TokenLinear(spec, spec.length, spec.length, rngs, resize=over_patches)
         self.token_scale = LayerScale(spec)
         self.mlp_affine = Affine(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
         self.mlp_scale = LayerScale(spec)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
         x = residual(x, self.token_scale(self.token_linear(self.token_affine(x))))

@@ -47,13 +47,17 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
     """Options of the Synthesizer."""
 
     synthesizer: str = option(
-        "random", "what makes the logits: random, fixed_random, factorized_random, dense, factorized_dense, attention; "
-        "or a mixture of several, as in random+attention", architecture=True,
+        "random",
+        "what makes the logits: random, fixed_random, factorized_random, dense, factorized_dense, attention; "
+        "or a mixture of several, as in random+attention",
+        architecture=True,
     )
     rank: int = option(8, "rank of factorised random logits (the paper's k)", SIZE, architecture=True)
     dense_factor: int = option(
-        0, "the first factor of n in factorised dense logits (the paper's a); 0: the largest up to the root of n",
-        AT_LEAST_0, architecture=True,
+        0,
+        "the first factor of n in factorised dense logits (the paper's a); 0: the largest up to the root of n",
+        AT_LEAST_0,
+        architecture=True,
     )
     random_std: float = option(1.0, "standard deviation of random logits at the start", ABOVE_0)
 
@@ -68,7 +72,9 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
         if len(set(self.parts)) < len(self.parts):
             raise ValueError(f"{given}: expected each kind of logits once")
         if self.dense_factor and self.length % self.dense_factor:
-            raise ValueError(f"model.dense_factor is {self.dense_factor}: it must divide the {self.length} tokens; 0 chooses")
+            raise ValueError(
+                f"model.dense_factor is {self.dense_factor}: it must divide the {self.length} tokens; 0 chooses"
+            )
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -83,8 +89,8 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
         return first, n // first
 
     @property
-    def reach(self) -> float:
-        """How far a logit may have to move (see `Facts.reach`): times the number of parts, as each has an equal share."""
+    def max_logit_gap(self) -> float:
+        """How far a logit may have to move (see `ParamMetadata.max_logit_gap`): times the number of parts, as each has an equal share."""
         return len(self.parts) * math.log(max(self.length - 1, 1))
 
 
@@ -94,8 +100,8 @@ class RandomLogits(nnx.Module):
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs, trained: bool = True):
         draw = nnx.initializers.normal(spec.random_std)
         value = draw(rngs.params(), (spec.heads, spec.length, spec.length), spec.param_dtype)
-        reach = spec.reach if trained else 0.0
-        self.logits = parameter(value, decayed=False, fit=TokenLogits((-2, -1)), reach=reach)
+        max_logit_gap = spec.max_logit_gap if trained else 0.0
+        self.logits = parameter(value, decayed=False, resize=TokenLogits((-2, -1)), max_logit_gap=max_logit_gap)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [heads, tokens, tokens]."""
@@ -122,9 +128,14 @@ class FactorizedRandomLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         draw = nnx.initializers.normal((spec.random_std / spec.rank**0.5) ** 0.5)
-        shape, reach = (spec.heads, spec.length, spec.rank), (spec.reach / spec.rank) ** 0.5
+        shape, max_logit_gap = (spec.heads, spec.length, spec.rank), (spec.max_logit_gap / spec.rank) ** 0.5
         self.rows, self.columns = (
-            parameter(draw(rngs.params(), shape, spec.param_dtype), decayed=False, fit=TokenLogits((-2,)), reach=reach)
+            parameter(
+                draw(rngs.params(), shape, spec.param_dtype),
+                decayed=False,
+                resize=TokenLogits((-2,)),
+                max_logit_gap=max_logit_gap,
+            )
             for _ in range(2)
         )
 
@@ -135,13 +146,13 @@ class FactorizedRandomLogits(nnx.Module):
 
 
 class Heads(nnx.Module):
-    """A linear layer for each head: `weight` [heads, d_model / heads, out], `bias` [heads, out]. `fit` as in `Facts`."""
+    """A linear layer for each head: `weight` [heads, d_model / heads, out], `bias` [heads, out]. `resize` as in `ParamMetadata`."""
 
-    def __init__(self, spec: SynthesizerSpec, outputs: int, rngs: nnx.Rngs, fit: TokenLogits | None = None):
+    def __init__(self, spec: SynthesizerSpec, outputs: int, rngs: nnx.Rngs, resize: TokenLogits | None = None):
         init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-1, batch_axis=0)
         shape = (spec.heads, spec.d_model // spec.heads, outputs)
-        self.weight = parameter(init(rngs.params(), shape, spec.param_dtype), fit=fit)
-        self.bias = parameter(jnp.zeros((spec.heads, outputs), spec.param_dtype), decayed=False, fit=fit)
+        self.weight = parameter(init(rngs.params(), shape, spec.param_dtype), resize=resize)
+        self.bias = parameter(jnp.zeros((spec.heads, outputs), spec.param_dtype), decayed=False, resize=resize)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, out]."""
@@ -218,21 +229,21 @@ class SyntheticAttention(nnx.Module):
             ValueError: more tokens than n, and logits that have parameters for each token.
         """
         tokens = x.shape[1]
-        if not takes(self.spec, tokens):
+        if not supports_length(self.spec, tokens):
             made, most = self.spec.synthesizer, self.spec.length
             raise ValueError(f"the logits ({made}) were made for at most {most} tokens and were given {tokens}")
         logits = [getattr(self, part)(x) for part in self.spec.parts]
         mixed = logits[0] if self.weights is None else mixture(logits, self.weights[...])
         return mixed.reshape(-1, *mixed.shape[-3:])
 
-    def __call__(self, x: jax.Array, seen: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `seen` as in `hide_padding`, random keys [batch] for training."""
+    def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
+        """[batch, tokens, d_model] to the same; `padding_mask` as in `hide_padding`, random keys [batch] for training."""
         values = self.values(x).reshape(*x.shape[:2], self.spec.heads, -1).swapaxes(1, 2)
-        scores = hide_padding(self.scores(x), seen, heads=True)
+        scores = hide_padding(self.scores(x), padding_mask, heads=True)
         return self.out(mix(scores, values, self.spec.attention_dropout, key).swapaxes(1, 2).reshape(x.shape))
 
 
-def takes(spec: SynthesizerSpec, tokens: int) -> bool:
+def supports_length(spec: SynthesizerSpec, tokens: int) -> bool:
     """Whether the logits can be made for so many tokens: at most n, unless they come from content alone."""
     return tokens <= spec.length or spec.parts == ("attention",)
 
@@ -249,16 +260,16 @@ class SynthesizerBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None
+        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.synthesizer(self.mixing_norm(x), seen, key))
+        x = residual(x, self.synthesizer(self.mixing_norm(x), padding_mask, key))
         return residual(x, self.mlp(self.mlp_norm(x)))
 
     @classmethod
-    def takes(cls, spec: SynthesizerSpec, tokens: int) -> bool:
+    def supports_length(cls, spec: SynthesizerSpec, tokens: int) -> bool:
         """See `Block`: up to n tokens; any number if the logits come from content alone."""
-        return takes(spec, tokens) and up_to_length(spec, tokens)
+        return supports_length(spec, tokens) and up_to_length(spec, tokens)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -7,9 +7,9 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, takes
+from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, supports_length
 from gmlp_flax.models.blocks.base import Block, Residual
-from gmlp_flax.models.decode_cache import Past
+from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import LayerNorm
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 
@@ -36,17 +36,21 @@ class TransformerBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
 
     def __call__(
-        self, x: jax.Array, residual: Residual, seen: jax.Array | None = None, key: jax.Array | None = None,
-        past: Past | None = None,
+        self,
+        x: jax.Array,
+        residual: Residual,
+        padding_mask: jax.Array | None = None,
+        key: jax.Array | None = None,
+        cache: DecodeCache | None = None,
     ) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.attention(self.attention_norm(x), seen, key, past))
+        x = residual(x, self.attention(self.attention_norm(x), padding_mask, key, cache))
         return residual(x, self.mlp(self.mlp_norm(x)))
 
     @classmethod
-    def takes(cls, spec: TransformerSpec, tokens: int) -> bool:
+    def supports_length(cls, spec: TransformerSpec, tokens: int) -> bool:
         """See `Block`: any number, or up to n if each position or offset has parameters of its own."""
-        return takes(spec, tokens)
+        return supports_length(spec, tokens)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -34,7 +34,8 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: measured.Costs, s
     steps = {row: measured.nearest(costs.get(row, {}), column.tokens_at(scale)) for row in scores}
     lengths = {step.tokens for step in steps.values() if step}
     points = {
-        row: (step.speed, scores[row]) for row, step in steps.items()
+        row: (step.speed, scores[row])
+        for row, step in steps.items()
         if step and step.tokens == min(lengths)  # of one length, else speeds do not compare
     }
     if len(points) < 2:
@@ -58,11 +59,19 @@ def _families(points: Mapping[str, tuple[float, Spread]]) -> list[Series]:
     series = []
     for (name, rows), look in zip(members.items(), drawing.looks(list(members)), strict=True):
         scores = [points[row][1] for row in rows]
-        series.append(Series(
-            name, look, [points[row][0] for row in rows], [score.centre for score in scores],
-            [min(score.values) for score in scores], [max(score.values) for score in scores], labels=rows, joined=False,
-            band=False,
-        ))
+        series.append(
+            Series(
+                name,
+                look,
+                [points[row][0] for row in rows],
+                [score.centre for score in scores],
+                [min(score.values) for score in scores],
+                [max(score.values) for score in scores],
+                labels=rows,
+                joined=False,
+                band=False,
+            )
+        )
     return series
 
 
@@ -94,9 +103,17 @@ def _lines(costs: measured.Costs, memory: bool) -> list[Series]:
         x = [cost.tokens for cost in steps]
         y = [_per_thousand(cost, memory) for cost in steps]
         ranges = [cost.per_thousand for cost in steps] if not memory else []
-        series.append(Series(
-            row, seen[row], x, y, [min(each) for each in ranges], [max(each) for each in ranges], band=True,
-        ))
+        series.append(
+            Series(
+                row,
+                seen[row],
+                x,
+                y,
+                [min(each) for each in ranges],
+                [max(each) for each in ranges],
+                band=True,
+            )
+        )
         law = measured.growth(by_length, memory)
         fitted = [cost for cost in steps if cost.tokens >= measured.FITTED_FROM]
         if law:

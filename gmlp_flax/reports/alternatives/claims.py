@@ -60,13 +60,15 @@ FASTER = (
     ("the random Synthesizer is faster than dynamic convolution, 2005.00743", "random", "dynamic"),
 )
 GROWS = (
-    ("external attention costs O(n), 2105.02358", "external"), ("convolutions cost O(n), 2105.03322", "lightweight"),
+    ("external attention costs O(n), 2105.02358", "external"),
+    ("convolutions cost O(n), 2105.03322", "lightweight"),
     ("FNet costs O(n log n), 2105.03824", "fnet"),
 )
 
 
 def claims(
-    scores: Mapping[str, Mapping[str, Spread]], costs: measured.Costs,
+    scores: Mapping[str, Mapping[str, Spread]],
+    costs: measured.Costs,
     baselines: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Claim]:
     """Every statement for which both rows are there, with our numbers.
@@ -79,13 +81,15 @@ def claims(
     """
     late = {
         name: late_starters(of_row, baselines[name], COLUMNS[name].lower)
-        for name, of_row in scores.items() if name in baselines
+        for name, of_row in scores.items()
+        if name in baselines
     }
     return [*_of_scores(scores, late), *_of_speeds(costs), *_of_growth(costs)]
 
 
 def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) -> list[str]:
     """Rows that have hardly begun, by `BEGUN`: perplexities (`lower`) by their logarithm, accuracies as they are."""
+
     def gain_of(score: float) -> float:
         return math.log(max(baseline, 1)) - math.log(max(score, 1)) if lower else score - baseline
 
@@ -118,7 +122,9 @@ def _of_speeds(costs: measured.Costs) -> list[Claim]:
             ratio = steps[0].speed / steps[1].speed
             verdict = OPEN if 1 / NOISE < ratio < NOISE else HOLDS if ratio > 1 else REVERSED
             text = f"{source}. A training step of {steps[0].tokens:,} tokens: {faster} takes less time than {slower}"
-            found.append(Claim(text, verdict, f"{ratio:.2f} times its speed here, where a factor of {NOISE} may be noise"))
+            found.append(
+                Claim(text, verdict, f"{ratio:.2f} times its speed here, where a factor of {NOISE} may be noise")
+            )
     return found
 
 

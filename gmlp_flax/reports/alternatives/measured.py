@@ -73,9 +73,13 @@ def costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
 
 def compiled(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Compiled]]:
     """Row -> tokens in a sequence -> its step on a TPU chip, from `gmlp plan`. Raises RunError: a file is damaged."""
-    return _by_length(folder, "tpu", rows, dict, lambda plan: Compiled(
-        plan["per_chip_bytes"]["peak"], plan["fits"], plan["step_seconds"], plan["tokens"]
-    ))
+    return _by_length(
+        folder,
+        "tpu",
+        rows,
+        dict,
+        lambda plan: Compiled(plan["per_chip_bytes"]["peak"], plan["fits"], plan["step_seconds"], plan["tokens"]),
+    )
 
 
 def lengths(folder: str, rows: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -99,7 +103,8 @@ def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | No
     None for fewer than two."""
     points = [
         (cost.tokens, cost.size / cost.batch if memory else statistics.median(cost.seconds) / cost.batch)
-        for cost in by_length.values() if cost.tokens >= FITTED_FROM and (memory or cost.seconds)
+        for cost in by_length.values()
+        if cost.tokens >= FITTED_FROM and (memory or cost.seconds)
     ]
     return power_law(*zip(*points, strict=True)) if len(points) > 1 else None
 

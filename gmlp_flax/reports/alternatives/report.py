@@ -81,8 +81,13 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
     verdicts = claims.claims(found.scores, found.costs, found.baselines)
     figures = charts.charts(found.scores, found.costs, scale)
     return Report(
-        TABLES[NAME].title, _table(configs, _score_columns(found, configs)), verdicts, setting=found.setting, notes=notes,
-        figures=figures, more_tables=more,
+        TABLES[NAME].title,
+        _table(configs, _score_columns(found, configs)),
+        verdicts,
+        setting=found.setting,
+        notes=notes,
+        figures=figures,
+        more_tables=more,
     )
 
 
@@ -109,22 +114,28 @@ def _find(folder: str, scale: str, flags: Sequence[str], rows: Sequence[str]) ->
         if column.kind == FINETUNED:
             scores[name], random[name] = (_finetuned(column, tuned, start) for start in (True, False))
             every = (run for runs in tuned.values() for run in runs)
-            baselines[name] = _baselines(column, [run for run in every if run_finder.task_of(run.config) == _task(column)])
+            baselines[name] = _baselines(
+                column, [run for run in every if run_finder.task_of(run.config) == _task(column)]
+            )
     notes += [
         f"{COLUMNS[name].title}, to compare: {model}: {shown(value)}."
-        for name, found in baselines.items() for model, value in found.items()
+        for name, found in baselines.items()
+        for model, value in found.items()
     ]
     return Found(
         {name: of_row for name, of_row in scores.items() if of_row},
-        {name: of_row for name, of_row in random.items() if of_row}, measured.costs(folder, rows),
-        measured.compiled(folder, rows), measured.lengths(folder, rows), rates,
-        {name: max(found.values()) for name, found in baselines.items() if found}, list(dict.fromkeys(notes)), setting,
+        {name: of_row for name, of_row in random.items() if of_row},
+        measured.costs(folder, rows),
+        measured.compiled(folder, rows),
+        measured.lengths(folder, rows),
+        rates,
+        {name: max(found.values()) for name, found in baselines.items() if found},
+        list(dict.fromkeys(notes)),
+        setting,
     )
 
 
-def _runs(
-    folder: str, column: Column, scale: str, given: Mapping[str, Any], rows: Sequence[str]
-) -> list[Run]:
+def _runs(folder: str, column: Column, scale: str, given: Mapping[str, Any], rows: Sequence[str]) -> list[Run]:
     """The runs of a column that is trained; none if there is none, or if there is no such config."""
     try:
         configs = column.configs(scale, rows)
@@ -197,11 +208,12 @@ def _growth_notes(costs: measured.Costs) -> list[str]:
     laws = [(row, *(measured.growth(steps, memory) for memory in (False, True))) for row, steps in costs.items()]
     fits = [
         f"{row} {time.exponent:.2f} ({measured.interval(time)}) and {size.exponent:.2f}"
-        for row, time, size in laws if time and size
+        for row, time, size in laws
+        if time and size
     ]
-    untimed = sorted({
-        f"{row} at {cost.tokens:,}" for row, steps in costs.items() for cost in steps.values() if not cost.seconds
-    })
+    untimed = sorted(
+        {f"{row} at {cost.tokens:,}" for row, steps in costs.items() for cost in steps.values() if not cost.seconds}
+    )
     said = [
         "Costs: a whole training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor time."
     ]
@@ -279,8 +291,11 @@ def _length_columns(lengths: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
     columns: dict[str, dict[str, Cell]] = {}
     for tokens in map(str, alternatives.OTHER_LENGTHS):
         columns[f"perplexity at {tokens} / at its own"] = {
-            row: value / found["perplexity"][str(found["length"])] if (value := found["perplexity"].get(tokens))
-            else "yes" if found["takes"].get(tokens) else "no"
+            row: value / found["perplexity"][str(found["length"])]
+            if (value := found["perplexity"].get(tokens))
+            else "yes"
+            if found["takes"].get(tokens)
+            else "no"
             for row, found in lengths.items()
         }
     return columns
@@ -291,8 +306,7 @@ def _length_notes(lengths: Mapping[str, Mapping[str, Any]]) -> list[str]:
     notes = []
     for tokens in map(str, alternatives.OTHER_LENGTHS):
         fitted = [
-            row for row, found in lengths.items()
-            if found["perplexity"].get(tokens) and not found["takes"].get(tokens)
+            row for row, found in lengths.items() if found["perplexity"].get(tokens) and not found["takes"].get(tokens)
         ]
         notes += [f"Parameters were extended or cut for {tokens} tokens: {', '.join(fitted)}."] if fitted else []
     return notes

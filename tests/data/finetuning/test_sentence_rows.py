@@ -40,7 +40,8 @@ def test_tab_separated(tmp_path, suffix):
     content = b"\xef\xbb\xbfsentence\tlabel\r\nfine\t1\r\n\r\n \ndull\t0\nbad\n\xe9\t1\n"
     found = rows(tmp_path / f"a{suffix}", gzip.compress(content) if suffix.endswith("gz") else content)
     assert found == [
-        (2, {"sentence": "fine", "label": "1"}), (5, {"sentence": "dull", "label": "0"}),
+        (2, {"sentence": "fine", "label": "1"}),
+        (5, {"sentence": "dull", "label": "0"}),
         (6, "<1 columns, separated by tabs, where 2 were expected>"),
         (7, "<not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>"),
     ]
@@ -48,18 +49,27 @@ def test_tab_separated(tmp_path, suffix):
 
 def test_commas(tmp_path):
     content = b'\xef\xbb\xbf"sentence",label\r\nfine,1\r\n\r\n"said ""no"", and\n\nwent",0\nbad\n\xe9,1\n'
-    assert rows(tmp_path / "a.csv.gz", gzip.compress(content)) == rows(tmp_path / "a.csv", content) == [
-        (2, {"sentence": "fine", "label": "1"}), (4, {"sentence": 'said "no", and\n\nwent', "label": "0"}),
-        (7, "<1 columns, separated by commas, where 2 were expected>"),
-        (8, "<not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>"),
-    ]
-    long = "\n".join(f"line {number}" for number in range(20_000))  # beyond the library's own limit of 131,072 characters
+    assert (
+        rows(tmp_path / "a.csv.gz", gzip.compress(content))
+        == rows(tmp_path / "a.csv", content)
+        == [
+            (2, {"sentence": "fine", "label": "1"}),
+            (4, {"sentence": 'said "no", and\n\nwent', "label": "0"}),
+            (7, "<1 columns, separated by commas, where 2 were expected>"),
+            (8, "<not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>"),
+        ]
+    )
+    long = "\n".join(
+        f"line {number}" for number in range(20_000)
+    )  # beyond the library's own limit of 131,072 characters
     assert rows(tmp_path / "a.csv", f'sentence,label\n"{long}",1\n') == [(2, {"sentence": long, "label": "1"})]
     with pytest.raises(DataError, match="line 1: no column 'sentence' in the header, found 'sentence;label'; give"):
         rows(tmp_path / "a.csv", "sentence;label\nfine;1\n")
 
 
-@pytest.mark.parametrize(("row", "reason"), [('"a" b,1', "',' expected after '\"'"), ('"open,1', "unexpected end of data")])
+@pytest.mark.parametrize(
+    ("row", "reason"), [('"a" b,1', "',' expected after '\"'"), ('"open,1', "unexpected end of data")]
+)
 def test_stray_quotation_marks_end_the_reading(tmp_path, row, reason):
     """Where the next row begins is not known: what follows would be made-up rows."""
     with pytest.raises(DataError) as caught:
@@ -69,8 +79,13 @@ def test_stray_quotation_marks_end_the_reading(tmp_path, row, reason):
 
 def test_parquet(tmp_path):
     path = writers.parquet(
-        tmp_path / "a.parquet", rows=2, sentence=pa.array([b"fine", b"\xff", b"dull"]).view(pa.string()),
-        label=pa.array(["1", "0", "1"]).dictionary_encode(), idx=[4, 5, None], words=[["a"], [], None], hash=[b"\xff"] * 3,
+        tmp_path / "a.parquet",
+        rows=2,
+        sentence=pa.array([b"fine", b"\xff", b"dull"]).view(pa.string()),
+        label=pa.array(["1", "0", "1"]).dictionary_encode(),
+        idx=[4, 5, None],
+        words=[["a"], [], None],
+        hash=[b"\xff"] * 3,
         day=pa.array([1, 2, 3], pa.timestamp("ns")),
     )
     assert [(where, str(row) if isinstance(row, BadRecord) else row) for where, row in file_rows(str(path), SST2)] == [
@@ -87,7 +102,9 @@ def test_names_of_classes_in_parquet(tmp_path):
     features = {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}, "sentence": {"_type": "Value"}}
     table = pa.table({"sentence": ["fine", "dull", "new"], "label": [1, 0, -1]})
     for description, expected in (
-        (json.dumps({"info": {"features": features}}), ["pos", "neg", None]), ("{", [1, 0, -1]), ("[]", [1, 0, -1]),
+        (json.dumps({"info": {"features": features}}), ["pos", "neg", None]),
+        ("{", [1, 0, -1]),
+        ("[]", [1, 0, -1]),
     ):
         pq.write_table(table.replace_schema_metadata({"huggingface": description}), tmp_path / "a.parquet")
         found = [record["label"] for _, record in file_rows(str(tmp_path / "a.parquet"), SST2)]
@@ -108,7 +125,8 @@ def test_headers(tmp_path):
 def test_json_lines(tmp_path):
     content = writers.json_lines({"sentence": "fine", "label": 1}) + b"\n[]\n{\n" + b'"\xff"\n'
     assert rows(tmp_path / "a.jsonl", content) == [
-        (1, {"sentence": "fine", "label": 1}), (3, "<found list; expected an object>"),
+        (1, {"sentence": "fine", "label": 1}),
+        (3, "<found list; expected an object>"),
         (4, "<not JSON (Expecting property name enclosed in double quotes); expected one object per line>"),
         (5, "<not UTF-8 (byte 0xff); convert it, e.g. with iconv -t UTF-8>"),
     ]
@@ -125,7 +143,8 @@ def test_tfds(tmp_path):
     found = [(where.rpartition(", ")[2], record) for where, record in examples]
     assert found[0] == ("record 0", {"sentence": "fine", "label": 1, "idx": 4})
     assert [(where, str(record).partition(" (")[0]) for where, record in found[1:]] == [
-        ("record 1", "not a tf.train.Example"), ("record 2", "not UTF-8"),
+        ("record 1", "not a tf.train.Example"),
+        ("record 2", "not UTF-8"),
     ]
 
 

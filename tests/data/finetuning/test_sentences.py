@@ -60,22 +60,27 @@ def test_a_file(tmp_path, suffix):
 GLUE_FILES = {
     "cola": ("", "gj04\t0\t*\tThe ball wriggled.\n", ("The ball wriggled.", None, 0, "0")),
     "mrpc": (
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n", "1\t702876\t702977\tOne.\tTwo.\r\n",
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n",
+        "1\t702876\t702977\tOne.\tTwo.\r\n",
         ("One.", "Two.", 1, "0"),
     ),
     "qqp": (
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n", "133273\t213221\t213222\tHow?\tWhy?\t1\n",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
+        "133273\t213221\t213222\tHow?\tWhy?\t1\n",
         ("How?", "Why?", 1, "133273"),
     ),
     "mnli": (MNLI_HEADER, mnli_row(7, "They go.", "contradiction"), ("They go.", "It is 7.", 2, "7")),
     "qnli": (
-        "index\tquestion\tsentence\tlabel\n", "3\tWho?\tHe did.\tnot_entailment\n", ("Who?", "He did.", 1, "3"),
+        "index\tquestion\tsentence\tlabel\n",
+        "3\tWho?\tHe did.\tnot_entailment\n",
+        ("Who?", "He did.", 1, "3"),
     ),
     "rte": ("index\tsentence1\tsentence2\tlabel\n", "9\tA b.\tA.\tentailment\n", ("A b.", "A.", 0, "9")),
     "wnli": ("index\tsentence1\tsentence2\tlabel\n", "4\tA b.\tA.\t1\n", ("A b.", "A.", 1, "4")),
     "snli": (
         "gold_label\tsentence1_binary_parse\tsentence1\tsentence2\tcaptionID\tpairID\tlabel1\n",
-        "neutral\t( A )\tA man.\tA woman.\t34#4\t34#4r1n\tneutral\n", ("A man.", "A woman.", 1, "34#4r1n"),
+        "neutral\t( A )\tA man.\tA woman.\t34#4\t34#4r1n\tneutral\n",
+        ("A man.", "A woman.", 1, "34#4r1n"),
     ),
 }
 
@@ -96,8 +101,14 @@ def test_no_quoting_and_no_other_ends_of_lines(tmp_path):
     assert found.first == sentences
 
 
-@given(st.lists(st.tuples(st.text(st.characters(exclude_characters="\t\n\0\ufeff", codec="utf-8"), min_size=1),
-                          st.integers(0, 1)), min_size=1).filter(lambda rows: all(text.strip() for text, _ in rows)))
+@given(
+    st.lists(
+        st.tuples(
+            st.text(st.characters(exclude_characters="\t\n\0\ufeff", codec="utf-8"), min_size=1), st.integers(0, 1)
+        ),
+        min_size=1,
+    ).filter(lambda rows: all(text.strip() for text, _ in rows))
+)
 def test_any_sentence_survives_both_formats(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("rows")
     tsv = write(folder / "a.tsv", "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
@@ -117,8 +128,13 @@ def test_json_lines_take_names_and_numbers(tmp_path):
 
 
 def test_a_folder_as_glue_ships_it(tmp_path):
-    for name, premises in (("train", "abc"), ("dev_matched", "de"), ("dev_mismatched", "fgh"), ("test_matched", "i"),
-                           ("test_mismatched", "jk")):
+    for name, premises in (
+        ("train", "abc"),
+        ("dev_matched", "de"),
+        ("dev_mismatched", "fgh"),
+        ("test_matched", "i"),
+        ("test_mismatched", "jk"),
+    ):
         rows = "".join(mnli_row(i, text) for i, text in enumerate(premises))
         write(tmp_path / f"{name}.tsv", MNLI_HEADER + rows)
     write(tmp_path / "original" / "multinli_1.0_train.txt", "not read")
@@ -146,8 +162,10 @@ def test_other_names_that_tell_of_splits(tmp_path):
 
 @pytest.mark.parametrize("field", ["tag", "split"])
 def test_rows_that_tell_of_their_split(tmp_path, field):
-    rows = [{"sentence": f"s{i}", "label": 0, "idx": i // 2, field: tag}
-            for i, tag in enumerate(("train", "heldout", "train", "test"))]
+    rows = [
+        {"sentence": f"s{i}", "label": 0, "idx": i // 2, field: tag}
+        for i, tag in enumerate(("train", "heldout", "train", "test"))
+    ]
     path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
     assert read(path, heldout_share=0.5).first == ["s0", "s2"]
     assert read(path, side="heldout", heldout_share=0.5).first == ["s1"]
@@ -190,8 +208,10 @@ def tfds_folder(folder, splits, file_format="tfrecord", names=GLUE_TASKS["mnli"]
         return writers.example(premise=f"{split} {i}".encode(), hypothesis=b"h", label=i % 3, idx=i)
 
     label, text = tfds.features.ClassLabel(names=list(names)), tfds.features.Text()
-    shards = {name: [[record(name, 10 * n + i) for i in range(size)] for n, size in enumerate(sizes)]
-              for name, sizes in splits.items()}
+    shards = {
+        name: [[record(name, 10 * n + i) for i in range(size)] for n, size in enumerate(sizes)]
+        for name, sizes in splits.items()
+    }
     return writers.tfds_folder(folder, shards, file_format, premise=text, hypothesis=text, label=label, idx=np.int64)
 
 
@@ -217,14 +237,20 @@ def test_a_tfds_folder_of_another_task(tmp_path):
 
 def test_damaged_tfds_records(tmp_path):
     good = writers.example(premise=b"a", hypothesis=b"b", label=1)
-    records = [good, b"\xff no example", writers.example(premise=b"\xff", hypothesis=b"b", label=1), good,
-               writers.example(premise=b"a", label=1)]
+    records = [
+        good,
+        b"\xff no example",
+        writers.example(premise=b"\xff", hypothesis=b"b", label=1),
+        good,
+        writers.example(premise=b"a", label=1),
+    ]
     text = tfds.features.Text()
     path = writers.tfds_folder(tmp_path / "1.0.0", {"train": [records]}, "tfrecord", premise=text, hypothesis=text)
     assert "record 1: not a tf.train.Example (0 bad records" in failure(path, "mnli")
     assert len(read(path, "mnli", bad=(bad := BadRecords(3)))) == 2
     assert [message.rpartition("00001, ")[2].partition(" (")[0] for message in bad.first] == [
-        "record 1: not a tf.train.Example", "record 2: not UTF-8",
+        "record 1: not a tf.train.Example",
+        "record 2: not UTF-8",
         "record 4: no text 'sentence2' or 'hypothesis', found 'label', 'premise'",
     ]
 
@@ -250,8 +276,13 @@ def test_shards_of_splits(tmp_path):
     def shard(name: str, label: int) -> None:
         writers.parquet(folder / f"{name}.parquet", premise=[f"{name} p"], hypothesis=["h"], label=[label], idx=[label])
 
-    for name, label in (("train-00000-of-00002", 0), ("train-00001-of-00002", 2), ("validation_matched-00000-of-00001", 1),
-                        ("validation_mismatched-00000-of-00001", 0), ("test_matched-00000-of-00001", -1)):
+    for name, label in (
+        ("train-00000-of-00002", 0),
+        ("train-00001-of-00002", 2),
+        ("validation_matched-00000-of-00001", 1),
+        ("validation_mismatched-00000-of-00001", 0),
+        ("test_matched-00000-of-00001", -1),
+    ):
         shard(name, label)
     train, heldout = read(folder, "mnli"), read(folder, "mnli", "heldout", heldout_share=0.05)
     assert (train.first, train.labels.tolist()) == (["train-00000-of-00002 p", "train-00001-of-00002 p"], [0, 2])
@@ -281,39 +312,51 @@ def test_a_test_set_is_for_predictions_alone(tmp_path):
     assert read(path, "cola", "heldout").first == ["good", "bad"]  # CoLA's has a header, too
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("sentence\tlabel\nfine\t1\ndull\n", "line 3: 1 columns, separated by tabs, where 2 were expected"),
-    ("sentence\tlabel\nfine\t1\t2\n", "line 2: 3 columns"),
-    ("text\tlabel\nfine\t1\n", "line 1: no column 'sentence' in the header, found 'text', 'label'; give"),
-    ("sentence\tlabel\nfine\t2\n", "line 2: the label '2'; expected 'negative', 'positive', or its number from 0 to 1"),
-    ("sentence\tlabel\nfine\t\n", "line 2: the label ''; expected"),
-    ("sentence\tlabel\nfine\t1\n  \t1\n", "line 3: an empty sentence 'sentence'"),
-    ("sentence\tlabel\n\nfine\t1\n\t\n", "line 4: an empty sentence 'sentence'"),
-    ("index\tsentence\tlabel\n1\ta\t1\n2\tb\t1\n1\tc\t1\n", "line 4: the id '1' is also that of an earlier row"),
-    (SST2.encode() + b"un caf\xe9\t1\n", "line 4: not UTF-8 (byte 0xe9); convert it"),
-    (SST2.encode("utf-16-le"), "line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
-    ("sentence\tlabel\n", "holds no example"),
-    ("", "holds no example"),
-])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("sentence\tlabel\nfine\t1\ndull\n", "line 3: 1 columns, separated by tabs, where 2 were expected"),
+        ("sentence\tlabel\nfine\t1\t2\n", "line 2: 3 columns"),
+        ("text\tlabel\nfine\t1\n", "line 1: no column 'sentence' in the header, found 'text', 'label'; give"),
+        (
+            "sentence\tlabel\nfine\t2\n",
+            "line 2: the label '2'; expected 'negative', 'positive', or its number from 0 to 1",
+        ),
+        ("sentence\tlabel\nfine\t\n", "line 2: the label ''; expected"),
+        ("sentence\tlabel\nfine\t1\n  \t1\n", "line 3: an empty sentence 'sentence'"),
+        ("sentence\tlabel\n\nfine\t1\n\t\n", "line 4: an empty sentence 'sentence'"),
+        ("index\tsentence\tlabel\n1\ta\t1\n2\tb\t1\n1\tc\t1\n", "line 4: the id '1' is also that of an earlier row"),
+        (SST2.encode() + b"un caf\xe9\t1\n", "line 4: not UTF-8 (byte 0xe9); convert it"),
+        (SST2.encode("utf-16-le"), "line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
+        ("sentence\tlabel\n", "holds no example"),
+        ("", "holds no example"),
+    ],
+)
 def test_bad_tsv(tmp_path, content, words):
     path = write(tmp_path / "a.tsv", content)
     message = failure(path)
     assert words in message and "a.tsv" in message
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    ("{'sentence': 1}", "not JSON (Expecting property name enclosed in double quotes); expected one object per line"),
-    ('["fine", 1]', "found list; expected an object"),
-    ('{"text": "fine", "label": 1}', "no text 'sentence', found 'label', 'text'"),
-    ('{"sentence": 3, "label": 1}', "no text 'sentence', found 'label', 'sentence'"),
-    ('{"sentence": "", "label": 1}', "an empty sentence 'sentence'"),
-    ('{"sentence": "fine", "label": "good"}', "the label 'good'; expected 'negative', 'positive'"),
-    ('{"sentence": "fine", "label": true}', "the label True; expected"),
-    ('{"sentence": "fine", "label": 1.0}', "the label 1.0; expected"),
-    ("[" * 100_000, "not JSON"),
-])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "{'sentence': 1}",
+            "not JSON (Expecting property name enclosed in double quotes); expected one object per line",
+        ),
+        ('["fine", 1]', "found list; expected an object"),
+        ('{"text": "fine", "label": 1}', "no text 'sentence', found 'label', 'text'"),
+        ('{"sentence": 3, "label": 1}', "no text 'sentence', found 'label', 'sentence'"),
+        ('{"sentence": "", "label": 1}', "an empty sentence 'sentence'"),
+        ('{"sentence": "fine", "label": "good"}', "the label 'good'; expected 'negative', 'positive'"),
+        ('{"sentence": "fine", "label": true}', "the label True; expected"),
+        ('{"sentence": "fine", "label": 1.0}', "the label 1.0; expected"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
 def test_bad_json_lines(tmp_path, line, words):
-    path = write(tmp_path / "a.jsonl", f'{json.dumps({"sentence": "dull", "label": 0})}\n{line}\n')
+    path = write(tmp_path / "a.jsonl", f"{json.dumps({'sentence': 'dull', 'label': 0})}\n{line}\n")
     message = failure(path)
     assert f"a.jsonl, line 2: {words}" in message and "max_bad_records=0" in message
 
@@ -350,11 +393,17 @@ def test_bad_splits(tmp_path):
     assert "the split 'test' " in same and "both trained on and held out" in same
 
 
-@pytest.mark.parametrize(("name", "task", "train", "heldout"), [
-    ("sst2_train.tsv", "sst2", 67_349, None), ("sst2_dev.tsv", "sst2", 872, None), ("", "sst2", 67_349, 872),
-    ("rte.jsonl.xz", "rte", 2_490, 277), ("snli_dev.jsonl.xz", "snli", 9_842, None),
-    ("mnli_matched_7998.jsonl.xz", "mnli", 7_998, None),
-])
+@pytest.mark.parametrize(
+    ("name", "task", "train", "heldout"),
+    [
+        ("sst2_train.tsv", "sst2", 67_349, None),
+        ("sst2_dev.tsv", "sst2", 872, None),
+        ("", "sst2", 67_349, 872),
+        ("rte.jsonl.xz", "rte", 2_490, 277),
+        ("snli_dev.jsonl.xz", "snli", 9_842, None),
+        ("mnli_matched_7998.jsonl.xz", "mnli", 7_998, None),
+    ],
+)
 def test_real_data(shared_data, name, task, train, heldout):
     path = shared_data(f"glue/{name}")
     found = read(path, task)
@@ -368,7 +417,7 @@ def test_real_data(shared_data, name, task, train, heldout):
 
 
 def test_own_labels_may_be_negative_and_empty_cells_have_none(tmp_path):
-    rows = (f"text {i}\t{(-1, 0, 10, str())[i % 4]}\n" for i in range(8))
+    rows = (f"text {i}\t{(-1, 0, 10, '')[i % 4]}\n" for i in range(8))
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(rows))
     task = own_task(("text",), "label")
     task = task._replace(labels=label_names(path, task))
@@ -435,7 +484,10 @@ def test_own_rows_that_could_be_misread_are_refused(tmp_path, rows, words):
 
 
 def test_own_labels_are_stripped_and_splits_have_any_case(tmp_path):
-    rows = [{"text": f"t{i}", "label": ("neg", "neg ", "pos")[i % 3], "split": ("Train", "Validation")[i > 5]} for i in range(8)]
+    rows = [
+        {"text": f"t{i}", "label": ("neg", "neg ", "pos")[i % 3], "split": ("Train", "Validation")[i > 5]}
+        for i in range(8)
+    ]
     path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
     assert label_names(path, OWN) == ("neg", "pos")
     train, heldout = (open_sentences(path, OWN, side, heldout_share=0.1) for side in ("train", "heldout"))

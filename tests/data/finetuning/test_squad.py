@@ -50,19 +50,25 @@ def answer(text, start):
     return {"answers": [{"text": text, "answer_start": start}]}
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (answer("the capital", 8), "the answer 'the capital' does not stand in the context at 8, its answer_start, but at"),
-    (answer("the capitol", 9), "does not stand in the context at 9, its answer_start, nor anywhere else; mend it"),
-    (answer("the capital", -35), "in the context at -35, its answer_start, but at 9"),
-    (answer(" ", 5), "an empty answer; a question without one has no 'answers'"),
-    (answer("Paris", 0.5), "found float 'answer_start'; expected an object with 'answer_start', an integer"),
-    (answer("Paris", False), "found bool 'answer_start'"),
-    ({"answers": [{"text": "Paris"}]}, "found fields 'text'; expected an object with 'answer_start', an integer"),
-    ({"answers": None}, "found fields 'id', 'question', 'answers'; expected an object with 'answers', a list"),
-    ({"question": " "}, "an empty question; remove or mend it"),
-    ({"question": 3}, "found int 'question'; expected an object with 'question', a string"),
-    ({"is_impossible": True}, "is_impossible is True beside 2 answer(s); mend one of the two"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            answer("the capital", 8),
+            "the answer 'the capital' does not stand in the context at 8, its answer_start, but at",
+        ),
+        (answer("the capitol", 9), "does not stand in the context at 9, its answer_start, nor anywhere else; mend it"),
+        (answer("the capital", -35), "in the context at -35, its answer_start, but at 9"),
+        (answer(" ", 5), "an empty answer; a question without one has no 'answers'"),
+        (answer("Paris", 0.5), "found float 'answer_start'; expected an object with 'answer_start', an integer"),
+        (answer("Paris", False), "found bool 'answer_start'"),
+        ({"answers": [{"text": "Paris"}]}, "found fields 'text'; expected an object with 'answer_start', an integer"),
+        ({"answers": None}, "found fields 'id', 'question', 'answers'; expected an object with 'answers', a list"),
+        ({"question": " "}, "an empty question; remove or mend it"),
+        ({"question": 3}, "found int 'question'; expected an object with 'question', a string"),
+        ({"is_impossible": True}, "is_impossible is True beside 2 answer(s); mend one of the two"),
+    ],
+)
 def test_a_bad_question(tmp_path, change, message):
     path = write(tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change))
     found = failure(squad.read, path, "v2.0")
@@ -79,18 +85,24 @@ def test_scores_do_not_need_the_places_of_answers(tmp_path):
     assert squad.read(path, "v1.1", places=False)[0].answers == (("the capitol", 0),)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("{", "not JSON (line 1: Expecting property name enclosed in double quotes); copy or make it again"),
-    (b"\xff", "not JSON ('utf-8' codec can't decode byte 0xff"),
-    ([1], "found list; expected SQuAD's JSON, an object with a list 'data' of articles"),
-    ({"articles": []}, "found fields 'articles'; expected SQuAD's JSON"),
-    ({"data": []}, "no question in it; give SQuAD's JSON file or a TFDS folder"),
-    ({"data": [{"title": "x"}]}, ", article 1: found fields 'title'; expected an object with 'paragraphs', a list"),
-    ({"data": [{"title": "x", "paragraphs": [{"qas": []}]}]}, ", article 1 ('x'), paragraph 1: found fields 'qas'"),
-    ({"data": [article("x", PARIS, "question")]}, ", paragraph 1, question 1: found str; expected an object with 'id'"),
-    ({"data": [article("x", "\t", ENTRY)]}, ", paragraph 1, question q1: an empty context; remove or mend it"),
-    ({"data": [CAPITALS] * 2}, "article 2 ('Capitals'), paragraph 1, question q1: the id 'q1' occurs twice"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON (line 1: Expecting property name enclosed in double quotes); copy or make it again"),
+        (b"\xff", "not JSON ('utf-8' codec can't decode byte 0xff"),
+        ([1], "found list; expected SQuAD's JSON, an object with a list 'data' of articles"),
+        ({"articles": []}, "found fields 'articles'; expected SQuAD's JSON"),
+        ({"data": []}, "no question in it; give SQuAD's JSON file or a TFDS folder"),
+        ({"data": [{"title": "x"}]}, ", article 1: found fields 'title'; expected an object with 'paragraphs', a list"),
+        ({"data": [{"title": "x", "paragraphs": [{"qas": []}]}]}, ", article 1 ('x'), paragraph 1: found fields 'qas'"),
+        (
+            {"data": [article("x", PARIS, "question")]},
+            ", paragraph 1, question 1: found str; expected an object with 'id'",
+        ),
+        ({"data": [article("x", "\t", ENTRY)]}, ", paragraph 1, question q1: an empty context; remove or mend it"),
+        ({"data": [CAPITALS] * 2}, "article 2 ('Capitals'), paragraph 1, question q1: the id 'q1' occurs twice"),
+    ],
+)
 def test_a_bad_file(tmp_path, content, message):
     path = tmp_path / "a.json"
     data = content if isinstance(content, bytes | str) else json.dumps(content)
@@ -131,7 +143,9 @@ def test_sides_that_are_not_there(tmp_path):
 
 
 FEATURES = {
-    "id": tfds.features.Text(), "title": tfds.features.Text(), "context": tfds.features.Text(),
+    "id": tfds.features.Text(),
+    "title": tfds.features.Text(),
+    "context": tfds.features.Text(),
     "question": tfds.features.Text(),
     "answers": tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32}),
 }
@@ -140,9 +154,13 @@ FEATURES = {
 def example(question, **changes) -> bytes:
     """A question as TFDS serialises it."""
     values = {
-        "id": [question.id], "title": [question.title], "context": [question.context], "question": [question.question],
+        "id": [question.id],
+        "title": [question.title],
+        "context": [question.context],
+        "question": [question.question],
         "answers/text": [text for text, _ in question.answers],
-        "answers/answer_start": [start for _, start in question.answers], "is_impossible": [int(question.impossible)],
+        "answers/answer_start": [start for _, start in question.answers],
+        "is_impossible": [int(question.impossible)],
     } | changes
     message = tf_example_pb2.Example()
     for name, items in values.items():
@@ -184,13 +202,19 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     ).replace("tfrecord", "array_record").replace("parquet", "array_record")
 
 
-@pytest.mark.parametrize(("record", "message"), [
-    (b"junk", "record 1: not a tf.train.Example"),
-    ({"context": [b"\xff"]}, "record 1: not UTF-8 (byte 0xff)"),
-    ({"title": []}, "record 1: 0 strings 'title'; expected one"),
-    ({"answers/answer_start": [9]}, "record 1: 2 answers and 1 starts; expected equally many"),
-    ({"answers/answer_start": [9, 10]}, "record 1: the answer 'capital of France' does not stand in the context at 10"),
-])
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"junk", "record 1: not a tf.train.Example"),
+        ({"context": [b"\xff"]}, "record 1: not UTF-8 (byte 0xff)"),
+        ({"title": []}, "record 1: 0 strings 'title'; expected one"),
+        ({"answers/answer_start": [9]}, "record 1: 2 answers and 1 starts; expected equally many"),
+        (
+            {"answers/answer_start": [9, 10]},
+            "record 1: the answer 'capital of France' does not stand in the context at 10",
+        ),
+    ],
+)
 def test_damaged_tfds_records(tmp_path, questions, record, message):
     damaged = record if isinstance(record, bytes) else example(questions[0], **record)
     splits = {"train": [[example(questions[2]), damaged]]}
@@ -201,16 +225,15 @@ def test_damaged_tfds_records(tmp_path, questions, record, message):
 
 def test_tfds_folders_of_something_else(tmp_path, questions):
     folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[b""]]}, "tfrecord")
-    assert failure(squad.read, folder, "v1.1", "train").endswith(
-        "has no feature 'id', found 'text'; give TFDS's squad"
-    )
+    assert failure(squad.read, folder, "v1.1", "train").endswith("has no feature 'id', found 'text'; give TFDS's squad")
 
 
 def test_places_count_a_byte_order_mark(tmp_path, questions):
     """As in the JSON files."""
-    marked = questions[0]._replace(context="\ufeff" + questions[0].context, answers=tuple(
-        (text, start + 1) for text, start in questions[0].answers
-    ))
+    marked = questions[0]._replace(
+        context="\ufeff" + questions[0].context,
+        answers=tuple((text, start + 1) for text, start in questions[0].answers),
+    )
     folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[example(marked)]]}, "tfrecord", **FEATURES)
     assert squad.read(folder, "v2.0", "train") == [marked]
 

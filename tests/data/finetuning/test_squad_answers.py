@@ -113,7 +113,8 @@ def test_an_oracle_answers_everything(tokenizer):
     places = [(i, j) for i in range(0, len(PASSAGE), 7) for j in range(i + 1, len(PASSAGE), 9)]
     asked = [
         Question(f"{i}-{j}", "title", PASSAGE, "what ?", ((PASSAGE[i:j], i),))
-        for i, j in places if PASSAGE[i:j].strip()
+        for i, j in places
+        if PASSAGE[i:j].strip()
     ]
     windows = Windows(asked, tokenizer, length=200, stride=20, max_query=8, training=True)
     found = squad_answers.find_answers(windows, oracle(windows, 200), n_best=20, max_answer=200)
@@ -124,9 +125,14 @@ def test_an_oracle_answers_everything(tokenizer):
 
 
 # Six questions of v1.1 have answers that begin or end inside words; of the others, only long ones can be lost.
-@pytest.mark.parametrize(("version", "length", "max_answer", "wrong"), [
-    ("v1.1", 512, 1000, 6), ("v1.1", 512, 30, 21), ("v2.0", 512, 1000, 2),
-])
+@pytest.mark.parametrize(
+    ("version", "length", "max_answer", "wrong"),
+    [
+        ("v1.1", 512, 1000, 6),
+        ("v1.1", 512, 30, 21),
+        ("v2.0", 512, 1000, 2),
+    ],
+)
 def test_an_oracle_on_published_data(shared_data, version, length, max_answer, wrong):
     asked = squad.read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))

@@ -12,30 +12,36 @@ def question(name, *answers):
     return Question(name, "title", "context", "question", tuple((text, 0) for text in answers))
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    ("The  Cat, sat.", ["cat", "sat"]),
-    ("an apple-a day", ["applea", "day"]),  # punctuation goes first, and joins
-    ("a theory of the an", ["theory", "of"]),
-    ("Ä–Ö “the”", ["ä–ö", "“", "”"]),  # only ASCII punctuation, but any word boundary
-    (" ,. The ", []),
-])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("The  Cat, sat.", ["cat", "sat"]),
+        ("an apple-a day", ["applea", "day"]),  # punctuation goes first, and joins
+        ("a theory of the an", ["theory", "of"]),
+        ("Ä–Ö “the”", ["ä–ö", "“", "”"]),  # only ASCII punctuation, but any word boundary
+        (" ,. The ", []),
+    ],
+)
 def test_words(answer, words):
     assert squad_metrics.words(answer) == words
 
 
-@pytest.mark.parametrize(("prediction", "references", "exact", "f1"), [
-    ("The cat.", ["cat", "dog"], 1, 1),
-    ("black cat", ["the cat"], 0, 2 / 3),
-    ("cat cat dog", ["cat dog dog"], 0, 2 / 3),  # multisets: one cat and one dog are common
-    ("big black cat", ["cat", "black dog"], 0, 1 / 2),
-    ("dog", ["cat"], 0, 0),
-    ("", ["cat"], 0, 0),
-    ("", [], 1, 1),
-    ("the", [], 1, 1),
-    ("cat", [], 0, 0),
-    ("a", ["the", ""], 1, 1),  # no reference has a word
-    ("", ["the", "cat"], 0, 0),  # "the" does not count
-])
+@pytest.mark.parametrize(
+    ("prediction", "references", "exact", "f1"),
+    [
+        ("The cat.", ["cat", "dog"], 1, 1),
+        ("black cat", ["the cat"], 0, 2 / 3),
+        ("cat cat dog", ["cat dog dog"], 0, 2 / 3),  # multisets: one cat and one dog are common
+        ("big black cat", ["cat", "black dog"], 0, 1 / 2),
+        ("dog", ["cat"], 0, 0),
+        ("", ["cat"], 0, 0),
+        ("", [], 1, 1),
+        ("the", [], 1, 1),
+        ("cat", [], 0, 0),
+        ("a", ["the", ""], 1, 1),  # no reference has a word
+        ("", ["the", "cat"], 0, 0),  # "the" does not count
+    ],
+)
 def test_score(prediction, references, exact, f1):
     assert squad_metrics.score(prediction, references) == (exact, pytest.approx(f1))
 
@@ -58,12 +64,25 @@ def test_evaluate():
     found = squad_metrics.evaluate(QUESTIONS, {"a": "two", "c": "", "d": "some", "other": "x"})
     third = 100 * (2 / 3)
     assert found == {
-        "exact": 25.0, "f1": pytest.approx((third + 100) / 4), "total": 4, "HasAns_exact": 0.0,
-        "HasAns_f1": pytest.approx(third / 2), "HasAns_total": 2, "NoAns_exact": 50.0, "NoAns_f1": 50.0,
-        "NoAns_total": 2, "missing_filled_with_empty": 1,
+        "exact": 25.0,
+        "f1": pytest.approx((third + 100) / 4),
+        "total": 4,
+        "HasAns_exact": 0.0,
+        "HasAns_f1": pytest.approx(third / 2),
+        "HasAns_total": 2,
+        "NoAns_exact": 50.0,
+        "NoAns_f1": 50.0,
+        "NoAns_total": 2,
+        "missing_filled_with_empty": 1,
     }
     assert list(squad_metrics.evaluate(QUESTIONS[:1], {})) == [
-        "exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total", "missing_filled_with_empty"
+        "exact",
+        "f1",
+        "total",
+        "HasAns_exact",
+        "HasAns_f1",
+        "HasAns_total",
+        "missing_filled_with_empty",
     ]
 
 
@@ -96,17 +115,27 @@ def test_tuned_by_hand():
     predicted = {"a": "one two", "b": "one", "c": "", "d": "some"}
     odds = {"a": -3.0, "b": -2.0, "c": -1.0, "d": 1.0}
     assert squad_metrics.tuned(QUESTIONS, predicted, odds) == {
-        "best_exact": 75.0, "best_exact_thresh": -3.0, "best_f1": 75.0, "best_f1_thresh": -3.0
+        "best_exact": 75.0,
+        "best_exact_thresh": -3.0,
+        "best_f1": 75.0,
+        "best_f1_thresh": -3.0,
     }
     assert squad_metrics.tuned(QUESTIONS, predicted, {"d": 1.0}) == {
-        "best_exact": 50.0, "best_exact_thresh": 0.0, "best_f1": 50.0, "best_f1_thresh": 0.0
+        "best_exact": 50.0,
+        "best_exact_thresh": 0.0,
+        "best_f1": 50.0,
+        "best_f1_thresh": 0.0,
     }
 
 
-@pytest.mark.parametrize(("version", "name"), [
-    ("v1.1", "pred_logreg_baseline_v1.1.json.xz"), ("v1.1", "pred_match_lstm_ensemble_v1.1.json.xz"),
-    ("v2.0", "pred_bert_single_v2.0.json.xz"),
-])
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("v1.1", "pred_logreg_baseline_v1.1.json.xz"),
+        ("v1.1", "pred_match_lstm_ensemble_v1.1.json.xz"),
+        ("v2.0", "pred_bert_single_v2.0.json.xz"),
+    ],
+)
 def test_published_predictions_to_the_last_digit(shared_data, version, name):
     questions = squad.read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     predictions = squad.read_json(shared_data(f"squad/{name}"))

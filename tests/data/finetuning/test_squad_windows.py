@@ -134,9 +134,13 @@ def test_a_source(tokenizer):
 
 
 # Answers that begin or end inside T5's tokens; most have a bracket or full stop in their last token.
-@pytest.mark.parametrize(("version", "questions", "windows", "unaligned"), [
-    ("v1.1", 7614, 7737, 190), ("v2.0", 8721, 8922, 114),
-])
+@pytest.mark.parametrize(
+    ("version", "questions", "windows", "unaligned"),
+    [
+        ("v1.1", 7614, 7737, 190),
+        ("v2.0", 8721, 8922, 114),
+    ],
+)
 def test_published(shared_data, version, questions, windows, unaligned):
     found = squad.read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))

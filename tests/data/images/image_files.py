@@ -52,7 +52,8 @@ def make_tar(path, files, suffix=""):
 def record(index: int, label: int | None = None, image: bytes | None = None) -> bytes:
     """An example as TFDS's imagenet2012 has them; without a label, labels are 0, 1, 2, 0, ...."""
     return writers.example(
-        image=png(index) if image is None else image, label=index % 3 if label is None else label,
+        image=png(index) if image is None else image,
+        label=index % 3 if label is None else label,
         file_name=b"ILSVRC2012_val_%08d.JPEG" % (index + 1),
     )
 

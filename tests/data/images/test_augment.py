@@ -16,8 +16,11 @@ from tests.timm_modules import timm_module
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 EVERY = [
-    Augmentation("autoaugment"), Augmentation("autoaugment_v0"), Augmentation("randaugment"),
-    Augmentation(color_jitter=0.4), Augmentation(erasing=1.0),
+    Augmentation("autoaugment"),
+    Augmentation("autoaugment_v0"),
+    Augmentation("randaugment"),
+    Augmentation(color_jitter=0.4),
+    Augmentation(erasing=1.0),
     Augmentation("autoaugment", erasing=0.5, mean=MEAN, std=STD),
 ]
 
@@ -112,9 +115,9 @@ def test_erased_pixels_are_normal_once_normalised():
     """Mean and standard deviation of N(0, 1), except for rounding and for clipping to black and white."""
     options = Augmentation(erasing=1.0, mean=(0.5,), std=(0.1,))
     pixels = np.zeros((300, 300, 1), np.uint8)
-    inside = np.concatenate([
-        image[image > 0] for image in (augmented(pixels, np.random.default_rng(seed), options) for seed in range(4))
-    ])
+    inside = np.concatenate(
+        [image[image > 0] for image in (augmented(pixels, np.random.default_rng(seed), options) for seed in range(4))]
+    )
     normalised = (inside / 255 - 0.5) / 0.1
     assert normalised.mean() == pytest.approx(0, abs=0.02) and normalised.std() == pytest.approx(1, abs=0.02)
 

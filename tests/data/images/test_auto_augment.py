@@ -219,7 +219,9 @@ def test_rotation():
 
 def timm_name(name):
     others = {
-        "Posterize": "PosterizeOriginal", "PosterizeV0": "Posterize", "TranslateX": "TranslateXRel",
+        "Posterize": "PosterizeOriginal",
+        "PosterizeV0": "Posterize",
+        "TranslateX": "TranslateXRel",
         "TranslateY": "TranslateYRel",
     }
     return others.get(name, name)
@@ -274,8 +276,16 @@ def test_policy():
     assert len(IMAGENET_POLICY) == 25 and all(len(pair) == 2 for pair in IMAGENET_POLICY)
     flat = [entry for pair in IMAGENET_POLICY for entry in pair]
     assert collections.Counter(name for name, *_ in flat) == {
-        "Equalize": 17, "Solarize": 7, "Color": 6, "Rotate": 6, "Posterize": 5, "Invert": 3, "AutoContrast": 2,
-        "Contrast": 2, "Sharpness": 1, "ShearX": 1,
+        "Equalize": 17,
+        "Solarize": 7,
+        "Color": 6,
+        "Rotate": 6,
+        "Posterize": 5,
+        "Invert": 3,
+        "AutoContrast": 2,
+        "Contrast": 2,
+        "Sharpness": 1,
+        "ShearX": 1,
     }
     assert len(RANDAUGMENT) == len(set(RANDAUGMENT)) == 15 and set(RANDAUGMENT) <= OPERATIONS.keys()
 
@@ -288,8 +298,17 @@ def test_policy_v0():
     assert V0_POLICY[22] == (("PosterizeV0", 0.8, 2), ("Solarize", 0.6, 10))
     flat = [entry for pair in V0_POLICY for entry in pair]
     assert collections.Counter(name for name, *_ in flat) == {
-        "Equalize": 12, "Color": 9, "Solarize": 8, "Rotate": 7, "ShearY": 4, "ShearX": 2, "SolarizeAdd": 2,
-        "PosterizeV0": 2, "AutoContrast": 2, "Invert": 1, "TranslateY": 1,
+        "Equalize": 12,
+        "Color": 9,
+        "Solarize": 8,
+        "Rotate": 7,
+        "ShearY": 4,
+        "ShearX": 2,
+        "SolarizeAdd": 2,
+        "PosterizeV0": 2,
+        "AutoContrast": 2,
+        "Invert": 1,
+        "TranslateY": 1,
     }
     assert {name for name, *_ in flat} <= OPERATIONS.keys()
 
@@ -299,7 +318,8 @@ def test_the_posterize_of_v0_keeps_few_bits_or_none():
     pixels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
     levels = [
         len(np.unique(auto_augment.apply(name, pixels, magnitude, Coin(False), (0,))))
-        for name in ("PosterizeV0", "Posterize") for magnitude in (6, 2)
+        for name in ("PosterizeV0", "Posterize")
+        for magnitude in (6, 2)
     ]
     assert levels == [4, 1, 64, 16]
 

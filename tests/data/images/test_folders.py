@@ -125,10 +125,19 @@ def test_real_tiny_imagenet(shared_data):
     assert source.classes[0].startswith("n0")
 
 
-@pytest.mark.parametrize("header", [
-    {"size": "-5"}, {"size": "99999999999999999999"}, {"size": "x"}, {"size": "1e9"}, {"path": "cat/\0.png"}, {"GNU.sparse.map": "a,b"},
-    {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}, {"GNU.sparse.size": "x"},
-])
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"size": "-5"},
+        {"size": "99999999999999999999"},
+        {"size": "x"},
+        {"size": "1e9"},
+        {"path": "cat/\0.png"},
+        {"GNU.sparse.map": "a,b"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"},
+        {"GNU.sparse.size": "x"},
+    ],
+)
 def test_headers_of_a_tar_that_make_no_sense(tmp_path, header):
     """They are refused, or the images are read; nothing is read beyond the file."""
     path = tmp_path / "a.tar"
@@ -174,7 +183,9 @@ def test_a_compressed_tar_that_fills_the_memory(tmp_path, monkeypatch):
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    with pytest.raises(DataError, match=rf"^{path}: its images have more than .* extract it to a folder, or do not compress it$"):
+    with pytest.raises(
+        DataError, match=rf"^{path}: its images have more than .* extract it to a folder, or do not compress it$"
+    ):
         ImageTar(path)
 
 
@@ -201,9 +212,15 @@ def test_links_in_a_tar_are_images(tmp_path, suffix):
     source = ImageTar(path)
     found = {source[i]["name"]: (source[i]["image"], int(source[i]["label"])) for i in range(len(source))}
     assert {image for image, _ in (found["cat/a.jpg"], found["cat/c.jpg"])} == {found["cat/a.jpg"][0]}
-    assert found["cat/d.jpg"] == (found["dog/b.jpg"][0], 0) and found["dog/e.jpg"] == found["dog/b.jpg"] and len(found) == 5
+    assert (
+        found["cat/d.jpg"] == (found["dog/b.jpg"][0], 0)
+        and found["dog/e.jpg"] == found["dog/b.jpg"]
+        and len(found) == 5
+    )
     os.symlink("/etc/nowhere.jpg", tmp_path / "photos/dog/f.jpg")
     with tarfile.open(path, f"w:{suffix[1:]}") as tar:
         tar.add(tmp_path / "photos/dog", "dog")
-    with pytest.raises(DataError, match="'dog/f.jpg' is a link to '/etc/nowhere.jpg', which is no image in it|is a link to"):
+    with pytest.raises(
+        DataError, match="'dog/f.jpg' is a link to '/etc/nowhere.jpg', which is no image in it|is a link to"
+    ):
         ImageTar(path)

@@ -41,7 +41,10 @@ def decoded(data: bytes, channels: int = 3, reduction: int = 1, rows: int | None
 
 
 @given(
-    st.sampled_from(list(KINDS)), st.sampled_from([1, 2, 4, 8]), st.integers(1, 200), st.integers(1, 90),
+    st.sampled_from(list(KINDS)),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 200),
+    st.integers(1, 90),
     st.floats(0, 1),
 )
 def test_the_rows_asked_for_are_those_of_the_whole(kind, reduction, height, width, share):
@@ -81,9 +84,15 @@ def test_a_file_that_ends_early_is_always_found_out(kept):
         decoded(data[: int(len(data) * kept)], rows=32)
 
 
-@pytest.mark.parametrize(("kind", "heights"), [
-    ("4:2:0", [96]), ("gray", [96]), ("progressive", [320]), ("restarts", [320]),
-])
+@pytest.mark.parametrize(
+    ("kind", "heights"),
+    [
+        ("4:2:0", [96]),
+        ("gray", [96]),
+        ("progressive", [320]),
+        ("restarts", [320]),
+    ],
+)
 def test_files_are_read_once_and_no_further_than_needed(kind, heights, monkeypatch):
     read, plain = [], simplejpeg.decode_jpeg
 

@@ -20,7 +20,11 @@ LINES = {
 
 def content(**changes):
     made = {name: "".join(lines).encode() for name, lines in LINES.items()}
-    made |= {f"imgs/{folder}/sample_{i}.png": png(10 * folder + i) for folder, count in ((0, 6), (1, 4)) for i in range(count)}
+    made |= {
+        f"imgs/{folder}/sample_{i}.png": png(10 * folder + i)
+        for folder, count in ((0, 6), (1, 4))
+        for i in range(count)
+    }
     return {name: data for name, data in (made | changes).items() if data is not None}
 
 
@@ -65,7 +69,9 @@ def test_a_remote_folder(tmp_path):
 def test_missing_files(tmp_path):
     path = folder(tmp_path / "a", **{"imgs/1/sample_0.png": None, "imgs/1/sample_2.png": None})
     assert "2 of the 10 images that metadata names are missing, such as 'imgs/1/sample_0.png'" in failure(path)
-    assert "images and no metadata/*.npy" in failure(folder(tmp_path / "b", **{"metadata/0.npy": None, "metadata/1.npy": None}))
+    assert "images and no metadata/*.npy" in failure(
+        folder(tmp_path / "b", **{"metadata/0.npy": None, "metadata/1.npy": None})
+    )
     bare = {name: None for name in content() if name.startswith("imgs")}
     assert "10 of the 10 images that metadata names are missing" in failure(folder(tmp_path / "c", **bare))
     path = folder(tmp_path / "d" / "pathfinder32")
@@ -74,13 +80,16 @@ def test_missing_files(tmp_path):
     assert "holds no image that has bytes" in failure(folder(tmp_path / "e", **empty))
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (b"imgs/0 sample_0.png 0\n", "line 1: 'imgs/0 sample_0.png 0'; expected FOLDER FILE NUMBER LABEL"),
-    (b"imgs/0 sample_0.png 0 1 1\nimgs/0 sample_1.png 1 2 1\n", "line 2: 'imgs/0 sample_1.png 1 2 1'; expected"),
-    (b"imgs/0 sampl\xff.png 0 1 1\n", "line 1: not UTF-8 (byte 0xff)"),
-    (b"\x93NUMPY\x01\x00", "a NumPy array; expected lines of text"),
-    (b"../.. secret.png 0 1 1\n", "1 of the 5 images that metadata names are missing, such as '../../secret.png'"),
-])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"imgs/0 sample_0.png 0\n", "line 1: 'imgs/0 sample_0.png 0'; expected FOLDER FILE NUMBER LABEL"),
+        (b"imgs/0 sample_0.png 0 1 1\nimgs/0 sample_1.png 1 2 1\n", "line 2: 'imgs/0 sample_1.png 1 2 1'; expected"),
+        (b"imgs/0 sampl\xff.png 0 1 1\n", "line 1: not UTF-8 (byte 0xff)"),
+        (b"\x93NUMPY\x01\x00", "a NumPy array; expected lines of text"),
+        (b"../.. secret.png 0 1 1\n", "1 of the 5 images that metadata names are missing, such as '../../secret.png'"),
+    ],
+)
 def test_lines_of_another_form(tmp_path, data, message):
     assert re.search(re.escape(message), failure(folder(tmp_path, **{"metadata/0.npy": data})))
 

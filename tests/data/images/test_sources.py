@@ -44,9 +44,7 @@ def test_subset():
 
 
 def test_required_classes(tmp_path):
-    source = ImageFolder(
-        make_folder(tmp_path, {"cat/1.png": b"", **{f"extra{i}/1.png": b"" for i in range(7)}})
-    )
+    source = ImageFolder(make_folder(tmp_path, {"cat/1.png": b"", **{f"extra{i}/1.png": b"" for i in range(7)}}))
     require_classes(source, source.classes, "here")
     message = failure(require_classes, source, ("cat", "dog"), "RUN/classes.json")
     assert message == (

@@ -196,6 +196,7 @@ def test_limit_over_worker_processes(tmp_path):
 
 def test_an_example_costs_the_same_in_a_source_of_any_length():
     """No list of all places is made."""
+
     class Endless(Numbers):
         def __len__(self):
             return 10**12

@@ -299,7 +299,9 @@ def test_real_photographs_for_training(photographs):
 def test_orientation_that_is_no_number(kind, file_kind):
     """Bytes or text in the place of a number: the image stays as it is."""
     image = Image.fromarray(smooth(30, 40))
-    data = encoded(image, file_kind, exif=turned(6).tobytes().replace(b"\x01\x12\x00\x03", b"\x01\x12\x00" + bytes([kind])))
+    data = encoded(
+        image, file_kind, exif=turned(6).tobytes().replace(b"\x01\x12\x00\x03", b"\x01\x12\x00" + bytes([kind]))
+    )
     if file_kind != "PNG":  # its checksum covers the tag
         assert data.count(b"\x01\x12\x00" + bytes([kind])) == 1
     for channels in (1, 3):
@@ -307,7 +309,9 @@ def test_orientation_that_is_no_number(kind, file_kind):
         assert training_view(data, 8, np.random.default_rng(0), name="x", channels=channels).shape == (8, 8, channels)
 
 
-@pytest.mark.parametrize("raised", [NotImplementedError("flags 0"), RuntimeError("frame"), MemoryError(), TypeError("x"), cv2.error("dims")])
+@pytest.mark.parametrize(
+    "raised", [NotImplementedError("flags 0"), RuntimeError("frame"), MemoryError(), TypeError("x"), cv2.error("dims")]
+)
 def test_whatever_a_decoder_raises_names_the_file(monkeypatch, raised):
     def fail(*_, **__):
         raise raised

@@ -72,13 +72,17 @@ def test_a_remote_folder(tmp_path):
     assert json.loads(files.read_small(f"{address}/listops.json"))["statistics"] == told
 
 
-@pytest.mark.parametrize("given", ["", "small", "10", "10,5", "10,5,0", "1e3,2,2", "-1,2,3", "1,2,3,4", "99999999999,1,1"])
+@pytest.mark.parametrize(
+    "given", ["", "small", "10", "10,5", "10,5,0", "1e3,2,2", "-1,2,3", "1,2,3,4", "99999999999,1,1"]
+)
 def test_sizes_that_make_no_sense(given):
     with pytest.raises(DataError, match=f"listops:{given}: expected"):
         folder.sizes_of(given)
 
 
-@pytest.mark.parametrize("grammar", [Grammar(500, 500), Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)])
+@pytest.mark.parametrize(
+    "grammar", [Grammar(500, 500), Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)]
+)
 def test_grammars_that_make_no_sense(grammar):
     with pytest.raises(DataError, match="expected"):
         folder.check(grammar)

@@ -16,7 +16,7 @@ def test_a_vocabulary_without_a_file(tmp_path):
     assert [SYMBOLS.piece(i) for i in range(5, 20)] == list(trees.SYMBOLS)
     SYMBOLS.save(tmp_path / "tokenizer.model")
     assert Tokenizer.load(tmp_path / "tokenizer.model") == SYMBOLS == pickle.loads(pickle.dumps(SYMBOLS))
-    assert SYMBOLS != Tokenizer.load("bytes")
+    assert Tokenizer.load("bytes") != SYMBOLS
 
 
 def test_one_token_per_symbol():

@@ -36,7 +36,9 @@ def value(tree) -> int:
         return tree
     values = [value(each) for each in tree[1:]]
     return {
-        "[MIN": lambda: min(values), "[MAX": lambda: max(values), "[MED": lambda: int(statistics.median(values)),
+        "[MIN": lambda: min(values),
+        "[MAX": lambda: max(values),
+        "[MED": lambda: int(statistics.median(values)),
         "[SM": lambda: sum(values) % 10,
     }[tree[0]]()
 
@@ -47,11 +49,13 @@ def depth(tree) -> int:
 
 def operators(tree):
     """Every operator of a tree with its number of arguments and its level."""
+
     def below(tree, level):
         if isinstance(tree, list):
             yield tree[0], len(tree) - 1, level
             for each in tree[1:]:
                 yield from below(each, level + 1)
+
     return below(tree, 1)
 
 

@@ -54,7 +54,7 @@ def test_a_mask_hides_one_byte():
 
 def test_a_long_document_is_encoded_as_a_whole():
     text = "words and  spaces\n" * 1000
-    (ids, lengths, characters), = encode_documents([text], BYTES)
+    ((ids, lengths, characters),) = encode_documents([text], BYTES)
     assert ids.tolist() == [*BYTES.encode(text), 3] and lengths == [len(text) + 1] and characters == len(text)
 
 

@@ -155,13 +155,21 @@ def test_names_that_tell_of_no_split(tmp_path):
     assert splits(str(tmp_path)) == ()
     assert "has no split 'train': it names no splits; leave the split empty" in failure(tmp_path, "train")
     (tmp_path / "validation-00000-of-00001.jsonl").write_bytes(lines(["three"]))  # would be trained on
-    assert "notes.txt: a text file of no split, beside files of the splits train, validation: move it away" in failure(tmp_path)
+    assert "notes.txt: a text file of no split, beside files of the splits train, validation: move it away" in failure(
+        tmp_path
+    )
 
 
-@pytest.mark.parametrize("names", [
-    ("wiki.train.txt", "wiki.valid.txt"), ("train/a.txt", "validation/b.txt"), ("books-train.jsonl", "books_heldout.jsonl"),
-    ("Train.txt", "Test.txt"), ("train.txt", "deep/Dev/in/b.txt"),
-])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("wiki.train.txt", "wiki.valid.txt"),
+        ("train/a.txt", "validation/b.txt"),
+        ("books-train.jsonl", "books_heldout.jsonl"),
+        ("Train.txt", "Test.txt"),
+        ("train.txt", "deep/Dev/in/b.txt"),
+    ],
+)
 def test_splits_that_are_not_numbered(tmp_path, names):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -309,4 +317,6 @@ def test_real_c4_reads_whole(shared_data, monkeypatch):
 
 def test_missing_shards_are_counted_without_a_list_of_all(tmp_path):
     (tmp_path / "a-3-of-99999999999.txt").write_text("text")
-    assert "of the 99999999999 shards of 'a', 00000000000-of-99999999999 and 99999999997 more are missing" in failure(tmp_path)
+    assert "of the 99999999999 shards of 'a', 00000000000-of-99999999999 and 99999999997 more are missing" in failure(
+        tmp_path
+    )

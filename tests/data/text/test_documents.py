@@ -25,10 +25,13 @@ def test_text(tmp_path):
     assert read("text", path) == ["one\ntwo €\n"]
 
 
-@pytest.mark.parametrize(("name", "reader", "what"), [
-    ("a.txt.gz", "text", "a.txt.gz is one document of more than 0 MiB: cut it into several files"),
-    ("a.jsonl.gz", "json_lines", "a.jsonl.gz, line 2 has more than 0 MiB"),
-])
+@pytest.mark.parametrize(
+    ("name", "reader", "what"),
+    [
+        ("a.txt.gz", "text", "a.txt.gz is one document of more than 0 MiB: cut it into several files"),
+        ("a.jsonl.gz", "json_lines", "a.jsonl.gz, line 2 has more than 0 MiB"),
+    ],
+)
 def test_no_document_fills_the_memory(tmp_path, monkeypatch, name, reader, what):
     """A small packed file unpacks to anything."""
     monkeypatch.setattr(documents, "LONGEST", 100)

@@ -21,7 +21,10 @@ def test_all_documents_in_order(tmp_path):
     made = prepare(corpus(1), tokenizer(), tmp_path)
     assert made.read(0, made.tokens).tolist() == stream(TEXTS)
     assert sorted(content(tmp_path)) == [
-        "ids-00000-of-00001.array_record", "index.json", "lengths-00000-of-00001.npy", "tokenizer.model"
+        "ids-00000-of-00001.array_record",
+        "index.json",
+        "lengths-00000-of-00001.npy",
+        "tokenizer.model",
     ]
 
 
@@ -197,11 +200,17 @@ def test_threads_that_want_the_same_make_it_once(tmp_path, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("name", ["index.json", "tokenizer.model", "ids-00000-of-00002.array_record", "lengths-00001-of-00002.npy"])
-@pytest.mark.parametrize("damage", [
-    lambda path: path.unlink(), lambda path: path.write_bytes(b"x"),
-    lambda path: path.write_bytes(path.read_bytes()[:199] + b"damaged" + path.read_bytes()[206:]),
-])
+@pytest.mark.parametrize(
+    "name", ["index.json", "tokenizer.model", "ids-00000-of-00002.array_record", "lengths-00001-of-00002.npy"]
+)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"x"),
+        lambda path: path.write_bytes(path.read_bytes()[:199] + b"damaged" + path.read_bytes()[206:]),
+    ],
+)
 def test_a_damaged_cache_is_made_again(tmp_path, name, damage):
     options = {"shard_bytes": 1, "workers": 1}
     folder = Path(prepare_module.cached(corpus(2), tokenizer(), tmp_path, **options).folder)

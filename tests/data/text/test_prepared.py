@@ -105,10 +105,15 @@ def test_changed_byte(folder, kind):
         made.read(0, made.tokens) if kind == "ids" else made.lengths(1)
 
 
-@pytest.mark.parametrize("header", [
-    "{'descr': '<u4', 'fortran_order': False, 'shape': (999999999999,), }", "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (40,), }", "{'descr': '<u4', 'fortran_order': False, 'shape': (20, 2), }",
-])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<u4', 'fortran_order': False, 'shape': (999999999999,), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (40,), }",
+        "{'descr': '<u4', 'fortran_order': False, 'shape': (20, 2), }",
+    ],
+)
 def test_lengths_of_another_type_or_shape(folder, header):
     (path,) = folder.glob("lengths-00001-of-*")
     data = path.read_bytes()
@@ -129,9 +134,15 @@ def test_another_tokenizer_or_index(folder, tmp_path):
         Prepared(folder)
     shards = index["shards"]
     for wrong in (
-        {"shards": []}, {"shards": None}, {"shards": [*shards[:-1], 3]}, {"dtype": "O"}, {"tokenizer": 3},
-        {"shards": [shards[0] | {"tokens": -1}]}, {"shards": [shards[0] | {"documents": "9"}]},
-        {"shards": [shards[0] | {"skipped_first": [3]}]}, {"format": None},
+        {"shards": []},
+        {"shards": None},
+        {"shards": [*shards[:-1], 3]},
+        {"dtype": "O"},
+        {"tokenizer": 3},
+        {"shards": [shards[0] | {"tokens": -1}]},
+        {"shards": [shards[0] | {"documents": "9"}]},
+        {"shards": [shards[0] | {"skipped_first": [3]}]},
+        {"format": None},
     ):
         (folder / prepared.INDEX).write_text(json.dumps(index | wrong))
         with pytest.raises(DataError, match="index.json: damaged"):

@@ -64,7 +64,11 @@ def test_masks_beside_unknown_characters(tokenizer):
     mask, unknown = tokenizer.mask_id, tokenizer.unk_id
     assert tokenizer.encode("€") == [tokenizer.encode("a €")[-2], unknown]
     assert tokenizer.encode_masked("[MASK]€[MASK] [MASK].") == [
-        mask, unknown, mask, mask, *tokenizer.encode("the.")[len(tokenizer.encode("the")) :]
+        mask,
+        unknown,
+        mask,
+        mask,
+        *tokenizer.encode("the.")[len(tokenizer.encode("the")) :],
     ]
 
 
@@ -108,5 +112,12 @@ def test_t5(shared_data):
     assert tokenizer.decode(ids) == "Paris is the of France."
     text = "  Paris is\tthe  capital (of France)."
     assert [text[start:stop] for start, stop in tokenizer.encode_with_offsets(text)[1]] == [
-        "Paris", "is", "the", "capital", "(", "of", "France", ")."
+        "Paris",
+        "is",
+        "the",
+        "capital",
+        "(",
+        "of",
+        "France",
+        ").",
     ]

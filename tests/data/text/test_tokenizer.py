@@ -121,7 +121,9 @@ def test_damaged_model(tokenizer, tmp_path, damage, message):
 
 
 def test_missing_model(tmp_path):
-    with pytest.raises(DataError, match="no tokenizer: .*a.model: cannot be read .No such file or directory.; check the file"):
+    with pytest.raises(
+        DataError, match="no tokenizer: .*a.model: cannot be read .No such file or directory.; check the file"
+    ):
         Tokenizer.load(tmp_path / "a.model")
 
 
@@ -136,9 +138,13 @@ def test_training_errors():
         Tokenizer.train(["some text"], 200)
 
 
-@pytest.mark.parametrize(("path", "message"), [
-    ("/dev/zero", "no tokenizer: /dev/zero: a device or a pipe; expected a plain file"), ("/", "no tokenizer: /: a folder; expected"),
-])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/dev/zero", "no tokenizer: /dev/zero: a device or a pipe; expected a plain file"),
+        ("/", "no tokenizer: /: a folder; expected"),
+    ],
+)
 def test_what_is_no_file(path, message):
     with pytest.raises(DataError, match=re.escape(message)):
         Tokenizer.load(path)

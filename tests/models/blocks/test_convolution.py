@@ -97,7 +97,9 @@ def test_no_entry_prevails_in_a_fresh_kernel(kind):
     kernel = np.asarray(module.convolution.kernel(jnp.asarray(normal(0, 2, 5, 6))))
     np.testing.assert_allclose(kernel.sum(-1), 1, atol=1e-12)
     assert kernel.shape == ((3, 3) if kind == "lightweight" else (2, 5, 3, 3))
-    least, most = (math.e**-2 / (math.e**-2 + 2), math.e**2 / (math.e**2 + 2)) if kind == "lightweight" else (0.003, 0.98)
+    least, most = (
+        (math.e**-2 / (math.e**-2 + 2), math.e**2 / (math.e**2 + 2)) if kind == "lightweight" else (0.003, 0.98)
+    )
     assert least < kernel.min() and kernel.max() < most
     assert np.ptp(kernel) > 0.1
 
@@ -109,8 +111,8 @@ def test_other_lengths(kind, tokens):
     module, x = randomized(lambda: block(kind)), normal(0, tokens, 6)
     expected = convolution_block(params_of(module), x)
     np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x[None])[0], expected, atol=1e-10)
-    assert ConvolutionBlock.takes(spec_of(kind), tokens)
-    assert ConvolutionBlock.takes(spec_of(kind, positions="absolute"), tokens) == (tokens <= 5)
+    assert ConvolutionBlock.supports_length(spec_of(kind), tokens)
+    assert ConvolutionBlock.supports_length(spec_of(kind, positions="absolute"), tokens) == (tokens <= 5)
 
 
 @KINDS
@@ -136,7 +138,11 @@ def test_kernels_that_grow_with_depth(widths, dilations, stacks):
     blocks = [p["blocks"]] if len(stacks) == 1 else list(p["blocks"].values())
     assert [len(each["mlp_norm"]["scale"]) for each in blocks] == stacks
     y = quick_jit(module)(x[None])[0]
-    flat = [jax.tree.map(lambda leaf, at=at: leaf[at], each) for each, count in zip(blocks, stacks, strict=True) for at in range(count)]
+    flat = [
+        jax.tree.map(lambda leaf, at=at: leaf[at], each)
+        for each, count in zip(blocks, stacks, strict=True)
+        for at in range(count)
+    ]
     for layer, (width, dilation) in zip(flat, spec.kernels, strict=True):
         assert layer["convolution"]["kernel"]["logits"].shape == (3, width)
         x = convolution_block(layer, x, dilation=dilation)
@@ -158,9 +164,9 @@ def test_parameters_and_what_they_say():
     params = nnx.to_pure_dict(nnx.state(module, nnx.Param))["convolution"]
     around = {"proj_in": {"kernel": (6, 12), "bias": (12,)}, "out": {"kernel": (6, 6), "bias": (6,)}}
     assert jax.tree.map(lambda p: p.shape, params) == around | {"kernel": {"logits": (3, 7)}}
-    fact = parameters.facts(module)["convolution/kernel/logits"]
-    assert fact.reach == pytest.approx(math.log(6)) and not fact.decayed
-    share = softmax(np.eye(7)[2] * fact.reach)[2]
+    fact = parameters.metadata(module)["convolution/kernel/logits"]
+    assert fact.max_logit_gap == pytest.approx(math.log(6)) and not fact.decayed
+    share = softmax(np.eye(7)[2] * fact.max_logit_gap)[2]
     assert share == pytest.approx(0.5)
     dynamic = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block("dynamic", dtype="float32")), nnx.Param))
     found = jax.tree.map(lambda p: p.shape, dynamic["convolution"])

@@ -82,7 +82,7 @@ def test_other_lengths(over, tokens):
     module, x = randomized(lambda: block(memory_softmax=over)), normal(0, tokens, 6)
     expected = external_attention_block(params_of(module), x, over)
     np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x[None])[0], expected, atol=1e-10)
-    takes = ExternalAttentionBlock.takes
+    takes = ExternalAttentionBlock.supports_length
     assert takes(small_spec(block="external_attention"), tokens)
     assert takes(small_spec(block="external_attention", positions="absolute"), tokens) == (tokens <= 5)
 

@@ -75,7 +75,8 @@ def test_the_second_norm_is_over_tokens():
 def test_parameters():
     params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block(dtype="float32")), nnx.Param))
     assert jax.tree.map(lambda p: p.shape, params) == {
-        "token_norm": {"scale": (5,), "bias": (5,)}, "mlp_norm": {"scale": (6,), "bias": (6,)},
+        "token_norm": {"scale": (5,), "bias": (5,)},
+        "mlp_norm": {"scale": (6,), "bias": (6,)},
         "token_mlp": {"proj_in": {"weight": (20, 5), "bias": (20,)}, "proj_out": {"weight": (5, 20), "bias": (5,)}},
         "mlp": {"proj_in": {"kernel": (6, 8), "bias": (8,)}, "proj_out": {"kernel": (8, 6), "bias": (6,)}},
     }

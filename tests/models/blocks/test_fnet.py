@@ -29,7 +29,9 @@ HYBRID = {"block": "fnet_hybrid", "attention_layers": 1}
 
 
 def block(kind=FNetBlock, **fields):
-    return kind(small_spec(**{"block": {FNetBlock: "fnet", FNetHybridBlock: "fnet_hybrid"}[kind]} | fields), nnx.Rngs(0))
+    return kind(
+        small_spec(**{"block": {FNetBlock: "fnet", FNetHybridBlock: "fnet_hybrid"}[kind]} | fields), nnx.Rngs(0)
+    )
 
 
 def jacobian(function, x):
@@ -166,8 +168,8 @@ def test_other_lengths(tokens):
     x = normal(0, tokens, 6)
     y = quick_jit(lambda x: module(x, add))(x[None])[0]
     np.testing.assert_allclose(y, fnet_block(params_of(module), x), atol=1e-10)
-    assert FNetBlock.takes(small_spec(block="fnet"), tokens)
-    assert FNetBlock.takes(small_spec(block="fnet", positions="absolute"), tokens) == (tokens <= 5)
+    assert FNetBlock.supports_length(small_spec(block="fnet"), tokens)
+    assert FNetBlock.supports_length(small_spec(block="fnet", positions="absolute"), tokens) == (tokens <= 5)
 
 
 @NORMS
@@ -180,7 +182,9 @@ def test_hybrid_encoders_against_numpy(norm, attention_layers):
     p, x = params_of(module), normal(0, 5, 6)
     y = quick_jit(module)(x[None])[0]
     stacks = [p["blocks"]] if attention_layers in (0, 3) else list(p["blocks"].values())
-    assert ["attention" in stack for stack in stacks] == [False] * (attention_layers < 3) + [True] * (attention_layers > 0)
+    assert ["attention" in stack for stack in stacks] == [False] * (attention_layers < 3) + [True] * (
+        attention_layers > 0
+    )
     for stack in stacks:
         x = reference.encoder({"blocks": stack, "norm": None}, x, lambda p, x: fnet_block(p, x, norm), lambda _, x: x)
     np.testing.assert_allclose(y, layer_norm(p["norm"], x, 1e-12) if norm == "pre" else x, atol=1e-9)
@@ -205,7 +209,8 @@ def test_parameters():
     params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block(dtype="float32")), nnx.Param))
     norm = {"scale": (6,), "bias": (6,)}
     assert jax.tree.map(lambda p: p.shape, params) == {
-        "mixing_norm": norm, "mlp_norm": norm,
+        "mixing_norm": norm,
+        "mlp_norm": norm,
         "mlp": {"proj_in": {"kernel": (6, 8), "bias": (8,)}, "proj_out": {"kernel": (8, 6), "bias": (6,)}},
     }
 

@@ -13,20 +13,33 @@ from tests.models.reference import function_of, in_float64, normal, quick_jit, r
 
 TRANSFORMER = {"block": "transformer", "heads": 3}
 CASES = {
-    "gmlp": {"block": "gmlp"}, "amlp": {"block": "gmlp", "d_attn": 3},
-    "mixer": {"block": "mixer", "d_spatial": 4}, "resmlp": {"block": "resmlp"},
+    "gmlp": {"block": "gmlp"},
+    "amlp": {"block": "gmlp", "d_attn": 3},
+    "mixer": {"block": "mixer", "d_spatial": 4},
+    "resmlp": {"block": "resmlp"},
     "feed_forward": {"block": "feed_forward", "d_spatial": 20},
-    "transformer": TRANSFORMER, "relative": TRANSFORMER | {"positions": "relative"},
+    "transformer": TRANSFORMER,
+    "relative": TRANSFORMER | {"positions": "relative"},
     "relative in buckets": TRANSFORMER | {"positions": "relative", "relative_buckets": 4},
     "relative_only": TRANSFORMER | {"positions": "relative_only"},
     "relative_only in buckets": TRANSFORMER | {"positions": "relative_only", "relative_buckets": 6},
-    "fnet": {"block": "fnet", "norm": "pre"}, "fnet_hybrid": {"block": "fnet_hybrid", "norm": "pre"},
-    **{name: {"block": "synthesizer", "synthesizer": name} for name in (
-        "random", "factorized_random", "dense", "factorized_dense", "random+attention", "dense+factorized_random",
-    )},
+    "fnet": {"block": "fnet", "norm": "pre"},
+    "fnet_hybrid": {"block": "fnet_hybrid", "norm": "pre"},
+    **{
+        name: {"block": "synthesizer", "synthesizer": name}
+        for name in (
+            "random",
+            "factorized_random",
+            "dense",
+            "factorized_dense",
+            "random+attention",
+            "dense+factorized_random",
+        )
+    },
     "external_attention": {"block": "external_attention"},
     "external_attention over memory": {"block": "external_attention", "memory_softmax": "memory"},
-    "lightweight": {"block": "convolution"}, "dynamic": {"block": "convolution", "convolution": "dynamic"},
+    "lightweight": {"block": "convolution"},
+    "dynamic": {"block": "convolution", "convolution": "dynamic"},
 }
 # A softmax over tokens does not see what is added to all of them. The paper's convolution has this bias too.
 WITHOUT_EFFECT = {"external_attention": ("mixing_norm/bias", "external/proj_in/bias")}

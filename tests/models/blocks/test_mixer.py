@@ -75,7 +75,8 @@ def test_parameters():
     params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block(dtype="float32")), nnx.Param))
     norm = {"scale": (6,), "bias": (6,)}
     assert jax.tree.map(lambda p: p.shape, params) == {
-        "token_norm": norm, "mlp_norm": norm,
+        "token_norm": norm,
+        "mlp_norm": norm,
         "token_mlp": {"proj_in": {"weight": (4, 5), "bias": (4,)}, "proj_out": {"weight": (5, 4), "bias": (5,)}},
         "mlp": {"proj_in": {"kernel": (6, 8), "bias": (8,)}, "proj_out": {"kernel": (8, 6), "bias": (6,)}},
     }

@@ -85,7 +85,10 @@ def test_parameters():
     params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block(dtype="float32")), nnx.Param))
     both, scale = {"scale": (6,), "bias": (6,)}, {"scale": (6,)}
     assert jax.tree.map(lambda p: p.shape, params) == {
-        "token_affine": both, "mlp_affine": both, "token_scale": scale, "mlp_scale": scale,
+        "token_affine": both,
+        "mlp_affine": both,
+        "token_scale": scale,
+        "mlp_scale": scale,
         "token_linear": {"weight": (5, 5), "bias": (5,)},
         "mlp": {"proj_in": {"kernel": (6, 8), "bias": (8,)}, "proj_out": {"kernel": (8, 6), "bias": (6,)}},
     }

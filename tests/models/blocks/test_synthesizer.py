@@ -128,11 +128,11 @@ def test_padding_is_ignored():
 @pytest.mark.parametrize("kind", [*LOGITS, *MIXTURES])
 def test_more_tokens_than_n(kind):
     module, spec = block(kind, dtype="float32"), small_spec(block="synthesizer", synthesizer=kind)
-    assert SynthesizerBlock.takes(spec, 5) and SynthesizerBlock.takes(spec, 2)
+    assert SynthesizerBlock.supports_length(spec, 5) and SynthesizerBlock.supports_length(spec, 2)
     if kind == "attention":
-        assert SynthesizerBlock.takes(spec, 6) and module(jnp.ones((1, 6, 6)), add).shape == (1, 6, 6)
+        assert SynthesizerBlock.supports_length(spec, 6) and module(jnp.ones((1, 6, 6)), add).shape == (1, 6, 6)
         return
-    assert not SynthesizerBlock.takes(spec, 6)
+    assert not SynthesizerBlock.supports_length(spec, 6)
     message = f"the logits \\({kind.replace('+', '.')}\\) were made for at most 5 tokens and were given 6"
     with pytest.raises(ValueError, match=message):
         module(jnp.ones((1, 6, 6)), add)
@@ -142,10 +142,14 @@ def test_parameters():
     linear = lambda d_in, d_out: {"kernel": (d_in, d_out), "bias": (d_out,)}  # noqa: E731
     around = {"values": linear(6, 6), "out": linear(6, 6)}
     assert shapes(kind="random") == around | {"random": {"logits": (3, 5, 5)}}
-    assert shapes(kind="factorized_random", rank=2) == around | {"factorized_random": {"rows": (3, 5, 2), "columns": (3, 5, 2)}}
+    assert shapes(kind="factorized_random", rank=2) == around | {
+        "factorized_random": {"rows": (3, 5, 2), "columns": (3, 5, 2)}
+    }
     dense = {"proj_in": linear(6, 6), "proj_out": {"weight": (3, 2, 5), "bias": (3, 5)}}
     assert shapes(kind="dense+attention") == around | {
-        "dense": dense, "attention": {"proj_in": linear(6, 12)}, "weights": (2,),
+        "dense": dense,
+        "attention": {"proj_in": linear(6, 12)},
+        "weights": (2,),
     }
     factors = {"first": {"weight": (3, 2, 2), "bias": (3, 2)}, "second": {"weight": (3, 2, 3), "bias": (3, 3)}}
     assert shapes(kind="factorized_dense", length=6)["factorized_dense"] == {"proj_in": linear(6, 6)} | factors
@@ -155,7 +159,13 @@ def test_fixed_logits_stay_as_they_are_under_every_optimizer():
     """Though decay, momentum and the trust ratio change all else."""
     config = gmlp_config.default(block="synthesizer")
     config.model.update(
-        synthesizer="fixed_random+dense", layers=2, length=5, d_model=8, d_ffn=8, heads=2, vocab_size=20,
+        synthesizer="fixed_random+dense",
+        layers=2,
+        length=5,
+        d_model=8,
+        d_ffn=8,
+        heads=2,
+        vocab_size=20,
     )
     task = tasks.find(config.task).without_data(config)
     before = jax.jit(task.init)(jax.random.key(0))
@@ -163,7 +173,7 @@ def test_fixed_logits_stay_as_they_are_under_every_optimizer():
     gradient = jax.jit(jax.grad(lambda params: (task.apply(params, tokens, places) ** 2).sum()))
     for name in optimizer.OPTIMIZERS:
         config.optimizer.update(name=name, learning_rate=0.1, warmup=0, weight_decay=0.5)
-        params, transformation = before, optimizer.make(config, before, task.facts())
+        params, transformation = before, optimizer.make(config, before, task.param_metadata())
         state, update = jax.jit(transformation.init)(params), jax.jit(transformation.update)
         for _ in range(2):
             updates, state = update(gradient(params), state, params)
@@ -182,8 +192,8 @@ def test_fixed_logits_stay_as_they_are_under_every_optimizer():
 ])  # fmt: skip
 def test_how_far_logits_may_have_to_travel(kind, name, reach):
     module = nnx.eval_shape(lambda: block(kind, length=128, dtype="float32"))
-    fact = parameters.facts(module)[f"synthesizer/{name}"]
-    assert fact.reach == pytest.approx(reach) and fact.decayed == (name == "dense/proj_out/weight")
+    fact = parameters.metadata(module)[f"synthesizer/{name}"]
+    assert fact.max_logit_gap == pytest.approx(reach) and fact.decayed == (name == "dense/proj_out/weight")
 
 
 @in_float64
@@ -192,11 +202,13 @@ def test_the_reach_gives_one_token_half_of_the_mass():
     n = 128
     spec = small_spec(block="synthesizer", length=n, synthesizer="random+dense")
     logits = np.zeros((1, n, n))
-    logits[:, :, 3] = spec.reach
+    logits[:, :, 3] = spec.max_logit_gap
     share = jax.nn.softmax(synthesizer.mixture([logits, 0 * logits], jnp.zeros(2)))[0, 0, 3]
     assert share == pytest.approx(0.5)
     rank = 8
-    reach = parameters.facts(nnx.eval_shape(lambda: block("factorized_random", length=n)))["synthesizer/factorized_random/rows"].reach
+    reach = parameters.metadata(nnx.eval_shape(lambda: block("factorized_random", length=n)))[
+        "synthesizer/factorized_random/rows"
+    ].max_logit_gap
     columns = np.zeros((1, n, rank))
     columns[:, 3] = reach
     share = jax.nn.softmax(synthesizer.outer(np.full((1, n, rank), reach), columns))[0, 0, 3]
@@ -208,10 +220,10 @@ def test_a_run_too_short_for_random_logits_says_so():
     config.model.update(layers=2, length=128, d_model=16, d_ffn=16, vocab_size=20)
     config.steps, config.optimizer.learning_rate = 900, 4e-3
     task = tasks.find(config.task).without_data(config)
-    [line] = optimizer.out_of_reach(config, task.shapes(), task.facts())
+    [line] = optimizer.out_of_reach(config, task.shapes(), task.param_metadata())
     assert "encoder/blocks/synthesizer/random/logits can travel about 1.8, and may need 4.8" in line
-    config.optimizer.rates = ("random/logits=16",)
-    assert not optimizer.out_of_reach(config, task.shapes(), task.facts())
+    config.optimizer.lr_multipliers = ("random/logits=16",)
+    assert not optimizer.out_of_reach(config, task.shapes(), task.param_metadata())
 
 
 def test_logits_are_fitted_to_other_lengths():
@@ -232,7 +244,12 @@ def test_a_shorter_model_is_the_beginning_of_the_longer_one():
     for length in (8, 4):
         config = gmlp_config.default(block="synthesizer")
         config.model.update(
-            synthesizer="random+factorized_random+dense", layers=2, length=length, d_model=8, d_ffn=8, vocab_size=20,
+            synthesizer="random+factorized_random+dense",
+            layers=2,
+            length=length,
+            d_model=8,
+            d_ffn=8,
+            vocab_size=20,
         )
         configs.append(config)
     long, short = (tasks.find("masked_lm").without_data(config) for config in configs)

@@ -48,15 +48,25 @@ def test_against_torch():
     torch = pytest.importorskip("torch")
     width, heads, hidden, tokens = 12, 3, 20, 7
     theirs = torch.nn.TransformerEncoderLayer(
-        width, heads, hidden, dropout=0.0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True,
+        width,
+        heads,
+        hidden,
+        dropout=0.0,
+        activation="gelu",
+        layer_norm_eps=1e-6,
+        batch_first=True,
+        norm_first=True,
         dtype=torch.float64,
     ).eval()
     ours = randomized(lambda: block(d_model=width, d_ffn=hidden, heads=heads, length=tokens), std=0.3)
     p = params_of(ours)
     layers = {
-        "self_attn.in_proj_": p["attention"]["proj_in"], "self_attn.out_proj.": p["attention"]["out"],
-        "linear1.": p["mlp"]["proj_in"], "linear2.": p["mlp"]["proj_out"],
-        "norm1.": p["attention_norm"], "norm2.": p["mlp_norm"],
+        "self_attn.in_proj_": p["attention"]["proj_in"],
+        "self_attn.out_proj.": p["attention"]["out"],
+        "linear1.": p["mlp"]["proj_in"],
+        "linear2.": p["mlp"]["proj_out"],
+        "norm1.": p["attention_norm"],
+        "norm2.": p["mlp_norm"],
     }
     weights = {}
     for name, leaf in layers.items():

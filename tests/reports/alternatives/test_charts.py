@@ -43,7 +43,10 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
 
 
 def test_rows_of_a_family_are_one_series(costs):
-    scores = {row: Spread(value, (value,)) for row, value in {"random": 40.0, "sgu": 50.0, "fnet": 60.0, "dynamic": 70.0}.items()}
+    scores = {
+        row: Spread(value, (value,))
+        for row, value in {"random": 40.0, "sgu": 50.0, "fnet": 60.0, "dynamic": 70.0}.items()
+    }
     costs = costs | {"fixed_random": costs["bert"]}
     [panel] = charts.over_speed("sst2", scores | {"fixed_random": Spread(30.0, (30.0,))}, costs, "cpu").panels
     [synthesizer] = [each for each in panel.series if each.name == "Synthesizer"]

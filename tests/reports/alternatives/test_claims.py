@@ -26,11 +26,18 @@ def test_statements_are_about_rows_and_columns_that_there_are():
 
 
 def test_lower_perplexities_and_higher_accuracies_are_better():
-    found = verdicts(claims({
-        "mlm": scores(sgu=(50.0, 51.0), bert=(60.0, 61.0), bert_rel=(70.0,), random=(9.0, 70.0), dynamic=(10.0,)),
-        "mnli": scores(bert_rel=(50.0,), sgu=(40.0, 41.0), amlp_36=(39.0,)),
-        "cifar10": scores(sgu=(45.0,), bert=(45.5,), resmlp=(46.0,)),
-    }, {}))
+    found = verdicts(
+        claims(
+            {
+                "mlm": scores(
+                    sgu=(50.0, 51.0), bert=(60.0, 61.0), bert_rel=(70.0,), random=(9.0, 70.0), dynamic=(10.0,)
+                ),
+                "mnli": scores(bert_rel=(50.0,), sgu=(40.0, 41.0), amlp_36=(39.0,)),
+                "cifar10": scores(sgu=(45.0,), bert=(45.5,), resmlp=(46.0,)),
+            },
+            {},
+        )
+    )
     assert found["CIFAR-10, top-1 (%): sgu > 0.98 of bert"] == "holds with one seed"
     assert found["CIFAR-10, top-1 (%): sgu > resmlp"] == "is reversed with one seed"
     assert found["masked LM, perplexity: sgu < 1.02 of bert"] == "holds"
@@ -62,13 +69,19 @@ def test_an_accuracy_near_the_most_frequent_label_is_not_judged():
     assert late_starters(scores(fnet=(50.0,), bert=(51.0,)), 52.0, lower=False) == ["fnet", "bert"]
     found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"bytes": 52.0, "sst2": 54.0})}
     assert found["IMDB by bytes (%): fnet > bert"].verdict == "cannot be judged yet"
-    assert found["IMDB by bytes (%): fnet > bert"].detail == "53.0 and 47.0; fnet has hardly begun; bert has hardly begun"
+    assert (
+        found["IMDB by bytes (%): fnet > bert"].detail == "53.0 and 47.0; fnet has hardly begun; bert has hardly begun"
+    )
     assert found["SST-2 (%): bert > fnet"].verdict == "is reversed with one seed"
 
 
 def test_a_share_of_the_others_accuracy():
     """92 % of 80 is 73.6."""
-    for fnet, verdict in {(74.0, 75.0): "holds", (73.0, 73.5): "is reversed", (73.0, 74.0): "is inside the spread"}.items():
+    for fnet, verdict in {
+        (74.0, 75.0): "holds",
+        (73.0, 73.5): "is reversed",
+        (73.0, 74.0): "is inside the spread",
+    }.items():
         found = claims({"sst2": scores(fnet=fnet, bert=(80.0, 80.0))}, {})
         assert verdicts(found)["SST-2 (%): fnet > 0.92 of bert"] == verdict
         assert verdicts(found)["SST-2 (%): bert > fnet"] == "holds"
@@ -81,9 +94,17 @@ def test_keeping_up_is_within_two_per_cent():
 
 
 def test_speeds_and_growth(tmp_path):
-    made_up_columns.write_costs(tmp_path, {
-        "bert": (0.8, 2.0), "fnet": (0.2, 1.0), "random": (0.5, 2.0), "dynamic": (0.3, 1.0), "lightweight": (0.3, 1.5),
-    }, (512, 1024, 2048, 4096))
+    made_up_columns.write_costs(
+        tmp_path,
+        {
+            "bert": (0.8, 2.0),
+            "fnet": (0.2, 1.0),
+            "random": (0.5, 2.0),
+            "dynamic": (0.3, 1.0),
+            "lightweight": (0.3, 1.5),
+        },
+        (512, 1024, 2048, 4096),
+    )
     found = claims({}, measured.costs(str(tmp_path), ROWS))
     by_text = verdicts(found)
     assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
@@ -91,7 +112,9 @@ def test_speeds_and_growth(tmp_path):
     assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "is inside the spread"
     assert by_text["Time grows by less than n^1.2: fnet"] == "holds"
     assert by_text["Time grows by less than n^1.2: lightweight"] == "is reversed"
-    [fnet] = [claim for claim in found if "fnet takes less" in claim.text]  # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
+    [fnet] = [
+        claim for claim in found if "fnet takes less" in claim.text
+    ]  # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
     assert fnet.detail == "2.00 times its speed here, where a factor of 1.7 may be noise"
     assert not any("external" in claim.text for claim in found)
 

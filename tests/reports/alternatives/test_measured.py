@@ -32,17 +32,27 @@ def test_the_nearest_length(tmp_path):
     made_up_columns.write_costs(tmp_path, {"sgu": (1.0, 1.0)}, (128, 1024))
     made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
     found = measured.costs(str(tmp_path), ("sgu",))["sgu"]
-    assert {tokens: (near := measured.nearest(found, tokens)) and near.tokens for tokens in (64, 128, 300, 1000, 2000, 4096)} == {
-        64: 128, 128: 128, 300: None, 1000: 1024, 2000: 1024, 4096: None,
+    assert {
+        tokens: (near := measured.nearest(found, tokens)) and near.tokens for tokens in (64, 128, 300, 1000, 2000, 4096)
+    } == {
+        64: 128,
+        128: 128,
+        300: None,
+        1000: 1024,
+        2000: 1024,
+        4096: None,
     }
     assert measured.nearest({}, 128) is None
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("{", "costs/sgu-128.json.*remove the file, and the same command measures it again"),
-    ("[{}]", r"costs/sgu-128.json is none of our files \(KeyError: 'figure'\): remove the file"),
-    ("[1]", "is none of our files .TypeError"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "costs/sgu-128.json.*remove the file, and the same command measures it again"),
+        ("[{}]", r"costs/sgu-128.json is none of our files \(KeyError: 'figure'\): remove the file"),
+        ("[1]", "is none of our files .TypeError"),
+    ],
+)
 def test_damaged_files_are_one_line(tmp_path, content, message):
     (tmp_path / "costs").mkdir()
     (tmp_path / "costs" / "sgu-128.json").write_text(content)

@@ -48,7 +48,9 @@ def test_costs_are_per_thousand_tokens(made):
     assert rows["dynamic"]["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
     assert rows["bert"]["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
     assert rows["bert"]["MB of a step, n = 16,384"] == pytest.approx(2e4)
-    assert rows["bert"]["time grows as n^"] == pytest.approx(2) and rows["dynamic"]["time grows as n^"] == pytest.approx(1)
+    assert rows["bert"]["time grows as n^"] == pytest.approx(2) and rows["dynamic"][
+        "time grows as n^"
+    ] == pytest.approx(1)
     assert rows["dynamic"]["memory grows as n^"] == pytest.approx(1)
     assert any(note.startswith("Compiled but not run, for want of memory: bert at 16,384.") for note in made.notes)
 
@@ -69,7 +71,9 @@ def test_what_is_absent_is_said(made):
     [absent] = [note for note in made.notes if note.startswith("Rows without anything: ")]
     assert "bert_rel, " in absent and "external" in absent and "sgu" not in absent
     [frame] = [note for note in made.notes if note.startswith("One frame: ")]
-    assert "0.397 to 0.402 M parameters in the encoder" in frame or "M parameters in the encoder (the same up to" in frame
+    assert (
+        "0.397 to 0.402 M parameters in the encoder" in frame or "M parameters in the encoder (the same up to" in frame
+    )
     assert ("steps", "900", "125000") in made.setting.scaled
 
 

@@ -21,14 +21,14 @@ from typing import Any
 import ml_collections
 
 from gmlp_flax import registry, tasks
-from gmlp_flax.config import schema
+from gmlp_flax.config import parsing, schema
+from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.config.schema import BLOCK, TASK
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import json_files
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import Option, options_of
-from gmlp_flax.training import optimizer, profile
 
 PACKAGED = "gmlp_flax.configs"
 
@@ -179,13 +179,18 @@ def validate(config: ml_collections.ConfigDict) -> None:
             f"config.batch_size is {config.batch_size}: it must divide into {config.optimizer.grad_accum_steps} microbatches "
             "(config.optimizer.grad_accum_steps)"
         )
-    profile.steps(config)
+    parsing.profile_steps(config.profile.steps, config.steps)
+    parsing.mesh_rules(config.mesh.rules)
     for pattern in config.optimizer.freeze:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ConfigError(f"config.optimizer.freeze: {pattern!r} is no regular expression ({error})") from None
-    optimizer.parse_rates(config.optimizer.lr_multipliers)
+        parsing.check_pattern(pattern, "optimizer.freeze")
+    parsing.lr_multipliers(config.optimizer.lr_multipliers)
+    for row in OPTIMIZERS:
+        for name, option in OPTIMIZERS[row].options.items():
+            if row != config.optimizer.name and config.optimizer[name] != option.default:
+                raise ConfigError(
+                    f"config.optimizer.{name} is {config.optimizer[name]!r}: config.optimizer.name is "
+                    f"{config.optimizer.name!r}, which does not use it; {row} does"
+                )
     task = tasks.find(config.task)
     task.check(config)
     try:

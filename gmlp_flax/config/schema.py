@@ -6,7 +6,10 @@ A task's options are a table in its file, a block's are the fields of its spec. 
 
 from __future__ import annotations
 
+import dataclasses
+
 from gmlp_flax import tasks
+from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.models import blocks
 from gmlp_flax.options import (
     ABOVE_0,
@@ -21,7 +24,6 @@ from gmlp_flax.options import (
     Range,
     options_of,
 )
-from gmlp_flax.training.optimizer import OPTIMIZERS
 
 TASK, BLOCK = "task", "model.block"
 
@@ -61,6 +63,11 @@ COMMON = {
     "optimizer.b2": Option(0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY),
     # Parameters without a gradient so far, such as rows of unseen tokens, are divided by it.
     "optimizer.eps": Option(1e-6, "epsilon of the optimizers that divide by the second moment", ABOVE_0),
+    **{
+        f"optimizer.{name}": dataclasses.replace(option, comment=f"{option.comment}; only of {row}")
+        for row, optimizer in OPTIMIZERS.items()
+        for name, option in optimizer.options.items()
+    },
     "optimizer.weight_decay": Option(
         0.05, "decoupled; not for norms, biases, cls tokens and learned positions", AT_LEAST_0
     ),
@@ -125,6 +132,7 @@ MAY_CHANGE = (
     "optimizer.weight_decay",
     "optimizer.clip",
     "optimizer.lr_multipliers",
+    *(f"optimizer.{name}" for optimizer in OPTIMIZERS.values() for name in optimizer.options),
 )
 
 

@@ -1,16 +1,13 @@
-"""Optimizers of optax, with clipping, weight decay of the parameters that the model marks, other learning rates for some
-parameters, and frozen parameters.
-
-The paper uses AdamW.
-"""
+"""The optimizer of a run: a row of `config.optimizers` with clipping, weight decay of the parameters that the model marks,
+learning-rate multipliers, and frozen parameters."""
 
 from __future__ import annotations
 
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,98 +15,12 @@ import optax
 from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints.pytree import path_name
-from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.config import parsing
+from gmlp_flax.config.optimizers import OPTIMIZERS
+from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.training import schedule
-
-
-class Optimizer(NamedTuple):
-    """An optimizer of optax.
-
-    Attributes:
-        make: its transformation, from the learning rate, config.optimizer, and what weight decay changes.
-        bounded: whether it moves a parameter by about the learning rate per step at most, whatever its gradient.
-    """
-
-    make: Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]
-    bounded: bool = False
-
-
-def _lamb(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-    """optax.lamb, but each layer of a stacked parameter has a trust ratio of its own (You et al., arXiv 1904.00962)."""
-    ratio = optax.scale_by_trust_ratio()
-
-    def trusted(path: Any, update: Any, param: Any) -> Any:
-        def scale(update: Any, param: Any) -> Any:
-            return ratio.update(update, optax.EmptyState(), param)[0]
-
-        return (jax.vmap(scale) if path_name(path).startswith(STACKED) else scale)(update, param)
-
-    return optax.chain(
-        optax.scale_by_adam(of.b1, of.b2, of.eps),
-        optax.add_decayed_weights(of.weight_decay, mask),
-        optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(trusted, updates, params)),
-        optax.scale_by_learning_rate(rate),
-    )
-
-
-OPTIMIZERS = {  # config.optimizer.name ->
-    "adamw": Optimizer(
-        lambda rate, of, mask: optax.adamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask), True
-    ),
-    "nadamw": Optimizer(
-        lambda rate, of, mask: optax.nadamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask), True
-    ),
-    "lamb": Optimizer(_lamb),
-    "lion": Optimizer(
-        lambda rate, of, mask: optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask), True
-    ),
-    "sgd": Optimizer(
-        lambda rate, of, mask: optax.chain(
-            optax.trace(of.b1), optax.add_decayed_weights(of.weight_decay, mask), optax.scale_by_learning_rate(rate)
-        )
-    ),
-}
-
-
-class Rate(NamedTuple):
-    """A factor on the learning rate of the parameters whose path matches `pattern`.
-
-    `last` differs from `first` if the factor grows with depth: layer l of L has first^(1 - t) last^t, t = l / (L - 1).
-    """
-
-    pattern: str
-    first: float
-    last: float
-
-
-def parse_rates(lines: Iterable[str]) -> tuple[Rate, ...]:
-    """Reads config.optimizer.lr_multipliers, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for stacked layers.
-
-    Raises:
-        ConfigError: a line has another form.
-    """
-    rates = []
-    for line in lines:
-        pattern, _, given = line.rpartition("=")
-        first, dots, last = given.partition("..")
-        try:
-            re.compile(pattern)
-            factors = [float(first), float(last if dots else first)]
-        except re.error as error:
-            raise ConfigError(
-                f"config.optimizer.lr_multipliers: {pattern!r} is no regular expression ({error})"
-            ) from None
-        except ValueError:
-            factors = [math.nan]
-        if not pattern or not all(0 < factor < math.inf for factor in factors):
-            raise ConfigError(
-                f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or PATTERN=FIRST..LAST with factors above 0, "
-                "such as 'relative/bias=8'; config.optimizer.freeze keeps parameters as they are"
-            )
-        rates.append(Rate(pattern, *factors))
-    return tuple(rates)
 
 
 def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
@@ -126,24 +37,27 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
     Raises:
         RunError: a line matches no parameter, or asks depth of one that has no layers.
     """
-    rates = parse_rates(lines)
+    multipliers = parsing.lr_multipliers(lines)
     found, used = {}, set()
     leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
     for name, leaf in leaves.items():
-        rate = next((rate for rate in rates if re.search(rate.pattern, name)), Rate("", 1.0, 1.0))
-        used.add(rate)
-        found[name] = rate.first
-        if rate.first == rate.last:
+        matching = (multiplier for multiplier in multipliers if re.search(multiplier.pattern, name))
+        multiplier = next(matching, parsing.Multiplier("", 1.0, 1.0))
+        used.add(multiplier)
+        found[name] = multiplier.first
+        if multiplier.first == multiplier.last:
             continue
         if name not in depth:
             raise RunError(
-                f"config.optimizer.lr_multipliers: {rate.pattern!r} matches {name}, which has no layers: give one factor"
+                f"config.optimizer.lr_multipliers: {multiplier.pattern!r} matches {name}, which has no layers: give one factor"
             )
         first, layers = depth[name]
-        by_layer = np.geomspace(rate.first, rate.last, layers, dtype=np.float32)[first : first + leaf.shape[0]]
+        by_layer = np.geomspace(multiplier.first, multiplier.last, layers, dtype=np.float32)[
+            first : first + leaf.shape[0]
+        ]
         found[name] = by_layer.reshape(-1, *[1] * (len(leaf.shape) - 1))
-    if unused := [rate.pattern for rate in rates if rate not in used]:
+    if unused := [multiplier.pattern for multiplier in multipliers if multiplier not in used]:
         raise RunError(
             f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter that is left, e.g. {next(iter(found))}"
         )

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,13 +21,12 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.config import parsing
+from gmlp_flax.config.parsing import AXES, Axes, Rule
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.models.sharding import BATCH, DATA, FSDP, TENSOR
 
-AXES = (DATA, FSDP, TENSOR)
-Axes = tuple[str | None, ...]
-Rule = tuple[str, Axes]
 Devices = Sequence[Any]  # of jax.Device, which type checkers take for a variable
 
 
@@ -57,7 +56,8 @@ class Partition:
             devices: all devices of all hosts by default. JAX orders them by their connections.
 
         Raises:
-            RunError: the sizes do not multiply to the number of devices, or a rule cannot be read.
+            RunError: the sizes do not multiply to the number of devices.
+            ConfigError: a rule cannot be read.
         """
         devices = jax.devices() if devices is None else devices
         options = _with_defaults(options)
@@ -69,13 +69,13 @@ class Partition:
             mesh = Mesh(devices_by_axis, AXES, axis_types=axis_types)
         else:
             mesh = jax.make_mesh(shape, AXES, axis_types=axis_types, devices=devices)
-        return cls(mesh, parse_rules(options["rules"]))
+        return cls(mesh, parsing.mesh_rules(options["rules"]))
 
     @classmethod
     def abstract(cls, options: Mapping[str, Any], devices: int) -> Partition:
         """As `make`, for a number of devices that do not exist here."""
         options = _with_defaults(options)
-        return cls(AbstractMesh(axis_sizes(options, devices), AXES), parse_rules(options["rules"]))
+        return cls(AbstractMesh(axis_sizes(options, devices), AXES), parsing.mesh_rules(options["rules"]))
 
     def for_model(self, metadata: Mapping[str, ParamMetadata]) -> Partition:
         """The same, with what a model says of its parameters (`Task.param_metadata`)."""
@@ -251,27 +251,6 @@ def axis_sizes(sizes: Mapping[str, int], devices: int) -> tuple[int, int, int]:
     if data % sizes["slices"]:
         raise RunError(f"config.mesh.slices={sizes['slices']} does not divide its data axis of {data}")
     return data, fsdp, tensor
-
-
-def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
-    """Reads config.mesh.rules, each `PATTERN=AXIS,AXIS,...` with `-` for an axis that stays whole.
-
-    Raises:
-        RunError: a line has another form.
-    """
-    rules = []
-    for line in lines:
-        pattern, equals, names = line.rpartition("=")
-        axes = tuple(None if name == "-" else name for name in names.split(",") if name)
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise RunError(f"config.mesh.rules: {pattern!r} is no regular expression ({error})") from None
-        if not (pattern and equals) or not {*axes} <= {*AXES, None}:
-            known = ", ".join(AXES)
-            raise RunError(f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis one of {known}, -")
-        rules.append((pattern, axes))
-    return tuple(rules)
 
 
 def gather(tree: Any) -> Any:

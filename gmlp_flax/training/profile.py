@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.config import parsing
+from gmlp_flax.errors import RunError
 from gmlp_flax.io import run_files
 from gmlp_flax.processes import distributed
 
 FOLDER = "profile"
-
-
-def steps(config: ConfigDict) -> range:
-    """The steps that `config.profile.steps` asks a trace of.
-
-    Raises:
-        ConfigError: it is not FIRST:LAST, or there are no such steps.
-    """
-    text = config.profile.steps
-    if not text:
-        return range(0)
-    match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]) <= config.steps:
-        expected = f"FIRST:LAST, both from 1 to config.steps={config.steps}"
-        raise ConfigError(f"config.profile.steps is {text!r}: expected {expected}")
-    return range(int(match[1]), int(match[2]) + 1)
 
 
 class Profile:
@@ -46,7 +30,8 @@ class Profile:
     def __init__(self, config: ConfigDict, workdir: str):
         if config.profile.steps:
             _check_profiler()
-        self._steps = steps(config) if distributed.is_first() else range(0)
+        asked = parsing.profile_steps(config.profile.steps, config.steps)
+        self._steps = asked if distributed.is_first() else range(0)
         self._folder, self._tracing = os.path.join(workdir, FOLDER), False
 
     def step(self, number: int, function: Callable, *arguments: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import optimizer
 from tests.training import tiny
@@ -172,14 +173,19 @@ def test_a_bias_that_cannot_travel_far_enough_is_named(tmp_path):
     assert found == [
         f"note: in 900 steps {name} can travel about 3.6, and may need 4.8: consider --config.optimizer.lr_multipliers=\"('{name}=2',)\""
     ]
-    for change in ({"rates": ("relative/bias=2",)}, {"learning_rate": 0.05}, {"name": "sgd"}, {"learning_rate": 0.0}):
+    for change in (
+        {"lr_multipliers": ("relative/bias=2",)},
+        {"learning_rate": 0.05},
+        {"name": "sgd"},
+        {"learning_rate": 0.0},
+    ):
         with config.unlocked():
             changed = config.copy_and_resolve_references()
         changed.optimizer.update(change)
         assert optimizer.out_of_reach(changed, task.shapes(), task.param_metadata()) == []
 
 
-@pytest.mark.parametrize("name", optimizer.OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
     config.optimizer.update(name=name, learning_rate=0.01, schedule="constant", warmup=0, clip=0.0, weight_decay=0.0)
     params, gradients, _, _ = line()

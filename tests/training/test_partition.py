@@ -8,13 +8,14 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.config.parsing import AXES, mesh_rules
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE, param_count
 from gmlp_flax.training import optimizer, step
-from gmlp_flax.training.partition import AXES, Partition, axis_sizes, parse_rules
+from gmlp_flax.training.partition import Partition, axis_sizes
 
 ONE_EACH = {"data": -1, "fsdp": 1, "tensor": 1, "slices": 1}
 
@@ -143,7 +144,7 @@ def test_parameters_that_cannot_be_cut_are_named(shapes, rules, message):
 
 def test_rules_of_a_config():
     lines = ["blocks/proj_in/kernel$=-,fsdp", "norm="]
-    rules = parse_rules(lines)
+    rules = mesh_rules(lines)
     assert rules == (("blocks/proj_in/kernel$", (None, "fsdp")), ("norm", ()))
     sized(1, 4, 2, rules[:1]).for_model(FACTS).check_parameters(SHAPES)
     found = Partition.make({"rules": lines}).for_model(FACTS).shardings(SHAPES)
@@ -161,19 +162,6 @@ def test_axes_that_do_not_divide_stay_whole():
     """A run's own parameters are checked before, but those of another run, for a warm start, may have such axes."""
     found = sized(1, 4, 2).for_model(FACTS).shardings(SHAPES)
     assert jax.tree.leaves(found)[0].spec == PartitionSpec(None, None, "tensor")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("kernel$", "is not PATTERN=AXIS"),
-        ("kernel$=rows", "each axis one of data, fsdp, tensor, -"),
-        ("(=fsdp", "no regular expression"),
-    ],
-)
-def test_rules_that_do_not_parse(line, message):
-    with pytest.raises(RunError, match=message):
-        parse_rules([line])
 
 
 def host_share(shape, of_host):

@@ -77,9 +77,3 @@ def test_a_profiler_that_would_crash_is_refused(platforms, backend, found, refus
         profile.Profile(options, str(tmp_path))
     options.profile.steps = ""
     profile.Profile(options, str(tmp_path))
-
-
-def test_profiled_steps(config):
-    assert profile.steps(config) == range(0)
-    config.profile.steps = "10:15"
-    assert list(profile.steps(config)) == [10, 11, 12, 13, 14, 15]

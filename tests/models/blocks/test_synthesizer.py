@@ -8,6 +8,7 @@ from flax import nnx
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks import synthesizer
 from gmlp_flax.models.blocks.synthesizer import LOGITS, SynthesizerBlock
@@ -171,7 +172,7 @@ def test_fixed_logits_stay_as_they_are_under_every_optimizer():
     before = jax.jit(task.init)(jax.random.key(0))
     tokens, places = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 1), int)
     gradient = jax.jit(jax.grad(lambda params: (task.apply(params, tokens, places) ** 2).sum()))
-    for name in optimizer.OPTIMIZERS:
+    for name in OPTIMIZERS:
         config.optimizer.update(name=name, learning_rate=0.1, warmup=0, weight_decay=0.5)
         params, transformation = before, optimizer.make(config, before, task.param_metadata())
         state, update = jax.jit(transformation.init)(params), jax.jit(transformation.update)

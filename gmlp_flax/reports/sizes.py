@@ -81,7 +81,7 @@ def _chart(models: Mapping[str, published.Published], quoted: Sequence[Quoted]) 
             point = each.params_m, each.top1, label.partition(" ")[0]
             lines.setdefault((kind, each.name.partition("-")[0]), []).append(point)
     series = []
-    for ((name, _), points), look in zip(lines.items(), looks([family for _, family in lines]), strict=True):
+    for ((name, _), points), look in zip(lines.items(), looks([name for _, name in lines]), strict=True):
         x, y, labels = zip(*sorted(points), strict=True)
         series.append(Series(name, look._replace(dashes=DASHES[0]), x, y, labels=labels))
     title = "At the same size gMLP is as accurate as DeiT; ViT and Mixer are not"

@@ -122,9 +122,9 @@ def test_the_matrix_of_past_taps_and_its_rows(n):
     whole = toeplitz_matrix(np.concatenate([taps, np.zeros(n - 1, np.float32)]))
     np.testing.assert_array_equal(toeplitz.expand(toeplitz.past_only(taps)), whole)
     assert (whole[np.tril_indices(n)] > 0).all() and (np.triu(whole, 1) == 0).all()
-    for first, count in {(0, n), (n - 1, 1), (n // 2, n - n // 2)}:
+    for first, number in {(0, n), (n - 1, 1), (n // 2, n - n // 2)}:
         np.testing.assert_array_equal(
-            toeplitz.rows(toeplitz.past_only(taps), first, count), whole[first : first + count]
+            toeplitz.rows(toeplitz.past_only(taps), first, number), whole[first : first + number]
         )
 
 

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.timing import Row, Worker, measure, ratios, row, step_call
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop import parity
+from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.planning import dry_run, workload
 from gmlp_flax.training.partition import Partition
 
@@ -122,7 +122,7 @@ def rows_of(name: str, options: ConfigDict, peer: str, goal: str, device: Device
 def _peer(name: str, peer: str, ours: list[float], batch: int, device: Device, repeats: int) -> list[Row]:
     """timm's model at its own best batch, beside the seconds of our step."""
     try:
-        parity.import_timm()
+        import_beside_torch("timm")
     except RunError as error:
         print(f"timm is left out: {error}", file=sys.stderr)
         return []
@@ -233,7 +233,7 @@ def best_of_timm(name: str, device: Device) -> Best:
 
 def timm_calls(name: str, batch: int, device: Device) -> dict[str, Callable[[], None]]:
     """Several training steps of timm's model, compiled by torch, with activations of the same type as ours."""
-    timm = parity.import_timm()
+    timm = import_beside_torch("timm")
     import torch
 
     kind = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,7 +16,7 @@ import numpy as np
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.timing import Row, Worker, example_batch, measure, ratios, row, step_call
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import parity
+from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.paper import published, recipes
@@ -77,7 +77,7 @@ def our_calls() -> dict[str, Callable]:
 def timm_calls() -> dict[str, Callable]:
     """The same for timm's model; nothing if torch and timm are not installed."""
     try:
-        timm = parity.import_timm()
+        timm = import_beside_torch("timm")
     except RunError as error:
         print(f"timm is left out: {error}", file=sys.stderr)
         return {}

@@ -21,9 +21,10 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.benchmarks import torch_models
 from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop import parity, torch_models
+from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import parameters
 from gmlp_flax.tasks.masked_lm import Masked, MaskedLanguageModeling
 from gmlp_flax.training import optimizer, schedule, step
@@ -115,7 +116,7 @@ def bench_transformers(
     names = tuple(models) or DEFAULT
     if unknown := [name for name in names if name not in CANDIDATES]:
         raise ConfigError(f"--models: there is no model {unknown[0]!r}: expected some of {', '.join(CANDIDATES)}")
-    parity.import_beside_torch("transformers")
+    import_beside_torch("transformers")
     for name in names:
         print(f"{name}: {CANDIDATES[name].about}", file=sys.stderr)
     rows: list[Row] = []

@@ -69,9 +69,9 @@ def test_commands_have_the_flags_that_they_are_given(page):
 
 @EVERYWHERE
 def test_scripts_take_what_they_are_given(page):
-    """Words in capitals stand for something else; what follows -- is for training."""
+    """Words in capitals stand for something else; what follows `launch_tpu.sh train` is for training."""
     for script, given in SCRIPT_CALLS.findall(PAGES[page]):
-        own, _, training = given.partition(" -- ")
+        own, _, training = given.partition(" train ") if script == "launch_tpu" else (given, "", "")
         check_flags(page, "train", training)
         flags = [word.partition("=")[0] for word in own.split() if word.startswith("--")]
         assert {flag for flag in flags if flag not in help_of(script)} == set(), f"{page}: {script}{own}"

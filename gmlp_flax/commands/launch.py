@@ -6,7 +6,7 @@
     gmlp launch --on=local --processes=2 --config=quickstart_text --workdir=runs/two
     gmlp launch --on=ENGINE --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...] [--dry_run] [--] ...
 
-XPK, SkyPilot, SLURM and gcloud do the work; this command writes what they take, and --dry_run prints it. All words but
+XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but
 its own flags go to `gmlp train` unchanged, also what stands after --. A topology is written as in `gmlp plan`; the mesh
 of the config is checked against it, and config.mesh.slices says how many such slices there are. `gmlp sweep` takes the
 same flags, and starts a job for each of its runs.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import converted, parity
+from gmlp_flax.interop import converted
 from gmlp_flax.interop.timm_names import SAME, Row, from_torch, linear, norm
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
@@ -110,38 +108,3 @@ def convert(state: dict[str, np.ndarray], tokenizer: str, out: str, where: str) 
         )
     config.data.train = ""
     converted.write(params, config, {TOKENIZER_FILE: read.model}, out)
-
-
-def compare(dtype: str = "float32", seed: int = 0, **sizes: int) -> float:
-    """Runs FNetForMaskedLM of the package transformers and ours on the same random weights and tokens.
-
-    Args:
-        dtype: "float32", or "float64" if jax_enable_x64 is on.
-        seed: for the weights and the tokens.
-        sizes: of `FNetConfig`; by default those of FNet-base.
-
-    Returns:
-        The largest difference between logits at any position, relative to the largest logit.
-
-    Raises:
-        RunError: torch or transformers is not installed.
-    """
-    transformers = parity.import_beside_torch("transformers")
-    import torch
-
-    options = transformers.FNetConfig(**sizes, pad_token_id=None)
-    model = transformers.FNetForMaskedLM(options).eval().requires_grad_(False).to(getattr(torch, dtype))
-    parity.randomise(model, seed)
-    model.tie_weights()
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    config = config_for(state, "the random model")
-    config.model.dtype = dtype
-    task = MaskedLanguageModeling.without_data(config)
-    params = from_transformers(state, config, "the random model")
-    length = config.model.length
-    tokens = np.random.default_rng(seed).integers(0, config.model.vocab_size, (parity.BATCH, length))
-    places = np.broadcast_to(np.arange(length), tokens.shape)
-    ours = np.asarray(jax.jit(task.apply)(params, tokens, places))
-    with torch.inference_mode():
-        theirs: Any = model(torch.tensor(tokens)).logits.numpy()
-    return parity.relative(ours, theirs)

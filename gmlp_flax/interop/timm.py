@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.resources
 import json
 from typing import Any
@@ -12,8 +13,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.errors import RunError
-from gmlp_flax.interop import converted, parity, timm_names, weight_files
+from gmlp_flax.errors import RunError, install
+from gmlp_flax.interop import converted, timm_names, weight_files
 from gmlp_flax.io import damaged
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
@@ -25,13 +26,41 @@ FREE = ("layer_scale", "gate_norm_eps", "image_size")
 PREPROCESSING = {"mean": "mean", "std": "std", "eval_crop": "crop_pct"}  # our key in config.data -> timm's key
 
 
+def import_beside_torch(package: str) -> Any:
+    """Imports timm or transformers, also without a torchvision that fits the installed torch.
+
+    Raises:
+        RunError: the package or torch is not installed.
+    """
+    try:
+        _make_up_for_torchvision()
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise RunError(f"{package} is not installed ({error}): {install('parity')}") from None
+
+
+def _make_up_for_torchvision() -> None:
+    """Declares two operators of a torchvision that does not fit the installed torch: packages that import it ask for
+    them and never run them."""
+    from torch import library
+
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return  # there is none
+    except RuntimeError:
+        arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        library.define("torchvision::nms", arguments)
+        library.define("torchvision::qnms", arguments)
+
+
 def class_files(count: int) -> Files:
     """The files of a run folder that name its classes: by id and, for ImageNet and if timm is installed, in words."""
     if count != 1000:
         return {CLASSES_FILE: _json([f"class {label}" for label in range(count)])}
     synsets = importlib.resources.files("tensorflow_datasets").joinpath(IMAGENET).read_text().split()
     try:
-        imagenet = parity.import_timm().data.ImageNetInfo()
+        imagenet = import_beside_torch("timm").data.ImageNetInfo()
     except RunError:
         return {CLASSES_FILE: _json(synsets)}
     words = [imagenet.label_name_to_description(synset) for synset in synsets]

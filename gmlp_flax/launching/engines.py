@@ -11,11 +11,9 @@ from gmlp_flax.launching.engine import Engine, Job, Options
 from gmlp_flax.launching.local import Local
 from gmlp_flax.launching.skypilot import SkyPilot
 from gmlp_flax.launching.slurm import Slurm
-from gmlp_flax.launching.tpu_vm import TpuVm
 from gmlp_flax.launching.xpk import Xpk
 
 ENGINES: dict[str, type[Engine]] = {
-    "tpu-vm": TpuVm,
     "xpk": Xpk,
     "skypilot": SkyPilot,
     "slurm": Slurm,

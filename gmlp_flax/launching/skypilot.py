@@ -19,7 +19,12 @@ GPUS = {
 }
 TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e")
 RUNTIMES = {"v5e": "v2-alpha-tpuv5-lite"}  # where SkyPilot 0.14 would take that of another kind
-INSTALLER = "scripts/tpu_worker.sh"
+SETUP = "scripts/setup.sh"
+# The images of TPU VMs have Python 3.10 or older; uv brings its own.
+INSTALL = (
+    "curl -LsSf https://astral.sh/uv/install.sh | sh && export PATH=$HOME/.local/bin:$PATH && "
+    f"uv python install 3.12 && PYTHON=$(uv python find 3.12) {SETUP}"
+)
 # The nodes of a GPU cluster find each other through SkyPilot's variables. Hosts of a TPU slice know of each other.
 JOINING = (
     '--coordinator="$(head -n 1 <<<"$SKYPILOT_NODE_IPS"):8476" --processes="$SKYPILOT_NUM_NODES" '
@@ -73,10 +78,10 @@ class SkyPilot(Engine):
         """Where there is no image: this checkout is copied, and installed."""
         if self.options.image:
             return {}
-        if not os.path.exists(INSTALLER):
+        if not os.path.exists(SETUP):
             advice = "run this in a checkout of the repository, or give --image"
-            raise RunError(f"there is no {INSTALLER} in this folder: {advice}")
-        return {"workdir": ".", "setup": f"bash {INSTALLER} install {'tpu' if of_tpus else 'cuda'} gcs"}
+            raise RunError(f"there is no {SETUP} in this folder: {advice}")
+        return {"workdir": ".", "setup": f"{INSTALL} {'tpu' if of_tpus else 'cuda'} gcs"}
 
     def _command(self, job: Job, of_tpus: bool, several: bool) -> str:
         """Training on each machine. Its container, if any, reaches the host's network, devices and mounted folders."""

@@ -13,7 +13,7 @@ import pytest
 from gmlp_flax import tasks
 from gmlp_flax.benchmarks import transformers_beside as beside
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop import parity
+from gmlp_flax.interop.timm import import_beside_torch
 from tests import preloaded
 from tests.training import tiny
 
@@ -26,7 +26,7 @@ OWN = ["hf_bert", "hf_mpnet"]
 def transformers():
     pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
     pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    return parity.import_beside_torch("transformers")
+    return import_beside_torch("transformers")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_losses_of_the_others_fall(transformers, folder, name):
 
 
 def test_other_factors_on_rates_are_refused(folder):
-    options = tiny_settings("bert_rel_full", folder, rates=("embedding=2", f"{beside.BIAS}=8"))
+    options = tiny_settings("bert_rel_full", folder, lr_multipliers=("embedding=2", f"{beside.BIAS}=8"))
     with pytest.raises(RunError, match="the models in torch know a factor on encoder/.*/bias alone; give --bias_rate"):
         beside.bias_factor(tasks.create(options, ""))
     for given, factor in ((8.0, 8.0), (1.0, 1.0), (None, 16.0)):  # the config's own factor is 16

@@ -9,13 +9,13 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.interop import fnet, parity, weight_files
+from gmlp_flax.interop import fnet, weight_files
+from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.interop.timm_names import to_timm
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 from tests import preloaded
-from tests.models.reference import in_float64
 from tests.training import tiny
 
 SIZES = {"layers": 2, "d_model": 8, "d_ffn": 12, "length": 16, "vocab_size": 320}
@@ -26,7 +26,7 @@ TINY = dict(vocab_size=50, hidden_size=16, num_hidden_layers=3, intermediate_siz
 def transformers():
     pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
     pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    return parity.import_beside_torch("transformers")
+    return import_beside_torch("transformers")
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +74,6 @@ def test_names_and_shapes_are_those_of_transformers(transformers):
         lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), MaskedLanguageModeling.without_data(config).shapes()
     )
     assert {name: leaf.shape for name, leaf in to_timm(zeros, fnet.ROWS, ()).items()} == wanted
-
-
-@in_float64
-def test_float64(transformers):
-    """Tight enough to see a wrong epsilon or another GELU."""
-    assert fnet.compare("float64", **TINY) < 1e-12
-
-
-def test_float32(transformers):
-    assert fnet.compare(**TINY) < 1e-5
-
-
-@pytest.mark.slow
-def test_fnet_base(transformers):
-    assert fnet.compare() < 1e-4
 
 
 def test_a_saved_file_is_read_by_name(transformers, tmp_path):

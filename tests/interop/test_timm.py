@@ -12,8 +12,9 @@ from PIL import Image
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import filters
+from gmlp_flax.benchmarks import parity
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import parity, timm, timm_names, weight_files
+from gmlp_flax.interop import timm, timm_names, weight_files
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import evaluation, loading, loop
 from tests.runs.command import Commands, assert_done
@@ -164,7 +165,7 @@ def test_imagenets_classes(monkeypatch):
 
 def test_imagenets_words(tiny, tmp_path):
     try:
-        theirs = parity.import_timm().data.ImageNetInfo()
+        theirs = timm.import_beside_torch("timm").data.ImageNetInfo()
     except RunError as error:
         pytest.skip(str(error))
     files = timm.class_files(1000)
@@ -226,7 +227,7 @@ def test_the_commands(tmp_path):
     """A whole gMLP-Ti of timm's: converted, used, and given back to timm, which gives the same probabilities."""
     pytest.importorskip("safetensors")
     try:
-        library = parity.import_timm()
+        library = timm.import_beside_torch("timm")
     except RunError as error:
         pytest.skip(str(error))
     import torch

@@ -46,7 +46,6 @@ CALLS = {
         *IMAGENET,
         "--workdir=/shared/base",
     ),
-    "tpu_vm": ("--on=tpu-vm", "--topology=v4:2x2x2", "--zone=us-central2-b", "--spot", MOUNT, *BERT, MOUNTED),
 }
 
 

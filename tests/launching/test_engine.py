@@ -39,7 +39,6 @@ def test_bash_reads_back_what_was_quoted(words, without_dollars):
         ("xpk", XPK._replace(zone=""), "--on=xpk needs --zone"),
         ("xpk", XPK._replace(project=""), "--on=xpk needs --project"),
         ("xpk", XPK._replace(image=""), "--on=xpk needs --image"),
-        ("tpu-vm", SKY, "--on=tpu-vm needs --zone"),
         ("slurm", Options(), "--on=slurm needs --topology"),
         ("local", Options(), "--on=local needs --processes"),
         ("local", Options(processes=2, topology="v5e:4x4"), "takes no --topology: its options are name, processes"),

@@ -68,7 +68,7 @@ def test_nodes_find_each_other(tmp_path):
     joining = ["--coordinator=10.0.0.5:8476", "--processes=2", "--process=1"]
     assert words == ["python", "-m", "gmlp_flax.train", *given("skypilot_gpu"), "--stopped_code=75", *joining]
     assert said["file_mounts"] == {"/mnt/runs": {"source": "gs://my-bucket", "mode": "MOUNT"}}
-    assert said["setup"] == "bash scripts/tpu_worker.sh install cuda gcs" and said["workdir"] == "."
+    assert said["setup"].endswith("scripts/setup.sh cuda gcs") and said["workdir"] == "."
 
 
 def test_words_reach_training_in_a_container(tmp_path):

@@ -7,8 +7,10 @@ import sys
 import pytest
 from flax import traverse_util
 
+from gmlp_flax.benchmarks import parity
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import parity, timm_names
+from gmlp_flax.interop import timm_names
+from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests.models.reference import in_float64
 
@@ -17,7 +19,7 @@ from tests.models.reference import in_float64
 def timm():
     pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
     try:
-        return parity.import_timm()
+        return import_beside_torch("timm")
     except RunError as error:
         pytest.skip(str(error))
 
@@ -55,7 +57,15 @@ def test_float64(name, timm):
     assert errors.logits < 1e-12 and errors.gradient < 1e-12, errors
 
 
+@in_float64
+def test_fnet():
+    """Tight enough to see a wrong epsilon or another GELU."""
+    pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
+    sizes = dict(vocab_size=50, hidden_size=16, num_hidden_layers=3, intermediate_size=24, max_position_embeddings=12)
+    assert parity.compare_fnet("float64", **sizes) < 1e-12
+
+
 def test_without_timm(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(RunError, match=r"timm is not installed .*: pip install 'gmlp_flax\[parity\]'"):
-        parity.import_timm()
+        import_beside_torch("timm")

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gmlp_flax.interop import parity
+from gmlp_flax.interop.timm import import_beside_torch
 
 
 class TorchModel(NamedTuple):
@@ -123,7 +123,7 @@ def prenorm_state(params: Any) -> dict[str, np.ndarray]:
 def _make(family: str, config: ConfigDict, **more: Any) -> Any:
     """A masked language model of a family, in the sizes of ours, without dropout; its random numbers are those of
     config.seed."""
-    transformers = parity.import_beside_torch("transformers")
+    transformers = import_beside_torch("transformers")
     import torch
 
     ours = config.model

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config, tasks
+from gmlp_flax.benchmarks import torch_models
 from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import parity, torch_models
+from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import attention
 
 N, HEADS = 12, 2
@@ -21,7 +22,7 @@ N, HEADS = 12, 2
 def transformers():
     pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
     pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    return parity.import_beside_torch("transformers")
+    return import_beside_torch("transformers")
 
 
 def small(positions):
@@ -124,4 +125,4 @@ def test_buckets_of_relative_positions_are_mpnets(transformers):
 def test_without_the_package(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(RunError, match=r"transformers is not installed .*: pip install 'gmlp_flax\[parity\]'"):
-        parity.import_beside_torch("transformers")
+        import_beside_torch("transformers")

@@ -47,7 +47,7 @@ def bench_mixers(repeats: int, rows: Sequence[str], lengths: Sequence[int], scal
 
 
 def at_length(name: str, tokens: int, scale: str = "small") -> ConfigDict:
-    """The config of a row of `gmlp reproduce alternatives` for another number of tokens: TOKENS of them a step, or more."""
+    """The config of a row of `gmlp reproduce alternatives` for another number of tokens, at least TOKENS a step."""
     options = config.open_config(f"c4_ablation:{name},scale={scale}")
     options.model.length, options.batch_size = tokens, max(SEQUENCES, TOKENS // tokens)
     options.masking.max_predictions = math.ceil(options.masking.rate * tokens)

@@ -111,7 +111,7 @@ def bench_toeplitz(repeats: int) -> list[Row]:
         calls = {}
         for name, apply in (("direct", toeplitz.apply_direct), ("fft", toeplitz.apply_fft)):
             gradient = jax.jit(jax.grad(lambda taps, x, apply=apply: (apply(taps, x) ** 2).sum(), (0, 1)))
-            calls[name] = lambda gradient=gradient: jax.block_until_ready(gradient(taps, x))
+            calls[name] = lambda run=gradient, args=(taps, x): jax.block_until_ready(run(*args))
             temporary = gradient.lower(taps, x).compile().memory_analysis().temp_size_in_bytes
             rows.append(row(f"n {n} {name}: temporary memory", [temporary / 1e6], "MB"))
         seconds = measure(calls, repeats)
@@ -123,8 +123,8 @@ FOURIER = ((8, 8), (16, 16), (16, 64), (64, 64), (64, 128), (128, 128), (128, 76
 
 
 def bench_fourier(repeats: int) -> list[Row]:
-    """FNet's transform and its gradient, by matrix products and by FFT, of 262,144 numbers at least. On a CPU, processor
-    time, which other programs disturb less."""
+    """FNet's transform and its gradient, by matrix products and by FFT, of 262,144 numbers at least. On a CPU,
+    processor time, which other programs disturb less."""
     clock, rows = time.process_time if jax.default_backend() == "cpu" else time.perf_counter, []
     for n, channels in FOURIER:
         x = jax.random.normal(jax.random.key(0), (max(1, 262_144 // (n * channels)), n, channels))

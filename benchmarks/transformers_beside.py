@@ -254,7 +254,8 @@ def bias_factor(task: MaskedLanguageModeling) -> float:
     factor = np.asarray(found.pop(BIAS, 1.0))
     if factor.ndim or any(np.any(np.asarray(other) != 1) for other in found.values()):
         raise RunError(
-            f"config.optimizer.lr_multipliers={lines}: the models in torch know a factor on {BIAS} alone; give --bias_rate"
+            f"config.optimizer.lr_multipliers={lines}: the models in torch know a factor on {BIAS} alone; "
+            "give --bias_rate"
         )
     return factor.item()
 

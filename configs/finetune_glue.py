@@ -9,16 +9,16 @@
 
 ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli, snli, or own: data
     of your own, whose columns `--config.own.text`, `own.second` (pairs) and `own.label` name.
-    `--config.data.train` takes a TFDS folder, a folder as GLUE or Hugging Face ships it (train.tsv, dev.tsv; parquet), or
-    a file: .tsv, .csv, .jsonl or .parquet; `--config.data.heldout` a path of its own for the examples to score.
+    `--config.data.train` takes a TFDS folder, a folder as GLUE or Hugging Face ships it (train.tsv, dev.tsv; parquet),
+    or a file: .tsv, .csv, .jsonl or .parquet; `--config.data.heldout` a path of its own for the examples to score.
 SCALE:
     paper  (default) the paper's protocol as its Table 9 has it. All of it is recalled, not read: length 128, 5 epochs,
            batch 16 or 32, peak rate 1e-5, 2e-5 or 3e-5, linear decay, AdamW with epsilon 1e-6, weight decay 0.01,
            dropout 0.1 on states and on attention's weights, no clipping. Here 32 and 2e-5 stand for the two choices,
            and warmup takes 10 % of the steps; one re-implementation has 500 steps. bfloat16. Never run here.
     small  for the small models of configs/c4_ablation.py and 2 CPU cores: length 64, at most 300 steps, so that
-           `gmlp reproduce` ends within the hour; dropout on states alone. The head reads the mean of all tokens, the rate
-           is 4e-3, both better than [CLS] and 1e-3 for short pretraining (docs/results/finetuning.md).
+           `gmlp reproduce` ends within the hour; dropout on states alone. The head reads the mean of all tokens, the
+           rate is 4e-3, both better than [CLS] and 1e-3 for short pretraining (docs/results/finetuning.md).
     gpu    for the models of `scale=gpu`: [CLS], rate 1e-3, at most 4,000 steps in bfloat16. Never run here.
 The head reads [CLS], as the paper's; with `--config.model.pool=mean` the mean of all tokens but padding.
 The paper gives the median of five runs on the development set. Whether the best of its grid was chosen there too, for

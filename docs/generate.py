@@ -20,8 +20,9 @@ FOLDER = Path(__file__).parent
 
 KEYS = """# Every config key
 
-**In short:** `--config.KEY=VALUE` on a command line, or `config.KEY = VALUE` in a config file. A config has the keys of every
-run, and those that its task and its block declare: [`config.model.heads`](#transformer) exists if the block has heads.
+**In short:** `--config.KEY=VALUE` on a command line, or `config.KEY = VALUE` in a config file. A config has the keys of
+every run, and those that its task and its block declare: [`config.model.heads`](#transformer) exists
+if the block has heads.
 
 ```bash
 gmlp train --config=quickstart_text --workdir=runs/text --config.optimizer.learning_rate=1e-3 --config.model.layers=6
@@ -29,8 +30,8 @@ gmlp train --config=quickstart_text --help_config      # the keys of this config
 gmlp train --help_config                               # all of them, as below
 ```
 
-A key that does not exist, or a value out of its range, ends a command with one line, before any data is read. A block or a
-task of your own [declares its own keys](extending.md). `docs/generate.py` writes this page from the code.
+A key that does not exist, or a value out of its range, ends a command with one line, before any data is read. A block
+or a task of your own [declares its own keys](extending.md). `docs/generate.py` writes this page from the code.
 """
 
 SIZES = """# Published sizes

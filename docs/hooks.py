@@ -1,4 +1,4 @@
-"""What mkdocs.yml cannot say of notebooks: their addresses, their links, and that they load nothing from other hosts."""
+"""What mkdocs.yml cannot say of notebooks: their addresses and links, and that they load nothing from other hosts."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
     python tests/bucket_server.py [--seconds=600]
 
 Prints the address of the proxy, then serves until its standard input is closed or the time is over. The emulator
-ignores `ifGenerationMatch` and does not tell generations, so the proxy does. `POST /faults` with a list of rules replaces the rules in force:
+ignores `ifGenerationMatch` and does not tell generations, so the proxy does. `POST /faults` with a list of rules
+replaces the rules in force:
 
     {"kind": "503" | "401" | "403" | "slow" | "drop" | "lost", "path": REGULAR EXPRESSION, "method": "", "times": 3,
      "seconds": 1}
@@ -99,9 +100,9 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         query = urllib.parse.parse_qs(url.query)
         with self.one_at_a_time:
-            if wanted := query.get("ifGenerationMatch"):
-                if wanted[0] != self._generation(url.path, query, body):
-                    return 412, [], json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode()
+            wanted = query.get("ifGenerationMatch")
+            if wanted and wanted[0] != self._generation(url.path, query, body):
+                return 412, [], json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode()
             code, headers, content = self._ask(self.command, self.path, body)
             if self.command == "GET" and query.get("alt") == ["media"] and code in (200, 206):
                 headers.append(("X-Goog-Generation", self._generation(url.path, query, body)))

@@ -249,8 +249,8 @@ class _AnyProcess:
 
 
 def _keep_all_programs() -> None:
-    """Has all processes of a run write what they compile. JAX has the first one do so, but the others' programs are others:
-    each start of theirs would compile for seconds.
+    """Has all processes of a run write what they compile. JAX has the first one do so, but the others' programs are
+    others: each start of theirs would compile for seconds.
     """
     from jax._src import compiler
 

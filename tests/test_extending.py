@@ -52,14 +52,12 @@ def test_the_pages_config_trains_its_block_and_its_task(folder):
 
 
 def test_a_run_of_it_is_used_only_if_its_module_is_trusted(folder):
-    """A run's config may be a stranger's; the config file that was given with it is the user's own, so training goes on."""
+    """A run's config may be a stranger's; the config file is the user's own, so training goes on."""
     for command in ("predict", "evaluate", "filters"):
         refused = preloaded.gmlp(command, "--workdir=run", cwd=folder, input="a [MASK]\n")
-        assert refused.returncode == 2 and refused.stderr.splitlines()[-1].endswith(
-            "run/config.json: task is 'my_package.penalised:Penalised', which is code from outside gmlp_flax and is not run "
-            "because a run's config names it: if you trust my_package.penalised, add --trust=my_package.penalised (in Python: "
-            "import it first)"
-        ), refused.stderr
+        assert refused.returncode == 2, refused.stderr
+        for words in ("run/config.json: task is 'my_package.penalised:Penalised'", "--trust=my_package.penalised"):
+            assert words in refused.stderr.splitlines()[-1]
     trust = ["--trust=my_package.penalised", "--trust", "my_package.fourier"]
     filled = preloaded.gmlp("predict", "--workdir=run", *trust, cwd=folder, input="a [MASK]\n")
     assert filled.returncode == 0 and "[MASK] 1:" in filled.stdout, filled.stderr

@@ -54,7 +54,7 @@ def help_of(script: str) -> str:
 
 
 def check_flags(page: str, command: str, given: str) -> None:
-    """Fails if a command has not the flags that it is given; a key of the config or of a sweep is no flag of its own."""
+    """Fails if a command has not the flags that it is given; keys of a config or a sweep are no flags of its own."""
     for flag in re.findall(r"(?<!\S)--(\w+)(?![\w.-])", given):
         known = flags_of(command)
         assert {flag, flag.removeprefix("no")} & known, f"{page}: {command} --{flag}; it has {sorted(known)}"

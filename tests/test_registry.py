@@ -59,8 +59,8 @@ def test_what_a_stranger_names_is_not_imported(tmp_path, monkeypatch):
         with pytest.raises(ConfigError) as caught:
             refuse_foreign(f"{module}:Own", "RUN/config.json: model.block")
         assert str(caught.value) == (
-            f"RUN/config.json: model.block is '{module}:Own', which is code from outside gmlp_flax and is not run because a "
-            f"run's config names it: if you trust {module}, add --trust={module} (in Python: import it first)"
+            f"RUN/config.json: model.block is '{module}:Own', which is code from outside gmlp_flax and is not run "
+            f"because a run's config names it: if you trust {module}, add --trust={module} (in Python: import it first)"
         )
     import_trusted("friend")
     refuse_foreign("friend:Own", "model.block")

@@ -9,8 +9,8 @@ ARGUMENT: the round. No round uses a seed of a table.
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
     a column that is trained: cifar10, listops, bytes, pixels
              its rows at the same rates, as long as it trains
-The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is in
-docs/results/settings.md.
+The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is
+in docs/results/settings.md.
 """
 
 from gmlp_flax.config import arguments

@@ -87,7 +87,7 @@ def _card(trained: loading.Trained) -> str:
     count = parameters.count(trained.params)
     return f"""# {config.model.block}, {config.task}
 
-{count:,} parameters, trained for {trained.step:,} steps. `{WEIGHTS}` has them by name, float32; the first axis of what lies
+{count:,} parameters, trained for {trained.step:,} steps. `{WEIGHTS}` has them by name, float32; the first axis
 under `encoder/` is the layer, and a dense layer is `x @ kernel + bias`. `{CONFIG_FILE}` has every setting.
 
     import safetensors.numpy

@@ -103,8 +103,8 @@ def convert(state: dict[str, np.ndarray], tokenizer: str, out: str, where: str) 
     params, read = from_transformers(state, config, where), Tokenizer.load(tokenizer)
     if read.vocab_size > config.model.vocab_size:
         raise RunError(
-            f"--tokenizer={tokenizer} has {read.vocab_size} pieces, the weights have {config.model.vocab_size} rows: give "
-            "the tokenizer of these weights"
+            f"--tokenizer={tokenizer} has {read.vocab_size} pieces, the weights have {config.model.vocab_size} rows: "
+            "give the tokenizer of these weights"
         )
     config.data.train = ""
     converted.write(params, config, {TOKENIZER_FILE: read.model}, out)

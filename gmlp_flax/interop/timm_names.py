@@ -273,8 +273,8 @@ def to_timm(params: dict, rows: list[Row], patch: Shape) -> dict[str, np.ndarray
 
 
 def require_all(state: dict[str, np.ndarray], wanted: dict[str, Shape], where: str) -> None:
-    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as floating point numbers, and no
-    others."""
+    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as floating point numbers,
+    and no others."""
     reshaped = [
         f"{name} {list(state[name].shape)}, not {list(shape)}"
         for name, shape in wanted.items()

@@ -163,8 +163,8 @@ class Engine:
         folders = [mount.rpartition(":")[2].rstrip("/") for mount in self.options.mount]
         if not any(workdir.startswith(f"{folder}/") for folder in folders):
             raise RunError(
-                f"--workdir={job.workdir} would be lost with the machines of --on={self.name}: give gs://BUCKET/FOLDER, "
-                f"or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
+                f"--workdir={job.workdir} would be lost with the machines of --on={self.name}: give "
+                f"gs://BUCKET/FOLDER, or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
             )
 
     def specification(self, job: Job) -> Specification:

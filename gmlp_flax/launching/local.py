@@ -63,7 +63,7 @@ def _free_port() -> int:
 
 
 class _Processes:
-    """Processes that begin and end together. SIGINT, SIGTERM and SIGHUP make all save and end; a second signal kills them.
+    """Processes that begin and end together. A signal makes all save and end; a second one kills them.
 
     Raises:
         SystemExit: from `run`, if there was a signal, with the exit code.

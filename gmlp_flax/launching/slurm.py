@@ -29,15 +29,15 @@ while [ -n "$again" ]; do  # a signal ends the wait, not the training
   again= code=0
   wait $! || code=$?
 done
-# Failures one after another are counted in a file: parts of a run that end with their time are none. Code 2 is a mistake
-# in the arguments; trying again does not help.
+# Failures one after another are counted in a file. Code 2 is a mistake in the arguments: trying again does not help.
 failures=slurm-$SLURM_JOB_ID.failures
 if [ "$code" -eq 0 ]; then
   rm -f "$failures"
 else
   echo failed >>"$failures"
 fi
-if {{ [ -n "$over" ] || [ "$code" -ne 0 ]; }} && [ "$code" -ne 2 ] && [ "$(cat "$failures" 2>/dev/null | wc -l)" -le 5 ]; then
+count=$(cat "$failures" 2>/dev/null | wc -l)
+if {{ [ -n "$over" ] || [ "$code" -ne 0 ]; }} && [ "$code" -ne 2 ] && [ "$count" -le 5 ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

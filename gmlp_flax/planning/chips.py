@@ -41,7 +41,7 @@ class Chip:
     network: float = 0.0
 
     def usable_bytes(self) -> float:
-        """The memory that JAX gives to programs: three quarters of a GPU's, or the share that SHARE in the environment says.
+        """The memory that JAX gives to programs: three quarters of a GPU's, or the share in the variable SHARE.
 
         Raises:
             RunError: the environment's value is no share.

@@ -218,8 +218,8 @@ def _compile(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout, pa
 
 
 def needed_bytes(message: str) -> float | None:
-    """The bytes of a chip's HBM that a program needs, read from an error of libtpu; None if the error is another one, such as
-    one of a kernel's own memory.
+    """The bytes of a chip's HBM that a program needs, read from an error of libtpu; None if the error is another one,
+    such as one of a kernel's own memory.
 
     libtpu writes "temporaries", but counts arguments and results among them.
     """

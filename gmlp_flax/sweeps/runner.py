@@ -97,9 +97,9 @@ class TrainingPool:
         """A file to be added to; one in a bucket is written there when the block ends."""
         if not run_files.is_remote(path):
             run_files.make_folder(self._out)
-            with _explaining(path):
-                log = open(path, "a+", errors="replace")
-            with log:
+            with contextlib.ExitStack() as stack:
+                with _explaining(path):
+                    log = stack.enter_context(open(path, "a+", errors="replace"))
                 yield log
             return
         with tempfile.TemporaryFile("w+", errors="replace") as log:

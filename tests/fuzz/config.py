@@ -1,4 +1,4 @@
-"""Config values by key: on the command line, in config.json and in a config file, up to a trainer that is ready to train."""
+"""Config values by key: on the command line, in config.json and in a config file, up to a trainer that is ready."""
 
 from __future__ import annotations
 

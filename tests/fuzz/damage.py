@@ -161,7 +161,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def damaged_json(value: Any, rng: random.Random) -> bytes:
-    """JSON of a value: some of it replaced by values of other types, or written in another way, or its bytes damaged."""
+    """JSON of a value: some of it replaced by values of other types or written in another way, or bytes damaged."""
     value = json.loads(json.dumps(value))
     kind = rng.randrange(8)
     if kind == 0:

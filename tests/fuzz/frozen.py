@@ -2,10 +2,10 @@
 
     python tests/fuzz/frozen.py --moments=1000 [--seed=0]
 
-A process that is stopped (SIGSTOP) has its folder in the state in which SIGKILL leaves it, and can run on: so one run has many
-such moments. Checked at each: the copy is opened as by `gmlp train`; no checkpoint is damaged or lost; the newest one has, bit for
-bit, the state that an undisturbed run has at its step, and the metrics are its lines up to there. Half of the moments are taken
-while a checkpoint is saved or deleted.
+A process that is stopped (SIGSTOP) has its folder in the state in which SIGKILL leaves it, and can run on: so one run
+has many such moments. Checked at each: the copy is opened as by `gmlp train`; no checkpoint is damaged or lost; the
+newest one has, bit for bit, the state that an undisturbed run has at its step, and the metrics are its lines up to
+there. Half of the moments are taken while a checkpoint is saved or deleted.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def campaign(seed: int, moments: int) -> collections.Counter[str]:
 
 def report(counts: collections.Counter[str]) -> str:
     """The counts in a line."""
-    return f"{counts.total()} moments ({', '.join(f'{kind} {number}' for kind, number in sorted(counts.items()))}): nothing was lost"
+    kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(counts.items()))
+    return f"{counts.total()} moments ({kinds}): nothing was lost"
 
 
 def main() -> None:

@@ -2,11 +2,11 @@
 
     python tests/fuzz/kills.py --minutes=10 [--kills=N] [--seed=0] [--mode=any|save|evaluation|processes|preparation]
 
-Checked after each kill: the restarted run goes on from the newest checkpoint that was finished, no checkpoint is damaged,
-nothing but the process's own words is on standard error. Checked at each run's end: parameters, optimizer and all, to the
-last bit; each line of metrics once; the result. Of `gmlp prepare`: every byte of every file. Commands are forked from a server
-that has imported all there is (see tests/preloaded.py), so that a start costs a second. What a kill broke off is told from what
-the process had said, and from what is half done in its folder.
+Checked after each kill: the restarted run goes on from the newest checkpoint that was finished, no checkpoint is
+damaged, nothing but the process's own words is on standard error. Checked at each run's end: parameters, optimizer and
+all, to the last bit; each line of metrics once; the result. Of `gmlp prepare`: every byte of every file. Commands are
+forked from a server that has imported all there is (see tests/preloaded.py), so that a start costs a second. What a
+kill broke off is told from what the process had said, and from what is half done in its folder.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ EVALUATIONS = {"any": 15, "save": 30, "evaluation": 2, "processes": 15}  # steps
 STEPS = {"processes": 45}  # fewer: two processes start for longer, and are killed after as few steps
 MODES = (*EVALUATIONS, "preparation")
 TALK = re.compile(  # what a run says
-    r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |no checkpoint was finished before |"
-    r".*orbax-checkpoint-tmp.* was never finished and is ignored|tokenising |training a tokenizer|error: lost a process|$|E\d+ "
+    r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |tokenising |training a tokenizer|"
+    r"no checkpoint was finished before |.*orbax-checkpoint-tmp.* was never finished and is ignored|"
+    r"error: lost a process|$|E\d+ "
 )
 
 
@@ -75,7 +76,9 @@ class Campaign:
             workdir = self.folder / f"{self.mode}-{self.counts['runs']}"
             while not (workdir / "result.json").exists():
                 before = newest(workdir)
-                words = self._attempt(workdir, (lambda _: None) if enough() else lambda each: self._kill(each, workdir))
+                words = self._attempt(
+                    workdir, (lambda _: None) if enough() else lambda each, workdir=workdir: self._kill(each, workdir)
+                )
                 self._check_start(words, before)
             self._check_end(workdir)
             shutil.rmtree(workdir)
@@ -102,8 +105,8 @@ class Campaign:
         return "".join(words)
 
     def _kill(self, processes: list[Any], workdir: Path) -> None:
-        """Some milliseconds after any line that a run says, or after a save or an evaluation has begun. No clock decides, so
-        that runs get on also on a busy machine."""
+        """Some milliseconds after any line that a run says, or after a save or an evaluation has begun. No clock
+        decides, so that runs get on also on a busy machine."""
         if self.mode == "save":
             self._await_saves(processes[0], workdir, self.rng.randint(1, 2))
         else:
@@ -276,7 +279,8 @@ def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Pre
 def report(mode: str, found: Campaign | Preparations) -> str:
     """The counts in a line."""
     counts, of = found.counts, ", ".join(f"{what} {number}" for what, number in sorted(found.broken_off.items()))
-    return f"{mode}: {counts['kills']} kills ({of}), {counts['resumed']} resumed, {counts['runs']} ended as if never killed"
+    kills = f"{mode}: {counts['kills']} kills ({of}), {counts['resumed']} resumed"
+    return f"{kills}, {counts['runs']} ended as if never killed"
 
 
 def main() -> None:

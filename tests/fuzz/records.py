@@ -1,4 +1,5 @@
-"""Archives, records and tables of data sets: tar, npz, safetensors, TFRecord, ArrayRecord, parquet, TFDS's metadata, JSON, TSV."""
+"""Archives, records and tables of data sets: tar, npz, safetensors, TFRecord, ArrayRecord, parquet, TFDS's metadata,
+JSON and TSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of `gmlp launch --dry_run`; golden/NAME.txt has what each prints: python -m tests.launching.golden writes them."""
+"""Calls of `gmlp launch --dry_run`; python -m tests.launching.golden writes what they print, golden/NAME.txt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes of this machine, with a stand-in for training: it notes how it was called and does what it is told."""
+"""Several processes of this machine, with a stand-in for training, which notes how it was called."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def printed(program: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "name", "topology", "limit_gb"), [("imagenet", "gmlp_b", "v5e:4x8", 9.0)])
 def test_tpu_memory_and_products(file, name, topology, limit_gb):
-    """The paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix. No product is computed twice. (`gmlp benchmark
-    memory` compiles gmlp_s as well.)"""
+    """The paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix. No product is computed twice. (`gmlp
+    benchmark memory` compiles gmlp_s as well.)"""
     program = f"""
 import json, re
 from gmlp_flax import config

@@ -75,7 +75,10 @@ def test_an_encoder(remat):
     ({"block": "fnet"}, 2 * 6 * 6 + 2 * 5 * 6 + 2 * 6 * 8), ({"block": "fnet", "dft": "fft"}, 2 * 6 * 8),
     # Values, output, mix and MLP; then the logits.
     ({"block": "synthesizer"}, 2 * 36 + 5 * 6 + 2 * 6 * 8),
-    ({"block": "synthesizer", "synthesizer": "factorized_random", "rank": 2}, 2 * 36 + 5 * 6 + 2 * 6 * 8 + 3 * 5 * 2 / 2),
+    (
+        {"block": "synthesizer", "synthesizer": "factorized_random", "rank": 2},
+        2 * 36 + 5 * 6 + 2 * 6 * 8 + 3 * 5 * 2 / 2,
+    ),
     ({"block": "synthesizer", "synthesizer": "dense"}, 2 * 36 + 5 * 6 + 2 * 6 * 8 + 36 + 6 * 5),
     ({"block": "synthesizer", "synthesizer": "random+attention"}, 2 * 36 + 5 * 6 + 2 * 6 * 8 + 2 * 36 + 5 * 6),
     # Projection, scores on a memory of 7, recall, output.

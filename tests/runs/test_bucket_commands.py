@@ -23,7 +23,7 @@ def upload(store: buckets.Store, folder: Path, prefix: str) -> None:
 
 
 def test_two_processes(commands, store, text, tmp_path):
-    """Both write parts of a checkpoint, are killed, and read their own part again; the bits are those of a run on a disk."""
+    """Both write parts of a checkpoint, are killed, and read their own part again; the bits are a local run's."""
     run_two(commands, text, f"--workdir={tmp_path / 'local'}")
     with two_processes(commands, text, "--workdir=gs://runs/two", **store.environment) as killed:
         await_step(killed[0], 9)

@@ -30,8 +30,9 @@ def killed(commands, count: int, step: int, *arguments: str) -> None:
 
 
 def test_two_processes_then_four_then_one(commands, text, tmp_path):
-    """Every batch is the one that a single process trains on, so each step's loss is the same, but for the order in which
-    the shares' sums are added up; no step is lost or trained twice in the record, which does not name the processes.
+    """Every batch is the one that a single process trains on, so each step's loss is the same, but for the order in
+    which the shares' sums are added up; no step is lost or trained twice in the record, which does not name the
+    processes.
     """
     elastic, alone = tmp_path / "elastic", tmp_path / "alone"
     assert_done(commands(text, *FLAGS, f"--workdir={alone}"))

@@ -48,7 +48,7 @@ def obeys_permissions(folder: Path) -> bool:
 def test_files_without_permission_are_not_damage(commands, text, workdir, finished, tmp_path, hidden):
     if not obeys_permissions(tmp_path):
         pytest.skip("no process here can give up reading what it may not")
-    before, found = content(workdir), [path for path in workdir.glob(hidden)]
+    before, found = content(workdir), list(workdir.glob(hidden))
     assert found
     for path in found:
         path.chmod(0)

@@ -1,6 +1,6 @@
 """A stand-in for gcloud, which refuses flags that the real one would refuse, and a checkout to launch from.
 
-Its two workers are folders: `ssh` runs commands there with bash, so that quoting, logs, signals and exit codes are real.
+Its two workers are folders: `ssh` runs commands there with bash, so quoting, logs, signals and exit codes are real.
 """
 
 from __future__ import annotations

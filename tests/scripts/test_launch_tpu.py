@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,10 +19,8 @@ AWKWARD = ["--config=configs/x.py:gmlp_xlarge", "--workdir=/mnt/my runs/it's", '
 def cloud(tmp_path):
     yield Cloud(tmp_path)
     for path in tmp_path.glob("worker */gmlp_flax/train.pid"):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int(path.read_text()), signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Sweep files, --sweep.KEY, shares of a sweep, and --print; a stand-in for the trainer answers at once.
 
-Sweeps over a grid are in tests/commands/test_sweep.py, --status in test_status.py, whole runs in tests/runs/test_sweep.py.
+Sweeps over a grid are in tests/commands/test_sweep.py, whole runs in tests/runs/test_sweep.py.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_trusted_modules_reach_the_runs(trainer):
 def test_failed_points_do_not_stop_the_others(trainer):
     """A run that fails, and one whose metric is no number; the same command tries them again, and those alone."""
     trainer.plan({FIRST + "0": "fails", SECOND + "0": "stops"})
-    code, printed, told = sweep(trainer, "--sweep=@points.py:2")
+    code, _, told = sweep(trainer, "--sweep=@points.py:2")
     out = trainer.folder / "out"
     assert (code, len(trainer.names())) == (1, 4)
     assert told[-3:] == [
@@ -70,7 +70,7 @@ def test_failed_points_do_not_stop_the_others(trainer):
     assert report(trainer)["failed"] == [FIRST + "0", SECOND + "0"]
     assert [len(row["runs"]) for row in report(trainer)["points"]] == [1, 1]
     trainer.plan({FIRST + "0": {"perplexity": float("nan")}})
-    code, printed, told = sweep(trainer, "--sweep=@points.py:2")
+    code, _, told = sweep(trainer, "--sweep=@points.py:2")
     assert code == 1 and trainer.names()[4:] == [FIRST + "0", SECOND + "0"]
     assert told[-1].startswith(f"the run {FIRST}0 ended with perplexity nan") and f"{out}/{FIRST}0.log" in told[-1]
 
@@ -179,7 +179,8 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
     [
         (
             [{"config": TEXT, "init_from": "a/b"}, {"config": TEXT, "init_from": "a b"}],
-            "two points are one run, or share the name of its folder: quickstart_text,init_from=a_b and quickstart_text,init_from=a_b",
+            "two points are one run, or share the name of its folder: quickstart_text,init_from=a_b and "
+            "quickstart_text,init_from=a_b",
         ),
         (
             [{"config": TEXT}, {"config": TEXT, "steps": 500}],

@@ -8,7 +8,7 @@ from tests.sweeps.test_definition import FIRST, SECOND, sweep
 
 
 def test_status(trainer):
-    """A run that is done, one part way at two steps a second, two that failed, and why; half a line ends the metrics."""
+    """A run that is done, one part way at two steps a second, two that failed; half a line ends the metrics."""
     out = trainer.folder / "out"
     lines = [
         {"step": 100, "loss": 5.0, "tokens_per_second": 0.0},

@@ -30,8 +30,8 @@ def check_names(names: Iterable[str], where: str) -> None:
     for name in names:
         if not NAME.fullmatch(name) or name in FILES:
             raise RunError(
-                f"{where} has a file named {name!r}: expected the base name of a .model, .json or .txt file that a model "
-                "needs, such as tokenizer.model; do not use what you do not trust"
+                f"{where} has a file named {name!r}: expected the base name of a .model, .json or .txt file that "
+                "a model needs, such as tokenizer.model; do not use what you do not trust"
             )
 
 
@@ -49,10 +49,10 @@ def check_sizes(tree: Mapping[str, Any], where: str) -> None:
         for part, most in (("data", SMALL), ("sha256", 32)):
             leaf = entry.get(part) if isinstance(entry, Mapping) else None
             if leaf is None or leaf.dtype != np.uint8 or len(leaf.shape) != 1 or leaf.shape[0] > most:
-                found = "nothing" if leaf is None else f"{leaf.dtype} {list(leaf.shape)}"
+                given = "nothing" if leaf is None else f"{leaf.dtype} {list(leaf.shape)}"
                 raise RunError(
-                    f"{where} has {found} as {part} of the file {name!r}: expected uint8, at most {most:,} bytes; do not use "
-                    "what you do not trust"
+                    f"{where} has {given} as {part} of the file {name!r}: expected uint8, at most {most:,} bytes; do "
+                    "not use what you do not trust"
                 )
 
 

@@ -1,8 +1,8 @@
 """Checkpoints: Orbax writes and reads the files, and checksums verify all that they hold.
 
-Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf, computed on the devices,
-and a restored checkpoint is accepted only if its leaves have the same checksums. It also says of itself, under a SHA-256,
-which run it is of, its step, the metrics that decide how long it is kept, and what else it holds.
+Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf, computed on the
+devices, and a restored checkpoint is accepted only if its leaves have the same checksums. It also says of itself, under
+a SHA-256, which run it is of, its step, the metrics that decide how long it is kept, and what else it holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import chex
@@ -20,10 +21,10 @@ import orbax.checkpoint as ocp
 from absl import logging
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
-from gmlp_flax.checkpoints import assets, places, reading
+from gmlp_flax.checkpoints import assets, reading, retention
 from gmlp_flax.checkpoints.checksums import examine
-from gmlp_flax.checkpoints.deletion import Deleter
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import DAMAGED, METRICS_FILE
 from gmlp_flax.checkpoints.pytree import SHOWN, digest, from_dict, path_name, require_fit, to_dict
@@ -34,6 +35,14 @@ from gmlp_flax.io import buckets, run_files
 from gmlp_flax.processes import distributed
 
 ABOUT = "about"
+# TensorStore's own 32 attempts, with up to 32 s between them, would be a quarter of an hour of silence.
+RETRIES = {"max_retries": 8, "initial_delay": "500ms", "max_delay": "16s"}
+
+
+def limit_retries() -> None:
+    """Makes TensorStore tell within about a minute that a bucket does not answer; Orbax has no option for it."""
+    for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+        context["gcs_request_retries"] = RETRIES
 
 
 class Checkpoints:
@@ -66,37 +75,37 @@ class Checkpoints:
         self.folder, self.run, self.files = folder, run, files or {}
         assets.check_names(self.files, "the task")
         self._retention, self._contents = Retention(keep, keep_best, best), {}
-        options = ocp.CheckpointManagerOptions(
-            create=not read_only,
-            read_only=read_only,
-            cleanup_tmp_directories=not read_only,
-            preservation_policy=self._retention,
-            atomicity_options=places.atomicity(folder),
-        )
+        self._saved, self._deleted = (
+            False,
+            set(),
+        )  # whether this object saved any; the steps that it gave to `_deletion`
+        self._deletion: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "deletion")
         if run_files.is_remote(folder):
-            places.limit_retries()
+            limit_retries()
         if distributed.is_first():
             for name in run_files.names(folder):
                 if ".orbax-checkpoint-tmp" in name:
                     logging.error("%s/%s was never finished and is ignored", folder, name)
+            if not read_only:
+                retention.finish_deletion(folder)
         distributed.wait_for_all(f"looked into {folder}")
+        options = ocp.CheckpointManagerOptions(  # which keep all checkpoints: see `_finish_save`
+            create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only
+        )
         try:
             self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
         except Exception as error:
             raise self._failure(f"opening {folder}", error) from error
-        if not read_only:
-            deleter = Deleter(folder)
-            deleter.finish()
-            self._manager._checkpoint_deleter = deleter  # its own one deletes file by file, under the checkpoint's name
 
     @property
     def metric(self) -> str:
-        """The one by which the best checkpoint is chosen."""
+        """The metric by which the best checkpoint is chosen."""
         return self._retention.metric
 
     def steps(self) -> list[int]:
         """Steps of all finished checkpoints, oldest first."""
-        return sorted(self._manager.all_steps())
+        return sorted({*self._manager.all_steps()} - self._deleted)
 
     def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
         """Starts to save a state and returns before it is written. Waits for the previous save to end.
@@ -109,6 +118,7 @@ class Checkpoints:
         Raises:
             RunError: a number in the state is not finite, or this save or the previous one failed.
         """
+        self._finish_save()
         tree = to_dict(state)
         checksums, finite = examine(tree)
         if not finite:
@@ -121,11 +131,12 @@ class Checkpoints:
         item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files), ABOUT: packed[ABOUT]}
         self._retention.known[step] = metrics
         self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
+        self._saved = True
 
-    def evaluated(self, step: int, metrics: dict[str, float]) -> None:
-        """Tells the metrics of a state, which may have been saved already, without them: a signal had ended its evaluation.
+    def set_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        """Sets the metrics of a state that may have been saved without them, because a signal ended its evaluation.
 
-        Its checkpoint then competes for the best. Runs that resume find these metrics in metrics.jsonl, which
+        Its checkpoint then competes for the best. Runs that resume read these metrics from metrics.jsonl, which
         no checksum verifies: there it competes with others of its kind.
         """
         self._retention.known[step] = metrics
@@ -137,10 +148,29 @@ class Checkpoints:
         Raises:
             RunError: the save failed.
         """
+        self._finish_save()
+        self._finish_deletion()
+
+    def _finish_save(self) -> None:
+        """Waits for the last save, and starts to delete the checkpoints that need not stay after it."""
         self._saving("saving", self._manager.wait_until_finished)
+        self._finish_deletion()
+        steps = self.steps()
+        if self._saved and (old := sorted({*steps} - self._retention.kept(steps))):
+            self._deleted.update(old)
+            self._deletion = self._thread.submit(self._delete, old)
+
+    def _delete(self, steps: Sequence[int]) -> None:
+        for step in steps if distributed.is_first() else ():
+            retention.delete(self.folder, step)
+
+    def _finish_deletion(self) -> None:
+        if self._deletion is not None:
+            self._saving("deleting old checkpoints", self._deletion.result)
 
     def close(self) -> None:
         """Ends the background threads. Only `wait` tells of a failed save."""
+        self._thread.shutdown()
         self._manager.close()
 
     def restore(self, step: int, template: Any) -> Any:
@@ -159,14 +189,14 @@ class Checkpoints:
             Damaged: its content is wrong.
         """
         wanted = to_dict(template)
-        restored = reading.together(self._place(step), lambda: self._read_verifiable(step, wanted))
-        found, _ = examine(restored["state"])
-        pairs = jax.device_get(jax.tree.map(lambda *pair: pair, found, restored["checksums"]))
+        restored = reading.on_all_processes(self._path(step), lambda: self._read_verifiable(step, wanted))
+        checksums, _ = examine(restored["state"])
+        pairs = jax.device_get(jax.tree.map(lambda *pair: pair, checksums, restored["checksums"]))
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
             raise Damaged(
-                f"{self._place(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)"
+                f"{self._path(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)"
             )
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
@@ -177,9 +207,9 @@ class Checkpoints:
         about, files = self._content(step)
         saved, needed = (traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted))
         if digest(saved) != about.leaves:
-            raise Damaged(f"{self._place(step)}: its list of leaves is not the one that was saved")
-        require_fit(saved, needed, self._place(step))
-        assets.require_same(files, self.files, self._place(step))
+            raise Damaged(f"{self._path(step)}: its list of leaves is not the one that was saved")
+        require_fit(saved, needed, self._path(step))
+        assets.require_same(files, self.files, self._path(step))
         on_all = jax.tree.map(lambda x: NamedSharding(x.sharding.mesh, PartitionSpec()), wanted)
         scalars = jax.tree.map(lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all)
         return self._read(step, {"state": wanted, "checksums": scalars})
@@ -196,28 +226,25 @@ class Checkpoints:
     def _content(self, step: int) -> tuple[About, assets.Files]:
         """What a checkpoint says of itself, and its files; read once."""
         if step not in self._contents:
-            place = self._place(step)
-            tree = self._tree(step)
+            path, tree = self._path(step), self._tree(step)
             if ABOUT not in tree:
                 raise RunError(
-                    f"{place} does not say of which run it is: an older version of gmlp_flax wrote it; use that version, "
-                    "or train anew"
+                    f"{path} does not say of which run it is: an older version of gmlp_flax wrote it; use that "
+                    "version, or train anew"
                 )
             names = tree.get("files") or {}
             if not isinstance(names, dict):
-                raise Damaged(f"{place}: its files have no names")
-            assets.check_names(names, place)
-            assets.check_sizes({**names, ABOUT: tree[ABOUT]}, place)
-            packed = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), {"files": names, ABOUT: tree[ABOUT]}
-            )
-            found = self._read(step, {each: part for each, part in packed.items() if part})
-            files, wrong = assets.unpack({**found.get("files", {}), ABOUT: found[ABOUT]})
+                raise Damaged(f"{path}: its files have no names")
+            assets.check_names(names, path)
+            assets.check_sizes({**names, ABOUT: tree[ABOUT]}, path)
+            shapes = _shapes({"files": names, ABOUT: tree[ABOUT]})
+            content = self._read(step, {name: shape for name, shape in shapes.items() if shape})
+            files, wrong = assets.unpack({**content.get("files", {}), ABOUT: content[ABOUT]})
             if wrong:
-                raise Damaged(f"{place}: the checksum of its {', '.join(wrong)} differs")
-            about = reading.read(place, lambda: About.of(files.pop(ABOUT)))
+                raise Damaged(f"{path}: the checksum of its {', '.join(wrong)} differs")
+            about = reading.read(path, lambda: About.from_json(files.pop(ABOUT)))
             if sorted(files) != about.files:
-                raise Damaged(f"{place}: it has other files than were saved: {', '.join(about.files)}")
+                raise Damaged(f"{path}: it has other files than were saved: {', '.join(about.files)}")
             self._require_own(step, about)
             self._contents[step] = about, files
         return self._contents[step]
@@ -226,29 +253,27 @@ class Checkpoints:
         """Raises RunError if a checkpoint was copied from another run, or renamed."""
         advice = "move it away"
         if about.step != step:
-            raise RunError(f"{self._place(step)} is the checkpoint of step {about.step}: rename it back, or {advice}")
+            raise RunError(f"{self._path(step)} is the checkpoint of step {about.step}: rename it back, or {advice}")
         if self.run and about.run != self.run:
-            raise RunError(
-                f"{self._place(step)} is of another run ({about.run}) than its folder ({self.run}): {advice}"
-            )
+            raise RunError(f"{self._path(step)} is of another run ({about.run}) than its folder ({self.run}): {advice}")
 
     def _read(self, step: int, item: dict) -> Any:
         """The parts of a checkpoint that are named in `item`, a tree of shapes."""
         arguments = ocp.args.PyTreeRestore(
             item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
         )
-        return reading.read(self._place(step), lambda: self._manager.restore(step, args=arguments))
+        return reading.read(self._path(step), lambda: self._manager.restore(step, args=arguments))
 
     def _tree(self, step: int) -> Any:
         """The names of all that a checkpoint holds, with shapes and types."""
 
         def tree() -> Any:
-            found = self._manager.item_metadata(step).tree
-            if not {"state", "checksums"} <= set(found):
+            names = self._manager.item_metadata(step).tree
+            if not {"state", "checksums"} <= set(names):
                 raise ValueError("it has no state")
-            return found
+            return names
 
-        return reading.read(self._place(step), tree)
+        return reading.read(self._path(step), tree)
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
         """Restores the newest good checkpoint. Damaged ones are named in the log and put aside.
@@ -260,36 +285,36 @@ class Checkpoints:
             Unfit: their shapes differ from the template's.
             RunError: no checkpoint is good, one is of another run, or storage does not let one be read.
         """
-        steps, found = self.steps(), None
+        steps, newest = self.steps(), None
         for step in reversed(steps):
             try:
-                if found is None:
-                    found = step, self.restore(step, template)
-                own, later = reading.together(self._place(step), lambda step=step: self._metrics(step))
+                if newest is None:
+                    newest = step, self.restore(step, template)
+                own, later = reading.on_all_processes(self._path(step), lambda step=step: self._metrics(step))
                 if own is None and later is not None:
                     self._retention.unverified[step] = later
                 else:
                     self._retention.known[step] = own
             except Damaged as error:
                 self._put_aside(step, error)
-        if steps and found is None:
+        if steps and newest is None:
             tried = ", ".join(map(str, steps))
             raise RunError(
                 f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder, or --restart"
             )
-        return found
+        return newest
 
     def _put_aside(self, step: int, error: Damaged) -> None:
         if distributed.is_first():
             damaged = os.path.join(os.path.dirname(self.folder), DAMAGED, str(step))
-            logging.error("%s; it is put aside in %s", error, run_files.move(self._place(step), damaged))
-        distributed.wait_for_all(f"put {self._place(step)} aside")
+            logging.error("%s; it is put aside in %s", error, run_files.move(self._path(step), damaged))
+        distributed.wait_for_all(f"put {self._path(step)} aside")
         self._contents.pop(step, None)
         self._manager.reload()
 
     def shapes(self, step: int) -> dict:
         """The state of a checkpoint, as a nested dict of `jax.ShapeDtypeStruct`."""
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._tree(step)["state"])
+        return _shapes(self._tree(step)["state"])
 
     def pick(self, which: str) -> int:
         """The step that `which` names: "latest", "best" or a number.
@@ -324,7 +349,7 @@ class Checkpoints:
 
     @functools.cached_property
     def _evaluated_later(self) -> dict[int, dict[str, float]]:
-        """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see `evaluated`."""
+        """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see `set_metrics`."""
         try:
             lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
         except StorageError:
@@ -336,18 +361,16 @@ class Checkpoints:
 
     def last_good(self) -> str:
         """A phrase, for messages, that names the newest finished checkpoint."""
-        steps = [step for step in self.steps() if run_files.exists(self._place(step))]
-        return f"the last good checkpoint is {self._place(steps[-1])}" if steps else "there is no checkpoint yet"
+        steps = [step for step in self.steps() if run_files.exists(self._path(step))]
+        return f"the last good checkpoint is {self._path(steps[-1])}" if steps else "there is no checkpoint yet"
 
     def _failure(self, doing: str, error: Exception) -> RunError:
         """The error to raise for one of Orbax."""
         if run_files.is_remote(self.folder):
             return buckets.explained(self.folder, error)
-        return run_files.failure(
-            doing, next((each for each in reading.chain(error) if run_files.number_of(each)), error)
-        )
+        return run_files.failure(doing, next(filter(run_files.number_of, reading.chain(error)), error))
 
-    def _place(self, step: int) -> str:
+    def _path(self, step: int) -> str:
         return os.path.join(self.folder, str(step))
 
     def _saving(self, doing: str, action: Callable[[], object]) -> None:
@@ -359,3 +382,8 @@ class Checkpoints:
             raise type(kind)(f"{self.last_good()}; {kind} ({reading.first_line(error)})") from error
         if done is False:
             raise RunError(f"{doing} in {self.folder} failed: there is one of that step already; move it away")
+
+
+def _shapes(tree: Any) -> Any:
+    """The shape and type of each leaf."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)

@@ -20,7 +20,7 @@ class Unfit(RunError):
 
 def path_name(path: tuple) -> str:
     """A tree path as `params/encoder/norm/scale`."""
-    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def to_dict(tree: Any) -> dict:

@@ -1,7 +1,7 @@
 """Reading checkpoints: whether an error means that one is damaged, or that storage does not let it be read now.
 
-Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint counts as damaged only if every byte of its
-files can be read and the checkpoint still cannot.
+Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint counts as damaged only if every byte of
+its files can be read and the checkpoint still cannot.
 """
 
 from __future__ import annotations
@@ -40,40 +40,35 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
         Damaged: the content is wrong, or a file is missing.
         RunError: raised by `action` itself, or storage is in the way as `run_files.failure` says.
     """
-    problem: BaseException = AssertionError()
     for pause in (*run_files.PAUSES, None):
         result, error = _attempt(action)
         if error is None:
             return result  # type: ignore[return-value] - there was no error
         if isinstance(error, RunError):
             raise error
-        hindrance = _hindrance(checkpoint, error)
-        if hindrance is None:
+        storage_error = _storage_error(checkpoint, error)
+        if storage_error is None:
             if not run_files.exists(checkpoint):
-                raise StorageError(
-                    f"{checkpoint} was deleted meanwhile, as by a run that goes on: give the command again"
-                )
+                raise StorageError(f"{checkpoint} was deleted, as by a run that goes on: give the command again")
             raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
-        problem = hindrance
-        if pause is not None:
-            time.sleep(pause)
-    raise run_files.failure(f"reading {checkpoint}", problem)
+        if pause is None:
+            raise run_files.failure(f"reading {checkpoint}", storage_error)
+        time.sleep(pause)
+    raise AssertionError("unreachable")
 
 
-def together(checkpoint: str, action: Callable[[], T]) -> T:
-    """Calls `action` on all processes, which succeed or fail alike: each reads the share of its devices, and if only one
-    failed, the others would wait for it in the next collective."""
+def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
+    """Calls `action` on all processes, which succeed or fail alike: each reads the share of its devices, and if only
+    one failed, the others would wait for it in the next collective."""
     problem, result = None, None
     try:
         result = action()
     except RunError as error:
         problem = error
     if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
-        raise (
-            problem
-            if problem and not isinstance(problem, Damaged)
-            else RunError(f"{checkpoint} cannot be used by another process: see its message")
-        )
+        if problem is None or isinstance(problem, Damaged):
+            problem = RunError(f"{checkpoint} cannot be used by another process: see its message")
+        raise problem
     if not distributed.everywhere(problem is None):
         raise problem or Damaged(f"{checkpoint} is damaged, as another process reads it")
     return result  # type: ignore[return-value] - there was no problem
@@ -86,22 +81,22 @@ def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
         try:
             return action(), None
         except Exception as error:
-            for each in chain(error):
-                traceback.clear_frames(each.__traceback__)
+            for cause in chain(error):
+                traceback.clear_frames(cause.__traceback__)
             problem = error
         gc.collect()
     return None, problem
 
 
-def _hindrance(checkpoint: str, error: BaseException) -> BaseException | None:
+def _storage_error(checkpoint: str, error: BaseException) -> BaseException | None:
     """The error of storage behind an error of Orbax; None if the content of the files is to blame."""
-    for each in chain(error):
-        if is_passing(each):
-            return each
+    for cause in chain(error):
+        if is_passing(cause):
+            return cause
     try:
         run_files.read_all(checkpoint)
-    except (OSError, RunError) as found:
-        return found
+    except (OSError, RunError) as unreadable:
+        return unreadable
     return None
 
 
@@ -115,12 +110,12 @@ def is_passing(error: BaseException) -> bool:
 
 def chain(error: BaseException) -> Iterator[BaseException]:
     """An error and those that it came from."""
-    seen: list[BaseException] = []
-    following: BaseException | None = error
-    while following is not None and following not in seen:
-        seen.append(following)
-        yield following
-        following = following.__cause__ or following.__context__
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def first_line(error: BaseException) -> str:

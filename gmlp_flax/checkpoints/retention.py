@@ -1,11 +1,17 @@
-"""What a checkpoint says of itself, and which checkpoints stay."""
+"""What a checkpoint says of itself, which checkpoints stay, and how the others are deleted."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gmlp_flax.io import run_files
+
+DELETED = "deleted"  # the folder, among the checkpoints, of those that are being deleted
 
 
 class About(NamedTuple):
@@ -26,27 +32,23 @@ class About(NamedTuple):
     leaves: str
 
     @classmethod
-    def of(cls, content: bytes) -> About:
+    def from_json(cls, content: bytes) -> About:
         """Raises ValueError or TypeError if the content makes no sense."""
-        found = cls(**json.loads(content))
-        metrics, texts = found.metrics or {}, (found.run, found.leaves, *found.files)
-        if (
-            type(found.step) is not int
-            or not isinstance(metrics, dict)
-            or not all(isinstance(text, str) for text in texts)
-        ):
+        about = cls(**json.loads(content))
+        metrics, texts = about.metrics or {}, (about.run, about.leaves, *about.files)
+        if type(about.step) is not int or not all(isinstance(text, str) for text in texts):
             raise TypeError("expected a run, a step, metrics, files and a digest")
-        if not all(type(value) in (int, float) for value in metrics.values()):
+        if not isinstance(metrics, dict) or not all(type(value) in (int, float) for value in metrics.values()):
             raise TypeError("expected metrics that are numbers")
-        return found
+        return about
 
 
 class Retention:
-    """Which checkpoints stay: the newest, the best, and those of which nothing is known.
+    """Which checkpoints stay: the newest, the best, and those whose metrics are unknown.
 
     Args:
         keep: how many of the newest.
-        keep_best: how many of the best as well: of those whose metrics are certain, and as many of the others.
+        keep_best: how many of the best as well: of those whose metrics are verified, and as many of the others.
         best: a metric, and "min" or "max".
     """
 
@@ -60,20 +62,41 @@ class Retention:
         value = (metrics or {}).get(self.metric, math.nan)
         return -math.inf if not math.isfinite(value) else -value if self.mode == "min" else value
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Orbax asks this at each save."""
-        del context
-        steps = sorted(each.step for each in checkpoints)
-        unknown = [step for step in steps if self._is_unknown(step)]
-        stays = {*steps[-self.keep :], *self._best(steps, self.known), *self._best(steps, self.unverified), *unknown}
-        return [each.step in stays for each in checkpoints]
+    def kept(self, steps: Sequence[int]) -> set[int]:
+        """Those of the steps, oldest first, whose checkpoints stay."""
+        unknown = filter(self._is_unknown, steps)
+        return {*steps[-self.keep :], *self._best(steps, self.known), *self._best(steps, self.unverified), *unknown}
 
-    def _best(self, steps: list[int], among: Mapping[int, dict[str, float] | None]) -> list[int]:
-        ranked = sorted(((self.rank(among.get(step)), step) for step in steps), reverse=True)
-        return [step for rank, step in ranked[: self.keep_best] if rank > -math.inf]
+    def _best(self, steps: Iterable[int], metrics: Mapping[int, dict[str, float] | None]) -> list[int]:
+        ranks = sorted(((self.rank(metrics.get(step)), step) for step in steps), reverse=True)
+        return [step for rank, step in ranks[: self.keep_best] if rank > -math.inf]
 
     def _is_unknown(self, step: int) -> bool:
         if step not in self.known:
             return step not in self.unverified
         metrics = self.known[step]
         return bool(metrics) and bool(self.metric) and self.metric not in metrics
+
+
+def delete(folder: str, step: int) -> None:
+    """Deletes a checkpoint, which is never half there: a process may be killed at any moment.
+
+    On a disk it is first moved to the folder `DELETED` in one stroke. In a bucket Orbax's mark of a finished
+    checkpoint goes first, and a checkpoint without the mark counts as unfinished.
+
+    Raises:
+        RunError: storage does not let it be moved; it is then whole.
+    """
+    checkpoint = os.path.join(folder, str(step))
+    if run_files.is_remote(checkpoint):
+        run_files.remove_all(checkpoint)
+    else:
+        run_files.move(checkpoint, os.path.join(folder, DELETED, str(step)))
+        finish_deletion(folder)
+
+
+def finish_deletion(folder: str) -> None:
+    """Deletes what `delete` moved, in this process or in one that was killed. What cannot be deleted now, such as a
+    file that is open on another machine, is tried again next time."""
+    if not run_files.is_remote(folder):
+        shutil.rmtree(os.path.join(folder, DELETED), ignore_errors=True)

@@ -108,7 +108,7 @@ def main() -> None:
     for flag in ("repeats", "steps"):
         if vars(args)[flag] < 1:
             parser.error(f"--{flag}={vars(args)[flag]}: expected at least 1")
-    from gmlp_flax.training import record  # imports JAX
+    from gmlp_flax.checkpoints import run_folder  # imports JAX
 
     logging.set_verbosity(logging.ERROR)
     rows = []
@@ -127,7 +127,7 @@ def main() -> None:
             goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
             print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}")
         if args.json:
-            record.write_json(args.json, rows)
+            run_folder.write_json(args.json, rows)
 
 
 def run() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
@@ -26,7 +27,6 @@ from gmlp_flax.processes import signals
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import measured
 from gmlp_flax.sweeps import points, runner
-from gmlp_flax.training import record
 
 DEFAULT = "mlm,lengths,costs"
 TOPOLOGY, TOKENS_PER_STEP = "v5e:1x1", 8192  # of the column tpu: two sequences, so that attention fits
@@ -221,7 +221,7 @@ def _plan(words: Sequence[str]) -> int:
     printed, _ = process.communicate()
     if process.returncode:
         raise RunError("gmlp plan failed: what it wrote stands above")
-    record.write_json(path, json.loads(printed) | {"tokens": TOKENS_PER_STEP})
+    run_folder.write_json(path, json.loads(printed) | {"tokens": TOKENS_PER_STEP})
     return 0
 
 
@@ -293,7 +293,7 @@ def _score_lengths(plan: Plan) -> None:
     for row, workdir in _first_runs(plan).items():
         path = measured.path(plan.runs, "lengths", row)
         if not run_files.exists(path):
-            record.write_json(path, lengths.score(workdir, alternatives.OTHER_LENGTHS))
+            run_folder.write_json(path, lengths.score(workdir, alternatives.OTHER_LENGTHS))
 
 
 def _progress(plan: Plan, name: str) -> tuple[int, int]:

@@ -55,11 +55,11 @@ def _evaluate(workdir: str) -> None:
 
 
 def _write(files: dict[str, bytes], target: str) -> None:
-    from gmlp_flax.training import record
+    from gmlp_flax.checkpoints import run_folder
 
     if not files:
         cli.fail("--predictions is for tasks that write predictions: this run has none to write")
-    record.write_files(target, files, replace=True)
+    run_folder.write_files(target, files, replace=True)
     print(f"wrote {', '.join(files)} to {target}", file=sys.stderr)
 
 

@@ -45,6 +45,7 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 from ml_collections import config_flags
 
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.commands import cli, launch
 from gmlp_flax.errors import ConfigError, RunError
@@ -53,7 +54,6 @@ from gmlp_flax.sweeps import definition, points, status, summary
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 from gmlp_flax.sweeps.runner import Metrics, RunFailed, TrainingPool, results
-from gmlp_flax.training import record
 
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
@@ -219,7 +219,7 @@ def train(sweep: Sweep) -> None:
     if runner.found:
         print(summary.text(sweep, table, chosen))
     if values.index is None:
-        record.write_json(
+        run_folder.write_json(
             os.path.join(sweep.out, "sweep.json"),
             {
                 "config": sweep.source,

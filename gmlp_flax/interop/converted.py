@@ -12,11 +12,12 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE, RUN_FILE
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import run_files
-from gmlp_flax.training import loading, record
+from gmlp_flax.training import loading
 
 
 def require_free(out: str, *more: str) -> None:
@@ -45,16 +46,16 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
         raise RunError(
             f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights"
         )
-    with record.held(run_files.absolute(out)):
+    with run_folder.hold(run_files.absolute(out)):
         require_free(out, *files)  # another command may have filled it meanwhile
         try:
-            own = record.begin(out)
-            record.write_files(out, files, replace=True)
+            own = run_folder.make_identity(out)
+            run_folder.write_files(out, files, replace=True)
             checkpoints = loading.open_checkpoints(config, run_files.absolute(out), files, run=own)
             checkpoints.save(0, {"params": jax.device_put(params)}, None)
             checkpoints.wait()
             checkpoints.close()
-            record.write_files(out, {CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
+            run_folder.write_files(out, {CONFIG_FILE: config_lib.to_json(config).encode()}, replace=True)
         except BaseException:  # the same command can be run again
             for name in (RUN_FILE, CHECKPOINTS, *files):
                 with contextlib.suppress(RunError):

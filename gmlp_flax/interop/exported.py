@@ -18,13 +18,14 @@ from flax import traverse_util
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, weight_files
 from gmlp_flax.interop.timm_names import require_all
 from gmlp_flax.io import run_files
 from gmlp_flax.models import parameters
-from gmlp_flax.training import loading, record
+from gmlp_flax.training import loading
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 
@@ -50,7 +51,7 @@ def export(workdir: str, which: str, out: str) -> None:
     config.optimizer.ema = 0.0  # what was kept of it is what is written
     weight_files.write(os.path.join(out, WEIGHTS), {name: np.ascontiguousarray(leaf) for name, leaf in flat.items()})
     described = {CONFIG_FILE: config_lib.to_json(config).encode(), CARD: _card(trained).encode()}
-    record.write_files(out, assets | described, replace=True)
+    run_folder.write_files(out, assets | described, replace=True)
 
 
 def convert(folder: str, out: str) -> None:

@@ -20,10 +20,10 @@ import threading
 import time
 from typing import Any
 
-from gmlp_flax.checkpoints.names import LEASE_FILE
 from gmlp_flax.errors import RunError, StorageError
 from gmlp_flax.io import run_files
 
+LEASE_FILE = "lease.json"
 BEAT, STALE = 10.0, 40.0  # seconds
 ENDING = 3.0  # seconds that a process on this machine, which was just killed, may need to end
 

@@ -16,13 +16,13 @@ from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.reading import Damaged
+from gmlp_flax.checkpoints.run_folder import read_identity, write_files
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import run_files
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Ranked, Task
 from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.training.partition import Partition
-from gmlp_flax.training.record import read_identity, write_files
 
 
 class Trained(NamedTuple):

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.errors import DataError, RunError
@@ -51,7 +52,7 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         ConfigError, DataError, RunError: the run cannot start or go on. The message is one line.
     """
     config_lib.validate(config)
-    with record.held(run_files.absolute(workdir), restart) as run:
+    with run_folder.hold(run_files.absolute(workdir), restart) as run:
         trainer = Trainer(config, run, again)
         try:
             result = trainer.train()
@@ -68,13 +69,13 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
 class Trainer:
     """Trains one run in its folder. The constructor makes all checks that need no device time."""
 
-    def __init__(self, config: ConfigDict, run: record.Record, again: str = ""):
+    def __init__(self, config: ConfigDict, run: run_folder.RunFolder, again: str = ""):
         self.partition = Partition.make(config.mesh)
         self.partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
         self.partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
-        self.run, self.workdir, self.again = run, run.workdir, again
+        self.run, self.workdir, self.again = run, run.path, again
         config, inherited = warm_start.inherit(config, self.workdir)
-        run.refuse_other_settings(config)
+        record.refuse_other_settings(self.workdir, config)
         trackers.check(config)
         self.config = config
         distributed.say(_about_run(config, self.workdir))
@@ -111,8 +112,9 @@ class Trainer:
         self.watchdog.begin()
         state, done = self._resume()
         writes = distributed.is_first()
-        for note in self.run.notes(self.config):
-            distributed.say(f"note: {note}" if done < self.config.steps else f"note: {note}, which no step uses")
+        for name, (old, new) in record.changes(self.workdir, self.config).items():
+            unused = ", which no step uses" if done == self.config.steps else ""
+            distributed.say(f"note: config.{name} was {old!r} and is now {new!r}{unused}")
         self.metrics = MetricsFile(os.path.join(self.workdir, METRICS_FILE), done, read_only=not writes)
         self._closing.callback(self.metrics.close)
         per_step = self.config.batch_size * self.task.units_per_example
@@ -178,7 +180,7 @@ class Trainer:
     def _begin(self, pending: tuple[int, Any]) -> None:
         """Waits for the first step; only now is this a run, or another part of one."""
         jax.block_until_ready(pending[1])
-        self.run.take_step(self.config, self.assets, self.metrics)
+        record.take_step(self.run, self.config, self.assets, self.metrics)
         self._begin_trackers()
         self._read(pending)
 
@@ -242,7 +244,7 @@ class Trainer:
         baseline = self.evaluator.baseline() if last else None
         beside = {"baseline": {"name": baseline.name, "eval": baseline.metrics}} if baseline else {}
         self.run.check()
-        self.checkpoints.evaluated(done, metrics)
+        self.checkpoints.set_metrics(done, metrics)
         self.metrics.write({"step": done, "eval": metrics} | beside)
         self.progress.say(f"step {done}  held out: {self.task.shown(metrics)}")
         if baseline:

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config
-from gmlp_flax.checkpoints import assets
+from gmlp_flax.checkpoints import assets, run_folder
 from gmlp_flax.checkpoints.checkpoint import Checkpoints, Damaged
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
-from gmlp_flax.training import loading, loop, record
+from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.training import tiny
@@ -185,7 +185,7 @@ def test_files_are_written_whole(run, monkeypatch):
 
     monkeypatch.setattr("os.replace", die)
     with pytest.raises(Killed):
-        record.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
+        run_folder.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
     assert (run / "tokenizer.model").read_bytes() == before
 
 

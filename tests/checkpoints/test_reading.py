@@ -67,7 +67,5 @@ def test_what_was_deleted_meanwhile_is_not_damaged(tmp_path):
     def fails():
         raise ValueError("NOT_FOUND: Directory does not exist")
 
-    with pytest.raises(
-        StorageError, match="/7 was deleted meanwhile, as by a run that goes on: give the command again"
-    ):
+    with pytest.raises(StorageError, match="/7 was deleted, as by a run that goes on: give the command again"):
         reading.read(str(tmp_path / "7"), fails)

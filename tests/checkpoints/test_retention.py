@@ -1,17 +1,24 @@
-import json
-from types import SimpleNamespace
+"""Which checkpoints stay, what they say of themselves, and a deletion that is killed between any two of its strokes."""
 
+import json
+import os
+import shutil
+import uuid
+
+import jax.numpy as jnp
 import pytest
 
-from gmlp_flax.checkpoints.retention import About, Retention
+from gmlp_flax.checkpoints import retention
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
+from gmlp_flax.checkpoints.retention import DELETED, About, Retention
+from gmlp_flax.errors import StorageError
+from gmlp_flax.io import buckets, run_files
 
 
 def kept(known: dict, steps=None, unverified=None, **options) -> list[int]:
-    retention = Retention(**{"keep": 1, "keep_best": 1, "best": ("loss", "min"), **options})
-    retention.known, retention.unverified = known, unverified or {}
-    found = [SimpleNamespace(step=step) for step in steps or known]
-    stays = retention.should_preserve(found, context=None)
-    return [each.step for each, stay in zip(found, stays, strict=True) if stay]
+    rules = Retention(**{"keep": 1, "keep_best": 1, "best": ("loss", "min"), **options})
+    rules.known, rules.unverified = known, unverified or {}
+    return sorted(rules.kept(list(steps or known)))
 
 
 def test_newest_and_best_stay():
@@ -26,9 +33,9 @@ def test_newest_and_best_stay():
 def test_the_best_stay_while_a_run_improves(keep, best):
     """One checkpoint after another, each better than those before: also while there are fewer than `best`."""
     steps = []
-    for step in range(1, 11):
-        steps = kept({each: {"loss": 1 / each} for each in [*steps, step]}, keep=keep, keep_best=best)
-        assert steps == list(range(max(1, step + 1 - max(keep, best)), step + 1))
+    for newest in range(1, 11):
+        steps = kept({step: {"loss": 1 / step} for step in [*steps, newest]}, keep=keep, keep_best=best)
+        assert steps == list(range(max(1, newest + 1 - max(keep, best)), newest + 1))
 
 
 def test_what_is_not_known_stays():
@@ -47,7 +54,7 @@ def test_the_best_of_those_that_are_not_verified_stay_too():
 
 def test_about_survives_json():
     about = About("id", 3, {"loss": 0.1 + 2**-50}, ["a.txt"], "digest")
-    assert About.of(json.dumps(about._asdict()).encode()) == about
+    assert About.from_json(json.dumps(about._asdict()).encode()) == about
 
 
 @pytest.mark.parametrize(
@@ -66,4 +73,82 @@ def test_about_survives_json():
 )
 def test_about_that_makes_no_sense(content):
     with pytest.raises((TypeError, ValueError)):
-        About.of(content)
+        About.from_json(content)
+
+
+class Killed(BaseException):
+    pass
+
+
+def saved(folder, *steps, **options) -> Checkpoints:
+    checkpoints = Checkpoints(str(folder), **options)
+    for step in steps:
+        checkpoints.save(step, {"x": jnp.full(3, step)}, None)
+        checkpoints.wait()
+    return checkpoints
+
+
+def test_old_checkpoints_go(tmp_path):
+    checkpoints = saved(tmp_path / "checkpoints", 1, 2, 3)
+    assert checkpoints.steps() == [3]
+    checkpoints.close()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
+
+
+def test_nothing_is_deleted_before_the_next_save(tmp_path):
+    saved(tmp_path, 1, 2, keep=2).close()
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 2]
+    checkpoints.close()
+
+
+def test_killed_while_the_files_of_a_step_are_deleted(tmp_path, monkeypatch):
+    """No step is half there, and the next start deletes the rest."""
+    folder = tmp_path / "checkpoints"
+    saved(folder, 1, 2, keep=2).close()
+    files = list((folder / "1").rglob("*"))
+
+    def killed(path, ignore_errors):
+        os.unlink(next(file for file in (folder / DELETED).rglob("*") if file.is_file()))
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(shutil, "rmtree", killed)
+        retention.delete(str(folder), 1)
+    assert sorted(path.name for path in folder.iterdir()) == ["2", DELETED]
+    assert len([*(folder / DELETED / "1").rglob("*")]) == len(files) - 1
+    reading = Checkpoints(str(folder), read_only=True)
+    assert reading.steps() == [2] and (folder / DELETED).exists()
+    reading.close()
+    again = Checkpoints(str(folder))
+    assert again.steps() == [2]
+    again.close()
+    assert [path.name for path in folder.iterdir()] == ["2"]
+
+
+def test_step_that_cannot_be_moved_is_whole(tmp_path, monkeypatch):
+    """And the next save says so."""
+    checkpoints = saved(tmp_path, 1)
+    files = sorted((tmp_path / "1").rglob("*"))
+
+    def stuck(path, target):
+        raise OSError(5, "Input/output error")
+
+    checkpoints.save(2, {"x": jnp.zeros(3)}, None)
+    monkeypatch.setattr(run_files, "move", stuck)
+    with pytest.raises(StorageError, match="Input/output error"):
+        checkpoints.wait()
+    checkpoints.close()
+    assert sorted((tmp_path / "1").rglob("*")) == files
+
+
+def test_mark_goes_first_in_a_bucket(monkeypatch):
+    folder = f"memory://{uuid.uuid4()}/checkpoints"
+    for name in ("_METADATA", "a/b", buckets.FINISHED, "manifest.ocdbt"):
+        buckets.write(f"{folder}/7/{name}", b"x")
+    system, _ = buckets.file_system(folder)
+    order = []
+    monkeypatch.setattr(type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2]))
+    retention.delete(folder, 7)
+    assert order == [buckets.FINISHED, "_METADATA", "manifest.ocdbt", "a/b"]

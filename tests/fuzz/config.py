@@ -9,9 +9,10 @@ import shutil
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.config import overrides
 from gmlp_flax.models import blocks
-from gmlp_flax.training import loop, record
+from gmlp_flax.training import loop
 from tests.data.finetuning import squad_files
 from tests.data.text.preparing import tokenizer
 from tests.fuzz.damage import TEXTS, VALUES
@@ -43,7 +44,7 @@ def make(folder):
                     config.update_from_flattened_dict({name: rng.choice(VALUES)})
                 gmlp_config.validate(config)
             shutil.rmtree(folder / "run", ignore_errors=True)
-            with record.held(str(folder / "run")) as run:
+            with run_folder.hold(str(folder / "run")) as run:
                 loop.Trainer(config, run).close()
 
     return check

@@ -31,10 +31,11 @@ import numpy as np
 from absl import logging
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import METRICS_FILE
-from gmlp_flax.training import loading, record
+from gmlp_flax.training import loading
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.fuzz.kills import FLAGS, newest
@@ -90,7 +91,7 @@ class Frozen:
         inside = [path.name for path in copy.glob("checkpoints/*")]
         kind = "a deletion" if "deleted" in inside else "a save" if any("tmp" in each for each in inside) else "neither"
         step = newest(copy)
-        with record.held(str(copy)) as run:
+        with run_folder.hold(str(copy)) as run:
             checkpoints = loading.open_checkpoints(self._config, str(copy), run=run.id)
             assert (checkpoints.steps() or [None])[-1] == step
             for each in checkpoints.steps():

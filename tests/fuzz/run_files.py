@@ -20,7 +20,7 @@ def make(folder):
     def config(rng):
         chosen = configs.small(rng.choice([*tasks.TASKS]), rng.choice([*blocks.BLOCKS]), folder)
         (workdir / "config.json").write_bytes(damaged_json(json.loads(gmlp_config.to_json(chosen)), rng))
-        record.Record(str(workdir)).notes(gmlp_config.load(str(workdir / "config.json")))
+        record.changes(str(workdir), gmlp_config.load(str(workdir / "config.json")))
 
     def names(rng):
         options = configs.small("image_classification", "gmlp", folder)

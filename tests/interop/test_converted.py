@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, ImageClassification
-from gmlp_flax.training import loading, record
+from gmlp_flax.training import loading
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -62,15 +63,15 @@ def test_a_folder_that_another_import_has_filled_meanwhile(tmp_path, monkeypatch
     files, out, held = (
         {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()},
         str(tmp_path / "run"),
-        record.held,
+        run_folder.hold,
     )
 
     def later(folder):
-        monkeypatch.setattr(record, "held", held)
+        monkeypatch.setattr(run_folder, "hold", held)
         converted.write(params, config, files, out)
         return held(folder)
 
-    monkeypatch.setattr(record, "held", later)
+    monkeypatch.setattr(run_folder, "hold", later)
     with pytest.raises(RunError, match=r"holds config.json already, which would be overwritten"):
         converted.write(params, config, files, out)
     assert loading.load(out).task.classes == ("a", "b", "c")

@@ -68,7 +68,7 @@ def test_run_without_its_checkpoints_does_not_begin_again_in_silence(commands, t
     before = content(workdir)
     for lost in ("result.json", "metrics.jsonl", None):
         result = commands(text, f"--workdir={workdir}")
-        assert_one_line_error(result, f"{workdir} ", "had checkpoints", "no checkpoint to go on from", "--restart")
+        assert_one_line_error(result, f"{workdir} has", "run.json", "no checkpoint to go on from", "--restart")
         assert content(workdir) == before
         if lost:
             (workdir / lost).unlink()
@@ -107,9 +107,7 @@ def test_a_run_that_lost_its_id_keeps_its_checkpoints(commands, text, workdir):
     (workdir / "run.json").unlink()
     before = content(workdir)
     result = commands(text, "--config.steps=20", f"--workdir={workdir}")
-    assert_one_line_error(
-        result, "has checkpoints but no run.json, which says whose they are: bring it back, or begin anew"
-    )
+    assert_one_line_error(result, f"{workdir} has checkpoints but no run.json", "--restart")
     assert content(workdir) == before
 
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import evaluation, record
+from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
@@ -103,5 +104,5 @@ def test_a_class_token_of_a_causal_model_is_refused():
 
 
 def test_classes_are_kept_in_the_run_folder(image_task, tmp_path):
-    record.write_files(image_task.folder, image_task.assets(), replace=True)
+    run_folder.write_files(image_task.folder, image_task.assets(), replace=True)
     assert ImageClassification(tiny.image_config(), image_task.folder).classes == image_task.classes

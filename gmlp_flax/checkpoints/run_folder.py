@@ -1,0 +1,273 @@
+"""The folder of a run, local or in a bucket: whose it is, who may write to it, and its files.
+
+run.json is made once, when a run takes its first step: its `id` is in every checkpoint of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from gmlp_flax.checkpoints import assets
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
+from gmlp_flax.checkpoints.names import (
+    BEFORE,
+    CHECKPOINTS,
+    CONFIG_FILE,
+    DAMAGED,
+    ENVIRONMENT_FILE,
+    LEASE_FILE,
+    METRICS_FILE,
+    RESULT_FILE,
+    RUN_FILE,
+)
+from gmlp_flax.errors import RunError
+from gmlp_flax.io import run_files
+from gmlp_flax.io.lease import Lease
+from gmlp_flax.processes import distributed
+
+
+class RunFolder:
+    """The folder of a run; only the first process writes to it.
+
+    Attributes:
+        path: of the folder.
+        id: of the run, the same on all processes. A run that has taken no step gets a new one.
+    """
+
+    def __init__(self, path: str, lease: Lease | None = None):
+        self.path, self._lease = path, lease
+        self._identity = read_identity(path) if distributed.is_first() else {}
+        own = self._identity.get("id") or secrets.token_hex(8)
+        letters = np.frombuffer(own.encode(), np.uint8)
+        self.id = multihost_utils.broadcast_one_to_all(letters).tobytes().decode() if jax.process_count() > 1 else own
+
+    def check(self) -> None:
+        """Raises RunError if another process has taken the folder. Whoever writes to it asks first."""
+        if self._lease is not None:
+            self._lease.check()
+
+    def begin_steps(self, files: assets.Files) -> None:
+        """Makes the folder that of a run which takes a step now, unless it is one: its identity, and the files that its
+        model needs. A result of earlier steps is deleted."""
+        self.check()
+        if not self._identity:
+            self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")}
+            self.write_json(RUN_FILE, self._identity)
+        run_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
+        write_files(self.path, files, replace=True)
+
+    def note_checkpoint(self) -> None:
+        """Notes that the run has a finished checkpoint, so that it never begins again in silence."""
+        if distributed.is_first() and not self._identity.get("saved"):
+            self._identity["saved"] = True
+            self.write_json(RUN_FILE, self._identity)
+
+    def result(self) -> dict[str, Any] | None:
+        """The content of result.json, if there is one.
+
+        Raises:
+            RunError: it is damaged.
+        """
+        return read_result(self.path)
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Writes result.json."""
+        if distributed.is_first():
+            self.check()
+            self.write_json(RESULT_FILE, result)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Writes a JSON file of the folder."""
+        write_json(os.path.join(self.path, name), value)
+
+
+@contextlib.contextmanager
+def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
+    """The folder of a run, which no other process writes to until the block ends.
+
+    The folder is made if it does not exist, and deleted again if nothing was written to it.
+
+    Args:
+        path: of the folder.
+        restart: puts the run that is there aside, and begins another one; back again if no step is taken.
+
+    Raises:
+        RunError: the folder cannot be written to, another process writes to it, or it holds a run that has lost its
+            checkpoints.
+    """
+    with contextlib.ExitStack() as closing:
+        problem, lease = None, None
+        try:
+            if distributed.is_first():
+                lease = _take(path, restart, closing)
+        except RunError as error:
+            problem = error
+        if not distributed.everywhere(problem is None):
+            raise problem or RunError(f"the first process cannot write to {path}: see its message")
+        yield RunFolder(path, lease)
+
+
+def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
+    scheme = path.partition("://")[0]
+    if run_files.is_remote(path) and scheme != "gs":
+        raise RunError(
+            f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give a bucket of gs://, or "
+            "the folder at which this bucket is mounted"
+        )
+    missing = _missing(os.path.join(path, CHECKPOINTS))
+    run_files.make_folder(path)
+    lease = Lease(path)
+    closing.callback(_remove_empty, missing, lease)
+    closing.callback(lease.close)
+    lease.take()
+    if restart:
+        aside = _next_aside(path)
+        closing.callback(_put_back, path, aside, lease)
+        _put_aside(path, aside)
+    _refuse_lost(path)
+    return lease
+
+
+def _missing(folder: str) -> list[str]:
+    """A folder and those above it that do not exist, the deepest first; none in a bucket, which has no empty folders."""
+    missing = []
+    while not run_files.is_remote(folder) and not run_files.exists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
+
+
+def _remove_empty(folders: list[str], lease: Lease) -> None:
+    with contextlib.suppress(RunError):
+        for folder in folders if lease.is_own else ():
+            run_files.remove_if_empty(folder)
+
+
+def _next_aside(path: str) -> str:
+    numbers = (name.removeprefix(BEFORE) for name in run_files.names(path) if name.startswith(BEFORE))
+    return os.path.join(
+        path, f"{BEFORE}{1 + max((int(number) for number in numbers if number.isdecimal()), default=0)}"
+    )
+
+
+def _put_aside(path: str, aside: str) -> None:
+    """Moves all of a run to a folder inside its own; first what says whose it is, for `_put_back` if this is cut short.
+
+    Raises:
+        RunError: there is something else than a run, such as a folder of other runs, which may be written to.
+    """
+    names = [name for name in run_files.names(path) if name != LEASE_FILE and not name.startswith(BEFORE)]
+    if names and not {RUN_FILE, CONFIG_FILE, CHECKPOINTS} & set(names):
+        raise RunError(f"--restart: {path} holds no run, but {names[0]!r}: give the folder of the run to begin anew")
+    for name in sorted(names, key=lambda name: name != RUN_FILE):
+        run_files.move(os.path.join(path, name), os.path.join(aside, name))
+    if names:
+        distributed.say(f"the run before is put aside in {aside}")
+
+
+def _put_back(path: str, aside: str, lease: Lease) -> None:
+    """After a restart that took no step, all is as before."""
+    if lease.is_own and run_files.exists(aside) and not run_files.exists(os.path.join(path, RUN_FILE)):
+        for name in sorted(run_files.names(aside), key=lambda name: name == RUN_FILE):
+            _merge(os.path.join(aside, name), os.path.join(path, name))
+        run_files.remove_if_empty(aside)
+        distributed.say(f"no step was taken: the run before is back in {path}")
+
+
+def _merge(source: str, target: str) -> None:
+    """Moves a file or a folder, file by file into a folder that is there: of checkpoints, as the new run made it or as half
+    of them were moved."""
+    run_files.remove_if_empty(target)
+    if not run_files.exists(target):
+        run_files.move(source, target)
+    elif not os.path.isfile(target):
+        for name in run_files.names(source):
+            _merge(os.path.join(source, name), os.path.join(target, name))
+        run_files.remove_if_empty(source)
+
+
+def _refuse_lost(path: str) -> None:
+    """Refuses a folder whose run has got somewhere, and has no checkpoint to go on from."""
+    identity, names = read_identity(path), set(run_files.names(path))
+    if checkpoint_steps(path):
+        lost = [name for name in (CONFIG_FILE, RUN_FILE) if name not in names]
+        if lost:
+            raise RunError(f"{path} has checkpoints but no {lost[0]}: bring it back, or begin anew with --restart")
+        return
+    lines = MetricsFile.read(os.path.join(path, METRICS_FILE))
+    signs = {
+        RESULT_FILE: RESULT_FILE in names,
+        f"files in {DAMAGED}/": bool(run_files.names(os.path.join(path, DAMAGED))),
+        f"a {RUN_FILE} that tells of checkpoints": bool(identity.get("saved")),
+        f"{METRICS_FILE} up to step {lines[-1]['step'] if lines else 0}": bool(lines) and not identity,
+        **{name: name in names and not identity for name in (CONFIG_FILE, ENVIRONMENT_FILE)},
+    }
+    if any(signs.values()):
+        raise RunError(
+            f"{path} has {' and '.join(sign for sign, there in signs.items() if there)}, but no checkpoint to go on "
+            f"from: bring back {CHECKPOINTS}/, or begin anew with --restart, which keeps the old record in {BEFORE}1"
+        )
+    if lines:
+        distributed.say(f"no checkpoint was finished before {path} was stopped: it begins again at step 0")
+
+
+def checkpoint_steps(path: str) -> list[int]:
+    """The steps of what looks like a checkpoint in a run folder, oldest first."""
+    return sorted(int(name) for name in run_files.names(os.path.join(path, CHECKPOINTS)) if name.isdecimal())
+
+
+def read_identity(path: str) -> dict[str, Any]:
+    """What a folder's run.json says; nothing if there is none.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    file = os.path.join(path, RUN_FILE)
+    content = run_files.read(file)
+    if content is None:
+        return {}
+    try:
+        identity = json.loads(content)
+    except (ValueError, RecursionError):
+        identity = None
+    if not isinstance(identity, dict) or not isinstance(identity.get("id"), str) or not identity["id"].isalnum():
+        raise RunError(f"{file} is damaged: expected an object with the run's id; bring it back, or --restart the run")
+    return identity
+
+
+def make_identity(path: str) -> str:
+    """Makes the run.json of a run that is not trained here; returns its id."""
+    own = secrets.token_hex(8)
+    write_json(os.path.join(path, RUN_FILE), {"id": own, "saved": True})
+    return own
+
+
+def write_files(path: str, files: assets.Files, replace: bool) -> None:
+    """Writes files to a folder, each completely or not at all. Without `replace`, existing files stay.
+
+    Raises:
+        RunError: the folder cannot be written to.
+    """
+    for name, content in files.items():
+        file = os.path.join(path, name)
+        if replace or not run_files.exists(file):
+            run_files.write(file, content)
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a JSON file completely or not at all.
+
+    Raises:
+        RunError: the folder cannot be written to.
+    """
+    run_files.write(path, (json.dumps(value, indent=2) + "\n").encode())

@@ -1,0 +1,81 @@
+"""The folder of a run is put aside, and back, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gmlp_flax.checkpoints import run_folder
+from gmlp_flax.errors import RunError
+from gmlp_flax.io import run_files
+
+FILES = {
+    "run.json": '{"id": "abc"}',
+    "config.json": "{}",
+    "metrics.jsonl": "",
+    "checkpoints/4/state": "four",
+    "checkpoints/2/state": "two",
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    for name, content in FILES.items():
+        path = tmp_path / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return tmp_path / "run"
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_a_restart_that_is_cut_short_changes_nothing(run, monkeypatch, moves):
+    """By Ctrl-C between two moves, of four."""
+    move, done = run_files.move, []
+
+    def interrupted(path, target):
+        if len(done) == moves:
+            done.append("Ctrl-C")
+            raise KeyboardInterrupt
+        done.append(path)
+        return move(path, target)
+
+    monkeypatch.setattr(run_files, "move", interrupted)
+    with pytest.raises(KeyboardInterrupt), run_folder.hold(str(run), restart=True):
+        pass
+    assert files(run) == FILES and not (run / "before-1").exists()
+
+
+def test_a_restart_that_takes_no_step_merges_half_of_the_checkpoints(run):
+    """As after an error within the copies of a bucket: one is still where it was, the new run had made a folder."""
+    with run_folder.hold(str(run), restart=True):
+        (run / "checkpoints" / "3").mkdir(parents=True)
+        (run / "before-1" / "checkpoints" / "4").rename(run / "checkpoints" / "4")
+    assert files(run) == FILES and not (run / "before-1").exists()
+
+
+def test_a_restart_that_takes_a_step_keeps_both(run):
+    with run_folder.hold(str(run), restart=True) as folder:
+        folder.begin_steps({"labels.json": b"[]"})
+        folder.note_checkpoint()
+    assert files(run / "before-1") == FILES
+    identity = json.loads((run / "run.json").read_text())
+    assert identity["id"] == folder.id != "abc" and identity["saved"] and (run / "labels.json").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"id": 3}', '{"id": "../x"}', "[" * 100_000])
+def test_identity_that_makes_no_sense(run, content):
+    (run / "run.json").write_text(content)
+    with pytest.raises(RunError, match=f"{run}/run.json is damaged"):
+        run_folder.read_identity(str(run))
+
+
+def test_stores_that_orbax_does_not_write_to():
+    with pytest.raises(RunError, match="s3://b/x: Orbax writes checkpoints to disks and to gs://, not to s3://"):
+        with run_folder.hold("s3://b/x"):
+            pass

@@ -164,7 +164,7 @@ class LanguageModeling(TextTask):
         else:
             corpus, chosen = self._corpus(side)
             with _about(f"data.{side}"):
-                tokens = prepare.cached(
+                tokens = prepare.prepare_in_cache(
                     corpus,
                     self.tokenizer,
                     data.cache or cache.default_folder(),

@@ -215,7 +215,7 @@ def test_documents_packing_trains(config, both):
     found = loading.load(str(both / "run")).task
     windows, separator = found.windows("train"), found.tokenizer.sep_id
     tokens = windows.windows(0, len(windows))
-    assert windows.how == "documents" and ((tokens == separator).sum(1) == 1).all()
+    assert windows.mode == "documents" and ((tokens == separator).sum(1) == 1).all()
 
 
 @pytest.mark.parametrize("packing", ["concatenated", "documents"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,32 +23,30 @@ class Packing:
     A window is [CLS], up to `length - 2` tokens, [SEP], and [PAD] to its length. Items are {"tokens": int32 [length],
     "index": int32}. Consecutive items are read together; any other item costs the reading of a group of windows.
 
-    | how | tokens of a window |
+    | mode | tokens of a window |
     |---|---|
     | concatenated | the next `length - 2` of all documents, each followed by its own [SEP] |
     | documents | the next `length - 2` of one document, without its own [SEP]; a long one fills several windows |
 
-    If windows are not `closed`, no [SEP] is added at their end, and a token more has room: what follows [CLS] is the text
-    itself, with a [SEP] at the end of each document and nowhere else.
+    If windows are not `closed`, no [SEP] is added at their end, and a token more has room: what follows [CLS] is the
+    text itself, with a [SEP] at the end of each document and nowhere else.
 
     Args:
         prepared: the corpus; pickled as the name of its folder.
         length: the length of a window, including special tokens.
-        how: see the table.
+        mode: see the table.
         closed: see above.
 
     Raises:
-        DataError: `length` is too small, `how` is unknown, or there are fewer tokens than one window needs.
+        DataError: `length` is too small, or there are fewer tokens than one window needs.
     """
 
-    def __init__(self, prepared: Prepared, length: int, how: str = "concatenated", closed: bool = True):
-        if how not in _LAYOUTS:
-            raise DataError(f"packing {how!r}; expected one of {', '.join(map(repr, _LAYOUTS))}")
+    def __init__(self, prepared: Prepared, length: int, mode: str = "concatenated", closed: bool = True):
         if length < 3:
             raise DataError(f"length={length} leaves no room between [CLS] and [SEP]; give at least 3")
-        self.prepared, self.length, self.how, self.closed = prepared, length, how, closed
+        self.prepared, self.length, self.mode, self.closed = prepared, length, mode, closed
         self.room = length - 1 - closed
-        self._layout = _LAYOUTS[how](prepared, self.room, closed)
+        self._layout = _LAYOUTS[mode](prepared, self.room, closed)
         if not len(self._layout):
             raise DataError(
                 f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs {self.room}; "
@@ -69,8 +67,8 @@ class Packing:
         windows[:, 1 : 1 + room] = np.lib.stride_tricks.sliding_window_view(ids, room)[starts - starts[0]]
         windows[:, 1 + room :] = tokenizer.pad_id
         short = np.flatnonzero(sizes < room)
-        kept = np.arange(self.length - 1) < sizes[short, None]
-        windows[short, 1:] = np.where(kept, windows[short, 1:], tokenizer.pad_id)
+        is_text = np.arange(self.length - 1) < sizes[short, None]
+        windows[short, 1:] = np.where(is_text, windows[short, 1:], tokenizer.pad_id)
         if self.closed:
             windows[np.arange(len(starts)), 1 + sizes] = tokenizer.sep_id
         return windows
@@ -85,14 +83,14 @@ class Packing:
         return {"tokens": self._groups(group)[row].astype(np.int32), "index": np.int32(index)}
 
     def __reduce__(self):
-        return Packing, (self.prepared, self.length, self.how, self.closed)
+        return Packing, (self.prepared, self.length, self.mode, self.closed)
 
     def __repr__(self) -> str:
-        return f"Packing({self.prepared!r}, length={self.length}, how={self.how!r})"
+        return f"Packing({self.prepared!r}, length={self.length}, mode={self.mode!r})"
 
 
 class _Concatenated:
-    """Places of the windows, of `room` tokens each, in the stream of all documents."""
+    """Positions of the windows, of `room` tokens each, in the stream of all documents."""
 
     def __init__(self, prepared: Prepared, room: int, closed: bool):
         self.tokens, self.room = prepared.tokens, room
@@ -101,21 +99,23 @@ class _Concatenated:
         return -(-self.tokens // self.room) if self.tokens >= self.room else 0
 
     def spans(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where windows [first, stop) begin in the stream, and how many tokens they hold: two int64 [windows]."""
+        """Of windows [first, stop): where they begin in the stream, and their tokens, two int64 [windows]."""
         starts = np.arange(first, stop) * self.room
         return starts, np.minimum(self.room, self.tokens - starts)
 
 
 class _Documents:
-    """Places of the windows, each of at most `room` tokens of one document, in the stream of all documents; the
-    document's own [SEP] is left out of windows that are closed."""
+    """Positions of the windows, each of at most `room` tokens of one document, in the stream of all documents.
+
+    A document's own [SEP] is left out of windows that are closed.
+    """
 
     def __init__(self, prepared: Prepared, room: int, closed: bool):
         self.prepared, self.room, self.left_out = prepared, room, int(closed)
         # Shard by shard: in a large corpus, the documents' lengths alone fill gigabytes.
-        counts = [int(self._windows(shard)[0].sum()) for shard in range(len(prepared.offsets) - 1)]
-        self._first = np.cumsum([0, *counts])
-        self._shards = ResultCache(self._tables, 8)
+        counts = [int(self._windows(prepared.lengths(shard)).sum()) for shard in range(len(prepared.offsets) - 1)]
+        self._first = np.cumsum([0, *counts])  # window of each shard
+        self._tables = ResultCache(self._table, 8)
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -126,36 +126,27 @@ class _Documents:
         while first < stop:
             shard = int(np.searchsorted(self._first, first, "right")) - 1
             begin, end = int(self._first[shard]), min(stop, int(self._first[shard + 1]))
-            window_ends, token_starts, lengths = self._shards(shard)
+            first_windows, token_starts, lengths = self._tables(shard)
             numbers = np.arange(first - begin, end - begin)
-            document = np.searchsorted(window_ends, numbers, "right")
-            before = np.where(document, window_ends[document - 1], 0)
-            skipped = (numbers - before) * self.room
+            document = np.searchsorted(first_windows, numbers, "right") - 1
+            skipped = (numbers - first_windows[document]) * self.room
             starts.append(token_starts[document] + skipped)
-            sizes.append(np.minimum(self.room, lengths[document].astype(np.int64) - self.left_out - skipped))
+            sizes.append(np.minimum(self.room, lengths[document] - self.left_out - skipped))
             first = end
         return np.concatenate(starts), np.concatenate(sizes)
 
-    def _windows(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
-        lengths = self.prepared.lengths(shard)
-        return -(-(lengths.astype(np.int64) - self.left_out) // self.room), lengths
+    def _windows(self, lengths: np.ndarray) -> np.ndarray:
+        """How many windows documents of these lengths fill, int64."""
+        return -(-(lengths.astype(np.int64) - self.left_out) // self.room)
 
-    def _tables(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each document in a shard: the end of its windows in the shard, its place in the stream, its length."""
-        counts, lengths = self._windows(shard)
-        token_ends = np.cumsum(lengths, dtype=np.int64)
-        return np.cumsum(counts), self.prepared.offsets[shard] + token_ends - lengths, lengths
+    def _table(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each document in a shard: its first window in the shard, its first token in the stream, its length."""
+        lengths = self.prepared.lengths(shard).astype(np.int64)
+        windows = self._windows(lengths)
+        return np.cumsum(windows) - windows, self.prepared.offsets[shard] + np.cumsum(lengths) - lengths, lengths
 
 
 _LAYOUTS = {"concatenated": _Concatenated, "documents": _Documents}
-
-
-class _Pool(NamedTuple):
-    """Windows that are shuffled together: number i is windows[order[i]], and numbers[i] is its number in the corpus."""
-
-    windows: np.ndarray
-    order: np.ndarray
-    numbers: np.ndarray
 
 
 class Order:
@@ -173,8 +164,8 @@ class Order:
     def __init__(self, packing: Packing, seed: int):
         self.packing, self.seed = packing, seed
         groups = -(-len(packing) // packing.group)
-        pools = -(-groups * packing.group * packing.length // POOL_TOKENS)
-        self._bounds = np.arange(min(pools, groups) + 1) * groups // min(pools, groups)
+        pools = min(groups, -(-groups * packing.group * packing.length // POOL_TOKENS))
+        self._bounds = np.arange(pools + 1) * groups // pools  # of each pool, in groups
         self._epochs, self._pools = ResultCache(self._epoch, 2), ResultCache(self._pool, 2)
 
     def batch(self, step: int, batch_size: int, host: int = 0, hosts: int = 1) -> dict[str, np.ndarray]:
@@ -184,44 +175,38 @@ class Order:
             {"tokens": int32 [batch_size / hosts, length], "index": int32 [batch_size / hosts]}: windows, and their
             numbers in the corpus.
         """
-        each = batch_size // hosts
-        places = step * batch_size + host * each + np.arange(each)
-        tokens = np.empty((len(places), self.packing.length), np.int32)
-        index = np.empty(len(places), np.int32)
-        done = 0
-        while done < len(places):
-            epoch, place = divmod(int(places[done]), len(self.packing))
-            _, pool_ends = self._epochs(epoch)
-            number = int(np.searchsorted(pool_ends, place, "right"))
-            begin = int(pool_ends[number - 1]) if number else 0
-            first, end = (epoch * len(self.packing) + offset for offset in (begin, int(pool_ends[number])))
-            stop = int(np.searchsorted(places, end))
-            pool, rows = self._pools((epoch, number)), places[done:stop] - first
-            tokens[done:stop] = pool.windows[pool.order[rows]]
-            index[done:stop] = pool.numbers[rows]
-            done = stop
-        return {"tokens": tokens, "index": index}
+        remaining = batch_size // hosts
+        start, tokens, index = step * batch_size + host * remaining, [], []
+        while remaining:
+            epoch, position = divmod(start, len(self.packing))
+            _, bounds = self._epochs(epoch)
+            pool = int(np.searchsorted(bounds, position, "right")) - 1
+            windows, numbers = self._pools((epoch, pool))
+            first = position - int(bounds[pool])
+            tokens.append(windows[first : first + remaining])
+            index.append(numbers[first : first + remaining])
+            start, remaining = start + len(index[-1]), remaining - len(index[-1])
+        return {"tokens": np.concatenate(tokens, dtype=np.int32), "index": np.concatenate(index, dtype=np.int32)}
 
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The groups in their order, and the end of each pool, counted in windows of the epoch."""
+        """The groups in their order, and where each pool begins, counted in windows of the epoch, and the end."""
         group, groups = self.packing.group, int(self._bounds[-1])
         order = np.random.default_rng([self.seed, epoch]).permutation(groups)
         sizes = np.minimum(group, len(self.packing) - order * group)
-        return order, np.cumsum(sizes)[self._bounds[1:] - 1]
+        return order, np.cumsum(np.insert(sizes, 0, 0))[self._bounds]
 
-    def _pool(self, key: tuple[int, int]) -> _Pool:
-        epoch, number = key
+    def _pool(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """The windows of a pool in their order, [windows, length], and their numbers in the corpus."""
+        epoch, pool = key
         order, _ = self._epochs(epoch)
-        firsts = np.sort(order[self._bounds[number] : self._bounds[number + 1]]) * self.packing.group
+        firsts = np.sort(order[self._bounds[pool] : self._bounds[pool + 1]]) * self.packing.group
         stops = np.minimum(firsts + self.packing.group, len(self.packing))
-        windows = np.empty((int((stops - firsts).sum()), self.packing.length), self.packing.prepared.dtype)
-        end = 0
-        for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
-            windows[end : (end := end + stop - first)] = self.packing.windows(first, stop)
+        groups = list(zip(firsts.tolist(), stops.tolist(), strict=True))
+        numbers = np.concatenate([np.arange(*group) for group in groups])
         # Plus one, because NumPy ignores trailing zeros of a seed.
-        shuffled = np.random.default_rng([self.seed, epoch, number + 1]).permutation(len(windows))
-        numbers = np.concatenate([np.arange(*ends) for ends in zip(firsts, stops, strict=True)])
-        return _Pool(windows, shuffled, numbers[shuffled])
+        shuffled = np.random.default_rng([self.seed, epoch, pool + 1]).permutation(len(numbers))
+        windows = np.concatenate([self.packing.windows(*group) for group in groups])
+        return windows[shuffled], numbers[shuffled]
 
     def __reduce__(self):
         return Order, (self.packing, self.seed)

@@ -2,79 +2,103 @@
 
 The result, byte for byte, depends on the corpus, the tokenizer and the selection alone: neither on the number of
 workers nor on how often the work was interrupted.
+
+Until the index is written, a folder `unfinished` holds the plan, which identifies the result, and a record of each
+shard that is done. The shards of a remote folder are made in the cache folder and moved.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import threading
+from collections.abc import Iterable, Iterator
 from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import tqdm
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpora import Corpus, Part
-from gmlp_flax.data.text.encoding import encode_documents
-from gmlp_flax.data.text.prepare_progress import ProgressBar, SharedCounts
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import buckets, files, json_files
-from gmlp_flax.io.cache import cache_key, default_folder, write_atomically
-from gmlp_flax.io.lock import LOCK, locked, missing, remove_unused
-from gmlp_flax.io.progress_lines import to_standard_error
+from gmlp_flax.io import files, json_files
+from gmlp_flax.io.cache import cache_key, default_folder
+from gmlp_flax.io.lock import locked
+from gmlp_flax.io.progress_lines import EVERY, to_standard_error
 from gmlp_flax.io.records import BadRecords
 
 # The least size of a shard's parts: less is not worth a worker, which takes seconds to start.
 SHARD_BYTES = 16 << 20
 
-# A cached result of no more tokens is read whole before it is used: 512 MB, which takes about a second.
-_CHECKED_TOKENS = 1 << 28
-
 # As many as C4 has; more files would be unwieldy.
 MAX_SHARDS = 1024
 
-# The folder of the plan, a record for each finished shard, and the workers' counts, until the index is written.
+# A result in the cache of no more tokens is read whole before it is used: 512 MB, which takes about a second.
+_CHECKED_TOKENS = 1 << 28
+
+# Characters and documents that are encoded by one call: enough to keep threads busy, few enough to stream.
+BATCH_CHARACTERS = 2**20
+BATCH_DOCUMENTS = 4096
+
+# A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in float32, which rounds
+# them in a whole book, and takes thirty bytes of memory per character.
+PIECE = 2**12
+
+# Seconds before a progress bar is shown.
+DELAY = 2.0
+
 _UNFINISHED = "unfinished"
 _PLAN = "plan.json"
+_STOP = "stop"  # a file that ends the workers at their next batch
 
 
-class _Job(NamedTuple):
+class _Shard(NamedTuple):
     """The work on one shard, made of consecutive parts of the corpus."""
 
     number: int
-    shards: int
+    count: int
     parts: tuple[Part, ...]
-    folder: Path
     tokenizer: Tokenizer
     selection: Selection
     max_bad_records: int
-    target: str  # the remote folder that the shard's files are moved to; "" for none
+    work: Path  # the local folder in which its files are made
+    folder: str  # the folder of the result
 
     @property
     def record(self) -> Path:
         """The file of the result, written after the shard's own files."""
-        return self.folder / _UNFINISHED / f"shard-{self.number:05}.json"
+        return self.work / _UNFINISHED / f"shard-{self.number:05}.json"
 
-    def result(self) -> dict[str, Any] | None:
-        """The content of the record; None if the shard is not done, or the record is damaged."""
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """The shard's files, as they are made."""
+        return prepared.shard_files(self.work, self.number, self.count)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the corpus."""
+        return sum(part.size for part in self.parts)
+
+    def result(self, sizes: dict[str, int]) -> dict[str, Any] | None:
+        """The content of the record if the shard is done; `sizes` are those of the files in the result's folder."""
         try:
-            found = json_files.read(self.record, dict)
+            record = json_files.read(self.record, dict)
         except DataError:
             return None
-        return found if prepared.is_record(found) else None
-
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
+        ids, lengths = (sizes.get(path.name) for path in self.paths)
+        is_done = prepared.is_record(record) and (ids, lengths) == (record["ids_bytes"], record["lengths_bytes"])
+        return record if is_done else None
 
 
 def prepare(
@@ -93,7 +117,7 @@ def prepare(
         corpus: see corpora.open_corpus.
         tokenizer: encodes the documents.
         folder: made if it is missing. If it holds the result of the same arguments, that is opened. Processes that want
-            the same folder wait for each other. Each shard of a remote folder is made in the cache folder and moved.
+            the same folder wait for each other.
         selection: which documents.
         workers: cores to use; None for all. Several shards are made by spawned processes: a script must guard its entry
             with `if __name__ == "__main__"`.
@@ -105,210 +129,166 @@ def prepare(
             records; no document is selected.
     """
     selection.check()
-    target = os.fspath(folder) if files.is_remote(folder) else ""
-    key = cache_key(target, corpus.digest, tokenizer.checksum, selection, shard_bytes)
-    local = Path(default_folder()) / f"preparing-{key}" if target else Path(folder)
-    with locked(local):
-        jobs, plan = _plan(corpus, tokenizer, local, selection, max_bad_records, shard_bytes, target)
-        if not (target and _is_done_remotely(target, jobs, plan)):
-            if not _is_done(local, plan):
-                to_standard_error(f"tokenising {corpus.name}{(selection.share and f', {selection.side}') or ''}")
-                _begin(local, plan, tokenizer)
-                _run(jobs, workers or os.cpu_count() or 1, corpus.name)
-                _finish(local, plan, jobs, corpus.name)
-            if target:
-                files.move_to(target, [local / TOKENIZER_FILE, local / prepared.INDEX])
-        if target:
-            shutil.rmtree(local)
-        return _checked(Prepared(folder), max_bad_records)
-
-
-def cached(corpus: Corpus, tokenizer: Tokenizer, cache_folder: str | os.PathLike, **options: Any) -> Prepared:
-    """`prepare` into `prepared-<key>` in the cache folder; the key belongs to these arguments alone.
-
-    A whole result is opened; a damaged one is made again. One that is too large to be read at each start is checked
-    only as far as its lists go: damage inside shows when it is read.
-    """
-    selection = options.get("selection", EVERYTHING)
-    name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
-    folder = Path(cache_folder) / f"prepared-{name}"
-    if (found := _opened(folder)) is not None:
-        return _checked(found, options.get("max_bad_records", 0))
-    limits, made = (options.get("max_bad_records", 0), options.get("shard_bytes", SHARD_BYTES)), missing(folder)
-    with locked(folder):
-        if not _is_usable(folder, _plan(corpus, tokenizer, folder, selection, *limits)[1]):
-            _clear(folder)
-    try:
-        return prepare(corpus, tokenizer, folder, **options)
-    except DataError:
-        remove_unused(made)
-        raise
-
-
-def _is_usable(folder: Path, plan: dict[str, Any]) -> bool:
-    """Whether a folder of the cache holds the plan's result, or work on it that can go on, or nothing."""
-    try:
-        return not _is_done(folder, plan) or _opened(folder) is not None
-    except DataError:
-        return False
-
-
-def _opened(folder: Path) -> Prepared | None:
-    try:
-        found = Prepared(folder)
-        if found.tokens <= _CHECKED_TOKENS:
-            found.check()
-        return found
-    except DataError:
-        return None
-
-
-def _checked(found: Prepared, max_bad_records: int) -> Prepared:
-    """A result, perhaps made with a higher limit; raises DataError if it skipped more records than are allowed now."""
-    bad = BadRecords(max_bad_records)
-    for shard in found.index["shards"]:
-        bad.add(_bad_records(shard))
-    return found
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
-
-
-def _plan(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    folder: Path,
-    selection: Selection,
-    max_bad_records: int,
-    shard_bytes: int,
-    target: str = "",
-) -> tuple[list[_Job], dict[str, Any]]:
-    """The jobs, and the values that identify their result."""
-    total, done, shards = max(1, sum(part.size for part in corpus.parts)), 0, {}
-    most = max(1, min(MAX_SHARDS, total // shard_bytes))
-    for part in corpus.parts:
-        # The middle of the part decides, as if all shards had one size. An empty last part would fall past the last
-        # shard, hence the limit.
-        shards.setdefault(min(most - 1, (2 * done + part.size) * most // (2 * total)), []).append(part)
-        done += part.size
+    folder, groups = os.fspath(folder), _group(corpus.parts, shard_bytes)
     plan = {
         "format": prepared.FORMAT,
         "corpus": corpus.digest,
         "tokenizer": tokenizer.checksum,
         "heldout_share": selection.share,
         "side": selection.side,
-        "number of shards": len(shards),
+        "number of shards": len(groups),
         "vocab_size": tokenizer.vocab_size,
         "dtype": prepared.ids_dtype(tokenizer.vocab_size).str,
     }
-    jobs = [
-        _Job(number, len(shards), tuple(parts), folder, tokenizer, selection, max_bad_records, target)
-        for number, parts in enumerate(shards.values())
-    ]
-    return jobs, plan
+    work = Path(folder)
+    if files.is_remote(folder):
+        work = Path(default_folder()) / f"preparing-{cache_key(folder, plan)}"
+    common = tokenizer, selection, max_bad_records, work, folder
+    shards = [_Shard(number, len(groups), parts, *common) for number, parts in enumerate(groups)]
+    with locked(work):
+        if not _is_done(shards, plan):
+            to_standard_error(f"tokenising {corpus.name}{f', {selection.side}' if selection.share else ''}")
+            _begin(corpus, shards, plan)
+            results = _write_shards(shards, workers or os.cpu_count() or 1)
+            files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
+            files.write(files.join(folder, prepared.INDEX), _json(plan | {"shards": results}))
+        shutil.rmtree(work if files.is_remote(folder) else work / _UNFINISHED, ignore_errors=True)
+    return _check_limit(Prepared(folder), max_bad_records)
 
 
-def _is_done(folder: Path, plan: dict[str, Any]) -> bool:
-    """Whether the folder holds the plan's result; raises DataError if it holds anything else."""
-    done = folder / prepared.INDEX
-    for path in (done, folder / _UNFINISHED / _PLAN):
-        if not path.exists():
-            continue
-        _require_plan(str(path), str(folder), plan)
-        if path == done:
-            shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
-        return path == done
-    if any(path.name not in (LOCK, _UNFINISHED) for path in folder.iterdir()):
-        raise DataError(f"{str(folder)!r} is not empty and holds no preparation; give a folder of its own")
-    return False
+def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathLike, **options: Any) -> Prepared:
+    """`prepare` into `prepared-<key>` in the cache folder; the key belongs to these arguments alone.
+
+    A damaged result is made again. Of one that is too large to be read at each start, only the lists are checked: damage
+    inside shows when it is read.
+    """
+    selection = options.get("selection", EVERYTHING)
+    name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
+    folder = Path(cache) / f"prepared-{name}"
+    if (whole := _open_whole(folder)) is not None:
+        return _check_limit(whole, options.get("max_bad_records", 0))
+    if folder.exists():
+        with locked(folder):
+            if _open_whole(folder) is None:
+                for name in (prepared.INDEX, TOKENIZER_FILE):
+                    (folder / name).unlink(missing_ok=True)
+    return prepare(corpus, tokenizer, folder, **options)
 
 
-def _is_done_remotely(folder: str, jobs: list[_Job], plan: dict[str, Any]) -> bool:
-    """As `_is_done`, for a remote folder. Shards without an index are of work that was broken off: they are made again, and
-    if one that was finished here is gone, all are."""
-    if prepared.is_prepared(folder):
-        _require_plan(files.join(folder, prepared.INDEX), folder, plan)
-        return True
-    count, local = plan["number of shards"], jobs[0].folder
-    ours = {path.name for number in range(count) for path in prepared.shard_files("", number, count)}
-    found = {file.name for file in files.find_files(folder)} if files.exists(folder) else set()
-    if found - {*ours, TOKENIZER_FILE}:
-        raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
-    finished = [job for job in jobs if (local / prepared.INDEX).exists() or job.record.exists()]
-    if any(path.name not in found for job in finished for path in prepared.shard_files("", job.number, count)):
-        _clear(local)
-    return False
-
-
-def _require_plan(path: str, folder: str, plan: dict[str, Any]) -> None:
-    """Raises DataError unless the plan or index in a file has the plan's values."""
+def _open_whole(folder: Path) -> Prepared | None:
     try:
-        found = json_files.read(path, dict)
-        differs = [f"{name} {found[name]!r}, not {value!r}" for name, value in plan.items() if found[name] != value]
-    except (DataError, KeyError) as error:
-        raise DataError(f"{path}: damaged; remove {folder!r}, or give another folder") from error
+        made = Prepared(folder)
+        if made.tokens <= _CHECKED_TOKENS:
+            made.check()
+        return made
+    except DataError:
+        return None
+
+
+def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:
+    """The parts of each shard."""
+    total, done, groups = max(1, sum(part.size for part in parts)), 0, {}
+    most = max(1, min(MAX_SHARDS, total // shard_bytes))
+    for part in parts:
+        # The middle of the part decides, as if all shards had one size. An empty last part would fall past the last
+        # shard, hence the limit.
+        groups.setdefault(min(most - 1, (2 * done + part.size) * most // (2 * total)), []).append(part)
+        done += part.size
+    return list(map(tuple, groups.values()))
+
+
+def _check_limit(made: Prepared, max_bad_records: int) -> Prepared:
+    """A result, perhaps made with a higher limit; raises DataError if it skipped more records than are allowed now."""
+    bad = BadRecords(max_bad_records)
+    for shard in made.index["shards"]:
+        bad.add(_bad_records(shard))
+    return made
+
+
+def _bad_records(result: dict[str, Any]) -> BadRecords:
+    bad = BadRecords()
+    bad.count, bad.first = result["skipped"], result["skipped_first"]
+    return bad
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    """Name -> bytes of the files in a folder, which may not exist."""
+    return {file.name: file.size for file in files.find_files(folder)} if files.exists(folder) else {}
+
+
+def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
+    """Whether the folder holds the plan's result; raises DataError if it holds anything but that or a part of it."""
+    folder, work = shards[0].folder, shards[0].work
+    done = prepared.is_prepared(folder)
+    there = prepared.read_index(folder) if done else _read_plan(work, plan)
+    if there is None:
+        ours = {path.name for shard in shards for path in shard.paths}
+        if any(name not in ours and not name.startswith(f"{_UNFINISHED}/") for name in _sizes(folder)):
+            raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
+        return False
+    differs = [f"{name} {there.get(name)!r}, not {value!r}" for name, value in plan.items() if there.get(name) != value]
     if differs:
         raise DataError(
             f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it"
         )
+    return done
 
 
-def _begin(folder: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
-    for path in [*folder.glob(".*.tmp"), *folder.glob(f"{_UNFINISHED}/.*.tmp")]:
+def _read_plan(work: Path, names: Iterable[str]) -> dict[str, Any] | None:
+    """The plan of work that was begun; None if there is none, or a damaged one."""
+    try:
+        plan = json_files.read(work / _UNFINISHED / _PLAN, dict)
+    except DataError:
+        return None
+    return plan if all(name in plan for name in names) else None
+
+
+def _begin(corpus: Corpus, shards: list[_Shard], plan: dict[str, Any]) -> None:
+    """Writes the plan, and removes what killed processes left; raises DataError if no document is selected."""
+    selection, unfinished = shards[0].selection, shards[0].work / _UNFINISHED
+    if _read_plan(shards[0].work, plan) is None:
+        documents = corpus.documents(BadRecords(shards[0].max_bad_records))
+        if next(selection.pick(documents, whole=len(corpus.parts) == 1), None) is None:
+            what = f"the documents of {corpus.name!r}"
+            raise splits.empty_side(what, selection.side, selection.share, "more documents")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        files.write(unfinished / _PLAN, _json(plan))
+    for path in [*unfinished.parent.glob(".*.tmp"), *unfinished.glob(".*.tmp"), unfinished / _STOP]:
         path.unlink(missing_ok=True)
-    _write_json(folder / _UNFINISHED / _PLAN, plan)
-    tokenizer.save(folder / TOKENIZER_FILE)
 
 
-def _finish(folder: Path, plan: dict[str, Any], jobs: list[_Job], name: str) -> None:
-    """Writes the index; or, if there are no documents, leaves nothing and raises DataError."""
-    results = [job.result() for job in jobs]
-    if not any(result and result["documents"] for result in results):
-        _clear(folder)
-        for job in jobs if jobs[0].target else ():
-            for path in prepared.shard_files(job.target, job.number, job.shards):
-                with contextlib.suppress(FileNotFoundError):
-                    buckets.remove(files.join(job.target, path.name))
-        if not plan["heldout_share"]:
-            raise DataError(f"{name!r} holds no text; give a corpus with text in it")
-        raise splits.empty_side(f"the documents of {name!r}", plan["side"], plan["heldout_share"], "more documents")
-    _write_json(folder / prepared.INDEX, plan | {"shards": results})
-    shutil.rmtree(folder / _UNFINISHED)
-
-
-def _run(jobs: list[_Job], cores: int, name: str) -> None:
-    """Does the jobs that are not done: in this process, or in one process per core."""
-    bad, waiting = BadRecords(jobs[0].max_bad_records), []
-    for job in jobs:
-        if (result := job.result()) is not None:
-            bad.add(_bad_records(result))
-        else:
-            waiting.append(job)
-    processes = max(1, min(cores, len(waiting)))
-    counts = SharedCounts.create(jobs[0].folder / _UNFINISHED / "counts", len(jobs))
-    progress = ProgressBar(counts, [job.size() for job in jobs], [job.number for job in waiting], name)
-    with progress, _executor(processes) as executor:
-        pending = {executor.submit(_write_shard, job, counts, max(1, cores // processes)): job for job in waiting}
+def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
+    """Makes the shards that are not done, in this process or in one process per core; returns all results."""
+    bad, sizes = BadRecords(shards[0].max_bad_records), _sizes(shards[0].folder)
+    results = {shard.number: result for shard in shards if (result := shard.result(sizes)) is not None}
+    for result in results.values():
+        bad.add(_bad_records(result))
+    waiting = [shard for shard in shards if shard.number not in results]
+    total, processes = sum(shard.size for shard in shards), max(1, min(cores, len(waiting)))
+    # Drawn also while no shard is done, at the rate of the whole time, as shards end in groups.
+    drawing = {"delay": DELAY, "mininterval": 0.25 if sys.stderr.isatty() else EVERY, "miniters": 0, "smoothing": 0}
+    drawing |= {"initial": total - sum(shard.size for shard in waiting), "file": sys.stderr}
+    bar = tqdm.tqdm(total=total, desc="tokenising", unit="B", unit_scale=True, **drawing)
+    with bar, _executor(processes) as executor:
+        pending = {executor.submit(_write_shard, shard, max(1, cores // processes)): shard for shard in waiting}
         try:
             while pending:
                 for future in futures.wait(pending, timeout=0.25, return_when=futures.FIRST_COMPLETED).done:
-                    bad.add(_bad_records(future.result()))
-                    progress.finished(pending.pop(future).number)
-                progress.update()
-        except BrokenProcessPool as error:
+                    shard = pending.pop(future)
+                    results[shard.number] = future.result()
+                    bad.add(_bad_records(results[shard.number]))
+                    bar.update(shard.size)
+                bar.update(0)
+        except futures.BrokenExecutor as error:
             raise DataError(
                 "a worker process was ended from outside, perhaps for want of memory; run again with fewer workers to "
                 "go on from here"
             ) from error
         finally:
-            counts.stop()
+            (shards[0].work / _UNFINISHED / _STOP).touch()
             for future in pending:
                 future.cancel()
+    return [results[shard.number] for shard in shards]
 
 
 def _executor(processes: int) -> futures.Executor:
@@ -329,26 +309,74 @@ def _begin_process() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _write_shard(job: _Job, counts: SharedCounts, threads: int) -> dict[str, Any]:
+def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
     """Writes a shard's files, then its record, and returns the record."""
-    bad = BadRecords(job.max_bad_records)
-    documents = itertools.chain.from_iterable(part.documents(bad) for part in job.parts)
-    chosen = job.selection.pick(documents, whole=job.shards == len(job.parts) == 1)
-    batches = counts.count(job.number, encode_documents(chosen, job.tokenizer, threads))
-    paths = prepared.shard_files(job.folder, job.number, job.shards)
-    result = prepared.write_shard(*paths, batches, prepared.ids_dtype(job.tokenizer.vocab_size))
-    if job.target:
-        files.move_to(job.target, paths)
+    bad, stop = BadRecords(shard.max_bad_records), shard.work / _UNFINISHED / _STOP
+
+    def batches() -> Iterator[tuple[np.ndarray, list[int]]]:
+        documents = itertools.chain.from_iterable(part.documents(bad) for part in shard.parts)
+        chosen = shard.selection.pick(documents, whole=shard.count == len(shard.parts) == 1)
+        for batch in encode_documents(chosen, shard.tokenizer, threads):
+            if stop.exists():
+                raise InterruptedError
+            yield batch
+
+    result = prepared.write_shard(*shard.paths, batches(), prepared.ids_dtype(shard.tokenizer.vocab_size))
+    if files.is_remote(shard.folder):
+        files.move_to(shard.folder, shard.paths)
     result |= {"skipped": bad.count, "skipped_first": bad.first}
-    _write_json(job.record, result)
+    files.write(shard.record, _json(result))
     return result
 
 
-def _bad_records(result: dict[str, Any]) -> BadRecords:
-    bad = BadRecords()
-    bad.count, bad.first = result["skipped"], result["skipped_first"]
-    return bad
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    write_atomically(path, lambda file: file.write((json.dumps(value, indent=1) + "\n").encode()))
+def encode_documents(
+    documents: Iterable[str], tokenizer: Tokenizer, threads: int = 1
+) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Encodes documents one after another, with [SEP] after each.
+
+    Yields:
+        ids: int32 [tokens] of one batch.
+        lengths: the tokens of each document that ends in the batch, including its [SEP] and its tokens in earlier
+            batches.
+    """
+    sep, begun = np.array([tokenizer.sep_id], np.int32), 0
+    for pieces in _batches(documents):
+        parts, lengths = [], []
+        encoded = tokenizer.encode_batch([text for text, _ in pieces], threads)
+        for ids, (_, is_last) in zip(encoded, pieces, strict=True):
+            parts.append(ids)
+            begun += len(ids)
+            if is_last:
+                parts.append(sep)
+                lengths.append(begun + 1)
+                begun = 0
+        yield np.concatenate(parts), lengths
+
+
+def _batches(documents: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:
+    """Pieces of documents, each with whether it is the last of its document, in lists of limited size."""
+    batch, characters = [], 0
+    for document in documents:
+        start = 0
+        while start is not None:
+            end = _cut(document, start)
+            batch.append((document[start:end], end is None))
+            characters += len(batch[-1][0])
+            start = end
+            if characters >= BATCH_CHARACTERS or len(batch) == BATCH_DOCUMENTS:
+                yield batch
+                batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _cut(document: str, start: int) -> int | None:
+    """Where to end a piece: before white space, where no token spans the cut; None at the document's end."""
+    if len(document) - start <= PIECE:
+        return None
+    end = max(document.rfind(space, start + 1, start + PIECE) for space in " \n")
+    return end if end > 0 else start + PIECE

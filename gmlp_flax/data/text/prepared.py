@@ -12,7 +12,7 @@ that has one is whole.
 
 from __future__ import annotations
 
-import hashlib
+import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +25,6 @@ from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import damaged, files, json_files, local_cache
 from gmlp_flax.io.array_writer import new_array_record
-from gmlp_flax.io.cache import write_atomically
 from gmlp_flax.io.files import File
 from gmlp_flax.io.result_cache import ResultCache
 
@@ -84,11 +83,12 @@ def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np
             waiting = waiting[whole:]
         if len(waiting):
             write(waiting.tobytes())
-    every = np.concatenate(lengths)
-    write_atomically(lengths_path, lambda file: np.save(file, every))
+    content, all_lengths = io.BytesIO(), np.concatenate(lengths)
+    np.save(content, all_lengths)
+    files.write(lengths_path, content.getvalue())
     return {
-        "documents": len(every),
-        "tokens": int(every.sum(dtype=np.int64)),
+        "documents": len(all_lengths),
+        "tokens": int(all_lengths.sum(dtype=np.int64)),
         "ids_bytes": ids_path.stat().st_size,
         "lengths_bytes": lengths_path.stat().st_size,
     }
@@ -115,21 +115,23 @@ class Prepared:
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = str(folder)
-        self.index = _read_index(self.folder)
-        shards, found = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
+        self.index = read_index(self.folder)
+        shards, present = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
         self._files: list[tuple[File, File]] = []
         for number, shard in enumerate(shards):
             names = [path.name for path in shard_files("", number, len(shards))]
-            sizes = shard["ids_bytes"], shard["lengths_bytes"]
-            for name, size in zip(names, sizes, strict=True):
-                _check_size(f"{self.folder}/{name}", found.get(name), size)
-            self._files.append((found[names[0]], found[names[1]]))
-        model = files.read_small(files.join(self.folder, TOKENIZER_FILE))
-        if hashlib.sha256(model).hexdigest() != self.index["tokenizer"]:
-            raise DataError(
-                f"{self.folder}/{TOKENIZER_FILE} is not the one that made the ids; copy or prepare it again"
-            )
-        self.tokenizer = Tokenizer(model, f"{self.folder}/{TOKENIZER_FILE}")
+            for name, size in zip(names, (shard["ids_bytes"], shard["lengths_bytes"]), strict=True):
+                if name not in present:
+                    raise DataError(f"{self.folder}/{name}: missing from a prepared corpus; {_AGAIN}")
+                if present[name].size != size:
+                    raise DataError(
+                        f"{self.folder}/{name}: {present[name].size} bytes where {size} were written; {_AGAIN}"
+                    )
+            self._files.append((present[names[0]], present[names[1]]))
+        model = files.join(self.folder, TOKENIZER_FILE)
+        self.tokenizer = Tokenizer(files.read_small(model), model)
+        if self.tokenizer.checksum != self.index["tokenizer"]:
+            raise DataError(f"{model} is not the one that made the ids; {_AGAIN}")
         self.dtype = np.dtype(self.index["dtype"])
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
@@ -212,7 +214,8 @@ def is_prepared(folder: str | os.PathLike) -> bool:
     return files.exists(files.join(os.fspath(folder), INDEX))
 
 
-def _read_index(folder: str) -> dict[str, Any]:
+def read_index(folder: str) -> dict[str, Any]:
+    """The content of a folder's `index.json`; raises DataError if there is none, or a damaged one."""
     path = files.join(folder, INDEX)
     if not is_prepared(folder):
         raise DataError(
@@ -222,11 +225,11 @@ def _read_index(folder: str) -> dict[str, Any]:
         index = json_files.read(path, dict)
     except DataError as error:
         raise DataError(f"{path}: damaged ({error}); {_AGAIN}") from error
-    made_by, shards = index.get("format"), index.get("shards")
-    if type(made_by) is int and made_by != FORMAT:
-        raise DataError(f"{path}: format {made_by}, expected {FORMAT}; prepare the corpus again")
-    whole = made_by == FORMAT and isinstance(shards, list) and shards and all(map(is_record, shards))
-    if not whole or index.get("dtype") not in ("<u2", "<u4") or not isinstance(index.get("tokenizer"), str):
+    version, shards = index.get("format"), index.get("shards")
+    if type(version) is int and version != FORMAT:
+        raise DataError(f"{path}: format {version}, expected {FORMAT}; prepare the corpus again")
+    whole = version == FORMAT and isinstance(shards, list) and shards and all(map(is_record, shards))
+    if not whole or index.get("dtype") not in ("<u2", "<u4"):
         raise DataError(f"{path}: damaged; {_AGAIN}")
     return index
 
@@ -236,12 +239,4 @@ def is_record(shard: Any) -> bool:
     if not isinstance(shard, dict) or not isinstance(shard.get("skipped_first"), list):
         return False
     numbers = [shard.get(name) for name in (*_COUNTS, "skipped")]
-    words = all(isinstance(message, str) for message in shard["skipped_first"])
-    return words and all(type(number) is int and 0 <= number < 2**53 for number in numbers)
-
-
-def _check_size(path: str, found: File | None, size: int) -> None:
-    if found is None:
-        raise DataError(f"{path}: missing from a prepared corpus (no such file); {_AGAIN}")
-    if found.size != size:
-        raise DataError(f"{path}: {found.size} bytes where {size} were written; copy or prepare it again")
+    return all(type(number) is int and 0 <= number < 2**53 for number in numbers)

@@ -1,5 +1,5 @@
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -37,10 +37,13 @@ class Made:
 SHARDS = st.lists(st.lists(st.lists(st.integers(5, 99), max_size=30), max_size=6), min_size=1, max_size=5)
 
 
-def expected_windows(made, length, how, closed=True):
+MODES = ["concatenated", "documents"]
+
+
+def expected_windows(made, length, mode, closed=True):
     """The plain way: cut each stream, pad each piece."""
     room, special, end = (length - 2, made.tokenizer, -1) if closed else (length - 1, made.tokenizer, None)
-    streams = [made.ids.tolist()] if how == "concatenated" else [ids[:end].tolist() for s in made.shards for ids in s]
+    streams = [made.ids.tolist()] if mode == "concatenated" else [ids[:end].tolist() for s in made.shards for ids in s]
     for ids in streams:
         for start in range(0, len(ids), room):
             window = [special.cls_id, *ids[start : start + room], *[special.sep_id] * closed]
@@ -48,55 +51,40 @@ def expected_windows(made, length, how, closed=True):
 
 
 @settings(deadline=None)
-@given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.sampled_from(["concatenated", "documents"]))
-def test_windows_are_the_corpus(shards, length, group_tokens, how):
+@given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.sampled_from(MODES), st.booleans())
+def test_windows_are_the_corpus(shards, length, group_tokens, mode, closed):
+    """Windows that are not closed have no [SEP] but those of the documents: what follows [CLS] is the stream of ids."""
     made = Made(shards)
-    expected = list(expected_windows(made, length, how))
-    if not expected or (how == "concatenated" and made.tokens < length - 2):
+    expected = list(expected_windows(made, length, mode, closed))
+    if not expected or (mode == "concatenated" and made.tokens < length - 1 - closed):
         with pytest.raises(DataError, match=f"has {made.tokens} tokens, a sequence of length {length} needs"):
-            Packing(made, length, how)
+            Packing(made, length, mode, closed)
         return
-    windows = Packing(made, length, how)
+    windows = Packing(made, length, mode, closed)
     windows.group = max(1, group_tokens // length)
     items = [windows[index] for index in range(len(windows))]
     assert [item["tokens"].tolist() for item in items] == expected
     assert [int(item["index"]) for item in items] == list(range(len(expected)))
     assert {item["tokens"].dtype.name for item in items} == {"int32"}
-    # No token is lost or doubled: the inside of the windows, in order, is the corpus.
-    inside = [token for row in expected for token in row[1 : 1 + sum(token >= 5 for token in row)]]
-    if how == "documents":
-        assert inside == [token for token in made.ids.tolist() if token >= 5]
-    else:
-        ends = [length - 1] * (len(expected) - 1) + [1 + made.tokens - (length - 2) * (len(expected) - 1)]
-        rebuilt = [token for row, end in zip(expected, ends, strict=True) for token in row[1:end]]
-        assert rebuilt == made.ids.tolist()
-
-
-@settings(deadline=None)
-@given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.sampled_from(["concatenated", "documents"]))
-def test_open_windows_are_the_corpus_and_nothing_else(shards, length, group_tokens, how):
-    """No [SEP] but those of the documents: what follows [CLS] is the stream of all ids."""
-    made = Made([*shards, [[7] * 40]])
-    windows = Packing(made, length, how, closed=False)
-    windows.group = max(1, group_tokens // length)
-    found = [windows[index]["tokens"].tolist() for index in range(len(windows))]
-    assert found == list(expected_windows(made, length, how, closed=False))
-    pad = made.tokenizer.pad_id
-    assert [token for row in found for token in row[1:] if token != pad] == made.ids.tolist()
-    assert pickle.loads(pickle.dumps(windows)).closed is False
+    # No token is lost or doubled.
+    words = [token for row in expected for token in row if token >= 5]
+    assert words == [token for token in made.ids.tolist() if token >= 5]
+    if not closed:
+        assert [t for row in expected for t in row[1:] if t != made.tokenizer.pad_id] == made.ids.tolist()
+    assert pickle.loads(pickle.dumps(windows)).closed is closed
 
 
 @settings(deadline=None)
 @given(SHARDS, st.integers(3, 12), st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**40), st.data())
 def test_each_window_once_per_epoch(shards, length, group_tokens, pool_tokens, seed, data):
     made = Made([*shards, [[7] * 40]])
-    how = data.draw(st.sampled_from(["concatenated", "documents"]))
+    mode = data.draw(st.sampled_from(MODES))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "GROUP_TOKENS", group_tokens)
         patch.setattr(packing, "POOL_TOKENS", pool_tokens)
-        windows = Packing(made, length, how)
+        windows = Packing(made, length, mode)
         order, again = Order(windows, seed), Order(windows, seed)
-    count, expected = len(windows), list(expected_windows(made, length, how))
+    count, expected = len(windows), list(expected_windows(made, length, mode))
     batch_size = data.draw(st.integers(1, 2 * count))
     steps = -(-3 * count // batch_size)
     batches = [order.batch(step, batch_size) for step in range(steps)]
@@ -121,8 +109,6 @@ def test_pools_are_of_equal_size_and_mix_groups():
         patch.setattr(packing, "POOL_TOKENS", 1000)
         order = Order(Packing(made, 10, "documents"), 3)
     assert order.packing.group == 2 and len(order.packing) == 1000
-    _, ends = order._epochs(0)
-    assert ends.tolist() == list(range(100, 1001, 100))
     index = order.batch(0, 1000)["index"]
     first = set(index[:100].tolist())
     assert {number ^ 1 for number in first} == first  # whole groups of two
@@ -142,34 +128,19 @@ def test_a_corpus_of_one_pool_is_shuffled_as_a_whole():
         assert abs(places.mean() - 499.5) < 6 * 1000 / np.sqrt(12 * len(places))
 
 
-def test_pools_are_read_once_and_few_are_kept(monkeypatch):
-    made = Made([[[5] * 50] * 40])
+def test_each_group_is_read_once_also_by_threads(monkeypatch):
     monkeypatch.setattr(packing, "GROUP_TOKENS", 50)
     monkeypatch.setattr(packing, "POOL_TOKENS", 250)
-    order = Order(Packing(made, 10), 0)
-    reads, windows = [], order.packing.windows
-    monkeypatch.setattr(order.packing, "windows", lambda *ends: reads.append(ends) or windows(*ends))
-    count = len(order.packing)
-    found, lock = {}, threading.Lock()
-
-    def take(first):
-        for step in range(first, count // 5, 2):
-            batch = order.batch(step, 5)
-            with lock:
-                found[step] = batch["index"].tolist()
-
-    threads = [threading.Thread(target=take, args=(first,)) for first in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(number for numbers in found.values() for number in numbers) == list(range(count))
-    assert len(order._pools._results) <= 2
-    single = Order(order.packing, 0)
-    reads.clear()
-    for step in range(count // 5):
-        assert single.batch(step, 5)["index"].tolist() == found[step]
-    assert len(reads) == len(set(reads)) == single._bounds[-1] == 51
+    packed = Packing(Made([[[5] * 50] * 40]), 10)
+    reads, windows, steps = [], packed.windows, range(len(packed) // 5)
+    monkeypatch.setattr(packed, "windows", lambda *ends: reads.append(ends) or windows(*ends))
+    single = Order(packed, 0)
+    expected = [single.batch(step, 5)["index"].tolist() for step in steps]
+    assert sorted(sum(expected, [])) == list(range(len(packed)))
+    assert len(reads) == len(set(reads)) == 51
+    order = Order(packed, 0)
+    with ThreadPoolExecutor(2) as threads:
+        assert [batch["index"].tolist() for batch in threads.map(lambda step: order.batch(step, 5), steps)] == expected
 
 
 @pytest.fixture(scope="module")
@@ -178,29 +149,23 @@ def files(tmp_path_factory):
     return prepare(corpus(3), tokenizer(), folder, shard_bytes=1, workers=1)
 
 
-@pytest.mark.parametrize("how", ["concatenated", "documents"])
-def test_of_files(files, how):
-    expected = list(expected_windows(Made([[tokenizer().encode(text) for text in TEXTS]]), 16, how))
-    windows = Packing(files, 16, how)
+@pytest.mark.parametrize("mode", MODES)
+def test_of_files(files, mode):
+    expected = list(expected_windows(Made([[tokenizer().encode(text) for text in TEXTS]]), 16, mode))
+    windows = Packing(files, 16, mode)
     assert [windows[i]["tokens"].tolist() for i in range(len(windows))] == expected
     assert len(pickle.dumps((windows, Order(windows, 0)))) < 1000
     assert pickle.loads(pickle.dumps(windows))[5]["tokens"].tolist() == expected[5]
-    assert repr(windows).startswith("Packing(Prepared('") and repr(windows).endswith(f", length=16, how={how!r})")
+    assert repr(windows).startswith("Packing(Prepared('") and repr(windows).endswith(f", length=16, mode={mode!r})")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_train_batches(files, workers):
+@pytest.mark.parametrize(("workers", "start", "host"), [(0, 0, 0), (0, 70, 1), (1, 70, 1)])
+def test_train_batches(files, workers, start, host):
     windows = Packing(files, 16)
-    order = Order(windows, 5)
-    for start, host in ((0, 0), (70, 1)):
-        options = {"seed": 5, "start": start, "batch_size": 6, "host": host, "hosts": 2, "workers": workers}
-        with train_batches(windows, **options) as batches:
-            for step in range(start, start + 5):
-                batch, expected = next(batches), order.batch(step, 6, host, 2)
-                assert {name: value.tolist() for name, value in batch.items()} == {
-                    name: value.tolist() for name, value in expected.items()
-                }
-                del batch
+    order, options = Order(windows, 5), {"seed": 5, "start": start, "batch_size": 6, "host": host, "hosts": 2}
+    with train_batches(windows, workers=workers, **options) as batches:
+        for step in range(start, start + 5):
+            np.testing.assert_equal(next(batches), order.batch(step, 6, host, 2))
 
 
 def test_evaluation_batches(files):
@@ -216,8 +181,6 @@ def test_errors(files):
     for length in (0, 2):
         with pytest.raises(DataError, match=f"length={length} leaves no room"):
             Packing(files, length)
-    with pytest.raises(DataError, match="packing 'pairs'; expected one of 'concatenated', 'documents'"):
-        Packing(files, 16, "pairs")
     too_long = files.tokens + 3
     with pytest.raises(DataError, match=f"has {files.tokens} tokens, .* lower the length to {files.tokens + 2}"):
         Packing(files, too_long)

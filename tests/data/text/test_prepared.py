@@ -82,7 +82,7 @@ def test_an_error_leaves_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.unlink(), "missing from a prepared corpus .*; copy or prepare it again"),
+        (lambda path: path.unlink(), "missing from a prepared corpus; copy or prepare it again"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), r"\d+ bytes where \d+ were written; copy or prepare"),
     ],
 )
@@ -138,10 +138,9 @@ def test_another_tokenizer_or_index(folder, tmp_path):
         {"shards": None},
         {"shards": [*shards[:-1], 3]},
         {"dtype": "O"},
-        {"tokenizer": 3},
         {"shards": [shards[0] | {"tokens": -1}]},
         {"shards": [shards[0] | {"documents": "9"}]},
-        {"shards": [shards[0] | {"skipped_first": [3]}]},
+        {"shards": [shards[0] | {"skipped_first": 3}]},
         {"format": None},
     ):
         (folder / prepared.INDEX).write_text(json.dumps(index | wrong))

@@ -51,7 +51,7 @@ class EncodedText(NamedTuple):
 def require_attention(trained: loading.Trained) -> None:
     """Raises RunError if a run's model has no attention between words."""
     task = trained.task
-    if task.takes_files:
+    if task.predicts_files:
         raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
     if not jax.eval_shape(lambda params, x: _maps(task.stacks(params), x, None), task.shapes(), _stream(trained)):
         model = settings(task.spec())
@@ -67,7 +67,7 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
     """
     task: Any = trained.task  # a task of text, which has a tokenizer
     tokenizer, model = task.tokenizer, trained.config.model
-    if second is not None and getattr(task, "apart", False):
+    if second is not None and getattr(task, "dual_encoder", False):
         raise RunError(
             "--second: the run reads the texts of a pair apart (model.pairs), without attention between them"
         )
@@ -81,9 +81,7 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
         raise RunError(f"the text has {count} tokens with [CLS] and [SEP], {most}")
     spec = trained.task.spec()
     filled = isinstance(trained.task, Finetuning) or not spec.block.supports_length(spec, count)
-    tokens, segments = pairs.assemble(
-        ids[0], ids[1] if second is not None else None, model.length if filled else count, tokenizer
-    )
+    tokens, segments = pairs.assemble(ids, model.length if filled else count, tokenizer)
     return EncodedText(tokens, segments, [label(tokenizer.piece(token)) for token in tokens[:count]])
 
 
@@ -104,7 +102,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
     padding_mask = task.padding_mask(tokens)
 
     def every_layer(params: Any) -> jax.Array:
-        text_model = task.merged(params)
+        text_model = task.bind(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
         stacks = [stack for _, stack in encoder.stacks()]

@@ -59,7 +59,7 @@ def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> 
         RunError: the run's blocks have no filters, there is no such patch, or `tokens` are given for a model of text.
     """
     weights, shape = between_tokens(trained)
-    images = trained.task.takes_files
+    images = trained.task.predicts_files
     if tokens and not images:
         raise RunError(f"--tokens chooses patches of an image, and {workdir} holds a model of text: leave it out")
     figure = draw_images(weights, shape, tokens) if images else draw_text(weights)
@@ -99,7 +99,7 @@ def between_tokens(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, ...
         RunError: the run's blocks have none.
     """
     weights, model = matrices(trained), trained.config.model
-    shape = patch_grid(model.image_size, model.patch_size) if trained.task.takes_files else weights.shape[-1:]
+    shape = patch_grid(model.image_size, model.patch_size) if trained.task.predicts_files else weights.shape[-1:]
     n = math.prod(shape)
     return weights[:, -n:, -n:], shape
 

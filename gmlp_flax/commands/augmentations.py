@@ -33,7 +33,7 @@ LEAST_SIDE = 96  # pixels; smaller images are drawn larger
 
 def sampled(task: ImageClassification, count: int, samples: int) -> np.ndarray:
     """Evenly spread images of the training data: uint8 [count, 1 + samples, height, width, channels]."""
-    source = task.training_source()
+    source = task.source("train")
     rows = []
     for place in np.linspace(0, len(source) - 1, min(count, len(source))).astype(int):
         example = source[int(place)]

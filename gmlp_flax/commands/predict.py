@@ -28,7 +28,7 @@ from gmlp_flax.options import options_of
 from gmlp_flax.tasks.sampling import Sampling
 
 if TYPE_CHECKING:
-    from gmlp_flax.tasks.base import Ranked
+    from gmlp_flax.tasks.base import Candidates
     from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
     from gmlp_flax.training.loading import Trained
 
@@ -43,14 +43,14 @@ def main(argv: list[str]) -> None:
     sampling: dict[str, Any] = {
         name: flags.FLAGS[name].value for name in options_of(Sampling) if flags.FLAGS[name].present
     }
-    if sampling and not task.continues:
+    if sampling and not task.generates:
         cli.fail(
             f"--{next(iter(sampling))} is for models that continue texts, and {workdir} holds one of the task "
             f"{trained.config.task}: leave it out, or train with --config.task=causal_lm"
         )
     if sampling and flags.FLAGS["top"].present:
         cli.fail(f"--top ranks the next token, and --{next(iter(sampling))} is for a continuation: give one of them")
-    if task.takes_files:
+    if task.predicts_files:
         if not paths:
             cli.fail("give image files: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
         for path, (ranked,) in zip(paths, task.predict(trained.weights, paths, top), strict=True):
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
         return
     if paths:
         cli.fail(f"{workdir} holds a model of text: give it some on standard input, not {paths[0]}")
-    if task.continues and not flags.FLAGS["top"].present:
+    if task.generates and not flags.FLAGS["top"].present:
         continue_lines(trained, Sampling(**sampling))
         return
     for line in given_lines():
@@ -79,32 +79,34 @@ def given_lines() -> Iterator[str]:
             raise DataError(f"standard input, line {number}: {error}") from None
 
 
-def continue_lines(trained: Trained, how: Sampling) -> None:
+def continue_lines(trained: Trained, sampling: Sampling) -> None:
     """Prints each line with its continuation, and on standard error what it cost."""
+    from gmlp_flax.planning.generation import token_cost
+
     task: CausalLanguageModeling = trained.task  # type: ignore[reportAssignmentType]
     for line in given_lines():
         began = time.perf_counter()
-        found = task.continuation(trained.weights, line, how)
+        made = task.generate(trained.weights, line, sampling)
         seconds = time.perf_counter() - began
-        print(line + found.text, flush=True)
-        if found.read >= task.length:
-            note = f"note: the line has {found.read} tokens; the model reads the last {task.length - 1} of them"
+        print(line + made.text, flush=True)
+        if made.prompt_tokens >= task.length:
+            note = f"note: the line has {made.prompt_tokens} tokens; the model reads the last {task.length - 1} of them"
             print(note, file=sys.stderr)
-        anew = f"; windows of {task.length} tokens read: {found.windows}" if found.windows > 1 else ""
-        ended = ", where the model ended the text" if found.ended else ""
-        rate = f"{found.tokens / seconds:,.0f} a second"
-        print(f"{found.tokens} tokens in {seconds:.2f} s ({rate}){ended}{anew}", file=sys.stderr)
-    cost = task.writer.cost(task.shapes())
+        anew = f"; windows of {task.length} tokens read: {made.windows}" if made.windows > 1 else ""
+        ended = ", where the model ended the text" if made.ended else ""
+        rate = f"{made.new_tokens / seconds:,.0f} a second"
+        print(f"{made.new_tokens} tokens in {seconds:.2f} s ({rate}){ended}{anew}", file=sys.stderr)
+    cost = token_cost(task.generator, task.shapes())
     print(
-        f"a token costs {cost.flops / 1e6:,.2f} MFLOP, as {cost.kept_bytes / 1e3:,.1f} kB are kept of the tokens before; "
-        f"to read a window anew costs {cost.flops_anew / 1e6:,.2f} MFLOP",
+        f"a token costs {cost.flops / 1e6:,.2f} MFLOP, as {cost.cache_bytes / 1e3:,.1f} kB are kept of the tokens before; "
+        f"to read a window anew costs {cost.window_flops / 1e6:,.2f} MFLOP",
         file=sys.stderr,
     )
 
 
-def show(ranked: Ranked) -> str:
+def show(candidates: Candidates) -> str:
     """Candidates in one line: name and probability in percent."""
-    return "  ".join(f"{name.strip() or repr(name)} {100 * value:.1f}%" for name, value in ranked)
+    return "  ".join(f"{name.strip() or repr(name)} {100 * value:.1f}%" for name, value in candidates)
 
 
 def define_flags() -> None:

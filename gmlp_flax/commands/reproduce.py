@@ -65,7 +65,7 @@ from gmlp_flax.planning import plan
 from gmlp_flax.reports import catalogue, files, site
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.tasks.base import EMBEDDED
+from gmlp_flax.tasks.sides import EMBEDDED
 
 SEEDS = ",".join(map(str, FINETUNING_SEEDS))
 

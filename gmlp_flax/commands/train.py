@@ -55,7 +55,7 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     from gmlp_flax.models import blocks
     from gmlp_flax.reports import runs
 
-    block, files = blocks.find(config.model.block), tasks.find(config.task).takes_files
+    block, files = blocks.find(config.model.block), tasks.find(config.task).predicts_files
     run, found = f"--workdir={shlex.quote(workdir)}", {}
     found[f"gmlp predict {run} {'IMAGE ...' if files else '< TEXT'}"] = "use the model"
     if block.spatial_matrix is not blocks.Block.spatial_matrix:

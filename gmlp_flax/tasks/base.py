@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
+from gmlp_flax.data import pipeline
 from gmlp_flax.data.pipeline import Batches
-from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.io import files
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.options import Option, options_of
 from gmlp_flax.tasks.sampling import Sampling
@@ -24,12 +24,11 @@ Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 Outputs = dict[str, Any]  # name -> array, the leading axis the example
 Shapes = dict[str, tuple[tuple[int, ...], Any]]  # name -> shape and type of one example's array
-Ranked = list[tuple[str, float]]  # candidates with their probabilities, best first
+Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 
 Totals = dict[str, tuple[Any, float]]  # Sums over a whole evaluation: floats, or numpy arrays for sums of arrays
 
 MODEL = 1 << 16  # folded into an example's key
-EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
 
 
 class Baseline(NamedTuple):
@@ -44,20 +43,20 @@ class Baseline(NamedTuple):
     metrics: dict[str, float]
 
 
-class Continuation(NamedTuple):
-    """How a model goes on with a text.
+class GeneratedText(NamedTuple):
+    """A text that a model wrote after a prompt.
 
     Attributes:
-        text: what follows the given text.
-        read: the tokens of the given text.
-        tokens: the tokens that were added.
-        windows: how many windows of the model were read as a whole for them.
+        text: what follows the prompt.
+        prompt_tokens: tokens of the prompt.
+        new_tokens: tokens that were generated.
+        windows: how many windows of the model were read from scratch.
         ended: whether the model ended the text.
     """
 
     text: str
-    read: int
-    tokens: int
+    prompt_tokens: int
+    new_tokens: int
     windows: int
     ended: bool
 
@@ -74,17 +73,17 @@ class Task(abc.ABC):
         options: the config keys that it adds, by dotted name.
         metrics: names of the sums that `loss` returns; "loss" is among them.
         best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
-        lower_is_better: the names in `evaluated` of which less is better.
+        lower_is_better: the names in `eval_metrics` of which less is better.
         percent: metrics that are shown in percent, and the factor that makes them so.
         unit: what throughput counts: "tokens", "images" or "examples".
         units_per_example: how many of them an example has.
-        continues: whether a trained model continues texts, by `continuation`.
-        takes_files: whether `predict` reads files, by their paths; else lines of text.
+        generates: whether a trained model writes on after a text, by `generate`.
+        predicts_files: whether `predict` takes paths of files; else it takes lines of text.
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
         inherits_model: whether a run takes the architecture of its model from the run that starts it.
         heads: names in `assets` that may differ from the starting run's, each with the beginning of the paths of the
             parameters that then start anew.
-        added: beginnings of paths of parameters that the starting run may lack; they then start anew.
+        new_params: beginnings of paths of parameters that the starting run may lack; they then start anew.
         inherited: `shared_assets` of the starting run, by name, for a run that begins.
     """
 
@@ -95,12 +94,12 @@ class Task(abc.ABC):
     percent: ClassVar[dict[str, float]] = {"accuracy": 100.0}
     unit: str
     units_per_example: int = 1
-    continues: ClassVar[bool] = False
-    takes_files: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
+    predicts_files: ClassVar[bool] = False
     shared_assets: tuple[str, ...] = ()
     inherits_model: ClassVar[bool] = False
     heads: Mapping[str, str] = {}
-    added: tuple[str, ...] = ()
+    new_params: tuple[str, ...] = ()
 
     def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
         self.config, self.folder, self.inherited = config, folder, inherited
@@ -163,71 +162,83 @@ class Task(abc.ABC):
         """What a trivial model scores on the data of an evaluation, to stand beside a run's last; None: not known."""
         return None
 
-    def shown(self, metrics: Mapping[str, float]) -> str:
+    def format_metrics(self, metrics: Mapping[str, float]) -> str:
         """Metrics in a line, for people: shares in percent, large counts with all their digits."""
-        factors = self.percent | {f"ema_{name}": factor for name, factor in self.percent.items()}
 
-        def one(name: str, value: float) -> str:
-            if name in factors:
-                return f"{name} {value * factors[name]:.1f}%"
+        def formatted(name: str, value: float) -> str:
+            if factor := self.percent.get(name.removeprefix("ema_")):
+                return f"{name} {value * factor:.1f}%"
             return f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}"
 
-        return "  ".join(one(*entry) for entry in metrics.items())
+        return "  ".join(formatted(*entry) for entry in metrics.items())
 
     @property
     @abc.abstractmethod
-    def evaluated(self) -> tuple[str, ...]:
+    def eval_metrics(self) -> tuple[str, ...]:
         """Names of the metrics of a whole evaluation that can rank checkpoints."""
 
-    @abc.abstractmethod
+    def examples(self, side: str) -> Any:
+        """The examples of a side, "train" or "heldout", as a pipeline.Source.
+
+        A task without it defines the four methods below.
+        """
+        raise ConfigError(f"the task {type(self).__name__} has no examples: define `examples(side)`")
+
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
         """This host's share of the training batches, batch `start` first."""
+        return pipeline.train_batches(self.examples("train"), start=start, host=host, hosts=hosts, **self.reading())
 
-    @abc.abstractmethod
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> Batches:
         """This host's share of the held-out batches, with "weight" [batch]; each can be split evenly into `shares` parts."""
+        batch_size = self.evaluation_batch_size(shares)
+        return pipeline.evaluation_batches(self.examples("heldout"), batch_size=batch_size, host=host, hosts=hosts)
 
-    @abc.abstractmethod
     def evaluation_examples(self) -> int:
         """Number of held-out examples, over all hosts."""
+        return len(self.examples("heldout"))
 
     def training_examples(self) -> int | None:
         """Number of training examples, over all hosts; None: not known."""
-        return None
+        return len(self.examples("train"))
+
+    def reading(self) -> dict[str, Any]:
+        """The config's arguments of `pipeline.train_batches`."""
+        return dict(seed=self.config.seed, batch_size=self.config.batch_size, workers=self.config.data.workers)
 
     @abc.abstractmethod
     def assets(self) -> dict[str, bytes]:
         """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
 
-    def shown_assets(self) -> dict[str, bytes]:
-        """Files of the run folder with which predictions read better, by name; an export takes them along."""
+    def display_assets(self) -> dict[str, bytes]:
+        """Files of the run folder that only make predictions easier to read, by name; an export copies them."""
         return {}
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """The predictions of a whole evaluation as official scorers read them, by file name; most tasks have none."""
         return {}
 
-    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Ranked]]:
-        """What a trained model says of inputs, paths of files or lines of text as `takes_files` says.
+    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Candidates]]:
+        """A trained model's predictions.
 
         Args:
             params: of the model.
-            inputs: one or more. A task that takes files may take their content as well.
+            inputs: one or more paths of files if `predicts_files`, else lines of text. Content in place of a path is
+                allowed where a task says so.
             top: how many candidates.
 
         Returns:
-            For each input, one list of candidates per prediction in it: a text with two masks has two.
+            For each input, one list of candidates per prediction: a text with two masks has two.
 
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.
         """
         raise RunError(f"the task {type(self).__name__} has no predictions for single inputs")
 
-    def continuation(self, params: Any, text: str, how: Sampling) -> Continuation:
-        """How a trained model goes on with a text.
+    def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
+        """What a trained model writes after a prompt.
 
         Raises:
-            RunError: the text does not suit this model, or the task does not continue texts.
+            RunError: the prompt does not suit this model, or the task generates no text.
         """
         raise RunError(
             f"a model of the task {self.config.task} does not continue texts: train one with config.task=causal_lm"
@@ -251,9 +262,9 @@ class Task(abc.ABC):
 
     def apply(self, params: Any, *inputs: Any) -> Any:
         """Calls the model with the given parameters."""
-        return self.merged(params)(*inputs)
+        return self.bind(params)(*inputs)
 
-    def merged(self, params: Any) -> Any:
+    def bind(self, params: Any) -> Any:
         """The model with the given parameters."""
         return nnx.merge(nnx.graphdef(self._abstract_module), params)
 
@@ -287,7 +298,7 @@ class Task(abc.ABC):
 
     def stacks(self, params: Any) -> list[blocks.Block]:
         """The stacked blocks of the model's encoder, first layers first, each parameter's leading axis the layer."""
-        return [stack for _, stack in self.merged(params).encoder.stacks()]
+        return [stack for _, stack in self.bind(params).encoder.stacks()]
 
     def evaluation_batch_size(self, shares: int) -> int:
         """Examples of an evaluation batch, over all hosts: not more than are held out, in even shares."""
@@ -300,26 +311,13 @@ def model_keys(batch: Batch) -> jax.Array:
     return jax.vmap(lambda key: jax.random.fold_in(key, MODEL))(batch["key"])
 
 
-def weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+def weighted_sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(sum, weight) in float32."""
     weights = weights.astype(jnp.float32)
     return (values.astype(jnp.float32) * weights).sum(), weights.sum()
 
 
-def require_path(path: str, key: str) -> str:
-    """A path that exists.
-
-    Raises:
-        DataError: naming the config key that gave it.
-    """
-    if not path:
-        raise DataError(f"config.{key} is not set; give --config.{key}=PATH, a file or a folder")
-    if not files.exists(path):
-        raise DataError(f"config.{key} is {path!r}, which does not exist; give a file or a folder")
-    return path
-
-
-def names_in(values: Any, where: str) -> tuple[str, ...]:
+def parse_names(values: Any, where: str) -> tuple[str, ...]:
     """The names of classes in a file of a run folder.
 
     Raises:
@@ -330,7 +328,7 @@ def names_in(values: Any, where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def ranked(scores: jax.Array, names: Sequence[str], top: int) -> Ranked:
+def top_candidates(scores: jax.Array, names: Sequence[str], top: int) -> Candidates:
     """The names with the highest probabilities, the softmax of scores [classes], best first."""
     values, indices = jax.lax.top_k(jax.nn.softmax(scores[: len(names)]), min(top, len(names)))
     return [(names[int(i)], float(value)) for value, i in zip(values, indices, strict=True)]

@@ -19,16 +19,16 @@ from gmlp_flax.models.text import CausalLM
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
-    Continuation,
+    Candidates,
+    GeneratedText,
     Outputs,
-    Ranked,
     Sums,
     Totals,
     model_keys,
-    ranked,
-    weighted,
+    top_candidates,
+    weighted_sum,
 )
-from gmlp_flax.tasks.generation import Writer
+from gmlp_flax.tasks.generation import TextGenerator
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 from gmlp_flax.tasks.sampling import Sampling
 
@@ -44,7 +44,7 @@ class CausalLanguageModeling(LanguageModeling):
     lower_is_better = (*LanguageModeling.lower_is_better, "bits_per_byte")
     more_tokens = 1
     closed = False
-    continues = True
+    generates = True
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
@@ -73,11 +73,11 @@ class CausalLanguageModeling(LanguageModeling):
         targets, weights = self._targets(batch)
         weights = weights * batch["weight"][:, None]
         sums = cross_entropy(self._logits(params, batch, None), targets, weights)
-        sums |= {"bytes": weighted(jnp.asarray(self.tokenizer.byte_counts())[targets], weights)}
+        sums |= {"bytes": weighted_sum(jnp.asarray(self.tokenizer.byte_counts())[targets], weights)}
         return self.evaluation_sums(sums, batch, targets, weights), {}
 
     def _targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """What is to be predicted, int [batch, n], and its weights: 0 for padding."""
+        """The tokens to predict, int [batch, n], and their weights, 0 for padding."""
         targets = batch["tokens"][:, 1:]
         return targets, (targets != self.tokenizer.pad_id).astype(jnp.float32)
 
@@ -85,53 +85,51 @@ class CausalLanguageModeling(LanguageModeling):
         return self.apply(params, batch["tokens"][:, :-1], key)
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
-        return *super().evaluated, "bits_per_byte"
+    def eval_metrics(self) -> tuple[str, ...]:
+        return *super().eval_metrics, "bits_per_byte"
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         """Perplexity of tokens, and the loss in bits for each byte of the text, whatever the vocabulary."""
-        found = super().summarize(sums, outputs)
-        return {"perplexity": found.pop("perplexity"), "bits_per_byte": _bits(sums["loss"][0], sums)} | found
+        metrics = super().summarize(sums, outputs)
+        return {"perplexity": metrics.pop("perplexity"), "bits_per_byte": _bits(sums["loss"][0], sums)} | metrics
 
     def baseline(self, sums: Totals) -> Baseline:
         """See `LanguageModeling`; in bits per byte as well."""
-        found = super().baseline(sums)
-        loss = math.log(found.metrics["perplexity"]) * sums["targets"][1]
-        return Baseline(found.name, found.metrics | {"bits_per_byte": _bits(loss, sums)})
+        name, metrics = super().baseline(sums)
+        loss = math.log(metrics["perplexity"]) * sums["targets"][1]
+        return Baseline(name, metrics | {"bits_per_byte": _bits(loss, sums)})
 
     @property
     def unpredicted(self) -> tuple[int, ...]:
         return self.tokenizer.pad_id, self.tokenizer.cls_id, self.tokenizer.mask_id
 
-    def continuation(self, params: Any, text: str, how: Sampling) -> Continuation:
+    def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
         """See `Task`."""
-        _refuse_mask(text)
-        return self.writer.write(params, text, how)
+        _refuse_mask(prompt)
+        return self.generator.generate(params, prompt, sampling)
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
         """The likeliest next tokens of each line.
 
         Raises:
             RunError: a line has a [MASK].
         """
-        pieces, found = [self.tokenizer.piece(i) for i in range(self.tokenizer.vocab_size)], []
         for line in inputs:
             _refuse_mask(line)
-            logits, _ = next(self.writer.logits(params, self.tokenizer.encode(line), []))
-            found.append([ranked(jnp.asarray(logits), pieces, top)])
-        return found
+        logits = (next(self.generator.logits(params, self.tokenizer.encode(line), []))[0] for line in inputs)
+        return [[top_candidates(jnp.asarray(scores), self.pieces, top)] for scores in logits]
 
     def prediction_label(self, number: int) -> str:
         return "next: "
 
     @functools.cached_property
-    def writer(self) -> Writer:
-        """What continues texts."""
-        return Writer(self.extend, self.length, self.tokenizer)
+    def generator(self) -> TextGenerator:
+        """The text generator of the model."""
+        return TextGenerator(self.extend, self.length, self.tokenizer)
 
     def extend(self, params: Any, *inputs: Any) -> Any:
         """`CausalLM.extend` with the given parameters."""
-        return self.merged(params).extend(*inputs)
+        return self.bind(params).extend(*inputs)
 
 
 def _bits(loss: float, sums: Totals) -> float:

@@ -1,15 +1,14 @@
-"""What the tasks that finetune a pretrained text model share: its encoder, its vocabulary, how a batch is read."""
+"""What the tasks that finetune a pretrained text model share: its encoder and its vocabulary."""
 
 from __future__ import annotations
 
-import abc
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from gmlp_flax.data import pipeline
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.base import Batch, Shapes
@@ -19,18 +18,23 @@ from gmlp_flax.tasks.vocabulary import TextTask, given_tokenizer
 class Finetuning(TextTask):
     """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
 
-    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if the texts of a pair are encoded
-    apart, and "index" int32 [batch]. The encoder is that of `config.init_from`: the keys of config.model that say what it
-    is, not how it is run, are taken from there. Without `init_from` they are the config's, and config.data.tokenizer
-    names the vocabulary.
+    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text of a pair is
+    encoded alone, and "index" int32 [batch]. The encoder is that of `config.init_from`, and so are the keys of config.model
+    that describe its architecture. Without `init_from` they are the config's, and config.data.tokenizer names the
+    vocabulary.
     """
 
     unit = "examples"
     inherits_model = True
 
     def example_shapes(self) -> Shapes:
-        text, number = ((self.length,), jnp.int32), ((), jnp.int32)
-        return {"tokens": text, "segments": text, "index": number}
+        text = (self.length,), jnp.int32
+        return {"tokens": text, "segments": text, "index": ((), jnp.int32)}
+
+    @functools.cached_property
+    def compiled_scores(self) -> Callable:
+        """`scores` without dropout, compiled once for all predictions: (params, batch)."""
+        return jax.jit(lambda params, batch: self.scores(params, batch, None))
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -47,33 +51,7 @@ class Finetuning(TextTask):
             )
         return tokenizer
 
-    @abc.abstractmethod
-    def examples(self, side: str) -> Any:
-        """The encoded examples of a side, "train" or "heldout", as a random-access source of what batches hold."""
-
-    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        return pipeline.train_batches(
-            self.examples("train"),
-            seed=self.config.seed,
-            start=start,
-            batch_size=self.config.batch_size,
-            host=host,
-            hosts=hosts,
-            workers=self.config.data.workers,
-        )
-
-    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
-        return pipeline.evaluation_batches(
-            self.examples("heldout"), batch_size=self.evaluation_batch_size(shares), host=host, hosts=hosts
-        )
-
-    def training_examples(self) -> int:
-        return len(self.examples("train"))
-
-    def evaluation_examples(self) -> int:
-        return len(self.examples("heldout"))
-
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """What the model says of a batch; keys [batch] for training, None for evaluation."""
+        """The model's logits for a batch; `key`, [batch], is given in training."""
         tokens = batch["tokens"]
         return self.apply(params, tokens, batch["segments"], self.padding_mask(tokens), key)

@@ -16,29 +16,29 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, pipeline
+from gmlp_flax.data.images import examples as image_examples
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.augment import Augmentation
-from gmlp_flax.data.images.examples import evaluation_example, given_example, training_example
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
 from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
+from gmlp_flax.tasks import sides
 from gmlp_flax.tasks.base import (
-    EMBEDDED,
     Baseline,
     Batch,
+    Candidates,
     Outputs,
-    Ranked,
     Shapes,
     Sums,
     Task,
     Totals,
     model_keys,
-    names_in,
-    ranked,
-    weighted,
+    parse_names,
+    top_candidates,
+    weighted_sum,
 )
 from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
 
@@ -94,7 +94,7 @@ class ImageClassification(Task):
     best = ("top1", "max")
     percent = dict.fromkeys(("accuracy", "top1", "top5", "real"), 100.0)
     unit = "images"
-    takes_files = True
+    predicts_files = True
     heads = {CLASSES_FILE: "head/"}
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
@@ -116,9 +116,8 @@ class ImageClassification(Task):
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
-        if (
-            config.augment.mixup or config.augment.cutmix
-        ) and config.batch_size // config.optimizer.grad_accum_steps % 2:
+        mixes = config.augment.mixup or config.augment.cutmix
+        if mixes and config.batch_size // config.optimizer.grad_accum_steps % 2:
             raise ConfigError(
                 f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
                 "optimizer.grad_accum_steps) must be even"
@@ -165,7 +164,7 @@ class ImageClassification(Task):
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy with smoothed labels: "image" uint8 [batch, height, width, channels], "label" int32 [batch].
 
-        Of mixed images, targets are mixed as well, and accuracy counts hits of the label that prevails.
+        Targets of mixed images are mixed as well, and accuracy counts the label with the larger share.
         """
         labels, logits = batch["label"], self.apply(params, batch["image"], model_keys(batch))
         hot = functools.partial(jax.nn.one_hot, num_classes=logits.shape[-1])
@@ -175,10 +174,10 @@ class ImageClassification(Task):
             targets = share[:, None] * targets + (1 - share)[:, None] * hot(other)
             labels = jnp.where(share < 0.5, other, labels)
         targets = optax.smooth_labels(targets, self.config.optimizer.label_smoothing)
-        every = jnp.ones(logits.shape[:1])
+        ones = jnp.ones(logits.shape[:1])
         sums = {
-            "loss": weighted(optax.softmax_cross_entropy(logits, targets), every),
-            "accuracy": weighted(logits.argmax(-1) == labels, every),
+            "loss": weighted_sum(optax.softmax_cross_entropy(logits, targets), ones),
+            "accuracy": weighted_sum(logits.argmax(-1) == labels, ones),
         }
         return sums["loss"][0], sums
 
@@ -188,26 +187,26 @@ class ImageClassification(Task):
         Images with the label unreadable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
         filled with -1, it also counts the images whose first class is among their ReaL labels, of all that have some.
         """
-        logits, labels, every = self.apply(params, batch["image"]), batch["label"], batch["weight"]
-        read = every * (labels != UNREAD)
+        logits, labels, weights = self.apply(params, batch["image"]), batch["label"], batch["weight"]
+        read = weights * (labels != UNREAD)
         _, best = jax.lax.top_k(logits, min(5, logits.shape[-1]))
         hits = best == labels[:, None]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
         sums = {
-            "loss": weighted(losses, read),
-            "top1": weighted(hits[:, 0], read),
-            "top5": weighted(hits.any(-1), read),
-            "examples": weighted(labels != UNREAD, every),
+            "loss": weighted_sum(losses, read),
+            "top1": weighted_sum(hits[:, 0], read),
+            "top5": weighted_sum(hits.any(-1), read),
+            "examples": weighted_sum(labels != UNREAD, weights),
             "classes": (jnp.zeros(logits.shape[-1]).at[jnp.maximum(labels, 0)].add(read), read.sum()),
         }
         if "real" in batch:
             real = batch["real"]
-            sums["real"] = weighted((best[:, :1] == real).any(-1), read * (real >= 0).any(-1))
+            sums["real"] = weighted_sum((best[:, :1] == real).any(-1), read * (real >= 0).any(-1))
         return sums, {}
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
-        """ReaL accuracy among them where its labels are given."""
+    def eval_metrics(self) -> tuple[str, ...]:
+        """ReaL accuracy is among them if its labels are given."""
         return "top1", "top5", "loss", *(["real"] if self.config.eval.real_labels else [])
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
@@ -240,8 +239,8 @@ class ImageClassification(Task):
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels: the run folder's, else the training data's."""
         if not files.exists(self._classes_file):
-            return tuple(self._source("train").classes)
-        return names_in(json_files.read(self._classes_file), self._classes_file)
+            return tuple(self.source("train").classes)
+        return parse_names(json_files.read(self._classes_file), self._classes_file)
 
     @property
     def _classes_file(self) -> str:
@@ -253,87 +252,65 @@ class ImageClassification(Task):
         own = os.path.join(self.folder, NAMES_FILE)
         if not files.exists(own):
             return self.classes
-        names = names_in(json_files.read(own), own)
+        names = parse_names(json_files.read(own), own)
         if len(names) != len(self.classes):
             raise DataError(f"{own} has {len(names)} names for {len(self.classes)} classes: remove it, or mend it")
         return names
 
+    def examples(self, side: str) -> ReadableExamples:
+        """The images of a side, decoded and cropped; see `ReadableExamples` for those that cannot be read."""
+        if side == "train":
+            return ReadableExamples(self.source(side), self.training_example, self._bad)
+        keep = ("real",) if self.config.eval.real_labels else ()
+        return ReadableExamples(self.source(side), self.evaluation_example, self._bad, keep)
+
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        readable = ReadableExamples(self._source("train"), self._training_view(), self._bad)
-        return pipeline.train_batches(
-            readable,
-            seed=self.config.seed,
-            start=start,
-            batch_size=self.config.batch_size,
-            transform=readable.train,
-            host=host,
-            hosts=hosts,
-            repeats=self.config.augment.repeats,
-            workers=self.config.data.workers,
-        )
+        images, repeats = self.examples("train"), self.config.augment.repeats
+        options = dict(start=start, host=host, hosts=hosts, repeats=repeats, **self.reading())
+        return pipeline.train_batches(images, transform=images.train, **options)
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
-        keep = ("real",) if self.config.eval.real_labels else ()
-        view = self._view(evaluation_example, "eval_crop")
-        readable = ReadableExamples(self._source("heldout"), view, self._bad, keep)
-        return pipeline.evaluation_batches(
-            readable,
-            batch_size=self.evaluation_batch_size(shares),
-            transform=readable.evaluate,
-            host=host,
-            hosts=hosts,
-            workers=self.config.data.workers,
-        )
+        images, batch_size = self.examples("heldout"), self.evaluation_batch_size(shares)
+        options = dict(batch_size=batch_size, host=host, hosts=hosts, workers=self.config.data.workers)
+        return pipeline.evaluation_batches(images, transform=images.evaluate, **options)
 
-    def evaluation_examples(self) -> int:
-        return len(self._source("heldout"))
+    @property
+    def evaluation_example(self) -> Callable[[dict], dict]:
+        """A picklable function: a record to {"image" uint8 [height, width, channels], "label"}, without chance."""
+        size, eval_crop = self._size, self.config.data.eval_crop
+        return functools.partial(image_examples.evaluation_example, eval_crop=eval_crop, **size)
 
-    def training_examples(self) -> int:
-        return len(self._source("train"))
+    @property
+    def training_example(self) -> Callable[[dict, np.random.Generator], dict]:
+        """The same for training, with a random generator: cropped, mirrored and augmented, not mixed with others."""
+        augment, data = self.config.augment, self.config.data
+        options = {name: augment[name] for name in Augmentation._fields if name in augment}
+        augmentation = Augmentation(mean=data.mean, std=data.std, **options)
+        options = dict(flip=data.flip, min_scale=data.min_scale, augmentation=augmentation)
+        return functools.partial(image_examples.training_example, **options, **self._size)
 
-    def evaluation_example(self, example: dict) -> dict:
-        """A record as evaluation sees it: {"image" uint8 [height, width, channels], "label"}."""
-        return self._view(evaluation_example, "eval_crop")(example)
+    @property
+    def _size(self) -> dict[str, Any]:
+        return dict(size=self.config.model.image_size, channels=self.config.model.channels)
 
-    def training_source(self) -> sources.ImageSource:
-        """The images to train on."""
-        return self._source("train")
-
-    def training_example(self, example: dict, rng: np.random.Generator) -> dict:
-        """A record as training sees it, as in `evaluation_example`, before it is mixed with others."""
-        return self._training_view()(example, rng)
-
-    def _training_view(self) -> Callable:
-        config = self.config
-        options = {name: config.augment[name] for name in Augmentation._fields if name in config.augment}
-        augmentation = Augmentation(mean=config.data.mean, std=config.data.std, **options)
-        return functools.partial(self._view(training_example, "flip", "min_scale"), augmentation=augmentation)
-
-    def _view(self, function: Callable, *options: str) -> Callable:
-        """A picklable transform, for worker processes: it holds options and nothing of the task."""
-        model, data = self.config.model, self.config.data
-        return functools.partial(
-            function, size=model.image_size, channels=model.channels, **{name: data[name] for name in options}
-        )
-
-    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Ranked]]:
+    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Candidates]]:
         """The likeliest classes of images: paths of files, or uint8 [height, width, channels].
 
         Raises:
             DataError: a file is missing or does not decode, or an array is no such image.
         """
-        channels = self.config.model.channels
-        images = [self.evaluation_example(given_example(given, channels))["image"] for given in inputs]
-        return [[found] for found in self.rank_classes(params, np.stack(images), top)]
+        records = (image_examples.record_of(image, self.config.model.channels) for image in inputs)
+        images = np.stack([self.evaluation_example(record)["image"] for record in records])
+        return [[candidates] for candidates in self.rank_classes(params, images, top)]
 
-    def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[Ranked]:
+    def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[Candidates]:
         """The likeliest classes of images, uint8 [batch, height, width, channels], as evaluation sees them."""
-        return [ranked(scores, self.names, top) for scores in self.compiled_apply(params, images)]
+        return [top_candidates(scores, self.names, top) for scores in self.compiled_apply(params, images)]
 
     def assets(self) -> dict[str, bytes]:
         return {CLASSES_FILE: json.dumps(self.classes, indent=1).encode()}
 
-    def shown_assets(self) -> dict[str, bytes]:
+    def display_assets(self) -> dict[str, bytes]:
         own = os.path.join(self.folder, NAMES_FILE)
         return {NAMES_FILE: json.dumps(self.names, indent=1).encode()} if files.exists(own) else {}
 
@@ -342,39 +319,23 @@ class ImageClassification(Task):
         return SharedBadRecords(self.config.data.max_bad_records)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
-    def _source(self, side: str) -> sources.ImageSource:
+    def source(self, side: str) -> sources.ImageSource:
         """The images of a side, "train" or "heldout", with the run's list of classes.
 
         Raises:
             DataError: there are none, or they have other classes.
         """
-        source = self._open(side)
+        if sides.path_of(self.config, side, "PATH or tfds:NAME") == sides.EMBEDDED:
+            source = embedded.embedded_digits(side)
+        else:
+            source = sides.open_side(self.config, side, sources.open_side, cache_folder=self.config.data.cache)
         if files.exists(self._classes_file):
             sources.require_classes(source, self.classes, self._classes_file)
         elif side == "heldout":
-            sources.require_classes(source, self.classes, self._source("train").path)
+            sources.require_classes(source, self.classes, self.source("train").path)
         if side == "heldout" and self.config.eval.real_labels:
             source = RealLabels(source, self.config.eval.real_labels)
         return source
-
-    def _open(self, side: str) -> sources.ImageSource:
-        data = self.config.data
-        key = "heldout" if side == "heldout" and data.heldout else "train"
-        if data[key] == EMBEDDED:
-            return embedded.embedded_digits(side)
-        if not data[key]:
-            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH or tfds:NAME")
-        try:
-            return sources.open_side(
-                data[key],
-                side,
-                split=data.split,
-                heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share,
-                cache_folder=data.cache,
-            )
-        except DataError as error:
-            raise DataError(f"config.data.{key}: {error}") from None
 
 
 def _check_table(config: ConfigDict) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
-import sys
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -20,7 +17,8 @@ from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import cache
 from gmlp_flax.options import AT_LEAST_0, Option
-from gmlp_flax.tasks.base import EMBEDDED, Baseline, Batch, Outputs, Shapes, Sums, Totals, weighted
+from gmlp_flax.tasks import sides
+from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, weighted_sum
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TextTask, given_tokenizer
 
 
@@ -31,15 +29,15 @@ def cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> 
     target_logits = jnp.where(is_target, logits, 0).sum(-1)
     losses = jax.nn.logsumexp(logits, axis=-1) - target_logits
     hits = jnp.argmax(logits, axis=-1) == targets
-    return {"loss": weighted(losses, weights), "accuracy": weighted(hits, weights)}
+    return {"loss": weighted_sum(losses, weights), "accuracy": weighted_sum(hits, weights)}
 
 
 class LanguageModeling(TextTask):
     """Predicts tokens of a text; perplexity is the exponential of the mean cross-entropy over them.
 
     Attributes:
-        more_tokens: how many tokens a window has beyond the `length` that the model reads.
-        closed: whether a [SEP] ends each window, also where the text goes on.
+        more_tokens: tokens of a window beyond the `length` that the model reads.
+        closed: whether a [SEP] ends each window, even if the text goes on.
     """
 
     options: ClassVar[dict[str, Option]] = TEXT_OPTIONS | {
@@ -64,13 +62,13 @@ class LanguageModeling(TextTask):
         return {"tokens": ((self.length + self.more_tokens,), jnp.int32), "index": ((), jnp.int32)}
 
     def evaluation_sums(self, scores: Sums, batch: Batch, targets: jax.Array, weights: jax.Array) -> Sums:
-        """Scores of an evaluation batch, with how often each token is a target, for `baseline`, and the examples."""
+        """The sums of an evaluation batch: its scores, the examples, and how often each token is a target."""
         counts = jnp.zeros(self.config.model.vocab_size).at[targets].add(weights), weights.sum()
-        examples = weighted(jnp.ones_like(batch["weight"]), batch["weight"])
+        examples = weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])
         return scores | {"targets": counts, "examples": examples}
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
+    def eval_metrics(self) -> tuple[str, ...]:
         return "perplexity", "accuracy", "loss"
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
@@ -93,8 +91,13 @@ class LanguageModeling(TextTask):
 
     @property
     def unpredicted(self) -> tuple[int, ...]:
-        """The ids that are never to be predicted."""
+        """The ids that are never a target."""
         return self.tokenizer.special_ids
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text of each token of the vocabulary."""
+        return [self.tokenizer.piece(token) for token in range(self.tokenizer.vocab_size)]
 
     def baseline(self, sums: Totals) -> Baseline:
         """The training text's token frequencies without any context, with one added to each count."""
@@ -120,94 +123,48 @@ class LanguageModeling(TextTask):
         }
         if (given := given_tokenizer(self, of_prepared)) is not None:
             return given
-        corpus, chosen = self._corpus("train")
-        with _about("data.train"):
+        corpus, selected = self._corpus("train")
+        with sides.errors_name("data.train"):
             return tokenizer_training.cached_tokenizer(
-                corpus,
-                self.config.model.vocab_size,
-                data.cache or cache.default_folder(),
-                selection=chosen,
-                max_bad_records=data.max_bad_records,
+                corpus, self.config.model.vocab_size, selection=selected, **self._preparing()
             )
 
+    def examples(self, side: str) -> pipeline.Source:
+        """The sequences of a side; of the held-out ones, as many as config.eval.examples says."""
+        windows = self.windows(side)
+        return windows if side == "train" else pipeline.Spread(windows, self.config.eval.examples)
+
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        return packing.train_batches(
-            self.windows("train"),
-            seed=self.config.seed,
-            start=start,
-            batch_size=self.config.batch_size,
-            host=host,
-            hosts=hosts,
-            workers=self.config.data.workers,
-        )
-
-    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
-        return pipeline.evaluation_batches(
-            self._evaluation_source(), batch_size=self.evaluation_batch_size(shares), host=host, hosts=hosts
-        )
-
-    def evaluation_examples(self) -> int:
-        return len(self._evaluation_source())
-
-    def training_examples(self) -> int:
-        return len(self.windows("train"))
-
-    def _evaluation_source(self) -> pipeline.Spread:
-        return pipeline.Spread(self.windows("heldout"), self.config.eval.examples)
+        return packing.train_batches(self.windows("train"), start=start, host=host, hosts=hosts, **self.reading())
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> packing.Packing:
         """The sequences of a side, "train" or "heldout", as a random-access source of {"tokens", "index"}."""
-        data = self.config.data
-        if data[side] and prepared.is_prepared(data[side]):
-            tokens = prepared.Prepared(data[side])
+        path = self.config.data[side]
+        if path and prepared.is_prepared(path):
+            tokens = prepared.Prepared(path)
         else:
-            corpus, chosen = self._corpus(side)
-            with _about(f"data.{side}"):
-                tokens = prepare.prepare_in_cache(
-                    corpus,
-                    self.tokenizer,
-                    data.cache or cache.default_folder(),
-                    selection=chosen,
-                    max_bad_records=data.max_bad_records,
-                )
+            corpus, selected = self._corpus(side)
+            with sides.errors_name(f"data.{side}"):
+                tokens = prepare.prepare_in_cache(corpus, self.tokenizer, selection=selected, **self._preparing())
             if tokens.skipped:
                 first = next(message for shard in tokens.index["shards"] for message in shard["skipped_first"])
-                print(f"{side} text: {tokens.skipped} bad record(s) skipped, the first: {first}", file=sys.stderr)
-        with _about(f"data.{side}", "model.length"):
-            return packing.Packing(tokens, self.length + self.more_tokens, data.packing, self.closed)
+                sides.warn(side, "text", f"{tokens.skipped} bad record(s) skipped, the first: {first}")
+        with sides.errors_name(f"data.{side}", "model.length"):
+            return packing.Packing(tokens, self.length + self.more_tokens, self.config.data.packing, self.closed)
+
+    def _preparing(self) -> dict[str, Any]:
+        data = self.config.data
+        return dict(cache_folder=data.cache or cache.default_folder(), max_bad_records=data.max_bad_records)
 
     def _corpus(self, side: str) -> tuple[corpora.Corpus, selection.Selection]:
-        """The documents of a side: a corpus of its own, a split of the one corpus, or a share of it.
-
-        Raises:
-            DataError: there is no such corpus or split.
-        """
-        data = self.config.data
-        key = "heldout" if side == "heldout" and data.heldout else "train"
-        if data[key] == EMBEDDED:
-            return corpora.in_memory(f"{EMBEDDED}, {side}", embedded.embedded_text(side)), selection.EVERYTHING
-        if not data[key]:
-            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH, a file or a folder")
-        if prepared.is_prepared(data[key]):
+        """The documents of a side, see `sides`; raises DataError if there is no such corpus or split."""
+        path = sides.path_of(self.config, side, "PATH, a file or a folder")
+        if path == sides.EMBEDDED:
+            return corpora.in_memory(f"{path}, {side}", embedded.embedded_text(side)), selection.EVERYTHING
+        if prepared.is_prepared(path):
             raise DataError(
-                f"config.data.{key}={data[key]} holds prepared tokens of one side; prepare the held-out side as well "
-                "and give it as --config.data.heldout"
+                f"config.data.{sides.key_of(self.config, side)}={path} holds prepared tokens of one side; prepare the "
+                "held-out side as well and give it as --config.data.heldout"
             )
-        with _about(f"data.{key}"):
-            return selection.open_side(
-                data[key],
-                side,
-                split=data.split,
-                heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share,
-            )
-
-
-@contextlib.contextmanager
-def _about(key: str, other: str = "") -> Iterator[None]:
-    """Names in a DataError the keys of the config that it is about."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"config.{key}: {error}{other and f' (config.{other})'}") from None
+        return sides.open_side(self.config, side, selection.open_side)

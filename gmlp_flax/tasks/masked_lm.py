@@ -16,7 +16,7 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
-from gmlp_flax.tasks.base import Batch, Outputs, Ranked, Sums, model_keys, ranked
+from gmlp_flax.tasks.base import Batch, Candidates, Outputs, Sums, model_keys, top_candidates
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 
 
@@ -27,7 +27,7 @@ class Masked(NamedTuple):
         inputs: int32 [tokens], what the model reads.
         positions: int32 [predictions], where it predicts.
         targets: int32 [predictions], the tokens that stood there.
-        weights: float32 [predictions], 0 where there is nothing to predict.
+        weights: float32 [predictions], 0 if the sequence has fewer tokens to predict.
     """
 
     inputs: jax.Array
@@ -46,7 +46,7 @@ def mask_tokens(
     mask_share: float,
     random_share: float,
 ) -> Masked:
-    """Chooses tokens of one sequence to predict and hides them.
+    """Masks tokens of one sequence.
 
     Of the ordinary tokens, min(max_predictions, max(1, round(rate * number))) are chosen; each is replaced by [MASK],
     by a random ordinary token, or by itself (BERT: 80, 10 and 10 %). Special tokens are neither chosen nor drawn.
@@ -102,13 +102,13 @@ class MaskedLanguageModeling(LanguageModeling):
             )
 
     def notes(self) -> list[str]:
-        """See `Task`: the cap on masks of a longer sequence."""
-        most, rate, words = self.config.masking.max_predictions, self.config.masking.rate, self.length - 2
-        if most >= (wanted := round(rate * words)):
+        """See `Task`: max_predictions may be too few for the rate in a long sequence."""
+        cap, rate, words = self.config.masking.max_predictions, self.config.masking.rate, self.length - 2
+        if cap >= (predictions := round(rate * words)):
             return []
         return [
-            f"note: masking.max_predictions is {most}, so {most / words:.1%} of {words:,} tokens are masked and not "
-            f"masking.rate, {rate:.1%}: consider --config.masking.max_predictions={wanted}"
+            f"note: masking.max_predictions is {cap}, so {cap / words:.1%} of {words:,} tokens are masked and not "
+            f"masking.rate, {rate:.1%}: consider --config.masking.max_predictions={predictions}"
         ]
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
@@ -143,7 +143,7 @@ class MaskedLanguageModeling(LanguageModeling):
         logits = self.apply(params, masked.inputs, masked.positions, key, self.padding_mask(masked.inputs))
         return cross_entropy(logits, masked.targets, weights)
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
         """The likeliest tokens for each [MASK] of each line.
 
         Raises:
@@ -154,10 +154,10 @@ class MaskedLanguageModeling(LanguageModeling):
     def prediction_label(self, number: int) -> str:
         return f"[MASK] {number}: "
 
-    def _fill(self, params: Any, line: str, top: int) -> list[Ranked]:
+    def _fill(self, params: Any, line: str, top: int) -> list[Candidates]:
         tokenizer = self.tokenizer
         ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
-        positions = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
+        positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
         if not positions:
             raise RunError(f"there is no [MASK] in {line!r}; put one where a token is to be predicted")
         if len(ids) > self.length:
@@ -167,5 +167,4 @@ class MaskedLanguageModeling(LanguageModeling):
             ids += [tokenizer.pad_id] * (self.length - len(ids))
         tokens = np.array([ids])
         logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.padding_mask(tokens))[0]
-        pieces = [tokenizer.piece(i) for i in range(tokenizer.vocab_size)]
-        return [ranked(scores, pieces, top) for scores in logits]
+        return [top_candidates(scores, self.pieces, top) for scores in logits]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,20 +16,23 @@ from flax import nnx
 from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.squad_windows import Windows
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import SpanPredictor
 from gmlp_flax.options import ANY_NUMBER, SIZE, Option, Range
-from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Ranked, Shapes, Sums, Totals, model_keys, weighted
+from gmlp_flax.tasks import sides
+from gmlp_flax.tasks.base import Baseline, Batch, Candidates, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
+
+GROUPS = ("", "HasAns_", "NoAns_", "best_")  # of v2.0's metrics; v1.1 has the first alone
 
 
 class QuestionAnswering(Finetuning):
     """Predicts where an answer starts and ends; batches have "start" and "end" int32 [batch] as well.
 
-    An example is a window of a passage (see squad_windows.Windows); where it holds no answer, both are at [CLS]. As in
-    BERT, starts and ends may fall anywhere but on padding while training, and on the passage alone in an answer.
+    An example is a window of a passage (see squad_windows.Windows); if it holds no answer, both are at [CLS]. As in
+    BERT, training scores every token but padding as a start or end, and an answer may only lie in the passage.
     """
 
     options = TEXT_OPTIONS | {
@@ -48,10 +50,8 @@ class QuestionAnswering(Finetuning):
         ),
     }
     best = ("f1", "max")
-    percent = {"accuracy": 100.0} | {
-        f"{of}{name}": 1.0 for of in ("", "HasAns_", "NoAns_", "best_") for name in ("exact", "f1")
-    }
-    added = ("segments/", "spans/")
+    percent = {"accuracy": 100.0} | {f"{group}{name}": 1.0 for group in GROUPS for name in ("exact", "f1")}
+    new_params = ("segments/", "spans/")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
@@ -72,23 +72,23 @@ class QuestionAnswering(Finetuning):
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Sums as in `loss`, and the fields of squad_answers.SpanScores."""
-        scores, every = self._span_scores(params, batch, None), batch["weight"]
+        scores, weights = self._span_scores(params, batch, None), batch["weight"]
         n_best = min(self.config.squad.n_best, scores.shape[-1])
-        found = [jax.lax.top_k(scores[:, i], n_best) for i in (0, 1)]
-        outputs = dict(zip(SpanScores._fields, (*found[0], *found[1], scores[..., 0].sum(-1)), strict=True))
-        return _sums(scores, batch, every) | {"examples": weighted(jnp.ones_like(every), every)}, outputs
+        starts, ends = (jax.lax.top_k(scores[:, i], n_best) for i in (0, 1))
+        outputs = SpanScores(*starts, *ends, null=scores[..., 0].sum(-1))._asdict()
+        return _sums(scores, batch, weights) | {"examples": weighted_sum(jnp.ones_like(weights), weights)}, outputs
 
     def _span_scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """Scores of starts and ends, float32 [batch, 2, tokens], the least there is for padding."""
+        """Scores of starts and ends, float32 [batch, 2, tokens]; those of padding are the lowest float."""
         scores = self.scores(params, batch, key).swapaxes(1, 2)
         padding = batch["tokens"] == self.tokenizer.pad_id
         return jnp.where(padding[:, None], jnp.finfo(scores.dtype).min, scores)
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
+    def eval_metrics(self) -> tuple[str, ...]:
         """Exact match and F1, in v2.0 also of questions with and without an answer; loss and accuracy of windows."""
-        of = ("",) if self.config.squad.version == "v1.1" else ("", "HasAns_", "NoAns_", "best_")
-        return *(f"{kind}{name}" for kind in of for name in ("exact", "f1")), "loss", "accuracy"
+        groups = ("",) if self.config.squad.version == "v1.1" else GROUPS
+        return *(f"{group}{name}" for group in groups for name in ("exact", "f1")), "loss", "accuracy"
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         """F1 and exact match of all questions, in percent, and loss and accuracy of the windows.
@@ -96,9 +96,10 @@ class QuestionAnswering(Finetuning):
         In v2.0, also F1 and exact match of the questions with (HasAns_) and without an answer (NoAns_), and what the
         best threshold would give (best_): config.squad.null_threshold is the one that counts.
         """
-        questions = self.windows("heldout").questions
-        answers, odds = self._answers(outputs)
-        metrics = squad_metrics.evaluate(questions, self._predictions(answers, odds))
+        windows = self.windows("heldout")
+        questions = windows.questions
+        answers, _, odds = self._answers(windows, outputs)
+        metrics = squad_metrics.evaluate(questions, self._predictions(windows, answers, odds))
         if odds is None:
             metrics = {name: metrics[name] for name in ("exact", "f1", "total")}
         else:
@@ -113,21 +114,20 @@ class QuestionAnswering(Finetuning):
         name = "the whole passage as the answer" if first else "no answer to any question"
         answers = {question.id: question.context if first else "" for question in questions}
         metrics = squad_metrics.evaluate(questions, answers)
-        return Baseline(name, {each: metrics[each] for each in ("exact", "f1")})
+        return Baseline(name, {key: metrics[key] for key in ("exact", "f1")})
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """predictions.json and, of v2.0, null_odds.json, as the official script takes them; nbest_predictions.json."""
-        questions = self.windows("heldout").questions
-        answers, odds = self._answers(outputs)
-        nulls = squad_answers.null_scores(self.windows("heldout"), outputs["null"]) if odds else None
-        files = {
-            "predictions.json": self._predictions(answers, odds),
-            "nbest_predictions.json": squad_answers.n_best_lists(questions, answers, nulls),
+        windows = self.windows("heldout")
+        answers, nulls, odds = self._answers(windows, outputs)
+        files: dict[str, Any] = {
+            "predictions.json": self._predictions(windows, answers, odds),
+            "nbest_predictions.json": squad_answers.n_best_lists(windows.questions, answers, nulls),
         }
         files |= {"null_odds.json": odds} if odds else {}
         return {name: json.dumps(content, indent=1).encode() for name, content in files.items()}
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
         """The likeliest answers to each line, a question and a passage with a tab between; in v2.0 one of them may be
         "(no answer)".
 
@@ -140,40 +140,39 @@ class QuestionAnswering(Finetuning):
     def _compiled_evaluate(self) -> Callable:
         return jax.jit(lambda params, batch: self.evaluate(params, batch)[1])
 
-    def _answer(self, params: Any, line: str, top: int) -> Ranked:
-        options = self.config.squad
+    def _answer(self, params: Any, line: str, top: int) -> Candidates:
         question, _, passage = line.partition("\t")
         if not question.strip() or not passage.strip():
             raise RunError(f"give a question and a passage with a tab between them, not {line[:60]!r}")
-        asked = [squad.Question("line", "", passage, question, ())]
-        windows = Windows(asked, self.tokenizer, length=self.length, stride=options.stride, max_query=options.max_query)
-        found = []
-        for place in range(len(windows)):
-            batch = {name: np.asarray(value)[None] for name, value in windows[place].items()}
-            found.append(jax.device_get(self._compiled_evaluate(params, batch | {"weight": np.ones(1, np.float32)})))
-        scores = SpanScores(**jax.tree.map(lambda *rows: np.concatenate(rows), *found))
-        answers = squad_answers.find_answers(windows, scores, n_best=options.n_best, max_answer=options.max_answer)
-        nulls = squad_answers.null_scores(windows, scores.null) if options.version == "v2.0" else None
-        odds = None if nulls is None else squad_answers.null_odds(asked, answers, nulls)
-        first = squad_answers.predictions(asked, answers, odds, options.null_threshold)["line"]
+        windows = self._windows([squad.Question("line", "", passage, question, ())])
+        outputs = []
+        for i in range(len(windows)):
+            batch = {name: np.asarray(value)[None] for name, value in windows[i].items()}
+            outputs.append(self._compiled_evaluate(params, batch | {"weight": np.ones(1, np.float32)}))
+        scores = jax.tree.map(lambda *rows: np.concatenate(rows), *jax.device_get(outputs))
+        answers, nulls, odds = self._answers(windows, scores)
+        first = self._predictions(windows, answers, odds)["line"]
         best = sorted(
-            squad_answers.n_best_lists(asked, answers, nulls)["line"], key=lambda entry: entry["text"] != first
+            squad_answers.n_best_lists(windows.questions, answers, nulls)["line"],
+            key=lambda entry: entry["text"] != first,
         )
         return [(entry["text"] or "(no answer)", entry["probability"]) for entry in best[:top]]
 
-    def _answers(self, outputs: Outputs) -> tuple[list[list[Answer]], dict[str, float] | None]:
-        """The best answers to each held-out question and, in v2.0, the odds of having none."""
-        options, windows = self.config.squad, self.windows("heldout")
-        found = SpanScores(*(outputs[name] for name in SpanScores._fields))
-        answers = squad_answers.find_answers(windows, found, n_best=options.n_best, max_answer=options.max_answer)
+    def _answers(
+        self, windows: Windows, outputs: Outputs
+    ) -> tuple[list[list[Answer]], np.ndarray | None, dict[str, float] | None]:
+        """The best answers to each question; in v2.0, also the score and the odds of having none."""
+        options, scores = self.config.squad, SpanScores(**{name: outputs[name] for name in SpanScores._fields})
+        answers = squad_answers.find_answers(windows, scores, n_best=options.n_best, max_answer=options.max_answer)
         if options.version == "v1.1":
-            return answers, None
-        nulls = squad_answers.null_scores(windows, outputs["null"])
-        return answers, squad_answers.null_odds(windows.questions, answers, nulls)
+            return answers, None, None
+        nulls = squad_answers.null_scores(windows, scores.null)
+        return answers, nulls, squad_answers.null_odds(windows.questions, answers, nulls)
 
-    def _predictions(self, answers: list[list[Answer]], odds: dict[str, float] | None) -> dict[str, str]:
-        questions, threshold = self.windows("heldout").questions, self.config.squad.null_threshold
-        return squad_answers.predictions(questions, answers, odds, threshold)
+    def _predictions(
+        self, windows: Windows, answers: list[list[Answer]], odds: dict[str, float] | None
+    ) -> dict[str, str]:
+        return squad_answers.predictions(windows.questions, answers, odds, self.config.squad.null_threshold)
 
     def examples(self, side: str) -> Windows:
         return self.windows(side)
@@ -185,58 +184,32 @@ class QuestionAnswering(Finetuning):
         Raises:
             DataError: the questions cannot be read, or do not fit the model's length.
         """
-        options, training = self.config.squad, side == "train"
-        questions = self._questions(side)
-        try:
-            windows = Windows(
-                questions,
-                self.tokenizer,
-                length=self.config.model.length,
-                stride=options.stride,
-                max_query=options.max_query,
-                training=training,
-            )
-        except DataError as error:
-            raise DataError(f"config.{error}") from None
+        training, version = side == "train", self.config.squad.version
+        bad = BadRecords(self.config.data.max_bad_records) if training else None
+        expected = f"PATH or tfds:squad/{version}"
+        questions = sides.open_side(self.config, side, squad.read_side, expected, version=version, bad=bad)
+        if bad and bad.count:
+            sides.warn(side, "questions", f"{bad.count} left out, the first: {bad.first[0]}")
+        with sides.errors_name("model.length"):
+            windows = self._windows(questions, training)
         unaligned = int(windows.targets.unaligned.sum())
         if training and unaligned + windows.left_out:
-            _note(
+            sides.warn(
                 side,
+                "questions",
                 f"{unaligned} of {len(questions)} have an answer that does not begin and end where tokens do: the "
                 f"tokens that hold it are trained on; {windows.left_out} have one that no token holds: left out",
             )
         return windows
 
-    def _questions(self, side: str) -> list[squad.Question]:
-        data, version = self.config.data, self.config.squad.version
-        key = "heldout" if side == "heldout" and data.heldout else "train"
-        if not data[key]:
-            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH or tfds:squad/{version}")
-        bad = BadRecords(data.max_bad_records) if side == "train" else None
-        try:
-            questions = squad.read_side(
-                data[key],
-                side,
-                version,
-                split=data.split,
-                heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share,
-                bad=bad,
-            )
-        except DataError as error:
-            raise DataError(f"config.data.{key}: {error}") from None
-        if bad and bad.count:
-            _note(side, f"{bad.count} left out, the first: {bad.first[0]}")
-        return questions
+    def _windows(self, questions: list[squad.Question], training: bool = False) -> Windows:
+        sizes = dict(length=self.length, stride=self.config.squad.stride, max_query=self.config.squad.max_query)
+        return Windows(questions, self.tokenizer, **sizes, training=training)
 
 
 def _sums(scores: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
     """Loss and hits of scores [batch, 2, tokens]."""
-    places = jnp.stack([batch["start"], batch["end"]], axis=1)
-    losses = optax.softmax_cross_entropy_with_integer_labels(scores, places).mean(-1)
-    hits = (scores.argmax(-1) == places).all(-1)
-    return {"loss": weighted(losses, weights), "accuracy": weighted(hits, weights)}
-
-
-def _note(side: str, what: str) -> None:
-    print(f"{side} questions: {what}", file=sys.stderr)
+    targets = jnp.stack([batch["start"], batch["end"]], axis=1)
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, targets).mean(-1)
+    hits = (scores.argmax(-1) == targets).all(-1)
+    return {"loss": weighted_sum(losses, weights), "accuracy": weighted_sum(hits, weights)}

@@ -1,4 +1,4 @@
-"""From logits to the next token: temperature, the likeliest tokens alone, and the draw. NumPy, without JAX."""
+"""From logits to the next token: temperature, top-k, top-p, and the draw. NumPy, without JAX."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gmlp_flax.options import AT_LEAST_0, AT_LEAST_1, PROBABILITY, option, optio
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a text is continued.
+    """How a text is generated.
 
     Raises:
-        RunError: a value makes no sense.
+        RunError: a value is out of range.
     """
 
     tokens: int = option(100, "tokens to add, at most: a model may end the text before", AT_LEAST_1)
@@ -30,7 +30,7 @@ class Sampling:
                 raise RunError(f"{name} is {getattr(self, name)!r}: {problem}")
 
 
-def shares(logits: np.ndarray, how: Sampling) -> np.ndarray:
+def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     """The probabilities that the next token is drawn with.
 
     Of the softmax of logits / temperature, the `top_k` likeliest tokens are kept, and of these, renormalised, the
@@ -39,23 +39,24 @@ def shares(logits: np.ndarray, how: Sampling) -> np.ndarray:
 
     Args:
         logits: [vocabulary]; -inf for tokens that are never drawn.
-        how: its temperature, top_k and top_p.
+        sampling: its temperature, top_k and top_p.
 
     Returns:
         float64 [vocabulary], with sum 1.
     """
     order = np.argsort(-logits, kind="stable")
-    if how.top_k:
-        order = order[: how.top_k]
+    if sampling.top_k:
+        order = order[: sampling.top_k]
     best = logits[order].astype(np.float64)
-    # A temperature near 0 would divide by it to infinity.
-    kept = np.exp((best - best[0]) / how.temperature) if how.temperature >= 1e-6 else (np.arange(len(best)) == 0) * 1.0
+    if sampling.temperature < 1e-6:  # the division would overflow
+        kept = (np.arange(len(best)) == 0) * 1.0
+    else:
+        kept = np.exp((best - best[0]) / sampling.temperature)
     kept /= kept.sum()
-    before = np.cumsum(kept) - kept
-    kept *= before < how.top_p
-    found = np.zeros(logits.shape)
-    found[order] = kept / kept.sum()
-    return found
+    kept *= np.cumsum(kept) - kept < sampling.top_p
+    result = np.zeros(logits.shape)
+    result[order] = kept / kept.sum()
+    return result
 
 
 def draw(probabilities: np.ndarray, random: np.random.Generator) -> int:

@@ -3,14 +3,12 @@ SNLI, Long Range Arena's texts, and your own labelled text."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import functools
 import io
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import jax
@@ -23,29 +21,31 @@ from ml_collections import ConfigDict
 from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import SentenceTask, own_task
 from gmlp_flax.data.finetuning.long_range import SENTENCE_TASKS
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.options import Option
+from gmlp_flax.tasks import sides
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
+    Candidates,
     Outputs,
-    Ranked,
     Shapes,
     Sums,
     Totals,
     model_keys,
-    names_in,
-    ranked,
-    weighted,
+    parse_names,
+    top_candidates,
+    weighted_sum,
 )
 from gmlp_flax.tasks.finetuning import Finetuning
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
 
 LABELS_FILE = "labels.json"
 OWN = "own"
+EXPECTED = "PATH, or tfds:glue/NAME"  # of config.data.train
 
 
 class TextClassification(Finetuning):
@@ -69,7 +69,7 @@ class TextClassification(Finetuning):
     best = ("accuracy", "max")
     percent = dict.fromkeys(("accuracy", "accuracy_mm", "f1"), 100.0)
     heads = {LABELS_FILE: "head/"}
-    added = ("segments/", "pooler/")
+    new_params = ("segments/", "pooler/")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
@@ -78,29 +78,20 @@ class TextClassification(Finetuning):
             raise ConfigError(
                 "config.model.pool is 'cls', and the model is causal: its [CLS] sees no other token; set it to 'mean'"
             )
-        if self.apart:
-            return PairClassifier(
-                self.spec(), model.vocab_size, len(self.glue.labels), rngs, pool=model.pool, **self.embedding()
-            )
-        return SequenceClassifier(
-            self.spec(),
-            model.vocab_size,
-            len(self.glue.labels),
-            rngs,
-            pool=model.pool,
-            pooler=model.pooler,
-            **self.embedding(),
-        )
+        sizes = self.spec(), model.vocab_size, len(self.glue.labels), rngs
+        if self.dual_encoder:
+            return PairClassifier(*sizes, pool=model.pool, **self.embedding())
+        return SequenceClassifier(*sizes, pool=model.pool, pooler=model.pooler, **self.embedding())
 
     @property
-    def apart(self) -> bool:
-        """Whether the texts of a pair are read apart."""
+    def dual_encoder(self) -> bool:
+        """Whether each text of a pair is encoded alone."""
         return self.config.model.pairs == "apart"
 
     def example_shapes(self) -> Shapes:
         text = ((2, self.length), jnp.int32)
-        apart = {"tokens": text, "segments": text} if self.apart else {}
-        return super().example_shapes() | apart | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
+        pair = {"tokens": text, "segments": text} if self.dual_encoder else {}
+        return super().example_shapes() | pair | {"label": ((), jnp.int32), "part": ((), jnp.int32)}
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
@@ -121,10 +112,10 @@ class TextClassification(Finetuning):
         own, saved = self.config.own, os.path.join(self.folder, LABELS_FILE)
         task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
         if not files.exists(saved):
-            path = self._path("train")
-            with self._blaming("train"):
+            path = sides.path_of(self.config, "train", EXPECTED)
+            with sides.errors_name("data.train"):
                 return task._replace(labels=sentences.label_names(path, task))
-        return task._replace(labels=names_in(json_files.read(saved, dict).get("labels"), saved))
+        return task._replace(labels=parse_names(json_files.read(saved, dict).get("labels"), saved))
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -141,36 +132,36 @@ class TextClassification(Finetuning):
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy and hits of a batch."""
         logits, labels = self.scores(params, batch, model_keys(batch)), batch["label"]
-        every = jnp.ones(labels.shape)
+        ones = jnp.ones(labels.shape)
         sums = {
-            "loss": weighted(optax.softmax_cross_entropy_with_integer_labels(logits, labels), every),
-            "accuracy": weighted(logits.argmax(-1) == labels, every),
+            "loss": weighted_sum(optax.softmax_cross_entropy_with_integer_labels(logits, labels), ones),
+            "accuracy": weighted_sum(logits.argmax(-1) == labels, ones),
         }
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
-        """Loss and hits of the labelled examples, MNLI's mismatched ones apart; and the predicted "label" of each.
+        """Loss and hits of the labelled examples, and the predicted "label" of each; MNLI has two accuracies.
 
         For Matthews's correlation and F1, also how many are positive (of class 1), are predicted to be, and both.
         """
-        logits, labels, every = self.scores(params, batch, None), batch["label"], batch["weight"]
+        logits, labels, weights = self.scores(params, batch, None), batch["label"], batch["weight"]
         predicted = logits.argmax(-1).astype(jnp.int32)
-        known = every * (labels != sentences.UNLABELLED)
+        known = weights * (labels != sentences.UNLABELLED)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
         sums = {
-            "loss": weighted(losses, known),
-            "accuracy": weighted(predicted == labels, known * (batch["part"] == 0)),
-            "accuracy_mm": weighted(predicted == labels, known * (batch["part"] == 1)),
-            "examples": weighted(jnp.ones_like(every), every),
+            "loss": weighted_sum(losses, known),
+            "accuracy": weighted_sum(predicted == labels, known * (batch["part"] == 0)),
+            "accuracy_mm": weighted_sum(predicted == labels, known * (batch["part"] == 1)),
+            "examples": weighted_sum(jnp.ones_like(weights), weights),
         }
         if self.glue.scores:
             counted = labels == 1, predicted == 1, (labels == 1) & (predicted == 1)
-            sums |= {name: weighted(hits, known) for name, hits in zip(COUNTS, counted, strict=True)}
+            sums |= {name: weighted_sum(hits, known) for name, hits in zip(COUNTS, counted, strict=True)}
         return sums, {"label": predicted}
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
-        """As the task is scored; a task with two parts has two accuracies."""
+    def eval_metrics(self) -> tuple[str, ...]:
+        """The task's scores; a task with two held-out parts has two accuracies."""
         mismatched = ["accuracy_mm"] if len(self.glue.submission) == 2 else []
         return "accuracy", "loss", *mismatched, *self.glue.scores
 
@@ -190,7 +181,7 @@ class TextClassification(Finetuning):
 
     def baseline(self, sums: Totals) -> Baseline | None:
         """One label for all examples: the most frequent one of the held-out data, in each part of it."""
-        heldout, metrics = self._sentences("heldout"), {}
+        heldout, metrics = self.sentences("heldout"), {}
         for name, part in (("accuracy", 0), ("accuracy_mm", 1)):
             labels = heldout.labels[(heldout.part == part) & (heldout.labels != sentences.UNLABELLED)]
             if len(labels):
@@ -202,18 +193,18 @@ class TextClassification(Finetuning):
 
         An id or label of the user's own with a tab or a line feed in it stands in quotation marks.
         """
-        heldout, files = self._sentences("heldout"), {}
+        heldout, files = self.sentences("heldout"), {}
         for part in np.unique(heldout.part):
             rows = [("index", "prediction")]
-            for place in np.flatnonzero(heldout.part == part):
-                label = int(outputs["label"][place])
-                rows.append((heldout.ids[place], self.glue.labels[label] if self.glue.names else str(label)))
+            for i in np.flatnonzero(heldout.part == part):
+                label = int(outputs["label"][i])
+                rows.append((heldout.ids[i], self.glue.labels[label] if self.glue.names else str(label)))
             table = io.StringIO()
             csv.writer(table, "excel-tab", lineterminator="\n").writerows(rows)
             files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
         return files
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Ranked]]:
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
         """The likeliest labels of each line: a sentence, or a pair with a tab between.
 
         Raises:
@@ -221,22 +212,15 @@ class TextClassification(Finetuning):
         """
         return [[self._classify(params, line, top)] for line in inputs]
 
-    def _classify(self, params: Any, line: str, top: int) -> Ranked:
+    def _classify(self, params: Any, line: str, top: int) -> Candidates:
         texts = line.split("\t")
         if len(texts) != len(self.glue.texts):
             given, expected = len(texts), len(self.glue.texts)
             advice = "put a tab between two texts, none in a single one"
             raise RunError(f"the line has {given} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
-        first, second = pairs.encode_pairs(texts[:1], texts[1:] or None, self.tokenizer)
-        source = pairs.Pairs(
-            first, second, {}, length=self.length, tokenizer=self.tokenizer, name="the line", apart=self.apart
-        )
-        batch = {name: np.asarray(value)[None] for name, value in source[0].items()}
-        return ranked(self._compiled_scores(params, batch)[0], self.glue.labels, top)
-
-    @functools.cached_property
-    def _compiled_scores(self) -> Callable:
-        return jax.jit(lambda params, batch: self.scores(params, batch, None))
+        example = self._pairs(texts[:1], texts[1:] or None, {}, "the line")[0]
+        batch = {name: np.asarray(value)[None] for name, value in example.items()}
+        return top_candidates(self.compiled_scores(params, batch)[0], self.glue.labels, top)
 
     def assets(self) -> dict[str, bytes]:
         labels = {"task": self.config.glue.task, "labels": self.glue.labels}
@@ -245,63 +229,37 @@ class TextClassification(Finetuning):
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def examples(self, side: str) -> pairs.Pairs:
         """The encoded examples of a side, "train" or "heldout", in the order of `prediction_files`."""
-        found, length = self._sentences(side), self.config.model.length
-        # No more tokens are ever read, and one more tells that a text is cut.
-        first, second = pairs.encode_pairs(found.first, found.second, self.tokenizer, most=length)
-        columns = {"label": found.labels, "part": found.part}
-        try:
-            source = pairs.Pairs(
-                first, second, columns, length=length, tokenizer=self.tokenizer, name=found.path, apart=self.apart
-            )
-        except DataError as error:
-            raise DataError(f"config.model.{error}") from None
+        read, length = self.sentences(side), self.config.model.length
+        with sides.errors_name("model.length"):
+            source = self._pairs(read.first, read.second, {"label": read.labels, "part": read.part}, read.path)
         if source.cut:
-            self._note(side, f"{source.cut} of {len(source)} are longer than config.model.length={length} and are cut")
+            message = f"{source.cut} of {len(source)} are longer than config.model.length={length} and are cut"
+            sides.warn(side, "examples", message)
         return source
 
+    def _pairs(self, first: list[str], second: list[str] | None, columns: dict[str, Any], name: str) -> pairs.Pairs:
+        # No more tokens are ever read, and one more tells that a text is cut.
+        encode = functools.partial(pairs.encode, tokenizer=self.tokenizer, max_tokens=self.length)
+        tokens = [encode(texts) for texts in (first, second) if texts is not None]
+        options = dict(length=self.length, tokenizer=self.tokenizer, name=name, dual_encoder=self.dual_encoder)
+        return pairs.Pairs(tokens, columns, **options)
+
     @functools.cache  # noqa: B019 - a task lives as long as its run
-    def _sentences(self, side: str) -> sentences.Sentences:
-        data, bad = self.config.data, BadRecords(self.config.data.max_bad_records)
-        path, task = self._path(side), self.glue
-        with self._blaming(side):
-            found = sentences.open_sentences(
-                path,
-                task,
-                side,
-                split=data.split,
-                heldout_split=data.heldout_split,
-                heldout_share=0.0 if data.heldout else data.heldout_share,
-                bad=bad,
-            )
+    def sentences(self, side: str) -> sentences.Sentences:
+        """The labelled texts of a side; raises DataError if they cannot be read."""
+        bad = BadRecords(self.config.data.max_bad_records)
+        opener = sentences.open_sentences
+        read = sides.open_side(self.config, side, opener, EXPECTED, task=self.glue, bad=bad)
         if bad.count:
-            self._note(side, f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")
-        if found.dropped:
-            self._note(side, f"{found.dropped} without a gold label are left out, {len(found)} remain")
-        return found
-
-    def _key(self, side: str) -> str:
-        return "heldout" if side == "heldout" and self.config.data.heldout else "train"
-
-    def _path(self, side: str) -> str:
-        key = self._key(side)
-        if not self.config.data[key]:
-            raise DataError(f"config.data.{key} is not set; give --config.data.{key}=PATH, or tfds:glue/NAME")
-        return self.config.data[key]
-
-    @contextlib.contextmanager
-    def _blaming(self, side: str) -> Iterator[None]:
-        """Names the key of the data in the errors about them."""
-        try:
-            yield
-        except DataError as error:
-            raise DataError(f"config.data.{self._key(side)}: {error}") from None
-
-    def _note(self, side: str, what: str) -> None:
-        print(f"{side} examples: {what}", file=sys.stderr)
+            sides.warn(side, "examples", f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")
+        if read.dropped:
+            message = f"{read.dropped} without a gold label are left out, {len(read)} remain"
+            sides.warn(side, "examples", message)
+        return read
 
 
 def matthews(examples: int, positives: int, predicted: int, true_positives: int) -> float:
-    """Matthews's correlation: of `examples`, so many are positive, are predicted to be, and both.
+    """Matthews's correlation, from the numbers of examples that are positive, are predicted to be, and both.
 
     It is 0 if all examples are, or are predicted to be, of one class.
     """

@@ -15,7 +15,7 @@ from gmlp_flax.data.text.tokenizer import NAMED, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.options import SIZE, VOCABULARY, Option
-from gmlp_flax.tasks.base import Task, require_path
+from gmlp_flax.tasks.base import Task
 
 EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`
 
@@ -53,7 +53,7 @@ TEXT_OPTIONS = {
 class TextTask(Task):
     """A task on text: it has a tokenizer, which its run folder and its checkpoints keep.
 
-    Args of the constructor: as of `Task`; and `tokenizer`, in the place of the one that the config leads to.
+    The constructor also takes `tokenizer`, in place of the one that the config leads to.
     """
 
     shared_assets = (TOKENIZER_FILE,)
@@ -74,7 +74,7 @@ class TextTask(Task):
         """The run's tokenizer."""
 
     def embedding(self) -> dict[str, Any]:
-        """What a `TextModel` is told of its embeddings."""
+        """The options of a `TextModel`'s embeddings."""
         return {name: self.config.model[name] for name in EMBEDDING}
 
     @classmethod
@@ -87,12 +87,12 @@ class TextTask(Task):
         return {TOKENIZER_FILE: self.tokenizer.model}
 
     def padding_mask(self, tokens: Any) -> Any:
-        """Of tokens [batch, tokens] the bool mask that is False for padding; None if attention is to see padding."""
+        """The mask of tokens [batch, tokens], False for padding; None if the model may read padding."""
         return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
 
 
 class StandInTokenizer(NamedTuple):
-    """The facts about a tokenizer that a model's shapes and loss depend on, in the place of one."""
+    """What a model's shapes and loss depend on, in place of a tokenizer."""
 
     vocab_size: int
     special_ids: tuple[int, ...] = tuple(range(5))
@@ -101,12 +101,11 @@ class StandInTokenizer(NamedTuple):
 
 
 def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
-    """The tokenizer that a run was given: in its folder, in config.data.tokenizer or in `more`; if there is none, the
-    one of the run that it starts from.
+    """The tokenizer in a run's folder, in config.data.tokenizer or in `more`, else that of the run that it starts from.
 
     Args:
-        task: of the run.
-        more: other files that must hold the same one, by what messages call them.
+        task: the run's task.
+        more: name in messages -> path of another file that must hold the same tokenizer.
 
     Returns:
         None if there is none.
@@ -114,17 +113,19 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
     Raises:
         DataError: two that are there differ, or one is damaged.
     """
-    places = {"this run's": os.path.join(task.folder, TOKENIZER_FILE)}
-    if not files.exists(places["this run's"]):
-        del places["this run's"]
+    paths = {"this run's": os.path.join(task.folder, TOKENIZER_FILE)}
+    if not files.exists(paths["this run's"]):
+        paths = {}
     given = task.config.data.tokenizer
-    # A run folder has its own copy, and may have come from where that file is.
-    if given and (given in NAMED or not places or files.exists(given)):
-        places["config.data.tokenizer"] = given if given in NAMED else require_path(given, "data.tokenizer")
-    found = {f"{what}, {path}": Tokenizer.load(path) for what, path in (places | dict(more)).items()}
-    for (what, tokenizer), (other, next_tokenizer) in itertools.pairwise(found.items()):
+    # A run folder has its own copy, and may have been moved away from the file that was given.
+    if given in NAMED or files.exists(given):
+        paths["config.data.tokenizer"] = given
+    elif given and not paths:
+        raise DataError(f"config.data.tokenizer is {given!r}, which does not exist; give a file")
+    tokenizers = {f"{source}, {path}": Tokenizer.load(path) for source, path in (paths | dict(more)).items()}
+    for (source, tokenizer), (other, next_tokenizer) in itertools.pairwise(tokenizers.items()):
         if tokenizer != next_tokenizer:
-            raise DataError(f"two different tokenizers: {what}, and {other}; train and evaluate with one of them")
-    if not found and TOKENIZER_FILE in task.inherited:
+            raise DataError(f"two different tokenizers: {source}, and {other}; train and evaluate with one of them")
+    if not tokenizers and TOKENIZER_FILE in task.inherited:
         return Tokenizer(task.inherited[TOKENIZER_FILE], task.config.init_from)
-    return next(iter(found.values()), None)
+    return next(iter(tokenizers.values()), None)

@@ -20,7 +20,7 @@ from gmlp_flax.checkpoints.run_folder import read_identity, write_files
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import run_files
 from gmlp_flax.processes import distributed
-from gmlp_flax.tasks.base import Ranked, Task
+from gmlp_flax.tasks.base import Candidates, Task
 from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.training.partition import Partition
 
@@ -49,7 +49,7 @@ class Trained(NamedTuple):
         """The parameters to predict with: the running mean if there is one."""
         return self.params if self.ema is None else self.ema
 
-    def predict(self, inputs: Sequence[Any], top: int = 5) -> list[list[Ranked]]:
+    def predict(self, inputs: Sequence[Any], top: int = 5) -> list[list[Candidates]]:
         """What the model says of inputs: lines of text, or images as paths or uint8 [height, width, channels].
 
         Args:
@@ -87,10 +87,8 @@ class Trained(NamedTuple):
         """
         if isinstance(texts, str):
             raise RunError(f"generate takes a list of texts: give [{texts[:40]!r}]")
-        how = Sampling(
-            **{name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
-        )
-        return [self.task.continuation(self.weights, text, how).text for text in texts]
+        options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+        return [self.task.generate(self.weights, text, Sampling(**options)).text for text in texts]
 
 
 def check_metric(config: ConfigDict, task: Task) -> None:
@@ -99,7 +97,7 @@ def check_metric(config: ConfigDict, task: Task) -> None:
     Raises:
         RunError: with the metrics that it gives.
     """
-    known = [*task.evaluated, *(f"ema_{name}" for name in task.evaluated if config.optimizer.ema)]
+    known = [*task.eval_metrics, *(f"ema_{name}" for name in task.eval_metrics if config.optimizer.ema)]
     if config.checkpoint.metric and config.checkpoint.metric not in known:
         raise RunError(f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}")
 

@@ -246,9 +246,9 @@ class Trainer:
         self.run.check()
         self.checkpoints.set_metrics(done, metrics)
         self.metrics.write({"step": done, "eval": metrics} | beside)
-        self.progress.say(f"step {done}  held out: {self.task.shown(metrics)}")
+        self.progress.say(f"step {done}  held out: {self.task.format_metrics(metrics)}")
         if baseline:
-            self.progress.say(f"to compare: {baseline.name}: {self.task.shown(baseline.metrics)}")
+            self.progress.say(f"to compare: {baseline.name}: {self.task.format_metrics(baseline.metrics)}")
         if self.checkpoints.metric and self.checkpoints.metric not in metrics:
             self.progress.say(
                 f"note: there is no {self.checkpoints.metric} in it, by which the best checkpoint is chosen: all are kept; "

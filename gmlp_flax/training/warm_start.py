@@ -100,7 +100,7 @@ def load(task: Task, partition: Partition) -> Any:
     _compare(old_config, config)
     known = traverse_util.flatten_dict(params, sep="/")
     heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
-    added = [path for path in task.added if not any(name.startswith(path) for name in known)]
+    added = [path for path in task.new_params if not any(name.startswith(path) for name in known)]
     fresh = _fresh(task, (*heads, *added), partition)
     if fresh:
         distributed.say(f"note: {config.init_from} has no fitting {', '.join(fresh)}: initialized anew")

@@ -229,7 +229,7 @@ def test_mistakes(tokenizer, tmp_path, model, texts, message):
 
 def test_a_pair_that_is_read_apart(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
-    trained.task.apart = True
+    trained.task.dual_encoder = True
     with pytest.raises(RunError, match="--second: the run reads the texts of a pair apart"):
         attention.draw(trained, str(tmp_path), "the", "the")
 

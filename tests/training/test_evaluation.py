@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.data import pipeline
-from gmlp_flax.tasks.base import weighted
+from gmlp_flax.tasks.base import weighted_sum
 from gmlp_flax.training import evaluation, loading
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
@@ -67,7 +67,7 @@ class Echo(tiny.Line):
         return 7
 
     def evaluate(self, params, batch):
-        sums = {"examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}
+        sums = {"examples": weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])}
         return sums, {"pair": jnp.stack([batch["x"], 2 * batch["x"]], 1)}
 
     def summarize(self, sums, outputs):

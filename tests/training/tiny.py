@@ -9,7 +9,7 @@ import numpy as np
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.models.parameters import ParamMetadata
-from gmlp_flax.tasks.base import Task, weighted
+from gmlp_flax.tasks.base import Task, weighted_sum
 
 WORDS = """the a of and to in is that it for on with as was at by this from which have not are or be one all their
 there when more will would about other into time some could them then only its new over after also two way may""".split()
@@ -53,7 +53,7 @@ class Line(Task):
     """Fits y = x kernel + bias by the squared error. Examples carry weights, as sequences carry masked tokens."""
 
     metrics = ("loss", "noise")
-    best, unit, evaluated = ("loss", "min"), "examples", ("loss",)
+    best, unit, eval_metrics = ("loss", "min"), "examples", ("loss",)
 
     def module(self, rngs):
         raise NotImplementedError
@@ -65,14 +65,14 @@ class Line(Task):
         line = params["line"]
         errors = jnp.square(batch["x"] @ line["kernel"] + line["bias"] - batch["y"])
         sums = {
-            "loss": weighted(errors, batch["weight"]),
-            "noise": weighted(jax.vmap(jax.random.normal)(batch["key"]), jnp.ones_like(errors)),
+            "loss": weighted_sum(errors, batch["weight"]),
+            "noise": weighted_sum(jax.vmap(jax.random.normal)(batch["key"]), jnp.ones_like(errors)),
         }
         return sums["loss"][0], sums
 
     def evaluate(self, params, batch):
         _, sums = self.loss(params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))})
-        return {"loss": sums["loss"], "examples": weighted(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
+        return {"loss": sums["loss"], "examples": weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
 
     def summarize(self, sums, outputs):
         return {"loss": sums["loss"][0] / sums["loss"][1]}

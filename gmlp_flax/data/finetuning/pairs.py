@@ -39,65 +39,50 @@ class TokenLists:
 
 
 def encode(
-    texts: Sequence[str], tokenizer: Tokenizer, threads: int | None = None, most: int | None = None
+    texts: Sequence[str], tokenizer: Tokenizer, threads: int | None = None, max_tokens: int | None = None
 ) -> TokenLists:
-    """Encodes texts, without special tokens; `threads=None` uses all cores. Of each text `most` tokens are kept."""
+    """Encodes texts, without special tokens; `threads=None` uses all cores. Further tokens of a text are dropped."""
     ids, lengths = [np.zeros(0, np.int32)], [0]
     for start in range(0, len(texts), _TEXTS):
-        batch = [each[:most] for each in tokenizer.encode_batch(texts[start : start + _TEXTS], threads)]
+        batch = [tokens[:max_tokens] for tokens in tokenizer.encode_batch(texts[start : start + _TEXTS], threads)]
         ids.append(np.concatenate(batch))
         lengths.extend(map(len, batch))
     return TokenLists(np.concatenate(ids), np.cumsum(lengths, dtype=np.int64))
 
 
-def encode_pairs(
-    first: Sequence[str],
-    second: Sequence[str] | None,
-    tokenizer: Tokenizer,
-    threads: int | None = None,
-    most: int | None = None,
-) -> tuple[TokenLists, TokenLists | None]:
-    """Encodes both texts of each pair, as `encode` does; `second` is None for single texts."""
-    encoded = encode(first, tokenizer, threads, most)
-    return encoded, None if second is None else encode(second, tokenizer, threads, most)
-
-
-def kept_lengths(
-    first: np.ndarray | int, second: np.ndarray | int | None, length: int
-) -> tuple[np.ndarray, np.ndarray | None]:
+def kept_lengths(lengths: Sequence[np.ndarray | int], length: int) -> list[np.ndarray]:
     """How many tokens of each text are kept.
 
     A pair that is too long loses tokens one by one from the end of the longer text, or of the second text if both are
     equally long, as in BERT.
 
     Args:
-        first, second: int [...], tokens of each text; None if there is no second text.
+        lengths: int [...], tokens of one text, or of both texts of a pair.
         length: of the whole sequence, including special tokens.
 
     Raises:
         DataError: there is no room for a token of each text.
     """
-    texts = 1 if second is None else 2
-    room = length - 1 - texts
-    if room < texts:
+    room = length - 1 - len(lengths)
+    if room < len(lengths):
+        texts = "a text" if len(lengths) == 1 else "two texts"
         raise DataError(
-            f"length={length} has no room for {'a text' if texts == 1 else 'two texts'} beside [CLS] and [SEP]: give "
-            f"{1 + 2 * texts} or more"
+            f"length={length} has no room for {texts} beside [CLS] and [SEP]: give {1 + 2 * len(lengths)} or more"
         )
-    if second is None:
-        return np.minimum(first, room), None
-    return np.minimum(first, np.maximum(room - second, -(-room // 2))), np.minimum(
-        second, np.maximum(room - first, room // 2)
-    )
+    if len(lengths) == 1:
+        return [np.minimum(lengths[0], room)]
+    first, second = lengths
+    return [
+        np.minimum(first, np.maximum(room - second, -(-room // 2))),
+        np.minimum(second, np.maximum(room - first, room // 2)),
+    ]
 
 
-def assemble(
-    first: np.ndarray, second: np.ndarray | None, length: int, tokenizer: Tokenizer
-) -> tuple[np.ndarray, np.ndarray]:
+def assemble(texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Lays out one example.
 
     Args:
-        first, second: int32 [tokens], without special tokens; None if there is no second text.
+        texts: one text, or both texts of a pair, each int32 [tokens] without special tokens.
         length: of the returned arrays.
         tokenizer: for the ids of special tokens.
 
@@ -108,13 +93,12 @@ def assemble(
     Raises:
         DataError: as in `kept_lengths`.
     """
-    first_kept, second_kept = kept_lengths(len(first), None if second is None else len(second), length)
     tokens, segments = np.full(length, tokenizer.pad_id, np.int32), np.zeros(length, np.int32)
-    end = int(first_kept) + 2
-    tokens[0], tokens[1 : end - 1], tokens[end - 1] = tokenizer.cls_id, first[:first_kept], tokenizer.sep_id
-    if second is not None and second_kept is not None:
-        last = end + int(second_kept)
-        tokens[end:last], tokens[last], segments[end : last + 1] = second[:second_kept], tokenizer.sep_id, 1
+    tokens[0], start = tokenizer.cls_id, 1
+    for segment, (text, kept) in enumerate(zip(texts, kept_lengths([*map(len, texts)], length), strict=True)):
+        stop = start + int(kept)
+        tokens[start:stop], tokens[stop], segments[start : stop + 1] = text[:kept], tokenizer.sep_id, segment
+        start = stop + 1
     return tokens, segments
 
 
@@ -122,11 +106,11 @@ class Pairs:
     """A random-access source of {"tokens", "segments": int32 [length], "index": int32} and the values of `columns`.
 
     Args:
-        first, second: token ids; None if there is no second text.
+        texts: token ids of single texts, or of the first and of the second text of pairs.
         columns: name -> array with an entry for each example.
         length, tokenizer: as in `assemble`.
         name: the source's name in messages.
-        apart: whether both texts of a pair are laid out alone, each `[CLS] a [SEP]`: "tokens" and "segments" are then
+        dual_encoder: whether each text of a pair is laid out alone, `[CLS] a [SEP]`: "tokens" and "segments" are then
             [2, length].
 
     Attributes:
@@ -138,35 +122,33 @@ class Pairs:
 
     def __init__(
         self,
-        first: TokenLists,
-        second: TokenLists | None,
+        texts: Sequence[TokenLists],
         columns: Mapping[str, np.ndarray],
         *,
         length: int,
         tokenizer: Tokenizer,
         name: str,
-        apart: bool = False,
+        dual_encoder: bool = False,
     ):
-        self.first, self.second, self.columns = first, second, dict(columns)
-        self.length, self.tokenizer, self.name, self.apart = length, tokenizer, name, apart and second is not None
-        lengths = first.lengths, None if second is None else second.lengths
-        lost = np.zeros(len(first), np.int64)
-        alone = (kept_lengths(each, None, length)[0] for each in lengths if each is not None)
-        for before, after in zip(lengths, alone if self.apart else kept_lengths(*lengths, length), strict=True):
-            if before is not None and after is not None:
-                lost += before - after
-        self.cut = int(np.count_nonzero(lost))
+        self.texts, self.columns, self.dual_encoder = texts, dict(columns), dual_encoder and len(texts) == 2
+        self.length, self.tokenizer, self.name = length, tokenizer, name
+        lengths = [tokens.lengths for tokens in texts]
+        if self.dual_encoder:
+            kept = [kept_lengths([counts], length)[0] for counts in lengths]
+        else:
+            kept = kept_lengths(lengths, length)
+        self.cut = int(np.count_nonzero(sum(lengths) - sum(kept)))
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.texts[0])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        texts = [self.first[index], *([] if self.second is None else [self.second[index]])]
-        if self.apart:
-            both = [assemble(text, None, self.length, self.tokenizer) for text in texts]
-            tokens, segments = map(np.stack, zip(*both, strict=True))
+        texts = [tokens[index] for tokens in self.texts]
+        if self.dual_encoder:
+            layouts = [assemble([text], self.length, self.tokenizer) for text in texts]
+            tokens, segments = map(np.stack, zip(*layouts, strict=True))
         else:
-            tokens, segments = assemble(texts[0], texts[1] if len(texts) == 2 else None, self.length, self.tokenizer)
+            tokens, segments = assemble(texts, self.length, self.tokenizer)
         columns = {name: values[index] for name, values in self.columns.items()}
         return {"tokens": tokens, "segments": segments, "index": np.int32(index), **columns}
 

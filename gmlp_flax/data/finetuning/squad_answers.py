@@ -29,14 +29,14 @@ class SpanScores(NamedTuple):
 
     Attributes:
         start_scores, end_scores: float [windows, n_best].
-        start_places, end_places: int [windows, n_best], places in the window.
+        start_positions, end_positions: int [windows, n_best], places in the window.
         null: float [windows], the score of [CLS] as both start and end.
     """
 
     start_scores: np.ndarray
-    start_places: np.ndarray
+    start_positions: np.ndarray
     end_scores: np.ndarray
-    end_places: np.ndarray
+    end_positions: np.ndarray
     null: np.ndarray
 
 
@@ -62,7 +62,7 @@ def _answers(windows: Windows, found: SpanScores, number: int, n_best: int, max_
     if not len(spans):
         return []
     offset = windows.passage_offset(of_question.start)
-    starts, ends = found.start_places[rows] - offset, found.end_places[rows] - offset
+    starts, ends = found.start_positions[rows] - offset, found.end_positions[rows] - offset
     first, last = starts + begin, ends + begin
     owner = widest_context(begin[:, 0], size[:, 0], len(spans))[np.clip(first, 0, len(spans) - 1)]
     may_start = (starts >= 0) & (starts < size) & (owner == np.arange(len(begin))[:, None])

@@ -91,7 +91,7 @@ class Windows:
     ):
         if length < max_query + SPECIALS + 1:
             raise DataError(
-                f"model.length={length} has no room for a passage beside squad.max_query={max_query} tokens of a "
+                f"length={length} has no room for a passage beside squad.max_query={max_query} tokens of a "
                 f"question and {SPECIALS} special ones; raise the one or lower the other"
             )
         self.length, self._tokenizer = length, tokenizer
@@ -117,7 +117,7 @@ class Windows:
         number, begin, size = int(self.number[index]), int(self.begin[index]), int(self.size[index])
         query = self._queries[number][: self._query_sizes[number]]
         passage = self._passages.tokens[int(self._passage_of[number])][begin : begin + size]
-        tokens, segments = pairs.assemble(query, passage, self.length, self._tokenizer)
+        tokens, segments = pairs.assemble([query, passage], self.length, self._tokenizer)
         first, last = self.targets.first[number] - begin, self.targets.last[number] - begin
         inside = first >= 0 and last < size
         start, end = (np.int32(place + self.passage_offset(index) if inside else 0) for place in (first, last))

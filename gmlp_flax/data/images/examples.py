@@ -36,15 +36,15 @@ def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, e
     return {"image": views.evaluation_view(_decoded(example, channels), size, eval_crop), "label": example["label"]}
 
 
-def given_example(given: Any, channels: int) -> dict[str, Any]:
-    """A record of an image that a user gives: the path of a file, or pixels.
+def record_of(image: Any, channels: int) -> dict[str, Any]:
+    """A record of an image to predict: the path of a file, or pixels.
 
     Raises:
         DataError: the file cannot be read, or the pixels are not uint8 [height, width, channels].
     """
-    if isinstance(given, str | os.PathLike):
-        return {"image": files.read_small(given, IMAGE_BYTES), "name": str(given), "label": 0}
-    pixels = np.asarray(given)
+    if isinstance(image, str | os.PathLike):
+        return {"image": files.read_small(image, IMAGE_BYTES), "name": str(image), "label": 0}
+    pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.shape[2:] != (channels,):
         got = f"{pixels.dtype} {list(pixels.shape)}"
         raise DataError(f"an image is a path or an array uint8 [height, width, {channels}], not {got}")

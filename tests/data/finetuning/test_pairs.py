@@ -17,9 +17,9 @@ TOKENIZER = SimpleNamespace(pad_id=0, cls_id=2, sep_id=3)
 PAD, CLS, SEP = 0, 2, 3
 
 
-def slowly(first: list, second: list | None, length: int) -> tuple[list, list]:
+def slowly(texts: list[list], length: int) -> tuple[list, list]:
     """BERT's own loop: the longer text loses its last token until both fit."""
-    first, second = list(first), None if second is None else list(second)
+    first, second = list(texts[0]), list(texts[1]) if len(texts) == 2 else None
     while len(first) + len(second or []) + (2 if second is None else 3) > length:
         (first if second is None or len(first) > len(second) else second).pop()
     tokens, segments = [CLS, *first, SEP], [0] * (len(first) + 2)
@@ -29,41 +29,23 @@ def slowly(first: list, second: list | None, length: int) -> tuple[list, list]:
     return tokens + [PAD] * padding, segments + [0] * padding
 
 
-texts = st.lists(st.integers(5, 99), max_size=20)
+TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size=2)
 
 
 @pytest.mark.smoke
-@given(texts, st.none() | texts, st.integers(5, 50))
-def test_as_berts_loop(first, second, length):
-    arrays = (None if text is None else np.array(text, np.int32) for text in (first, second))
-    tokens, segments = pairs.assemble(*arrays, length, TOKENIZER)
+@given(TEXTS, st.integers(5, 50))
+def test_as_berts_loop(texts, length):
+    tokens, segments = pairs.assemble([np.array(text, np.int32) for text in texts], length, TOKENIZER)
     assert tokens.dtype == segments.dtype == np.int32
-    assert (tokens.tolist(), segments.tolist()) == slowly(first, second, length)
+    assert (tokens.tolist(), segments.tolist()) == slowly(texts, length)
 
 
-@given(texts, texts, st.integers(5, 50))
-def test_no_token_is_lost_where_all_fit(first, second, length):
-    of_first, of_second = pairs.kept_lengths(len(first), len(second), length)
-    assert 0 <= of_first <= len(first) and 0 <= of_second <= len(second)
-    fits = len(first) + len(second) + 3 <= length
-    assert (of_first + of_second == len(first) + len(second)) == fits
-    assert fits or of_first + of_second + 3 == length  # no room is left unused
-
-
-def test_an_odd_room_and_a_tie():
-    first, second = np.arange(10, 16), np.arange(20, 26)
-    tokens, segments = pairs.assemble(first, second, 10, TOKENIZER)
-    assert tokens.tolist() == [CLS, 10, 11, 12, 13, SEP, 20, 21, 22, SEP]
-    assert segments.tolist() == [0] * 6 + [1] * 4
-    tokens, _ = pairs.assemble(first[:1], second, 9, TOKENIZER)
-    assert tokens.tolist() == [CLS, 10, SEP, 20, 21, 22, 23, 24, SEP]
-
-
-@pytest.mark.parametrize(("second", "least"), [(None, 3), (np.arange(4), 5)])
-def test_too_short_a_length(second, least):
-    assert pairs.assemble(np.arange(4), second, least, TOKENIZER)[0].shape == (least,)
+@pytest.mark.parametrize("texts", [1, 2])
+def test_too_short_a_length(texts):
+    least, given_texts = 1 + 2 * texts, [np.arange(4)] * texts
+    assert pairs.assemble(given_texts, least, TOKENIZER)[0].shape == (least,)
     with pytest.raises(DataError, match=f"length={least - 1} has no room for .*: give {least} or more$"):
-        pairs.assemble(np.arange(4), second, least - 1, TOKENIZER)
+        pairs.assemble(given_texts, least - 1, TOKENIZER)
 
 
 @pytest.fixture(scope="module")
@@ -71,38 +53,46 @@ def tokenizer():
     return Tokenizer.train([" ".join(tiny.WORDS[i:]) for i in range(40)], 300)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_encoding_keeps_texts_apart(tokenizer, threads, monkeypatch):
-    monkeypatch.setattr(pairs, "_TEXTS", 4)  # several calls of the tokenizer
-    first = ["the time", "", *tiny.WORDS]
-    encoded, none = pairs.encode_pairs(first, None, tokenizer, threads)
-    assert none is None and len(encoded) == len(first) and encoded.ids.dtype == np.int32
-    assert [ids.tolist() for ids in map(encoded.__getitem__, range(len(encoded)))] == [*map(tokenizer.encode, first)]
-    assert encoded.lengths.tolist() == [len(tokenizer.encode(text)) for text in first]
+def ids_of(encoded):
+    return [ids.tolist() for ids in map(encoded.__getitem__, range(len(encoded)))]
 
 
-def source(tokenizer, length=8):
-    first, second = pairs.encode_pairs(["the time", "one"], ["a", "the of and to in is that it"], tokenizer)
+def test_encoding(tokenizer):
+    """More texts than are encoded in one call, on one thread and on two, whole and cut."""
+    texts = ["the time", "", *tiny.WORDS] * 100
+    expected = [*map(tokenizer.encode, texts)]
+    for threads in (1, 2):
+        encoded = pairs.encode(texts, tokenizer, threads)
+        assert encoded.ids.dtype == np.int32 and ids_of(encoded) == expected
+        assert encoded.lengths.tolist() == [*map(len, expected)]
+    assert ids_of(pairs.encode(texts, tokenizer, max_tokens=1)) == [ids[:1] for ids in expected]
+
+
+def source(tokenizer, length=8, **options):
+    texts = [pairs.encode(texts, tokenizer) for texts in (["the time", "one"], ["a", "the of and to in is that it"])]
     columns = {"label": np.array([1, 0], np.int32)}
-    return pairs.Pairs(first, second, columns, length=length, tokenizer=tokenizer, name="x.tsv")
+    return pairs.Pairs(texts, columns, length=length, tokenizer=tokenizer, name="x.tsv", **options)
 
 
 def test_a_source_of_examples(tokenizer):
-    expected = sum(
-        len(tokenizer.encode(first)) + len(tokenizer.encode(second)) > 8 - 3
-        for first, second in (("the time", "a"), ("one", "the of and to in is that it"))
-    )
+    lengths = np.array([tokens.lengths for tokens in source(tokenizer).texts])
     for examples in (source(tokenizer), pickle.loads(pickle.dumps(source(tokenizer)))):
-        assert len(examples) == 2 and examples.cut == expected and "x.tsv" in repr(examples)
+        assert len(examples) == 2 and examples.cut == (lengths.sum(0) > 8 - 3).sum() > 0 and "x.tsv" in repr(examples)
         example = examples[1]
         assert (example["index"], example["label"]) == (1, 0) and example["index"].dtype == np.int32
-        tokens, segments = pairs.assemble(examples.first[1], examples.second[1], 8, tokenizer)
+        tokens, segments = pairs.assemble([tokens[1] for tokens in examples.texts], 8, tokenizer)
         np.testing.assert_array_equal(example["tokens"], tokens)
         np.testing.assert_array_equal(example["segments"], segments)
-        assert tokens[0] == tokenizer.cls_id and tokens[-1] == tokenizer.sep_id
-    assert source(tokenizer, 64).cut == 0 < expected
-
-
-def test_a_source_refuses_too_short_a_length(tokenizer):
+    assert source(tokenizer, 64).cut == 0
     with pytest.raises(DataError, match="length=4 has no room for two texts"):
         source(tokenizer, 4)
+
+
+def test_texts_that_are_encoded_alone(tokenizer):
+    """Each text is laid out as if it were alone, and loses only its own tokens."""
+    examples = source(tokenizer, 6, dual_encoder=True)
+    assert examples.cut == (np.array([tokens.lengths for tokens in examples.texts]) > 4).any(0).sum() > 0
+    for i in range(2):
+        expected = [slowly([[int(token) for token in tokens[i]]], 6) for tokens in examples.texts]
+        rows = [[{CLS: tokenizer.cls_id, SEP: tokenizer.sep_id}.get(t, t) for t in row] for row, _ in expected]
+        assert tokenizer.pad_id == PAD and examples[i]["tokens"].tolist() == rows and not examples[i]["segments"].any()

@@ -121,7 +121,7 @@ def test_the_tokens_that_hold_an_unaligned_answer(tokenizer):
 
 
 def test_no_room(tokenizer):
-    with pytest.raises(DataError, match="^model.length=12 has no room for a passage beside squad.max_query=9 "):
+    with pytest.raises(DataError, match="^length=12 has no room for a passage beside squad.max_query=9 "):
         Windows([make("text", 0, 4)], tokenizer, length=12, stride=4, max_query=9)
     assert len(Windows([make("text", 0, 4)], tokenizer, length=13, stride=4, max_query=9)) > 0
 

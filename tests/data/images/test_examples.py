@@ -43,8 +43,8 @@ def test_without_crop_training_sees_the_image_or_its_mirror_image():
 def test_what_a_user_gives(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(png())
-    assert examples.given_example(path, 3) == {"image": png(), "name": str(path), "label": 0}
-    assert examples.given_example(PIXELS, 3)["image"] is PIXELS
+    assert examples.record_of(path, 3) == {"image": png(), "name": str(path), "label": 0}
+    assert examples.record_of(PIXELS, 3)["image"] is PIXELS
     for wrong in (PIXELS / 255, PIXELS[..., :1], PIXELS[..., 0]):
         with pytest.raises(DataError, match=r"an image is a path or an array uint8 \[height, width, 3\], not"):
-            examples.given_example(wrong, 3)
+            examples.record_of(wrong, 3)

@@ -1,0 +1,63 @@
+"""The data of a side, "train" or "heldout": which key of config.data names them, and how a data set is split.
+
+The held-out side reads config.data.heldout. If that is empty, both sides share config.data.train: its splits, or a
+share of its examples (see data.splits).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gmlp_flax.errors import DataError
+
+EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
+
+
+def key_of(config: ConfigDict, side: str) -> str:
+    """The key of config.data that names the data of a side."""
+    return "heldout" if side == "heldout" and config.data.heldout else "train"
+
+
+def path_of(config: ConfigDict, side: str, expected: str = "PATH") -> str:
+    """The value of that key; raises DataError if it is not set, with an example of what is `expected`."""
+    key = key_of(config, side)
+    if not config.data[key]:
+        raise DataError(f"config.data.{key} is not set; give --config.data.{key}={expected}")
+    return config.data[key]
+
+
+def open_side(config: ConfigDict, side: str, opener: Callable[..., Any], expected: str = "PATH", **options: Any) -> Any:
+    """Calls `opener(path, side=..., split=..., heldout_split=..., heldout_share=..., **options)`.
+
+    Raises:
+        DataError: the key is not set, as in `path_of`; or what the opener raises, with the key in front.
+    """
+    data, path = config.data, path_of(config, side, expected)
+    with errors_name(f"data.{key_of(config, side)}"):
+        return opener(
+            path,
+            side=side,
+            split=data.split,
+            heldout_split=data.heldout_split,
+            heldout_share=0.0 if data.heldout else data.heldout_share,
+            **options,
+        )
+
+
+@contextlib.contextmanager
+def errors_name(key: str, other: str = "") -> Iterator[None]:
+    """Names config.`key`, and config.`other` if given, in a DataError of the block."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"config.{key}: {error}{other and f' (config.{other})'}") from None
+
+
+def warn(side: str, units: str, message: str) -> None:
+    """Tells on standard error what was skipped or cut in the data of a side; `units` are what it holds."""
+    print(f"{side} {units}: {message}", file=sys.stderr)

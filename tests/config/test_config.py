@@ -97,7 +97,7 @@ def test_options_of_another_task_or_block_are_refused(task, block, name, message
         (
             "task",
             "gmlp_flax.tasks.base:Task",
-            "config.task is 'gmlp_flax.tasks.base:Task': the class lacks assets, evaluate",
+            "config.task is 'gmlp_flax.tasks.base:Task': the class lacks assets, eval_metrics",
         ),
     ],
 )

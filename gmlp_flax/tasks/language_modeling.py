@@ -126,7 +126,11 @@ class LanguageModeling(TextTask):
         corpus, selected = self._corpus("train")
         with sides.errors_name("data.train"):
             return tokenizer_training.cached_tokenizer(
-                corpus, self.config.model.vocab_size, selection=selected, **self._preparing()
+                corpus,
+                self.config.model.vocab_size,
+                self._cache,
+                selection=selected,
+                max_bad_records=self.config.data.max_bad_records,
             )
 
     def examples(self, side: str) -> pipeline.Source:
@@ -146,16 +150,22 @@ class LanguageModeling(TextTask):
         else:
             corpus, selected = self._corpus(side)
             with sides.errors_name(f"data.{side}"):
-                tokens = prepare.prepare_in_cache(corpus, self.tokenizer, selection=selected, **self._preparing())
+                tokens = prepare.prepare_in_cache(
+                    corpus,
+                    self.tokenizer,
+                    self._cache,
+                    selection=selected,
+                    max_bad_records=self.config.data.max_bad_records,
+                )
             if tokens.skipped:
                 first = next(message for shard in tokens.index["shards"] for message in shard["skipped_first"])
                 sides.warn(side, "text", f"{tokens.skipped} bad record(s) skipped, the first: {first}")
         with sides.errors_name(f"data.{side}", "model.length"):
             return packing.Packing(tokens, self.length + self.more_tokens, self.config.data.packing, self.closed)
 
-    def _preparing(self) -> dict[str, Any]:
-        data = self.config.data
-        return dict(cache_folder=data.cache or cache.default_folder(), max_bad_records=data.max_bad_records)
+    @property
+    def _cache(self) -> str | os.PathLike:
+        return self.config.data.cache or cache.default_folder()
 
     def _corpus(self, side: str) -> tuple[corpora.Corpus, selection.Selection]:
         """The documents of a side, see `sides`; raises DataError if there is no such corpus or split."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gmlp_flax.training.loading import Trained
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["load"]
 
 

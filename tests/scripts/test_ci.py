@@ -1,0 +1,32 @@
+"""What checks a change: .ci/run, the GitHub workflow that calls it, and the hooks of a commit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_workflow_runs_the_whole_check_on_the_pythons_with_constraints():
+    (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    tested = {re.search(r"[\d.]+(?=\.txt)", path.name)[0] for path in ROOT.glob("constraints-*.txt")}
+    assert set(job["strategy"]["matrix"]["python"]) == tested == {"3.11", "3.13"}
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_hooks_are_the_commands_of_the_check():
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    check = (ROOT / ".ci/run").read_text()
+    for hook in repo["hooks"]:
+        program, command, *_ = shlex.split(hook["entry"])
+        assert re.search(rf"^{re.escape(program)} {command}\b", check, re.M)
+
+
+def test_the_tools_are_locked():
+    for path in ROOT.glob("constraints-*.txt"):
+        pinned = set(re.findall(r"^([\w-]+)==", path.read_text(), re.M))
+        assert {"ruff", "pre-commit", "basedpyright", "pytest", "torch", "mkdocs"} <= pinned

@@ -12,18 +12,18 @@ import numpy as np
 
 from gmlp_flax.data.images import auto_augment
 
-# Brightness, contrast and saturation.
-_JITTERED = (auto_augment.black, auto_augment.flat, auto_augment.grey)
+# Brightness, contrast and saturation, each by what `enhance` starts from.
+_STARTS = (auto_augment.black, auto_augment.flat, auto_augment.grey)
 
 
 class Augmentation(NamedTuple):
-    """Options of `augmented`; the defaults do nothing.
+    """Options of `augment`; the defaults do nothing.
 
     Attributes:
         auto: none, a key of `auto_augment.POLICIES`, or randaugment.
         randaugment_layers, randaugment_magnitude, randaugment_std: see `auto_augment.rand_augment`.
         color_jitter: see `color_jitter`; used only if `auto` is none.
-        erasing: probability of `erased`.
+        erasing: probability of `random_erasing`.
         mean, std: of the pixels, in 0 to 1, for each channel; further values are not used. The mean fills the areas
             that rotations and shifts uncover; both decide the values of erased pixels.
     """
@@ -38,7 +38,7 @@ class Augmentation(NamedTuple):
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
 
-def augmented(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
+def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
     """Augments an image.
 
     Args:
@@ -64,7 +64,7 @@ def augmented(pixels: np.ndarray, rng: np.random.Generator, options: Augmentatio
     elif options.color_jitter:
         pixels = color_jitter(pixels, rng, options.color_jitter)
     if options.erasing and rng.random() < options.erasing:
-        pixels = erased(pixels, rng, options.mean, options.std)
+        pixels = random_erasing(pixels, rng, options.mean, options.std)
     return pixels
 
 
@@ -74,12 +74,14 @@ def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) 
     This is torchvision's ColorJitter(strength, strength, strength) on Pillow images; hue stays. uint8 [height, width,
     channels] to the same.
     """
-    for place in rng.permutation(len(_JITTERED)):
-        pixels = auto_augment.enhanced(pixels, _JITTERED[place], rng.uniform(max(0.0, 1 - strength), 1 + strength))
+    for start in rng.permutation(len(_STARTS)):
+        pixels = auto_augment.enhance(pixels, _STARTS[start], rng.uniform(max(0.0, 1 - strength), 1 + strength))
     return pixels
 
 
-def erased(pixels: np.ndarray, rng: np.random.Generator, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
+def random_erasing(
+    pixels: np.ndarray, rng: np.random.Generator, mean: tuple[float, ...], std: tuple[float, ...]
+) -> np.ndarray:
     """Fills one rectangle with noise: 2 % to a third of the area, its sides in a ratio of 0.3 to 1 / 0.3.
 
     Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalised pixels from N(0, 1). Here pixels

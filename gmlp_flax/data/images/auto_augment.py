@@ -98,7 +98,7 @@ def _bytes(table: np.ndarray) -> np.ndarray:
     return table.clip(0, 255).astype(np.uint8)
 
 
-def _stretched(counts: np.ndarray) -> np.ndarray:
+def _contrast_table(counts: np.ndarray) -> np.ndarray:
     """Maps the darkest level that occurs to 0, and the brightest to 255."""
     low, high = counts.nonzero()[0][[0, -1]]
     if low == high:
@@ -107,14 +107,14 @@ def _stretched(counts: np.ndarray) -> np.ndarray:
     return _LEVELS * scale - low * scale  # in this order, as Pillow rounds
 
 
-def _equalized(counts: np.ndarray) -> np.ndarray:
+def _equalizing_table(counts: np.ndarray) -> np.ndarray:
     """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the brightest."""
     step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
     return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
 
 
 def black(pixels: np.ndarray) -> np.ndarray:
-    """The start of `enhanced` for brightness. This and the next three: uint8 [height, width, channels] to the same."""
+    """The start of `enhance` for brightness. This and the next three: uint8 [height, width, channels] to the same."""
     return np.zeros_like(pixels)
 
 
@@ -140,7 +140,7 @@ def _luminance(pixels: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(pixels).convert("L")) if pixels.shape[2] == 3 else pixels[..., 0]
 
 
-def enhanced(pixels: np.ndarray, start: Callable[[np.ndarray], np.ndarray], factor: float) -> np.ndarray:
+def enhance(pixels: np.ndarray, start: Callable[[np.ndarray], np.ndarray], factor: float) -> np.ndarray:
     """Pillow's ImageEnhance: start + factor * (pixels - start), for a factor of at least 0.
 
     uint8 [height, width, channels] to the same.
@@ -150,21 +150,21 @@ def enhanced(pixels: np.ndarray, start: Callable[[np.ndarray], np.ndarray], fact
     return np.asarray(Image.blend(first, last, factor)).reshape(pixels.shape)
 
 
-def _enhance(start: Callable[[np.ndarray], np.ndarray]) -> Operation:
-    """`enhanced` by a factor of 0.1 to 1.9; 1 changes nothing."""
-    return Operation(lambda pixels, factor, _: enhanced(pixels, start, factor), lambda m: m * 1.8 + 0.1)
+def _enhancement(start: Callable[[np.ndarray], np.ndarray]) -> Operation:
+    """`enhance` by a factor of 0.1 to 1.9; 1 changes nothing."""
+    return Operation(lambda pixels, factor, _: enhance(pixels, start, factor), lambda m: m * 1.8 + 0.1)
 
 
-def _enhance_increasing(start: Callable[[np.ndarray], np.ndarray]) -> Operation:
-    """`enhanced` by a factor that is further from 1, in either direction, for a greater magnitude."""
+def _increasing_enhancement(start: Callable[[np.ndarray], np.ndarray]) -> Operation:
+    """`enhance` by a factor that is further from 1, in either direction, for a greater magnitude."""
     return Operation(
-        lambda pixels, change, _: enhanced(pixels, start, max(0.1, 1 + change)), lambda m: m * 0.9, signed=True
+        lambda pixels, change, _: enhance(pixels, start, max(0.1, 1 + change)), lambda m: m * 0.9, signed=True
     )
 
 
 OPERATIONS = {
-    "AutoContrast": Operation(_by_histogram(_stretched)),
-    "Equalize": Operation(_by_histogram(_equalized)),
+    "AutoContrast": Operation(_by_histogram(_contrast_table)),
+    "Equalize": Operation(_by_histogram(_equalizing_table)),
     "Invert": Operation(lambda pixels, *_: ~pixels),
     "Rotate": Operation(_affine(_rotation), lambda m: m * 30, signed=True),
     "ShearX": Operation(_affine(lambda a, _: (1, a, 0, 0, 1, 0)), lambda m: m * 0.3, signed=True),
@@ -183,13 +183,13 @@ OPERATIONS = {
     "SolarizeAdd": Operation(
         _by_table(lambda added: np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)), lambda m: int(m * 110)
     ),
-    "Color": _enhance(grey),
-    "ColorIncreasing": _enhance_increasing(grey),
-    "Contrast": _enhance(flat),
-    "ContrastIncreasing": _enhance_increasing(flat),
-    "BrightnessIncreasing": _enhance_increasing(black),
-    "Sharpness": _enhance(smooth),
-    "SharpnessIncreasing": _enhance_increasing(smooth),
+    "Color": _enhancement(grey),
+    "ColorIncreasing": _increasing_enhancement(grey),
+    "Contrast": _enhancement(flat),
+    "ContrastIncreasing": _increasing_enhancement(flat),
+    "BrightnessIncreasing": _increasing_enhancement(black),
+    "Sharpness": _enhancement(smooth),
+    "SharpnessIncreasing": _increasing_enhancement(smooth),
 }
 
 # Pairs of (operation, probability, magnitude): Cubuk et al. 2018 (arXiv 1805.09501), appendix, ImageNet. As printed

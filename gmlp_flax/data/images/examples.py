@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gmlp_flax.data.images import views
-from gmlp_flax.data.images.augment import Augmentation, augmented
+from gmlp_flax.data.images.augment import Augmentation, augment
 from gmlp_flax.data.images.folders import IMAGE_BYTES
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
@@ -28,12 +28,12 @@ def training_example(
     image = views.training_view(
         example["image"], size, rng, name=example.get("name", ""), channels=channels, flip=flip, min_scale=min_scale
     )
-    return {"image": augmented(image, rng, augmentation), "label": example["label"]}
+    return {"image": augment(image, rng, augmentation), "label": example["label"]}
 
 
 def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
     """A record to {"image" uint8 [*size, channels], "label"}: resize and centre crop."""
-    return {"image": views.evaluation_view(_decoded(example, channels), size, eval_crop), "label": example["label"]}
+    return {"image": views.evaluation_view(_pixels(example, channels), size, eval_crop), "label": example["label"]}
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def record_of(image: Any, channels: int) -> dict[str, Any]:
     return {"image": pixels, "name": "the array", "label": 0}
 
 
-def _decoded(example: dict, channels: int) -> np.ndarray:
+def _pixels(example: dict, channels: int) -> np.ndarray:
     if isinstance(example["image"], np.ndarray):
         return example["image"]
     return views.decode(example["image"], example["name"], channels)

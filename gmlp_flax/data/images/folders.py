@@ -17,7 +17,19 @@ SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", "
 IMAGE_BYTES = 1 << 30  # of an encoded image, at most
 UNPACKED_BYTES = 8 << 30  # of a compressed tar file's images, at most
 
+_MOST_LINKS = 40  # from one to the next, as Linux follows them
 _LAYOUT = "expected one folder per class, with images in it"
+
+
+def read_image(path: str, remote: File | None) -> bytes:
+    """An image file, by its path on this disk, or `remote` by a copy on it; raises BadRecord if it is gone."""
+    try:
+        if remote:
+            with local_cache.Copy(remote) as copy:
+                return copy.read()
+        return files.read_small(path, IMAGE_BYTES)
+    except DataError as error:
+        raise BadRecord(str(error)) from error
 
 
 class ImageFolder:
@@ -48,28 +60,18 @@ class ImageFolder:
             inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
             folders += [f"{inside}/{name}".removeprefix("./") for name in subfolders]
             paths += [f"{inside}/{name}".removeprefix("./") for name in names]
-        self.names, self.labels, self.classes = _labelled(self.path, paths, folders)
+        self.names, self.labels, self.classes = _label_by_folder(self.path, paths, folders)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> dict:
         name = self.names[index]
-        try:
-            if name in self._remote:
-                with local_cache.Copy(self._remote[name]) as copy:
-                    data = copy.read()
-            else:
-                data = files.read_small(os.path.join(self.path, name), IMAGE_BYTES)
-        except DataError as error:
-            raise BadRecord(str(error)) from error
+        data = read_image(os.path.join(self.path, name), self._remote.get(name))
         return {"image": data, "label": self.labels[index], "name": name}
 
     def __repr__(self) -> str:
         return f"ImageFolder({self.path!r}, images={len(self)}, classes={len(self.classes)})"
-
-
-_MOST_LINKS = 40  # from one to the next, as Linux follows them
 
 
 class ImageTar:
@@ -88,7 +90,7 @@ class ImageTar:
         self._copy = local_cache.of(self.path)
         with damaged.explained(f"{self.path}: truncated or not a tar file", "copy or download it again"):
             members, folders = self._read_members()
-        self.names, self.labels, self.classes = _labelled(self.path, members, folders)
+        self.names, self.labels, self.classes = _label_by_folder(self.path, members, folders)
         self._members = [members[name] for name in self.names]
 
     def _read_members(self) -> tuple[dict[str, bytes | tuple[int, int]], list[str]]:
@@ -166,7 +168,7 @@ def _class_folder(path: str) -> str:
     return path.rpartition("/")[0].removesuffix("/images")
 
 
-def _labelled(
+def _label_by_folder(
     source: str, paths: Iterable[str], folders: Iterable[str]
 ) -> tuple[list[str], np.ndarray, tuple[str, ...]]:
     """The images among `paths`, sorted by name and labelled by class folder: (names, labels, classes)."""
@@ -182,16 +184,16 @@ def _labelled(
     for folder in sorted(set(folders) - occupied):
         if not any(map(_is_junk, _parts(folder))):
             raise DataError(f"{source!r}: class folder {folder!r} is empty: {_LAYOUT}; fill or remove it")
-    where = {}
+    folder_of: dict[str, str] = {}
     for folder in sorted(class_folders):
         name = folder.rpartition("/")[2]
-        if name in where:
+        if other := folder_of.get(name):
             raise DataError(
-                f"{source!r}: class {name!r} is both {where[name]!r} and {folder!r}; give the training and the "
-                "held-out images separately"
+                f"{source!r}: class {name!r} is both {other!r} and {folder!r}; give the training and the held-out "
+                "images separately"
             )
-        where[name] = folder
-    classes = tuple(sorted(where))
+        folder_of[name] = folder
+    classes = tuple(sorted(folder_of))
     position = {name: np.int32(label) for label, name in enumerate(classes)}
     labels = [position[_class_folder(name).rpartition("/")[2]] for name in names]
     return names, np.array(labels, np.int32), classes

@@ -20,7 +20,7 @@ _FRAME, _SCAN = b"\xff\xc0", b"\xff\xda"  # the markers of a baseline file's hei
 _RESTARTS = b"\xff\xdd\0\4"  # the marker of a file with restarts, and the length of its segment
 
 
-def decodes(image: Image.Image, channels: int) -> bool:
+def can_decode(image: Image.Image, channels: int) -> bool:
     """Whether the header of an opened file says that it is a JPEG of which `decode` gives Pillow's pixels."""
     # An MPO file, from a camera, is a JPEG followed by others.
     return image.format in ("JPEG", "MPO") and image.mode in _COLOURS[channels][1]
@@ -35,7 +35,7 @@ def decode(image: Image.Image, data: bytes, channels: int, reduction: int, rows:
     Args:
         image: the opened file, for its header alone.
         data: the file's bytes.
-        channels: 3 for RGB, 1 for grey; one that `decodes` accepts.
+        channels: 3 for RGB, 1 for grey; one that `can_decode` accepts.
         reduction: 1, 2, 4 or 8.
         rows: of the image at full size.
 
@@ -49,11 +49,11 @@ def decode(image: Image.Image, data: bytes, channels: int, reduction: int, rows:
     pixels = np.empty((math.ceil(height / reduction), math.ceil(width / reduction), channels), np.uint8)
     # Colours have half of the resolution, and their interpolation needs the row below.
     needed = _BLOCK * math.ceil((rows + 4 * reduction) / _BLOCK)
-    place = _height_offset(data, image)
-    if needed >= height or place is None:
+    offset = _height_offset(data, image)
+    if needed >= height or offset is None:
         return _decode(data, channels, reduction, pixels)
     shorter = bytearray(data)
-    struct.pack_into(">H", shorter, place, needed)
+    struct.pack_into(">H", shorter, offset, needed)
     try:
         _decode(shorter, channels, reduction, pixels[: needed // reduction])
     except ValueError as error:

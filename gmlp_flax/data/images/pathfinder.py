@@ -15,11 +15,11 @@ import re
 
 import numpy as np
 
-from gmlp_flax.data.images.folders import IMAGE_BYTES
+from gmlp_flax.data.images.folders import read_image
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, local_cache
+from gmlp_flax.io import files
 from gmlp_flax.io.files import File
-from gmlp_flax.io.records import BadRecord, NotUTF8, decoded
+from gmlp_flax.io.records import NotUTF8, decoded
 
 CLASSES: tuple[str, ...] = ("apart", "joined")
 
@@ -29,7 +29,7 @@ _NUMPY = b"\x93NUMPY"
 
 
 def is_pathfinder(path: str) -> bool:
-    """Whether a folder is laid out so, also if one of its two parts is missing.
+    """Whether a folder has this layout, even if one of its two parts is missing.
 
     Raises:
         DataError: it is the folder around those of the difficulties.
@@ -56,45 +56,38 @@ class PathfinderImages:
 
     def __init__(self, path: str):
         self.path, self.classes = str(path), CLASSES
-        found = {file.name: file for file in files.find_files(self.path)}
-        lists = sorted(name for name in found if _LISTED.fullmatch(name))
+        contents = {file.name: file for file in files.find_files(self.path)}
+        lists = sorted(name for name in contents if _LISTED.fullmatch(name))
         if not lists:
             raise DataError(f"{self.path!r} has images and no {_METADATA}/*.npy with their labels: copy it as well")
         labels: dict[str, int] = {}
         for name in lists:
-            labels |= _read(found[name])
-        if missing := sorted(labels.keys() - found.keys()):
+            labels |= _read_labels(contents[name])
+        if missing := sorted(labels.keys() - contents.keys()):
             raise DataError(
                 f"{self.path!r}: {len(missing)} of the {len(labels)} images that {_METADATA} names are missing, such "
                 f"as {missing[0]!r}; copy or download them again"
             )
-        self.names = sorted(name for name in labels if found[name].size)
+        self.names = sorted(name for name in labels if contents[name].size)
         self.empty = len(labels) - len(self.names)
         if not self.names:
             raise DataError(f"{self.path!r} holds no image that has bytes; copy or download it again")
         self.labels = np.array([labels[name] for name in self.names], np.int32)
-        self._files = [found[name] for name in self.names]
+        self._files = [contents[name] for name in self.names]
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> dict:
         file = self._files[index]
-        try:
-            if files.is_remote(self.path):
-                with local_cache.Copy(file) as copy:
-                    data = copy.read()
-            else:
-                data = files.read_small(file.path, IMAGE_BYTES)
-        except DataError as error:
-            raise BadRecord(str(error)) from error
+        data = read_image(file.path, file if files.is_remote(self.path) else None)
         return {"image": data, "label": self.labels[index], "name": self.names[index]}
 
     def __repr__(self) -> str:
         return f"PathfinderImages({self.path!r}, images={len(self)})"
 
 
-def _read(file: File) -> dict[str, int]:
+def _read_labels(file: File) -> dict[str, int]:
     """Name of the image below the folder -> its label, by one file of lines."""
     data, labels = files.read_small(file.path), {}
     if data.startswith(_NUMPY):

@@ -45,18 +45,17 @@ class SharedBadRecords:
             DataError: the limit is exceeded.
         """
         mark = os.path.join(self._folder, hashlib.sha256(message.encode("utf-8", "surrogateescape")).hexdigest())
+        is_new = True
         try:
             open(mark, "x").close()
-            first = True
         except FileExistsError:
-            first = False
+            is_new = False
         except FileNotFoundError:  # the run is over, but this worker process still reads ahead
             return
         # Threads that exceed the limit at the same time have all counted their records, but none of these was skipped.
         check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
-        if first:
+        if is_new:
             sys.stderr.write(f"skipped a bad record: {message}\n")  # one write: threads report at the same time
-            sys.stderr.flush()
 
     def __getstate__(self) -> dict:
         return {key: value for key, value in self.__dict__.items() if key != "_remove"}
@@ -66,7 +65,7 @@ class ReadableExamples:
     """The transformed examples of a source; one that cannot be read is replaced by the next one that can.
 
     The replacement depends on the source alone, and it draws the same random numbers as if the first example had not
-    been tried: batches stay a function of the seed and the step. As a source for data.pipeline, the items are places;
+    been tried: batches stay a function of the seed and the step. As a source for data.pipeline, the items are indices;
     the methods `train` and `evaluate`, as the pipeline's transform, turn them into examples. Picklable.
 
     Args:
@@ -80,44 +79,41 @@ class ReadableExamples:
         self, source: ImageSource, transform: Callable[..., dict], bad: SharedBadRecords, keep: tuple[str, ...] = ()
     ):
         self.source, self.transform, self.bad, self.keep = source, transform, bad, keep
-        self._known: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, index: int) -> dict:
-        return {"place": index}
+        return {"index": index}
 
     def __repr__(self) -> str:
         return repr(self.source)
 
     def train(self, item: dict, rng: np.random.Generator) -> dict:
-        """The example at a place; raises DataError if there are more bad records than allowed."""
-        return self._first_from(item["place"], rng)[1]
+        """The example at an index; raises DataError if there are more bad records than allowed."""
+        state = rng.bit_generator.state
+
+        def transform(record: dict) -> dict:
+            rng.bit_generator.state = state
+            return self.transform(record, rng)
+
+        return self._first_readable(item["index"], transform)[1]
 
     def evaluate(self, item: dict) -> dict:
         """As `train`, without chance; the label of an example that replaces another is UNREAD."""
-        place, example = self._first_from(item["place"])
-        return example if place == item["place"] else {**example, "label": np.int32(UNREAD)}
+        index, example = self._first_readable(item["index"], self.transform)
+        return example if index == item["index"] else {**example, "label": np.int32(UNREAD)}
 
-    def _first_from(self, start: int, *rng: np.random.Generator) -> tuple[int, dict]:
-        states = [generator.bit_generator.state for generator in rng]
-        for place in itertools.chain(range(start, len(self)), range(start)):
-            if place in self._known:
-                continue
+    def _first_readable(self, start: int, transform: Callable[[dict], dict]) -> tuple[int, dict]:
+        """The first example from `start` on that can be read, and its index."""
+        for index in itertools.chain(range(start, len(self)), range(start)):
             try:
-                return place, self._example(place, *rng)
+                record = self.source[index]
             except BadRecord as error:
                 self.bad.skip(f"{self.source.path}: {error}")
-                self._known.add(place)
-            for generator, state in zip(rng, states, strict=True):
-                generator.bit_generator.state = state
+                continue
+            try:
+                return index, transform(record) | {name: record[name] for name in self.keep}
+            except DataError as error:
+                self.bad.skip(f"{self.source.path}: {error}")
         raise DataError(f"{self.source!r}: not one of {len(self)} images can be read; check the files")
-
-    def _example(self, place: int, *rng: np.random.Generator) -> dict:
-        record = self.source[place]
-        try:
-            example = self.transform(record, *rng)
-        except DataError as error:
-            raise BadRecord(str(error)) from error
-        return {**example, **{name: record[name] for name in self.keep}}

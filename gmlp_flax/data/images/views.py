@@ -38,7 +38,7 @@ def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
     Raises:
         DataError: the bytes are not an image, or a damaged one.
     """
-    with _opened(data, name) as file:
+    with _open_image(data, name) as file:
         return _pixels(file, data, channels)
 
 
@@ -106,12 +106,12 @@ def training_view(
     """
     size = _pair(size)
     if isinstance(image, bytes):
-        with _opened(image, name) as file:
+        with _open_image(image, name) as file:
             box = random_box(*_upright_shape(file), rng, min_scale)
-            view = _resized(_cropped_file(file, image, channels, box, size), size)
+            view = _resize(_decode_crop(file, image, channels, box, size), size)
     else:
         top, left, height, width = random_box(image.shape[0], image.shape[1], rng, min_scale)
-        view = _resized(image[top : top + height, left : left + width], size)
+        view = _resize(image[top : top + height, left : left + width], size)
     return cv2.flip(view, 1).reshape(view.shape) if flip and rng.random() < 0.5 else view
 
 
@@ -133,7 +133,7 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
     return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
 
 
-def _cropped_file(
+def _decode_crop(
     file: Image.Image, data: bytes, channels: int, box: tuple[int, int, int, int], size: tuple[int, int]
 ) -> np.ndarray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the image at full size."""
@@ -145,7 +145,7 @@ def _cropped_file(
     return pixels[round(top * down) : round((top + height) * down), round(left * right) : round((left + width) * right)]
 
 
-def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Bicubic, antialiased by a Gaussian blur; on photographs, about one grey level from Pillow's result."""
     if image.shape[:2] == size:
         return image
@@ -162,7 +162,7 @@ def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
+def _open_image(data: bytes, name: str) -> Iterator[Image.Image]:
     """Yields the file before its pixels are decoded; errors, also in the block, become a DataError with its name."""
     with damaged.explained(f"image {name!r} cannot be decoded", "replace or remove it"):
         try:
@@ -191,7 +191,7 @@ def _pixels(file: Image.Image, data: bytes, channels: int, reduction: int = 1, r
 
     Only the first `rows` rows, by default all, are sure to be right.
     """
-    if jpeg.decodes(file, channels) and _orientation(file) == 1:
+    if jpeg.can_decode(file, channels) and _orientation(file) == 1:
         # Pillow judges files that are damaged or of a rare kind.
         with contextlib.suppress(ValueError):
             return jpeg.decode(file, data, channels, reduction, file.height if rows is None else rows)

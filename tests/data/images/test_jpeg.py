@@ -36,7 +36,7 @@ def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
 
 def decoded(data: bytes, channels: int = 3, reduction: int = 1, rows: int | None = None) -> np.ndarray:
     with Image.open(io.BytesIO(data)) as image:
-        assert jpeg.decodes(image, channels)
+        assert jpeg.can_decode(image, channels)
         return jpeg.decode(image, data, channels, reduction, image.height if rows is None else rows)
 
 
@@ -121,7 +121,7 @@ def test_real_photographs(shared_data):
     rng = np.random.default_rng(0)
     for data in files:
         with Image.open(io.BytesIO(data)) as image:
-            if not jpeg.decodes(image, 3):
+            if not jpeg.can_decode(image, 3):
                 continue
             for reduction in (1, 2):
                 rows = int(rng.integers(1, image.height + 1))

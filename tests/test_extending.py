@@ -53,8 +53,8 @@ def test_the_pages_config_trains_its_block_and_its_task(folder):
 
 def test_a_run_of_it_is_used_only_if_its_module_is_trusted(folder):
     """A run's config may be a stranger's; the config file is the user's own, so training goes on."""
-    for command in ("predict", "evaluate", "filters"):
-        refused = preloaded.gmlp(command, "--workdir=run", cwd=folder, input="a [MASK]\n")
+    for command in (("predict",), ("evaluate",), ("draw", "filters")):
+        refused = preloaded.gmlp(*command, "--workdir=run", cwd=folder, input="a [MASK]\n")
         assert refused.returncode == 2, refused.stderr
         for words in ("run/config.json: task is 'my_package.penalised:Penalised'", "--trust=my_package.penalised"):
             assert words in refused.stderr.splitlines()[-1]

@@ -99,12 +99,6 @@ class Panel:
         pairs = enumerate(zip(series.x, series.y, strict=True))
         return [place for place, (x, y) in pairs if fits(x, self.x.log) and fits(y, self.y.log)]
 
-    def values(self) -> dict[str, Any]:
-        """Everything as lists, numbers and strings, for a page; `ink` is the colour of a series' words."""
-        kept = self.drawable()
-        series = [dataclasses.asdict(each) | {"ink": each.look.text} for each in kept.series]
-        return dataclasses.asdict(kept) | {"x": self.x._asdict(), "y": self.y._asdict(), "series": series}
-
 
 @dataclasses.dataclass(frozen=True)
 class Chart:

@@ -5,7 +5,7 @@
     gmlp import --model=fnet --checkpoint=model.safetensors --tokenizer=spiece.model --out=DIR
     gmlp import --model=exported --checkpoint=FOLDER --out=DIR
 
-The folder is used like a run's: by `gmlp predict`, `gmlp filters`, config.init_from and, if --data names images (as
+The folder is used like a run's: by `gmlp predict`, `gmlp draw`, config.init_from and, if --data names images (as
 config.data.heldout does), by `gmlp evaluate`.
 
 A model with 1,000 classes is taken for a model of ImageNet-1k. Its classes then have their WordNet ids as names, as in

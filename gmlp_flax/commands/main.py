@@ -26,15 +26,13 @@ COMMANDS = {
     "prepare": ("prepare", "tokenise a corpus once, for many runs"),
     "sizes": ("sizes", "parameters and FLOPs of every published model"),
     "score-squad": ("score_squad", "score answers as SQuAD's official script does"),
-    "augmentations": ("augmentations", "draw what a config's augmentation does to images"),
-    "filters": ("filters", "draw a run's spatial filters"),
-    "attention": ("attention", "draw what a run's attention looks at"),
-    "shift-invariance": ("shift_invariance", "measure how near a run's spatial matrices are to Toeplitz"),
+    "draw": ("draw", "draw a run's curves, filters, attention or shift invariance, or augmentations"),
     "import": ("import_weights", "make a run folder of weights from elsewhere"),
     "export": ("export_weights", "write a run's weights for use elsewhere"),
     "benchmark": ("benchmark", "measure speed and memory"),
     "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
 }
+MOVED = ("filters", "attention", "shift-invariance", "augmentations")  # to gmlp draw
 
 
 def main() -> None:
@@ -51,6 +49,9 @@ def _main() -> None:
     if name == "--version":
         print(f"gmlp_flax {gmlp_flax.__version__}")
         return
+    if name in MOVED:
+        print(f"error: gmlp {name} is now gmlp draw {name}", file=sys.stderr)
+        raise SystemExit(2)
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         advice = f"did you mean {close[0]!r}?" if close else "gmlp --help lists the subcommands"

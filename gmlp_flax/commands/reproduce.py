@@ -16,9 +16,9 @@ NAME is a table or figure of gmlp_flax/paper/tables.py:
 {names}
 figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnli.
 
-The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column or page;
-the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from disk without
-a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering of the paper
+The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column or
+page; the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from disk
+without a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering of the paper
 holds for every pair of seeds, and how its ranks correlate with the paper's over tokens. --tokens=N compares the runs
 after N tokens, as far as they have come by then. --all makes every report that RUNS has runs for, with an index: those
 of NAME are looked for in RUNS/NAME-SCALE, in RUNS/NAME, in RUNS and in its folders.
@@ -86,97 +86,104 @@ def _filled(line: str) -> str:
     return line if len(line) <= 118 else textwrap.fill(line, 118, subsequent_indent=indent)
 
 
-def arguments() -> argparse.Namespace:
-    """The command line."""
+def parser() -> cli.ArgumentParser:
+    """The flags."""
     described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
-    parser = cli.ArgumentParser("reproduce", "\n".join(_filled(line) for line in described.splitlines()))
-    parser.add_argument("name", metavar="NAME", nargs="?", choices=list(TABLES))
-    parser.add_argument("--all", action="store_true", help="every report that --from has runs for, as one site")
-    parser.add_argument("--scale", choices=list(recipes.SCALES), default="cpu")
-    parser.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
-    parser.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
-    parser.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
-    parser.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
-    parser.add_argument(
-        "--finetune_seeds", metavar="SEEDS", help=f"default: {SEEDS}; of alternatives each column's own"
-    )
-    parser.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
-    parser.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
-    parser.add_argument("--out", default="reports", help="folder of the reports")
-    parser.add_argument("--tokens", help="compare the runs after this many tokens")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
-    parser.add_argument("--trust", metavar="MODULE", action="append", help=cli.TRUST_HELP)
-    alone = parser.add_argument_group("of alternatives")
-    alone.add_argument(
-        "--columns",
-        metavar="COLUMN[=DATA],...",
-        action="append",
-        default=[],
-        help=f"which, and their data (default: {columns.DEFAULT})",
-    )
-    alone.add_argument("--rows", metavar="ROW,...", help="which mixers (default: all)")
-    alone.add_argument("--lengths", metavar="N,...", help="tokens at which costs are measured (128 to 16384)")
-    alone.add_argument("--print", action="store_true", help="list the columns and run nothing")
+    made = cli.ArgumentParser("reproduce", "\n".join(_filled(line) for line in described.splitlines()))
+    made.add_argument("name", metavar="NAME", nargs="?", choices=list(TABLES))
+    made.add_argument("--all", action="store_true", help="every report that --from has runs for, as one site")
+    made.add_argument("--scale", choices=list(recipes.SCALES), default="cpu")
+    made.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
+    made.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
+    made.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
+    made.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
+    seeds = f"default: {SEEDS}; of alternatives each column's own"
+    made.add_argument("--finetune_seeds", metavar="SEEDS", help=seeds)
+    made.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
+    made.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
+    made.add_argument("--out", default="reports", help="folder of the reports")
+    made.add_argument("--tokens", help="compare the runs after this many tokens")
+    made.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    made.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
+    made.add_argument("--trust", metavar="MODULE", action="append", help=cli.TRUST_HELP)
+    own = made.add_argument_group("of alternatives")
+    which = f"which, and their data (default: {columns.DEFAULT})"
+    own.add_argument("--columns", metavar="COLUMN[=DATA],...", action="append", default=[], help=which)
+    own.add_argument("--rows", metavar="ROW,...", help="which mixers (default: all)")
+    own.add_argument("--lengths", metavar="N,...", help="tokens at which costs are measured (128 to 16384)")
+    own.add_argument("--print", action="store_true", help="list the columns and run nothing")
+    return made
+
+
+def arguments() -> argparse.Namespace:
+    """The command line, checked: a mistake ends it with one line before anything is trained."""
     words = sys.argv[1:]
     own = words.index("--") if "--" in words else len(words)
-    args = parser.parse_args(words[:own])
+    args = parser().parse_args(words[:own])
     cli.import_trusted(words[:own])
     args.flags = words[own + 1 :]
     if args.all:
-        check_all(args)
+        given = given_flags(args, "name", "data", "finetune", "tokens", "runs", "flags")
+        if given:
+            cli.fail(f"--all and {given[0]} exclude each other: --all reports what --from has")
+        if not args.pattern:
+            cli.fail("--all needs --from=RUNS, a folder of runs: it trains nothing")
         return args
     if args.pattern == "":
         cli.fail("--from= is empty: give a folder of runs, or leave it out")
     if not args.name:
         cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
-    table = TABLES[args.name]
     if args.jobs < 1:
         cli.fail(f"--jobs={args.jobs}: expected a positive number")
+    args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     if args.name in catalogue.FOLDERS:
         args.plan = column_plan(args)
-        return args
-    if given := [flag for flag in ("columns", "rows", "lengths", "print") if vars(args)[flag]]:
-        cli.fail(f"--{given[0]} is for alternatives: {args.name} has no columns of its own")
-    args.finetune_seeds = args.finetune_seeds or SEEDS
+    else:
+        check_table(args, TABLES[args.name])
+    return args
+
+
+def given_flags(args: argparse.Namespace, *flags: str) -> list[str]:
+    """Those of the flags that the command line has, as it writes them."""
+    written = {"name": "NAME", "flags": "flags after --"}
+    return [written.get(flag, f"--{flag}") for flag in flags if vars(args)[flag]]
+
+
+def check_table(args: argparse.Namespace, table: PaperTable) -> None:
+    """Checks, and fills in, what the command line asks of a table of the paper."""
+    if given := given_flags(args, "columns", "rows", "lengths", "print"):
+        cli.fail(f"{given[0]} is for alternatives: {args.name} has no columns of its own")
     args.tokens = checked_tokens(args.tokens, table)
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
-    args.finetune = dict(each.partition("=")[::2] for each in args.finetune)
+    args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
+    args.finetune_seeds = ",".join(map(str, numbers("finetune_seeds", args.finetune_seeds or SEEDS, "0,1,2")))
     check_finetuning(args, table.tasks)
     check_path(f"--data={args.data}", args.data)
-    args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
-    return args
 
 
 def numbers(flag: str, given: str | None, example: str) -> list[int]:
     """A flag's numbers; ends with one line if they are none."""
     if given and not re.fullmatch(r"\d{1,9}(,\d{1,9})*", given):
         cli.fail(f"--{flag}={given}: expected numbers, as in --{flag}={example}")
-    return [int(each) for each in given.split(",")] if given else []
+    return [int(number) for number in given.split(",")] if given else []
 
 
 def column_plan(args: argparse.Namespace) -> columns.Plan:
     """What the command line asks of the alternatives; ends with one line if that cannot be."""
-    others = {"--finetune": args.finetune, "--finetune_random": args.finetune_random, "--tokens": args.tokens}
-    if given := [name for name, value in others.items() if value]:
+    if given := given_flags(args, "finetune", "finetune_random", "tokens"):
         cli.fail(f"{given[0]} is not for alternatives: --columns chooses what is trained, also from random parameters")
-    if args.pattern and (args.columns or args.print or args.data):
-        cli.fail(
-            f"--from={args.pattern} trains nothing, and the report has every column that is there: leave out "
-            f"{'--columns' if args.columns else '--print' if args.print else '--data'}"
-        )
-    data = columns.parsed(args.columns or [columns.DEFAULT])
-    chosen = tuple(data)
-    data |= {"mlm": args.data or data.get("mlm", "")}
+    if args.pattern and (given := given_flags(args, "columns", "print", "data")):
+        everything = "trains nothing, and the report has every column that is there"
+        cli.fail(f"--from={args.pattern} {everything}: leave out {given[0]}")
+    data = columns.parse(args.columns or [columns.DEFAULT])
     rows = tuple(args.rows.split(",")) if args.rows else alternatives.ROWS
-    runs = args.pattern or args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     plan = columns.Plan(
-        chosen,
+        tuple(data),
         alternatives.checked(rows, alternatives.ROWS, "--rows"),
-        data,
+        data | {"mlm": args.data or data.get("mlm", "")},
         args.scale,
-        runs,
+        args.pattern or args.runs,
         args.jobs,
         args.flags,
         args.finetune_flag,
@@ -186,22 +193,6 @@ def column_plan(args: argparse.Namespace) -> columns.Plan:
     if not args.pattern:
         columns.check(plan, needs_data=not args.print)
     return plan
-
-
-def check_all(args: argparse.Namespace) -> None:
-    """Ends with one line if --all is given with what it cannot have, or without what it needs."""
-    others = {
-        "NAME": args.name,
-        "--data": args.data,
-        "--finetune": args.finetune,
-        "--tokens": args.tokens,
-        "--runs": args.runs,
-        "flags after --": args.flags,
-    }
-    if given := [name for name, value in others.items() if value]:
-        cli.fail(f"--all and {given[0]} exclude each other: --all reports what --from has")
-    if not args.pattern:
-        cli.fail("--all needs --from=RUNS, a folder of runs: it trains nothing")
 
 
 def checked_tokens(given: str | None, table: PaperTable) -> int | None:
@@ -227,8 +218,9 @@ def check_path(flag: str, data: str | None) -> None:
 
 def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
     """Ends with one line, before hours of pretraining, if the finetuning after it could not run."""
-    if strange := [flag for flag in args.finetune_flag if not re.match(r"--?config\.[^=]+=", flag)]:
-        cli.fail(f"--finetune_flag={strange[0]}: expected --finetune_flag=--config.KEY=VALUE")
+    for flag in args.finetune_flag:
+        if not re.match(r"--?config\.[^=]+=", flag):
+            cli.fail(f"--finetune_flag={flag}: expected --finetune_flag=--config.KEY=VALUE")
     for task, data in args.finetune.items():
         if task not in known:
             cli.fail(f"--finetune={task}: {args.name} takes {', '.join(known) or 'none'}")
@@ -237,93 +229,86 @@ def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
         if args.scale != "paper" and not data:
             cli.fail(f"--finetune={task}: give its data, --finetune={task}=PATH")
         check_path(f"--finetune={task}={data}", data)
-        options = config_lib.open_config(recipes.finetuning(task, args.scale))
-        overrides.overridden(options, overrides.named_overrides(args.finetune_flag))
-    numbers("finetune_seeds", args.finetune_seeds, "0,1,2")
+        config = config_lib.open_config(recipes.finetuning(task, args.scale))
+        overrides.overridden(config, overrides.named_overrides(args.finetune_flag))
 
 
 def print_costs(table: PaperTable, topology: str) -> None:
     """Prints the time of each run of a table at paper scale."""
     print(f"on {topology}, at best, each run:")
     for row, config in table.configs("paper").items():
-        found = plan.make(config, topology)
-        print(f"  {row:<16}{found.run_days:8.2f} days{found.chip_hours:10,.0f} chip-hours", flush=True)
+        cost = plan.make(config, topology)
+        print(f"  {row:<16}{cost.run_days:8.2f} days{cost.chip_hours:10,.0f} chip-hours", flush=True)
+
+
+def sweep(*words: str) -> int:
+    """Runs `gmlp sweep`; its exit code: 1 if some runs failed, and the others can be reported. Other codes end this."""
+    code = columns.run("sweep", *words)
+    if code not in (0, 1):
+        raise SystemExit(code)
+    return code
 
 
 def train(args: argparse.Namespace) -> int:
     """Trains what is missing; the sweep's exit code."""
     data = [f"--config.data.train={args.data}"] if args.data else []
     own = f"--sweep=paper:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
-    return columns.run("sweep", *own, "--", *data, *args.flags)
+    return sweep(*own, "--", *data, *args.flags)
 
 
 def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
     """Finetunes the first finished run of each row on every task; the worst exit code of the sweeps."""
-    starts = ("", "-random") if args.finetune_random else ("",)
-    first = {run.row: run for run in reversed(runs) if run.finished}
-    codes = [0]
-    for (task, data), row, start in itertools.product(args.finetune.items(), sorted(first), starts):
-        data = data or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        codes.append(
-            columns.run(
-                "sweep",
-                f"--config={recipes.finetuning(task, args.scale)}",
-                f"--seeds={args.finetune_seeds}",
-                f"--out={os.path.join(args.runs, run_finder.FINETUNED, f'{task}-{row}{start}')}",
-                f"--jobs={args.jobs}",
-                f"--config.init_from={first[row].path}",
-                f"--config.init_parameters={not start}",
-                *([f"--config.data.train={data}"] if data else []),
-                *args.finetune_flag,
-            )
+    starts = (True, False) if args.finetune_random else (True,)
+    first = sorted(columns.first_finished(runs).items())
+    worst = 0
+    for (task, given), (row, run), pretrained in itertools.product(args.finetune.items(), first, starts):
+        data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
+        code = sweep(
+            f"--config={recipes.finetuning(task, args.scale)}",
+            f"--out={columns.finetuned(args.runs, task, row, pretrained)}",
+            f"--seeds={args.finetune_seeds}",
+            f"--jobs={args.jobs}",
+            *columns.starting(run, pretrained),
+            *([f"--config.data.train={data}"] if data else []),
+            *args.finetune_flag,
         )
-        stop_unless_reportable(codes[-1])
-    return max(codes)
-
-
-def stop_unless_reportable(code: int) -> None:
-    """Ends with a sweep's exit code, unless it is 0, or 1: some runs failed, and the others can be reported."""
-    if code not in (0, 1):
-        raise SystemExit(code)
+        worst = max(worst, code)
+    return worst
 
 
 def report_on(args: argparse.Namespace) -> tuple[Report, int]:
     """Trains what is missing, unless --from names runs; the report, and 1 if some runs failed."""
-    table, given = TABLES[args.name], overrides.named_overrides(args.flags)
-    rows = {row: overrides.overridden(config, given) for row, config in table.configs(args.scale).items()}
-    codes = [0]
+    table, changes = TABLES[args.name], overrides.named_overrides(args.flags)
+    rows = {row: overrides.overridden(config, changes) for row, config in table.configs(args.scale).items()}
+    code = 0
     if not args.pattern:
         if args.scale == "paper":
             print_costs(table, args.topology)
-        codes.append(train(args))
-        stop_unless_reportable(codes[-1])
+        code = train(args)
     pattern = args.pattern or args.runs
     runs = run_finder.find(pattern, rows)
     if args.finetune:
-        codes.append(finetune(runs, args))
+        code = max(code, finetune(runs, args))
     tuned = run_finder.find_finetuned(pattern, rows)
     counted = run_finder.at_budget(runs, args.tokens) if args.tokens else runs
-    made = catalogue.of_runs(args.name, counted, args.scale, tuned)
+    report = catalogue.of_runs(args.name, counted, args.scale, tuned)
     if args.tokens:
-        left = ", ".join(f"{run.row} seed {run.config.seed}" for run in runs if not _is_in(run, counted))
+        paths = {run.path for run in counted}
+        left = ", ".join(f"{run.row} seed {run.config.seed}" for run in runs if run.path not in paths)
         note = f"Compared after {args.tokens:,} tokens{f'; not so far, and left out: {left}' if left else ''}."
-        made = dataclasses.replace(made, notes=[note, *made.notes])
-    return made, max(codes)
-
-
-def _is_in(run: run_finder.Run, others: Sequence[run_finder.Run]) -> bool:
-    return any(run.path == other.path for other in others)
+        report = dataclasses.replace(report, notes=[note, *report.notes])
+    return report, code
 
 
 def report_on_all(args: argparse.Namespace) -> None:
     """Writes the site, and prints what is in it and what is not."""
-    made = site.write(args.pattern, args.scale, args.out)
-    print(f"made: {', '.join(made.made)}")
-    if made.absent:
-        print(f"without runs: {', '.join(made.absent)}")
-    print(f"\nthe index: {made.path}")
-    if made.refused:
-        raise RunError("not made: " + "; ".join(f"{name}: {why}" for name, why in made.refused.items()))
+    written = site.write(args.pattern, args.scale, args.out)
+    print(f"made: {', '.join(written.made)}")
+    if written.absent:
+        print(f"without runs: {', '.join(written.absent)}")
+    print(f"\nthe index: {written.path}")
+    if written.refused:
+        raise RunError("not made: " + "; ".join(f"{name}: {why}" for name, why in written.refused.items()))
 
 
 def main() -> None:
@@ -336,15 +321,17 @@ def main() -> None:
     if args.print:
         print(columns.listing(args.plan))
         return
-    missing = []
+    missing, code = [], 0
     if args.name in catalogue.FOLDERS:
         missing = [] if args.pattern else columns.make(args.plan)
-        made, code = catalogue.of_folder(args.name, args.plan.runs, args.scale, args.flags), 0
+        report = catalogue.of_folder(args.name, args.plan.runs, args.scale, args.flags)
+    elif TABLES[args.name].trained:
+        report, code = report_on(args)
     else:
-        made, code = report_on(args) if TABLES[args.name].trained else (catalogue.of_sizes(args.name), 0)
-    path = files.write(made, os.path.join(args.out, args.name))
-    print(made.markdown())
-    print("\n".join(made.sentences()))
+        report = catalogue.of_sizes(args.name)
+    path = files.write(report, os.path.join(args.out, args.name))
+    print(report.markdown())
+    print("\n".join(report.sentences()))
     print(f"\nthe report: {path}")
     if missing:
         raise RunError("; ".join(missing))

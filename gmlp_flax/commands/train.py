@@ -56,17 +56,17 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     from gmlp_flax.reports import runs
 
     block, files = blocks.find(config.model.block), tasks.find(config.task).predicts_files
-    run, found = f"--workdir={shlex.quote(workdir)}", {}
-    found[f"gmlp predict {run} {'IMAGE ...' if files else '< TEXT'}"] = "use the model"
+    path = shlex.quote(workdir)
+    advice = {f"gmlp predict --workdir={path} {'IMAGE ...' if files else '< TEXT'}": "use the model"}
     if block.spatial_matrix is not blocks.Block.spatial_matrix:
-        found[f"gmlp filters {run}"] = "draw what its spatial projections learned"
+        advice[f"gmlp draw filters {path}"] = "draw what its spatial projections learned"
     elif not files and block.attention_scores is not blocks.Block.attention_scores:
-        found[f"gmlp attention {run} --text=SENTENCE"] = "draw what its attention looks at"
-    found[f"gmlp evaluate {run} --checkpoint=best"] = "score its best checkpoint"
+        advice[f"gmlp draw attention {path} --text=SENTENCE"] = "draw what its attention looks at"
+    advice[f"gmlp evaluate --workdir={path} --checkpoint=best"] = "score its best checkpoint"
     for table, scale in runs.tables_of(config)[:1]:
-        found[f"gmlp reproduce {table} --scale={scale} --from={shlex.quote(workdir)}"] = "report it beside the paper's"
-    width = max(map(len, found))
-    return [f"  {command:<{width}}  {what}" for command, what in found.items()]
+        advice[f"gmlp reproduce {table} --scale={scale} --from={path}"] = "report it beside the paper's"
+    width = max(map(len, advice))
+    return [f"  {command:<{width}}  {what}" for command, what in advice.items()]
 
 
 def run() -> None:

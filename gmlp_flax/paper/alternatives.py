@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, SIBLING
@@ -58,28 +60,18 @@ class Column(NamedTuple):
         kind: TRAINED from random parameters; FINETUNED from the column "mlm" and from random parameters; or MEASURED.
         config: of runs, the config file, which takes the row as its argument; of FINETUNED, the whole config.
         metric: of an evaluation.
-        lower: whether a lower metric is better.
-        percent: the factor that turns the metric into what is shown.
-        tokens: in an example, which says at which length its speed was measured.
-        fewer: the same at scale cpu; 0 if they are as many there.
         minutes: of the column at scale cpu, all rows, on two cores: estimated.
         seeds: of each row at scale cpu; the first alone elsewhere.
-        cpu: config keys that scale cpu sets further, and their values: the column is shortened by them.
-        gpu: the same of scale gpu.
-        searched: row -> what scale cpu sets for that row alone, as a search found it.
+        cpu, gpu: config keys that the scale sets further, and their values: the column is shortened by them.
+        searched: row -> what scale cpu sets for that row alone, as a search showed.
         rows: row -> what the config calls it; empty for all rows, by their names.
         scales: scale -> what it adds to the config's argument.
-        needs_data: whether its data must be given.
     """
 
     title: str
     kind: str = TRAINED
     config: str = ""
     metric: str = "accuracy"
-    lower: bool = False
-    percent: float = 100.0
-    tokens: int = 128
-    fewer: int = 0
     minutes: int = 0
     seeds: Sequence[int] = (0,)
     cpu: Mapping[str, Any] = NOTHING
@@ -87,14 +79,19 @@ class Column(NamedTuple):
     searched: Mapping[str, Mapping[str, Any]] = NOTHING
     rows: Mapping[str, str] = NOTHING
     scales: Mapping[str, str] = MappingProxyType(recipes.SCALES)
-    needs_data: bool = True
+
+    @property
+    def lower(self) -> bool:
+        """Whether a lower metric is better."""
+        return self.metric == "perplexity"
+
+    @property
+    def percent(self) -> float:
+        """The factor that turns the metric into what is shown."""
+        return 1.0 if self.lower else 100.0
 
     def of(self, row: str, scale: str) -> str:
-        """A row's config, FILE:ARGUMENT.
-
-        Raises:
-            ConfigError: there is no such scale.
-        """
+        """A row's config, FILE:ARGUMENT. Raises ConfigError: there is no such scale."""
         if scale not in self.scales:
             raise ConfigError(f"{self.title} has no scale {scale}: expected {' or '.join(self.scales)}")
         argument = "" if self.kind == FINETUNED else f":{self.rows.get(row, row)}"
@@ -105,36 +102,32 @@ class Column(NamedTuple):
         own = {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": self.gpu}
         return dict(own.get(scale, NOTHING))
 
-    def tokens_at(self, scale: str) -> int:
-        """Tokens of an example of the models that a scale trains."""
-        return self.fewer or self.tokens if scale == "cpu" else self.tokens
-
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """The seeds of each row."""
         return tuple(self.seeds if scale == "cpu" else self.seeds[:1])
 
-    def configs(self, scale: str, rows: Sequence[str] = ROWS) -> dict[str, ConfigDict]:
-        """The config of each row, without the rows that the config file does not have at this scale.
+    def configs(
+        self, scale: str, rows: Sequence[str] = ROWS, changes: Mapping[str, Any] = NOTHING
+    ) -> dict[str, ConfigDict]:
+        """The config of each row that the column has, with the changes whose keys it has.
 
         Raises:
-            ConfigError: there is no such config file or scale, or it has none of the rows.
+            ConfigError: there is no such scale, the column has none of the rows, or a change makes no sense.
         """
-        self.of(ROWS[0], scale)  # there is such a scale
-        config_lib.locate(self.config)  # and such a file
-        found, refused = {}, []
+        configs = {}
         for row in rows:
-            if self.rows and row not in self.rows:
-                continue
-            try:
+            if row in (self.rows or rows):
                 config = config_lib.open_config(self.of(row, scale))
-            except ConfigError as error:
-                refused.append(str(error))
-                continue
-            config.update_from_flattened_dict(self.settings(scale, row))
-            found[row] = config
-        if not found:
-            raise ConfigError(refused[0] if refused else f"{self.title} has none of the rows {', '.join(rows)}")
-        return found
+                config.update_from_flattened_dict(self.settings(scale, row))
+                configs[row] = overrides.overridden(config, overrides.applying(config, changes))
+        if not configs:
+            raise ConfigError(f"{self.title} has none of the rows {', '.join(rows)}")
+        return configs
+
+    def length(self, scale: str) -> int:
+        """Tokens of an example of the models that a scale trains."""
+        config = self.configs(scale, ("sgu",))["sgu"]
+        return tasks.find(config.task).without_data(config).length
 
     def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
         """The sweep that trains the column. Raises ConfigError as `configs`."""
@@ -146,16 +139,18 @@ class Column(NamedTuple):
         return points.chained(*map(of_row, self.configs(scale, rows)))
 
 
+def _warmed_up(steps: int) -> dict[str, Any]:
+    return {"steps": steps, "optimizer.warmup": steps // 10}
+
+
 _LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
 _SENTENCES: dict[str, Any] = {
     "kind": FINETUNED,
-    "cpu": _LENGTH | {"steps": 150, "optimizer.warmup": 15, "eval.every": 150},
-    "gpu": _LENGTH | {"steps": 2000, "optimizer.warmup": 200},
+    "cpu": _LENGTH | _warmed_up(150) | {"eval.every": 150},
+    "gpu": _LENGTH | _warmed_up(2000),
 }
-_SMALLER = {"cpu": ",scale=small", "gpu": ",scale=gpu"}
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}, "minutes": 20}
-_BYTES: dict[str, Any] = _LRA | {"scales": {"cpu": ",length=256,scale=small", "gpu": ""}}
 
 
 def _setting(rate: float, *factors: str) -> dict[str, Any]:
@@ -190,15 +185,7 @@ _LOGITS: Mapping[str, Mapping[str, Any]] = {
 }
 
 COLUMNS: dict[str, Column] = {
-    "mlm": Column(
-        "masked LM, perplexity",
-        config="c4_ablation",
-        metric="perplexity",
-        lower=True,
-        percent=1,
-        seeds=(0, 1, 2),
-        minutes=75,
-    ),
+    "mlm": Column("masked LM, perplexity", config="c4_ablation", metric="perplexity", seeds=(0, 1, 2), minutes=75),
     "sst2": Column("SST-2 (%)", config="finetune_glue:sst2", seeds=(0, 1), minutes=56, **_SENTENCES),
     "imdb": Column("IMDB (%)", config="finetune_glue:own", minutes=28, **_SENTENCES),
     "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", minutes=28, **_SENTENCES),
@@ -206,26 +193,17 @@ COLUMNS: dict[str, Column] = {
         "CIFAR-10, top-1 (%)",
         config="cifar10",
         metric="top1",
-        tokens=64,
         minutes=30,
         rows=IMAGES,
-        scales=_SMALLER,
+        scales={"cpu": ",scale=small", "gpu": ",scale=gpu"},
         # Less than an epoch: what keeps a model from learning its images by heart would only slow all rows down.
-        cpu={
-            "steps": 300,
-            "optimizer.warmup": 30,
-            "augment.auto": "none",
-            "augment.mixup": 0.0,
-            "augment.cutmix": 0.0,
-        },
-        gpu={"steps": 3500, "optimizer.warmup": 350},
+        cpu=_warmed_up(300) | {"augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0},
+        gpu=_warmed_up(3500),
         searched=_IMAGE_SETTINGS,
     ),
     "listops": Column(
         "ListOps (%)",
         config="lra_listops",
-        tokens=2048,
-        fewer=32,
         gpu={"steps": 1000, "optimizer.warmup": 200},
         searched=_TREE_SETTINGS,
         seeds=(0, 1, 2),
@@ -234,30 +212,73 @@ COLUMNS: dict[str, Column] = {
     "bytes": Column(
         "IMDB by bytes (%)",
         config="lra_text",
-        tokens=1024,
-        fewer=256,
         gpu={"steps": 4000, "optimizer.warmup": 1600},
         searched=_LOGITS,
-        **_BYTES,
+        **_LRA | {"scales": {"cpu": ",length=256,scale=small", "gpu": ""}},
     ),
     "pixels": Column(
         "CIFAR-10 by pixels (%)",
         config="lra_image",
         metric="top1",
-        tokens=1024,
-        fewer=256,
         gpu={"steps": 5000},
         searched=_LOGITS,
         **_LRA,
     ),
-    "costs": Column("time and memory over n, measured here", MEASURED, minutes=35, needs_data=False),
-    "tpu": Column("memory and least time on a TPU v5e, compiled", MEASURED, minutes=15, needs_data=False),
-    "lengths": Column("other lengths than trained at", MEASURED, minutes=10, needs_data=False),
+    "costs": Column("time and memory over n, measured here", MEASURED, minutes=35),
+    "tpu": Column("memory and least time on a TPU v5e, compiled", MEASURED, minutes=15),
+    "lengths": Column("other lengths than trained at", MEASURED, minutes=10),
 }
 # Lengths at which `costs` trains, and `tpu` compiles; those at which `lengths` scores models that were trained at 128.
 COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 TPU_LENGTHS = (4096,)
 OTHER_LENGTHS = (64, 256)
+
+
+class Statement(NamedTuple):
+    """A claim of a paper: in each of some columns, `better` is better than `share` times `worse`."""
+
+    source: str
+    better: str
+    worse: str
+    columns: Sequence[str]
+    share: float = 1.0
+
+
+KEEPS_UP, LEVEL = 0.98, 1.02  # shares that allow a difference of 2 %, of accuracies and of perplexities
+_ACCURACIES = ("sst2", "imdb", "mnli")
+STATEMENTS = (
+    # The gMLP paper's Table 3: 4.35 and 4.37; 4.26; 5.34; 5.64.
+    Statement("gMLP matches BERT, Table 3", "sgu", "bert", ("mlm",), LEVEL),
+    Statement("gMLP is behind relative positions, Table 3", "bert_rel", "sgu", ("mlm",)),
+    Statement("gMLP beats the Mixer, Table 3", "sgu", "mixer", ("mlm",)),
+    Statement("gMLP beats positions alone, Table 3", "sgu", "bert_rel_only", ("mlm",)),
+    Statement("gMLP is behind on pairs, Table 4", "bert_rel", "sgu", ("mnli",)),
+    Statement("tiny attention helps on pairs, Figure 8", "amlp_36", "sgu", ("mnli",)),
+    # The gMLP paper's Table 2: gMLP-S 79.6, DeiT-S 79.8, ResMLP-12 and -24 76.6 and 79.4; gMLP-B 81.6, Mixer-B 76.4.
+    Statement("gMLP matches the Transformer on images, Table 2", "sgu", "bert", ("cifar10",), KEEPS_UP),
+    Statement("gMLP beats the Mixer on images, Table 2", "sgu", "mixer", ("cifar10",)),
+    Statement("gMLP beats ResMLP on images, Table 2", "sgu", "resmlp", ("cifar10",)),
+    Statement("FNet has 92 % of BERT's accuracy, 2105.03824", "fnet", "bert", _ACCURACIES, 0.92),
+    Statement("FNet is behind BERT, 2105.03824", "bert", "fnet", (*_ACCURACIES, "listops", "pixels")),
+    Statement("FNet beats the Transformer on bytes, 2105.03824 (recalled)", "fnet", "bert", ("bytes",)),
+    Statement("the random Synthesizer beats dynamic convolution, 2005.00743", "random", "dynamic", ("mlm",)),
+    Statement("learned logits beat fixed ones, 2005.00743", "random", "fixed_random", ("mlm",)),
+    Statement("random logits help attention, 2005.00743", "random_vanilla", "bert", ("mlm",)),
+    Statement("random logits alone are behind attention, 2005.00743", "bert", "random", ("mlm",)),
+    Statement("convolutions keep up on sentences, 2105.03322", "lightweight", "bert_t5", ("sst2", "imdb"), KEEPS_UP),
+    Statement("convolutions fall behind on pairs, 2105.03322", "bert_t5", "lightweight", ("mnli",)),
+)
+# (source, faster, slower): time per token.
+FASTER = (
+    ("FNet is faster than BERT, 2105.03824", "fnet", "bert"),
+    ("the random Synthesizer is faster than dynamic convolution, 2005.00743", "random", "dynamic"),
+)
+# (source, row): time grows about as the number of tokens.
+GROWS = (
+    ("external attention costs O(n), 2105.02358", "external"),
+    ("convolutions cost O(n), 2105.03322", "lightweight"),
+    ("FNet costs O(n log n), 2105.03824", "fnet"),
+)
 
 
 def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import attention_maps, language_models, sizes, spatial_filters
-from gmlp_flax.reports.alternatives import report as alternatives
+from gmlp_flax.reports import alternatives, attention_maps, language_models, sizes, spatial_filters
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run
 
@@ -24,7 +23,7 @@ FOLDERS = {alternatives.NAME: alternatives.of_folder}
 
 
 def of_folder(name: str, folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
-    """The report of a name in FOLDERS; arguments and errors as those of `alternatives.report.of_folder`."""
+    """The report of a name in FOLDERS; arguments and errors as those of `alternatives.of_folder`."""
     return FOLDERS[name](folder, scale, flags)
 
 

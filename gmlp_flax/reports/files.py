@@ -23,19 +23,19 @@ def write(report: Report, folder: str, library: str = "") -> str:
     Returns:
         The path of index.html.
     """
-    text = "".join(f"- {sentence}\n" for sentence in report.sentences())
-    files: dict[str, str | bytes] = {
-        "table.md": f"{report.markdown()}\n{text}".rstrip() + "\n",
-        **{f"{name}.csv": table.csv() for name, table in report.tables.items()},
+    sentences = "".join(f"- {sentence}\n" for sentence in report.sentences())
+    texts = {
+        "table.md": f"{report.markdown()}\n{sentences}".rstrip() + "\n",
         "index.html": page.of_report(report, library or page.LIBRARY),
+        **{f"{name}.csv": table.csv() for name, table in report.tables.items()},
+        **{f"{name}.csv": figure.csv() for name, figure in report.figures.items() if isinstance(figure, Chart)},
     }
-    for name, shown in report.figures.items():
-        figure = charts.draw(shown) if isinstance(shown, Chart) else shown
-        files |= {f"{name}.{kind}": drawing.content(figure, kind) for kind in drawing.FORMATS}
-        if isinstance(shown, Chart):
-            files[f"{name}.csv"] = shown.csv()
-    for name, content in files.items():
-        run_files.write(os.path.join(folder, name), content.encode() if isinstance(content, str) else content)
+    content = {name: text.encode() for name, text in texts.items()}
+    for name, figure in report.figures.items():
+        drawn = charts.draw(figure) if isinstance(figure, Chart) else figure
+        content |= {f"{name}.{kind}": drawing.content(drawn, kind) for kind in drawing.FORMATS}
+    for name, data in content.items():
+        run_files.write(os.path.join(folder, name), data)
     if report.interactive and not library:
         page.write_library(folder)
     return os.path.join(folder, "index.html")

@@ -3,16 +3,16 @@ library (Plotly) is one file beside it. Without that file, or on paper, a page s
 
 from __future__ import annotations
 
-import html
 import importlib.resources
-import json
 import os
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.analysis.drawing import FORMATS
 from gmlp_flax.io import run_files
+from gmlp_flax.reports import plotly_charts
 from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Setting
@@ -38,33 +38,34 @@ class Entry(NamedTuple):
 
 def write_library(folder: str) -> None:
     """Writes the charts' JavaScript, as the Python package of the same name brings it (4.8 MB)."""
-    found = importlib.resources.files("plotly") / "package_data" / LIBRARY
-    run_files.write(os.path.join(folder, LIBRARY), found.read_bytes())
+    source = importlib.resources.files("plotly") / "package_data" / LIBRARY
+    run_files.write(os.path.join(folder, LIBRARY), source.read_bytes())
 
 
 def of_report(report: Report, library: str) -> str:
     """A report's page; `library` is the path to the charts' JavaScript."""
     folder = os.path.dirname(library)
+    headings = ["", *(f"<h2>{escape(heading.capitalize())}</h2>" for heading in report.more_tables)]
+    tables = zip(headings, report.tables.items(), strict=True)
     parts = [
-        f'<a href="{html.escape(folder)}/index.html">All reports</a>' if folder else "",
-        f"<h1>{html.escape(report.title)}</h1>",
+        f'<a href="{escape(folder)}/index.html">All reports</a>' if folder else "",
+        f"<h1>{escape(report.title)}</h1>",
         _claims(report),
         _setting(report.setting) if report.setting else "",
-        _tables(report),
+        *(heading + _table(name, table) for heading, (name, table) in tables),
         *(_figure(name, figure) for name, figure in report.figures.items()),
-        _notes(report.notes),
+        f"<h2>Notes</h2>{_list('notes', map(escape, report.notes))}" if report.notes else "",
     ]
     return _page(report.title, parts, library if report.interactive else "")
 
 
 def of_site(title: str, entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
     """The index of a site; `absent` says why a report was not made."""
-    cards = "\n".join(map(_card, entries))
-    left_out = "\n".join(f"<li><b>{html.escape(name)}</b>: {html.escape(why)}</li>" for name, why in absent.items())
+    reasons = (f"<b>{escape(name)}</b>: {escape(why)}" for name, why in absent.items())
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<ul class="cards">\n{cards}\n</ul>',
-        f'<h2>Not made</h2><ul class="notes">{left_out}</ul>' if absent else "",
+        f"<h1>{escape(title)}</h1>",
+        _list("cards", map(_card, entries)),
+        f"<h2>Not made</h2>{_list('notes', reasons)}" if absent else "",
     ]
     return _page(title, parts, "")
 
@@ -73,14 +74,19 @@ def _page(title: str, parts: Sequence[str], library: str) -> str:
     style, script = (
         (importlib.resources.files("gmlp_flax.reports") / f"page.{kind}").read_text() for kind in ("css", "js")
     )
-    loaded = f'<script src="{html.escape(library)}"></script>\n' if library else ""
+    loaded = f'<script src="{escape(library)}"></script>\n' if library else ""
+    mark = '<script>if (window.Plotly) document.documentElement.className = "interactive";</script>\n'
     body = "\n".join(part for part in parts if part)
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<style>\n{style}</style></head>\n<body><main>\n{body}\n</main>\n"
-        f"{loaded}<script>\n{script}</script></body></html>\n"
+        f"<style>\n{style}</style>\n{loaded}{mark}</head>\n<body><main>\n{body}\n</main>\n"
+        f"<script>\n{script}</script></body></html>\n"
     )
+
+
+def _list(kind: str, items: Sequence[str] | map) -> str:
+    return f'<ul class="{kind}">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 
 
 def _claims(report: Report) -> str:
@@ -88,48 +94,35 @@ def _claims(report: Report) -> str:
         return ""
     more = ""
     if report.more_claims:
-        what = f"The other {len(report.more_claims)} orderings"
-        more = f"<details><summary>{what}</summary>{_claim_list(report.more_claims)}</details>"
-    counted = f"<p>{html.escape(tally(report.every_claim))}</p>"
-    return f'<section aria-label="claims">{counted}{_claim_list(report.claims)}{more}</section>'
+        summary = f"The other {len(report.more_claims)} orderings"
+        more = f"<details><summary>{summary}</summary>{_claim_list(report.more_claims)}</details>"
+    counts = f"<p>{escape(tally(report.every_claim))}</p>"
+    return f'<section aria-label="claims">{counts}{_claim_list(report.claims)}{more}</section>'
 
 
 def _claim_list(claims: Sequence[Claim]) -> str:
     items = (
-        f'<li class="{STYLES[each.verdict]}">{html.escape(each.text)} <b>{SIGNS[each.verdict]} {each.verdict}</b>'
-        f"{f'<small>{html.escape(each.detail)}</small>' if each.detail else ''}</li>"
-        for each in claims
+        f'<li class="{STYLES[claim.verdict]}">{escape(claim.text)} <b>{SIGNS[claim.verdict]} {claim.verdict}</b>'
+        f"{f'<small>{escape(claim.detail)}</small>' if claim.detail else ''}</li>"
+        for claim in claims
     )
     return f'<ul class="claims">{"".join(items)}</ul>'
 
 
 def _setting(setting: Setting) -> str:
     if not setting.scaled:
-        return f"<p>{html.escape(setting.sentence())}</p>"
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in change)}</tr>" for change in setting.scaled
-    )
-    head = f"<thead><tr><th>setting of {html.escape(setting.row)}</th><th>here</th><th>paper</th></tr></thead>"
+        return f"<p>{escape(setting.sentence())}</p>"
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in change)}</tr>" for change in setting.scaled)
+    head = f"<thead><tr><th>setting of {escape(setting.row)}</th><th>here</th><th>paper</th></tr></thead>"
     summary = f"Scale {setting.scale}: {len(setting.scaled)} settings are smaller than the paper's"
-    return (
-        f'<details class="setting"><summary>{html.escape(summary)}</summary><table>{head}<tbody>{rows}</tbody></table>'
-        "</details>"
-    )
-
-
-def _tables(report: Report) -> str:
-    headings = ["", *(f"<h2>{html.escape(heading.capitalize())}</h2>" for heading in report.more_tables)]
-    return "\n".join(
-        heading + _table(name, table) for heading, (name, table) in zip(headings, report.tables.items(), strict=True)
-    )
+    table = f"<table>{head}<tbody>{rows}</tbody></table>"
+    return f'<details class="setting"><summary>{escape(summary)}</summary>{table}</details>'
 
 
 def _table(name: str, table: Table) -> str:
     """With three digits; columns sort by all of them."""
-    numbers, listed = table.numbered()
-    head = "".join(
-        f'<th scope="col"><button type="button">{html.escape(column)}</button></th>' for column in table.columns
-    )
+    numbers, footnotes = table.numbered()
+    head = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in table.columns)
     rows = "\n".join(
         "<tr>"
         + _cell(row[0], table.over, numbers[str(row[0])])
@@ -137,13 +130,13 @@ def _table(name: str, table: Table) -> str:
         + "</tr>"
         for row in table.rows
     )
-    notes = "".join(f'<li id="note-{number}">{html.escape(note)}</li>' for number, note in enumerate(listed, start=1))
-    legend = f"<p><small>{html.escape(table.legend())}</small></p>" if table.legend() else ""
+    notes = "".join(f'<li id="note-{number}">{escape(note)}</li>' for number, note in enumerate(footnotes, start=1))
+    legend = f" {escape(table.legend())}" if table.legend() else ""
     return (
-        f'<section class="table" data-name="{html.escape(name)}"><div class="tools"><input type="search" '
-        'aria-label="Filter rows" placeholder="Filter rows"><button type="button" class="csv">CSV</button></div>\n'
-        f'<div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>'
-        f"</div>{_embedded(table.csv())}{legend}{f'<ol class=footnotes>{notes}</ol>' if notes else ''}</section>"
+        f'<section class="table"><div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody></table></div>"
+        f'<p><small><a href="{escape(name)}.csv" download>CSV</a>{legend}</small></p>'
+        f"{f'<ol class=footnotes>{notes}</ol>' if notes else ''}</section>"
     )
 
 
@@ -152,58 +145,31 @@ def _cell(cell: Cell, over: str, footnotes: Sequence[int] = ()) -> str:
     seeds = ""
     if isinstance(cell, Spread) and len(cell.values) > 1:
         seeds = f' title="{over}: {", ".join(shown(float(value)) for value in cell.values)}"'
-    return f'<td data-key="{html.escape(sort_key(cell))}"{seeds}>{html.escape(shown(cell))}{marks}</td>'
+    return f'<td data-key="{escape(sort_key(cell))}"{seeds}>{escape(shown(cell))}{marks}</td>'
 
 
 def _figure(name: str, figure: Chart | Figure) -> str:
-    """A chart with its values, which a script draws, and as an image; or an image alone."""
-    kinds = (*FORMATS, "csv") if isinstance(figure, Chart) else FORMATS
-    links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in kinds)
+    """A chart that Plotly draws, and as an image; or an image alone."""
+    chart = figure if isinstance(figure, Chart) else None
+    links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in (*FORMATS, *(["csv"] if chart else [])))
     files = f'<span class="files">For print: {links}</span>'
-    if not isinstance(figure, Chart):
+    if chart is None:
         return f"<figure>{_image(name, name, figure.get_figwidth())}<figcaption>{files}</figcaption></figure>"
-    said = html.escape(" ".join(filter(None, (figure.caption, figure.missing()))))
-    values = _embedded([panel.values() for panel in figure.panels])
-    image = _image(name, figure.panels[0].title, figure.width)
+    text = escape(" ".join(filter(None, (chart.caption, chart.missing()))))
+    plots = "".join(plotly_charts.html(panel, f"{name}-{number}") for number, panel in enumerate(chart.panels, start=1))
+    image = _image(name, chart.panels[0].title, chart.width)
     return (
-        f'<figure class="chart" data-name="{name}">{image}<div class="panels"></div>'
-        f"{values}<figcaption>{said} {files}</figcaption></figure>"
+        f'<figure class="chart">{image}<div class="panels">{plots}</div>'
+        f"<figcaption>{text} {files}</figcaption></figure>"
     )
 
 
 def _image(name: str, alt: str, inches: float) -> str:
-    return f'<img src="{name}.svg" alt="{html.escape(alt)}" width="{round(PIXELS * inches)}">'
-
-
-def _embedded(value: object) -> str:
-    """Values for the page's script."""
-    text = json.dumps(value, ensure_ascii=False, default=float).replace("<", "\\u003c")
-    return f'<script type="application/json">{text}</script>'
-
-
-def _notes(notes: Sequence[str]) -> str:
-    listed = "\n".join(f"<li>{html.escape(note)}</li>" for note in notes)
-    return f'<h2>Notes</h2><ul class="notes">\n{listed}\n</ul>' if notes else ""
+    return f'<img src="{name}.svg" alt="{escape(alt)}" width="{round(PIXELS * inches)}">'
 
 
 def _card(entry: Entry) -> str:
-    folder = html.escape(entry.folder)
-    words = {
-        HOLDS: "hold",
-        REVERSED: "reversed",
-        ONE_HOLDS: "hold with one seed",
-        ONE_REVERSED: "reversed with one seed",
-        OPEN: "inside the spread",
-        EARLY: "not judged",
-    }
-    counts = {verdict: sum(claim.verdict == verdict for claim in entry.claims) for verdict in words}
-    chips = "".join(
-        f'<span class="{STYLES[verdict]}">{SIGNS[verdict]} {count} {words[verdict]}</span>'
-        for verdict, count in counts.items()
-        if count
-    )
-    image = f'<img loading="lazy" src="{folder}/{html.escape(entry.figure)}.svg" alt="">' if entry.figure else ""
-    return (
-        f'<li><small>{folder}</small><a href="{folder}/index.html">{html.escape(entry.title)}</a>'
-        f"{f'<p class=tally>{chips}</p>' if chips else ''}{image}</li>"
-    )
+    folder = escape(entry.folder)
+    claims = f"<p>{escape(tally(entry.claims))}</p>" if entry.claims else ""
+    image = f'<img loading="lazy" src="{folder}/{escape(entry.figure)}.svg" alt="">' if entry.figure else ""
+    return f'<small>{folder}</small><a href="{folder}/index.html">{escape(entry.title)}</a>{claims}{image}'

@@ -37,6 +37,11 @@ class PowerLaw:
     def __call__(self, x: float) -> float:
         return self.scale * x**self.exponent
 
+    def interval(self, digits: int = 2) -> str:
+        """The exponent's interval in words."""
+        low, high = (f"{value:.{digits}f}" for value in (self.low, self.high))
+        return "two points, no interval" if math.isinf(self.low) else f"{low} to {high}"
+
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     """Fits a power law to at least two points with positive coordinates and different x."""
@@ -163,5 +168,5 @@ def _series(
 
 
 def _law(law: PowerLaw) -> str:
-    interval = "two points, no interval" if math.isinf(law.low) else f"95 % interval {law.low:.3f} to {law.high:.3f}"
+    interval = law.interval(3) if math.isinf(law.low) else f"95 % interval {law.interval(3)}"
     return f"{METRIC} is proportional to parameters ** {law.exponent:.3f} ({interval}; R squared {law.r_squared:.3f})"

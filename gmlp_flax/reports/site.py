@@ -47,76 +47,73 @@ def write(pattern: str, scale: str, out: str) -> Site:
     """
     if not run_files.matching(pattern):
         raise RunError(f"{pattern}: there is no such folder")
-    entries, absent, refused = [], {}, {}
-    for name, table in TABLES.items():
-        try:
-            if name in catalogue.FOLDERS:
-                _write(_of_folder(name, pattern, scale), name, out, entries)
-                continue
-            place, runs = _find(name, pattern, scale) if table.trained else ("", [])
-        except run_finder.NoRuns:
-            absent[name] = "there is no run of it"
-            continue
-        except RunError as error:
-            refused[name] = str(error)
-            continue
-        try:
-            made = _of_runs(name, place, runs, scale) if runs else catalogue.of_sizes(name)
-        except RunError as error:
-            absent[name] = str(error)
-            continue
-        _write(made, name, out, entries)
+    site, entries = Site(os.path.join(out, "index.html"), [], {}, {}), []
+    for name in TABLES:
+        report = _report(name, pattern, scale, site)
+        if report:
+            files.write(report, os.path.join(out, name), library=f"../{page.LIBRARY}")
+            site.made.append(name)
+            entries.append(page.Entry(name, report.title, report.every_claim, next(iter(report.figures), "")))
     page.write_library(out)
-    path = os.path.join(out, "index.html")
-    run_files.write(path, page.of_site(TITLE, entries, refused | absent).encode())
-    return Site(path, [entry.folder for entry in entries], absent, refused)
+    run_files.write(site.path, page.of_site(TITLE, entries, site.refused | site.absent).encode())
+    return site
 
 
-def _write(made: Report, name: str, out: str, entries: list[page.Entry]) -> None:
-    files.write(made, os.path.join(out, name), library=f"../{page.LIBRARY}")
-    entries.append(page.Entry(name, made.title, made.every_claim, next(iter(made.figures), "")))
+def _report(name: str, pattern: str, scale: str, site: Site) -> Report | None:
+    """The report of a table; None if it cannot be made, and then the site says why."""
+    if not TABLES[name].trained:
+        return catalogue.of_sizes(name)
+    try:
+        if name in catalogue.FOLDERS:
+            return catalogue.of_folder(name, _own_folder(name, pattern, scale), scale)
+        folder, runs = _find(name, pattern, scale)
+    except run_finder.NoRuns:
+        site.absent[name] = "there is no run of it"
+        return None
+    except RunError as error:
+        site.refused[name] = str(error)
+        return None
+    try:
+        tuned = run_finder.find_finetuned(folder, TABLES[name].configs(scale))
+        return catalogue.of_runs(name, runs, scale, tuned)
+    except RunError as error:
+        site.absent[name] = str(error)
+        return None
 
 
-def _of_folder(name: str, pattern: str, scale: str) -> Report:
-    """A report of catalogue.FOLDERS, from a folder of its name: its columns are not looked for elsewhere.
+def _named_folders(name: str, pattern: str, scale: str) -> list[str]:
+    return [os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)]
 
-    Raises:
-        NoRuns: there is no such folder, or nothing in it.
-        RunError: as the report.
-    """
-    for place in (os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)):
-        if run_files.exists(place):
-            return catalogue.of_folder(name, place, scale)
-    raise run_finder.NoRuns(f"{pattern} has no folder {name}-{scale} or {name}")
+
+def _own_folder(name: str, pattern: str, scale: str) -> str:
+    """The folder of a report's name: columns of its own are looked for nowhere else. Raises NoRuns."""
+    folders = [folder for folder in _named_folders(name, pattern, scale) if run_files.exists(folder)]
+    if not folders:
+        raise run_finder.NoRuns(f"{pattern} has no folder {name}-{scale} or {name}")
+    return folders[0]
 
 
 def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run]]:
-    """Where a report's runs are, and the runs: in a folder of its name, or else wherever there are most.
+    """The folder of a report's runs, and the runs: a folder of its name, or else the one that has most of them.
 
     Raises:
         RunError: as `runs.find`.
     """
     rows = TABLES[name].configs(scale)
-    for place in (os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)):
+    for folder in _named_folders(name, pattern, scale):
         with contextlib.suppress(run_finder.NoRuns):
-            return place, run_finder.find(place, rows)
-    found, refused = [], []
+            return folder, run_finder.find(folder, rows)
     folders = run_files.matching(os.path.join(pattern, "*", ""))
-    of_many = [folder for folder in folders if not run_files.exists(os.path.join(folder, CONFIG_FILE))]  # no run itself
-    for place in (pattern, *of_many):
+    no_runs = [folder for folder in folders if not run_files.exists(os.path.join(folder, CONFIG_FILE))]
+    candidates: list[tuple[str, list[run_finder.Run]]] = []
+    error: RunError = run_finder.NoRuns(f"{pattern} holds no run of {name}")
+    for folder in (pattern, *no_runs):
         try:
-            found.append((place, run_finder.find(place, rows)))
+            candidates.append((folder, run_finder.find(folder, rows)))
         except run_finder.NoRuns:
             pass
-        except RunError as error:
-            refused.append(error)
-    if refused and not found:
-        raise refused[0]
-    if not found:
-        raise run_finder.NoRuns(f"{pattern} holds no run of {name}")
-    return max(found, key=lambda each: len(each[1]))
-
-
-def _of_runs(name: str, place: str, runs: list[run_finder.Run], scale: str) -> Report:
-    tuned = run_finder.find_finetuned(place, TABLES[name].configs(scale))
-    return catalogue.of_runs(name, runs, scale, tuned)
+        except RunError as refusal:
+            error = refusal
+    if not candidates:
+        raise error
+    return max(candidates, key=lambda candidate: len(candidate[1]))

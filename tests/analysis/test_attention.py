@@ -235,7 +235,7 @@ def test_a_pair_that_is_read_apart(tokenizer, tmp_path):
 
 
 def command(*arguments):
-    done = preloaded.gmlp("attention", *arguments)
+    done = preloaded.gmlp("draw", "attention", *arguments)
     return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 
@@ -244,7 +244,7 @@ def test_command(tmp_path):
     config.steps = 1
     run = str(tmp_path / "run")
     loop.train(config, run)
-    code, printed, errors = command(f"--workdir={run}", "--text=the time $", "--second=of $")
+    code, printed, errors = command(run, "--text=the time $", "--second=of $")
     assert code == 0, errors
     names = ("attention.png", "attention_layers.png")
     assert printed == [f"{run}/figures/{name}" for name in names]
@@ -259,11 +259,10 @@ def test_images_have_no_words(tmp_path):
 
 
 def test_mistakes_are_one_line(text_run):
-    usage = "usage: gmlp attention --workdir=DIR --text=SENTENCE"
     none = "error: the run's model has no attention (block gmlp, d_attn 0): give an aMLP or a Transformer"
-    assert command(f"--workdir={text_run}", "--text=the") == (2, [], [none])
+    assert command(str(text_run), "--text=the") == (2, [], [none])
     code, _, errors = command(f"--workdir={text_run}")
-    assert code == 2 and errors[0].startswith(f"error: --text is missing; {usage}") and len(errors) == 1
+    assert code == 2 and errors[0].startswith("error: --text is missing; usage: gmlp draw attention RUN --text=") and len(errors) == 1
     code, _, errors = command(f"--workdir={text_run}", "--text=the", "--layers=some")
     assert code == 2 and errors == ["error: flag --layers=some: value should be one of <first_half|all>"]
 

@@ -43,7 +43,7 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
 @pytest.mark.parametrize("kind", ["text_run", "image_run"])
 def test_command_writes_an_image(kind, request):
     workdir = request.getfixturevalue(kind)
-    done = preloaded.gmlp("filters", f"--workdir={workdir}")
+    done = preloaded.gmlp("draw", "filters", str(workdir))
     assert done.returncode == 0, done.stderr
     path = workdir / "figures" / "filters.png"
     assert all(path.with_suffix(kind).exists() for kind in (".svg", ".pdf"))
@@ -73,7 +73,7 @@ def test_run_without_spatial_gates_is_one_line(tmp_path):
     config = tiny.text_config(tmp_path, block="transformer", heads=2)
     config.steps = 1
     loop.train(config, str(tmp_path / "run"))
-    done = preloaded.gmlp("filters", f"--workdir={tmp_path / 'run'}")
+    done = preloaded.gmlp("draw", "filters", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
     expected = "the run's config.model.block is 'transformer', which has no spatial matrices: give another run"
     assert done.stderr.splitlines() == [f"error: {expected}"]

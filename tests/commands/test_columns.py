@@ -14,6 +14,7 @@ from gmlp_flax.commands import columns
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COST_LENGTHS, OTHER_LENGTHS, ROWS, TPU_LENGTHS
+from gmlp_flax.planning import plan as planner
 from tests import preloaded
 from tests.reports import made_up_columns
 
@@ -25,7 +26,7 @@ from gmlp_flax.commands import cli, columns
 
 CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0))); " \\
     "print('ready', flush=True); time.sleep(60)"
-columns.gmlp = lambda *words: subprocess.Popen([sys.executable, "-c", CHILD])
+columns.runner.tied_command = lambda words: [sys.executable, "-c", CHILD]
 cli.explained(lambda: columns.run("sweep"))
 """
 
@@ -44,14 +45,14 @@ def ran(monkeypatch):
 
 
 def test_columns_and_their_data():
-    assert columns.parsed(["costs,mlm=a/b", "sst2=tfds:glue/sst2"]) == {
+    assert columns.parse(["costs,mlm=a/b", "sst2=tfds:glue/sst2"]) == {
         "mlm": "a/b",
         "sst2": "tfds:glue/sst2",
         "costs": "",
     }
-    assert list(columns.parsed([columns.DEFAULT])) == ["mlm", "costs", "lengths"]
+    assert list(columns.parse([columns.DEFAULT])) == ["mlm", "costs", "lengths"]
     with pytest.raises(ConfigError, match="--columns: there is no 'sst'; did you mean 'sst2'?"):
-        columns.parsed(["sst"])
+        columns.parse(["sst"])
 
 
 def test_a_trained_column_is_one_sweep(tmp_path, ran):
@@ -97,9 +98,9 @@ def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameter
         [
             "sweep",
             "--config=finetune_glue:own,scale=small",
+            f"--out={tmp_path}/finetuned/imdb-sgu{name}",
             "--seeds=4",
             "--jobs=1",
-            f"--out={tmp_path}/finetuned/imdb-sgu{name}",
             f"--config.init_from={tmp_path}/sgu-0",
             f"--config.init_parameters={start}",
             "--config.data.train=embedded",
@@ -123,7 +124,7 @@ def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, ran, monkey
     config = config_lib.open_config("finetune_glue:own,scale=small")
     changed = [overrides.overridden(config, each).optimizer for each in flags]
     assert [each.learning_rate for each in changed] == [2e-3] * 2 + [config.optimizer.learning_rate] * 2
-    assert [tuple(each.rates) for each in changed] == [("relative/bias=16",)] * 2 + [()] * 2
+    assert [tuple(each.lr_multipliers) for each in changed] == [("relative/bias=16",)] * 2 + [()] * 2
 
 
 def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, ran):
@@ -139,33 +140,20 @@ def test_failed_runs_are_said(tmp_path, monkeypatch):
         assert line.startswith(said)
 
 
-def test_plans_are_kept(tmp_path, monkeypatch):
-    class Process:
-        returncode = 0
+def test_steps_are_planned_once(tmp_path, monkeypatch):
+    planned = []
 
-        def communicate(self):
-            return json.dumps({"fits": True}).encode(), None
+    class Planned:
+        def json(self):
+            return {"fits": True}
 
-    monkeypatch.setattr(columns, "gmlp", lambda *words, **options: asked.append(words) or Process())
-    asked = []
-    assert columns.make(plan(tmp_path, "tpu")) == []
-    assert len(asked) == len(ROW) * len(TPU_LENGTHS) and asked[0] == (
-        "plan",
-        "--config=c4_ablation:sgu",
-        "--config.model.length=4096",
-        "--config.batch_size=2",
-        "--topology=v5e:1x1",
-        "--json",
-    )
+    monkeypatch.setattr(planner, "make", lambda config, topology: planned.append((config, topology)) or Planned())
+    assert columns.make(plan(tmp_path, "tpu")) == columns.make(plan(tmp_path, "tpu")) == []
+    assert len(planned) == len(ROW) * len(TPU_LENGTHS)
+    config, topology = planned[0]
+    assert (config.model.length, config.batch_size, topology) == (4096, 2, "v5e:1x1")
     kept = json.loads((tmp_path / "tpu" / "sgu-4096.json").read_text())
     assert kept == {"fits": True, "tokens": 8192}
-    asked.clear()
-    columns.make(plan(tmp_path, "tpu"))
-    assert not asked
-    Process.returncode = 2
-    (tmp_path / "tpu" / "sgu-4096.json").unlink()
-    [line] = columns.make(plan(tmp_path, "tpu"))
-    assert line == "tpu: gmlp plan failed: what it wrote stands above"
 
 
 def test_lengths_are_scored_once(tmp_path, monkeypatch):
@@ -196,11 +184,6 @@ def test_the_listing(tmp_path):
         "lengths: other lengths than trained at: 2 of 2 there",
     ]
     assert "    gmlp sweep --sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet " in "\n".join(lines)
-    light = "augment.auto=none, augment.mixup=0.0, augment.cutmix=0.0"
-    assert f"    beside its config: steps=300, optimizer.warmup=30, {light}" in lines
-    assert (
-        "    optimizer.learning_rate=0.004 for sgu" in lines and "    optimizer.learning_rate=0.002 for fnet" in lines
-    )
     assert "--config.init_from=RUN" in "\n".join(lines)
     assert lines[-1].startswith("in all about ")
 

@@ -53,7 +53,7 @@ def test_help_describes_a_command_with_an_example_and_its_flags(gmlp, name):
     assert any(re.search(rf"^    .*\bgmlp {name}\b", line) for line in lines), out
     assert not re.search(r"python (-m|scripts/)", out)
     listed = [line.split()[0] for line in lines if re.match(r"  -", line)]
-    assert len(listed) > 1 or name in ("sizes", "shift-invariance"), out
+    assert len(listed) > 1 or name == "sizes", out
     assert max(map(len, lines)) <= 120
 
 
@@ -87,6 +87,11 @@ def test_help_lists_the_commands(gmlp):
 )
 def test_an_unknown_command_is_one_line(gmlp, name, advice):
     assert gmlp(name) == (2, "", f"error: there is no subcommand {name!r}; {advice}\n")
+
+
+@pytest.mark.parametrize("name", main_lib.MOVED)
+def test_a_command_that_is_part_of_draw_is_named(gmlp, name):
+    assert gmlp(name, "--workdir=run") == (2, "", f"error: gmlp {name} is now gmlp draw {name}\n")
 
 
 def test_every_file_is_a_command_or_shared():

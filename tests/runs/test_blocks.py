@@ -103,7 +103,7 @@ def test_from_the_command_line(commands, tmp_path):
     ]
     done = commands("--config=configs/quickstart_image.py", *flags, f"--workdir={tmp_path / 'run'}")
     assert_done(done)
-    assert "gmlp predict" in done.stdout and "gmlp filters" not in done.stdout
+    assert "gmlp predict" in done.stdout and "gmlp draw filters" not in done.stdout
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["kernel_widths"] == [3, 5]
 
 

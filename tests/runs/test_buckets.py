@@ -62,7 +62,7 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
     filled = commands(workdir, command="predict", input="a [MASK] b\n", **store.environment)
     local = commands(f"--workdir={finished}", command="predict", input="a [MASK] b\n")
     assert filled.stdout == local.stdout and "[MASK] 1:" in filled.stdout
-    drawn = commands(workdir, command="filters", **store.environment)
+    drawn = commands("filters", workdir, command="draw", **store.environment)
     assert drawn.stdout.strip() == "gs://runs/a/one/figures/filters.png", drawn.stderr
     assert store.read("runs", "a/one/figures/filters.png").startswith(b"\x89PNG")
 
@@ -187,7 +187,7 @@ def test_bad_addresses_are_one_line_within_20_seconds(commands, store, text):
     within(20, lambda: commands(text, "--workdir=gs://nobody/x", **at), "there is no bucket 'nobody'")
     within(20, lambda: commands("--workdir=gs://nobody/x", command="evaluate", **at), "gs://nobody/x")
     within(20, lambda: commands(text, "--workdir=s3://runs/x", **at), "Orbax writes checkpoints to disks and to gs://")
-    for command in (["train", text], ["evaluate"], ["predict"], ["filters"]):
+    for command in (["train", text], ["evaluate"], ["predict"], ["draw", "filters"]):
         store.faults({"kind": "403", "times": 1_000_000})
         run = [*command[1:], "--workdir=gs://runs/x"]
         within(20, lambda run=run, name=command[0]: commands(*run, command=name, **at), "permission denied")

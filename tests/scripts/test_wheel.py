@@ -90,7 +90,7 @@ def test_training_says_what_it_is_and_where_to_look_next(text):
     )
     assert re.search(r"657,868 parameters; [\d,]+ sequences of 64 tokens to train on, \d+ held out", text)
     assert "to compare: token frequencies alone: perplexity" in text
-    for command in ("gmlp predict --workdir=w < TEXT", "gmlp filters --workdir=w", "gmlp evaluate --workdir=w"):
+    for command in ("gmlp predict --workdir=w < TEXT", "gmlp draw filters w", "gmlp evaluate --workdir=w"):
         assert command in text
 
 

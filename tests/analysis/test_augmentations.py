@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gmlp_flax.commands import augmentations
+from gmlp_flax.analysis import augmentations
 from gmlp_flax.data import embedded
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests import preloaded
@@ -34,7 +34,9 @@ def test_mixed(task):
     views = np.stack([np.full((8, 8, 1), level, np.uint8) for level in (0, 50, 200, 250)])
     assert augmentations.mixed(views, task.config) == []
     task.config.augment.update(mixup=0.8, cutmix=1.0)
-    (before, ones), (mixup, mixup_shares), (cutmix, cutmix_shares) = augmentations.mixed(views, task.config)
+    rows = augmentations.mixed(views, task.config)
+    (_, before, ones), (_, mixup, mixup_shares), (_, cutmix, cutmix_shares) = rows
+    assert [name for name, *_ in rows] == ["before mixing", "mixup", "cutmix"]
     assert before is views and (ones == 1).all()
     others = np.array([200, 250, 0, 50])
     for images, shares in ((mixup, mixup_shares), (cutmix, cutmix_shares)):
@@ -54,7 +56,7 @@ def test_grid():
 
 
 def run(*arguments):
-    return preloaded.gmlp("augmentations", *arguments)
+    return preloaded.gmlp("draw", "augmentations", *arguments)
 
 
 def test_command(tmp_path):
@@ -76,7 +78,7 @@ def test_command(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--config=configs/own_images.py"], "error: --out is missing; usage: gmlp augm"),
+        (["--config=configs/own_images.py"], "error: --out is missing; usage: gmlp draw augm"),
         (["--config=configs/quickstart_text.py", "--out=x.png"], "error: config.task is 'masked_lm': expected image_"),
     ],
 )

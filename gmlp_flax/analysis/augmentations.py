@@ -1,0 +1,101 @@
+"""What a config's augmentation does to its training images, as one image for a person to judge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image, ImageDraw
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.errors import ConfigError, DataError
+from gmlp_flax.tasks import mixing
+from gmlp_flax.tasks.image_classification import ImageClassification
+
+GAP = 4  # pixels between images
+CAPTION = 14  # pixels below an image
+LEAST_SIDE = 96  # pixels; smaller images are drawn larger
+
+
+def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
+    """Writes a row of augmented samples per image, and rows of mixed ones if the config mixes.
+
+    Args:
+        config: of a run of image classification.
+        out: the .png file.
+        count: how many images, at most as many as there are.
+        samples: augmented views of each.
+
+    Returns:
+        How many images there are.
+
+    Raises:
+        ConfigError: the config is not of images.
+        DataError: the data cannot be read, or the file cannot be written.
+    """
+    config_lib.validate(config)
+    kind = tasks.find(config.task)
+    if not issubclass(kind, ImageClassification):
+        raise ConfigError(f"config.task is {config.task!r}: expected image_classification, or a class that extends it")
+    views = sampled(kind(config, os.path.dirname(os.path.abspath(out))), count, samples)
+    rows = [(row, ["original"] + [config.augment.auto] * samples) for row in views]
+    # An even number of unmixed samples that fills a row, each of another image.
+    several = np.concatenate(list(views[:, 1:].swapaxes(0, 1)))[: (samples + 1) // 2 * 2]
+    for name, images, shares in mixed(several[: len(several) // 2 * 2], config):
+        rows.append((images, [f"{name} {share:.2f}" if share < 1 else name for share in shares]))
+    try:
+        grid(rows).save(out)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot write --out={out} ({error}): name a .png in a folder that exists") from None
+    return len(views)
+
+
+def sampled(task: ImageClassification, count: int, samples: int) -> np.ndarray:
+    """Evenly spread images of the training data: uint8 [count, 1 + samples, height, width, channels]."""
+    source = task.source("train")
+    rows = []
+    for index in np.linspace(0, len(source) - 1, min(count, len(source))).astype(int):
+        example = source[int(index)]
+        rngs = [np.random.default_rng([task.config.seed, index, sample]) for sample in range(samples)]
+        views = [task.evaluation_example(example), *(task.training_example(example, rng) for rng in rngs)]
+        rows.append(np.stack([view["image"] for view in views]))
+    return np.stack(rows)
+
+
+def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Rows of (name, images, weights of their own labels): unmixed, and mixed in each way that the config uses.
+
+    Args:
+        views: uint8 [count, height, width, channels]; the count is even.
+        config: the whole config.
+    """
+    rows, augment = [("before mixing", views, np.ones(len(views)))], config.augment
+    keys = mixing.pair_keys(jax.random.split(jax.random.key(config.seed), len(views)))
+    for kind in ("mixup", "cutmix"):
+        if augment[kind]:
+            alphas = {"mixup": 0.0, "cutmix": 0.0, kind: augment[kind]}
+            own, shares = mixing.own_weights(keys, views.shape[1:3], switch=0.5, **alphas)
+            rows.append((kind, np.asarray(mixing.blend_pixels(jnp.asarray(views), own)), np.asarray(shares)))
+    return rows if len(rows) > 1 else []
+
+
+def grid(rows: Sequence[tuple[np.ndarray, Sequence[str]]]) -> Image.Image:
+    """One image of rows of (images, uint8 [columns, height, width, channels], and a word below each)."""
+    height, width = rows[0][0].shape[1:3]
+    scale = -(-LEAST_SIDE // min(height, width))
+    cell_height, cell_width = height * scale + CAPTION + GAP, width * scale + GAP
+    columns = max(len(images) for images, _ in rows)
+    canvas = Image.new("RGB", (columns * cell_width + GAP, len(rows) * cell_height + GAP), "white")
+    pen = ImageDraw.Draw(canvas)
+    for row, (images, words) in enumerate(rows):
+        for column, (pixels, word) in enumerate(zip(images, words, strict=True)):
+            corner = GAP + column * cell_width, GAP + row * cell_height
+            image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+            canvas.paste(image.resize((width * scale, height * scale), Image.Resampling.NEAREST), corner)
+            pen.text((corner[0], corner[1] + height * scale), word, fill="black")
+    return canvas

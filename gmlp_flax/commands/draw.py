@@ -1,0 +1,115 @@
+"""Draws what a run learned, or what a config does to its images, and prints the paths of the figures.
+
+    gmlp draw curves runs/text
+    gmlp draw filters runs/text --checkpoint=best
+    gmlp draw filters runs/digits --tokens=0,97
+    gmlp draw attention runs/mnli --text="A man plays." --second="Nobody plays." [--layers=all]
+    gmlp draw shift-invariance runs/dense
+    gmlp draw augmentations --config=imagenet:gmlp_s --config.data.train=photos/ --out=samples.png
+
+The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may also be given as --workdir=RUN.
+
+curves            the loss over the steps, in training and held out; `gmlp train` draws it at its end
+filters           text: for each layer the row of W that mixes into the middle token (the paper's Figure 4); images: for
+                  each layer the rows of some patches, laid out as the grid of patches (Figure 3). --tokens chooses the
+                  patches, counted row by row
+attention         how much each token (a row) looks at each token (a column) of a sentence or a pair (Figure 10): the
+                  largest weight of the two in any layer of the first half of the network, or of all layers; and these
+                  layers one by one. Of a Transformer's heads, the largest weight counts. A finetuned model reads its
+                  sequences filled up with [PAD]; the figures leave the padding out, so rows may add up to less than 1
+shift-invariance  how near spatial matrices are to Toeplitz without the constraint (--config.model.spatial=dense,
+                  Figure 9): the share of the variance of a matrix's weights that is left if each weight is replaced by
+                  the mean of all weights at its offset, which is on the same diagonal, or between the patches of an
+                  image as many rows and columns apart. It is 1 for a Toeplitz matrix and about 2/n for noise on n
+                  tokens of text, 4/n on n patches. It is read from every checkpoint that the run kept:
+                  --config.checkpoint.every=50 --config.checkpoint.keep=100 make a curve of it
+augmentations     one row per training image: the centre crop of evaluation, then samples of augmented views, as
+                  training sees them. If the config mixes images, the rows below show some samples before mixing, and
+                  then mixed. An image and the one half a row further are a pair; the number is the weight of the
+                  image's own label
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from gmlp_flax.analysis import attention, augmentations, curves, filters, shift_invariance
+from gmlp_flax.commands import cli
+from gmlp_flax.training import loading
+
+FLAGS: Any = flags.FLAGS
+
+
+def _filters(workdir: str) -> None:
+    try:
+        patches = [int(token) for token in FLAGS.tokens]
+    except ValueError:
+        cli.fail(f"--tokens={','.join(FLAGS.tokens)}: expected numbers of patches, e.g. --tokens=0,97")
+    print(filters.draw(loading.load(workdir, FLAGS.checkpoint), workdir, patches))
+
+
+def _attention(workdir: str) -> None:
+    text = cli.required("text", "draw attention RUN --text=SENTENCE [--second=SENTENCE] [--layers=all]")
+    trained = loading.load(workdir, FLAGS.checkpoint)
+    print(*attention.draw(trained, workdir, text, FLAGS.second, FLAGS.layers), sep="\n")
+
+
+def _shift_invariance(workdir: str) -> None:
+    result = shift_invariance.of_run(workdir)
+    noise = shift_invariance.noise_share(result.shape)
+    print(f"share of the variance of W that offsets explain, by layer (noise: {noise:.3f})")
+    for step, shares in result.shares.items():
+        print(f"step {step:>7}  " + "  ".join(f"{share:.3f}" for share in shares))
+    print(*shift_invariance.draw(result, workdir), sep="\n")
+
+
+def _augmentations(_: str) -> None:
+    usage = "draw augmentations --config=FILE --out=FILE.png"
+    cli.required("config", usage)
+    out = cli.required("out", usage)
+    count = augmentations.draw(FLAGS.config, out, FLAGS.images, FLAGS.samples)
+    print(f"{count} images, {FLAGS.samples} samples of each: {out}")
+
+
+# What is drawn -> the function that draws it, and the flags that it takes.
+FIGURES: dict[str, tuple[Callable[[str], None], tuple[str, ...]]] = {
+    "curves": (lambda workdir: print(curves.draw(workdir)), ("workdir",)),
+    "filters": (_filters, ("workdir", "checkpoint", "tokens")),
+    "attention": (_attention, ("workdir", "checkpoint", "text", "second", "layers")),
+    "shift-invariance": (_shift_invariance, ("workdir",)),
+    "augmentations": (_augmentations, ("config", "out", "images", "samples")),
+}
+OWN_FLAGS = sorted({flag for _, names in FIGURES.values() for flag in names})
+
+
+def main(argv: list[str]) -> None:
+    """Draws what the command line names."""
+    figure, *runs = argv[1:] or [""]
+    if figure not in FIGURES:
+        cli.fail(f"gmlp draw {figure}: expected one of {', '.join(FIGURES)}")
+    draw, names = FIGURES[figure]
+    given = [flag for flag in OWN_FLAGS if FLAGS[flag].present or (flag == "config" and FLAGS.config)]
+    if unknown := [flag for flag in given if flag not in names]:
+        takes = ", ".join(f"--{name}" for name in names)
+        cli.fail(f"--{unknown[0]} is not for gmlp draw {figure}, which takes {takes}")
+    needs_run = "workdir" in names
+    if len(runs) > needs_run or (runs and FLAGS.workdir):
+        cli.fail(f"{runs[-1]!r} is one word too many: expected gmlp draw {figure} {'RUN' if needs_run else ''}")
+    draw(runs[0] if runs else cli.required("workdir", f"draw {figure} RUN") if needs_run else "")
+
+
+def run() -> None:
+    """The command line."""
+    cli.define_run_flags(checkpoint="latest")
+    flags.DEFINE_list("tokens", [], "Filters of images: the patches whose rows are drawn, counted row by row.")
+    flags.DEFINE_string("text", None, "Attention: a sentence.")
+    flags.DEFINE_string("second", None, "Attention: another sentence, for a pair.")
+    layers = [attention.FIRST_HALF, attention.ALL]
+    flags.DEFINE_enum("layers", attention.FIRST_HALF, layers, "Attention: the layers that are drawn.")
+    flags.DEFINE_string("out", None, "Augmentations: the .png file to write.")
+    flags.DEFINE_integer("images", 8, "Augmentations: how many images, one row each.", lower_bound=1)
+    flags.DEFINE_integer("samples", 7, "Augmentations: augmented samples of each image.", lower_bound=1)
+    cli.run(main, positional=True, parser=cli.parse_flags_with_config)

@@ -1,1 +1,0 @@
-"""The report of `gmlp reproduce alternatives`: what was measured, its figures and its claims."""

@@ -1,0 +1,37 @@
+"""`gmlp draw`: what it refuses; what each figure shows is in tests/analysis."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import preloaded
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "expected one of curves, filters, attention, shift-invariance, augmentations"),
+        (("circles", "run"), "gmlp draw circles: expected one of curves"),
+        (("filters",), "--workdir is missing; usage: gmlp draw filters RUN"),
+        (("filters", "run", "other"), "'other' is one word too many"),
+        (("filters", "run", "--workdir=other"), "'run' is one word too many"),
+        (("augmentations", "run"), "'run' is one word too many"),
+        (("filters", "run", "--text=the"), "--text is not for gmlp draw filters, which takes --workdir, --checkpoint"),
+        (("curves", "run", "--config=quickstart_text"), "--config is not for gmlp draw curves"),
+        (("filters", "run", "--tokens=a"), "--tokens=a: expected numbers of patches"),
+    ],
+)
+def test_mistakes_are_one_line(words, message):
+    done = preloaded.gmlp("draw", *words)
+    [line] = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith("error: ") and message in line
+
+
+def test_curves_and_shift_invariance_of_a_run(text_run):
+    done = preloaded.gmlp("draw", "curves", str(text_run))
+    assert (done.returncode, done.stdout) == (0, f"{text_run}/figures/loss.png\n"), done.stderr
+    done = preloaded.gmlp("draw", "shift-invariance", f"--workdir={text_run}")
+    assert done.returncode == 0, done.stderr
+    first, *steps, matrices, shares = done.stdout.splitlines()
+    assert "by layer (noise: 0." in first and steps[-1].startswith("step      12  ")
+    assert matrices == f"{text_run}/figures/spatial_matrices.png" and shares.endswith("toeplitz_share.png")

@@ -1,0 +1,305 @@
+"""The report of the token mixers: tables of scores, costs and lengths, claims, figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from gmlp_flax.analysis import charts as drawn
+from gmlp_flax.errors import RunError
+from gmlp_flax.paper.alternatives import COLUMNS, FASTER, ROWS, STATEMENTS
+from gmlp_flax.reports import alternatives, catalogue, measured_costs
+from gmlp_flax.reports.alternatives import claims, late_starters, over_speed, over_tokens
+from gmlp_flax.reports.runs import NoRuns
+from gmlp_flax.reports.table import Spread
+from tests.reports import made_up_columns
+from tests.reports.test_runs import write_run
+
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alternatives")
+    made_up_columns.write_everything(folder)
+    return catalogue.of_folder("alternatives", str(folder), "cpu")
+
+
+def cells(report, name="table"):
+    table = report.tables[name]
+    return {row[0]: dict(zip(table.columns[1:], row[1:], strict=True)) for row in table.rows}
+
+
+def test_every_score_stands_in_one_table(made):
+    rows = cells(made)
+    assert list(rows) == ["bert", "mixer", "sgu", "fnet", "random", "dynamic"]  # in the order of the comparison
+    bert = rows["bert"]
+    assert bert["masked LM, perplexity"] == Spread(61.0, (60.0, 62.0))
+    assert bert["SST-2 (%)"] == Spread(pytest.approx(81), (80.0, 82.0))
+    assert bert["IMDB (%), from random parameters"] == Spread(pytest.approx(60.5), (60.0, 61.0))
+    assert rows["fnet"]["IMDB (%)"].centre == pytest.approx(76.5) and rows["sgu"]["IMDB (%)"] is None
+    assert bert["CIFAR-10, top-1 (%)"].centre == pytest.approx(40)
+    assert "ListOps (%)" not in made.table.columns and "MNLI-m (%)" not in made.table.columns
+    # 0.4 M parameters in an encoder; a step of 2 x 1,024 tokens takes 0.8 s.
+    assert bert["M parameters"] == pytest.approx(0.4, rel=0.02) and bert["layers"] == 2 and rows["sgu"]["layers"] == 4
+    assert bert["rate"] == 2e-3
+
+
+def test_costs_are_per_thousand_tokens(made):
+    rows = cells(made, "table-costs")
+    assert "ms per 1,000 tokens, n = 128" in rows["bert"] and "ms per 1,000 tokens, n = 1,024" not in rows["bert"]
+    # dynamic: 0.6 s for 2,048 tokens at any length; bert was not run at 16,384.
+    assert rows["dynamic"]["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
+    assert rows["bert"]["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
+    assert rows["bert"]["MB of a step, n = 16,384"] == pytest.approx(2e4)
+    assert rows["bert"]["time grows as n^"] == pytest.approx(2) and rows["dynamic"][
+        "time grows as n^"
+    ] == pytest.approx(1)
+    assert rows["dynamic"]["memory grows as n^"] == pytest.approx(1)
+    assert any(note.startswith("Compiled but not run, for want of memory: bert at 16,384.") for note in made.notes)
+
+
+def test_other_lengths_and_compiled_steps(made):
+    rows, costs = cells(made, "table-other-lengths"), cells(made, "table-costs")
+    shorter, longer = "perplexity at 64 / at its own", "perplexity at 256 / at its own"
+    assert (rows["sgu"][shorter], rows["sgu"][longer]) == (75 / 60, "no")
+    assert (rows["mixer"][shorter], rows["fnet"][longer], rows["random"][longer]) == ("no", 1.5, 2)
+    assert (rows["dynamic"][shorter], rows["dynamic"][longer]) == ("yes", "no")
+    assert "Parameters were extended or cut for 256 tokens: random." in made.notes
+    assert costs["sgu"]["v5e: GB, n = 512"] == 5 and costs["bert"]["v5e: GB, n = 4,096"] == "20.0, does not fit"
+    assert costs["sgu"]["v5e: ms per 1,000 tokens at least, n = 512"] == pytest.approx(100 / 32.768)
+
+
+def test_what_is_absent_is_said(made):
+    assert "Columns without anything: mnli, listops, bytes, pixels." in made.notes
+    [absent] = [note for note in made.notes if note.startswith("Rows without anything: ")]
+    assert "bert_rel, " in absent and "external" in absent and "sgu" not in absent
+    [frame] = [note for note in made.notes if note.startswith("One frame: ")]
+    assert (
+        "0.397 to 0.402 M parameters in the encoder" in frame or "M parameters in the encoder (the same up to" in frame
+    )
+    assert ("steps", "900", "125000") in made.setting.scaled
+
+
+def test_figures_and_claims(made):
+    assert set(made.figures) == {"speed_mlm", "speed_sst2", "speed_imdb", "speed_cifar10", "costs"}
+    sentences = made.sentences()
+    said = "gMLP matches BERT, Table 3. masked LM, perplexity: sgu < 1.02 of bert holds; 55.5 ± 7.8 and 61.0 ± 1.4."
+    assert said in sentences
+
+
+def test_nothing_at_all(tmp_path):
+    with pytest.raises(NoRuns, match="holds no run and no measurement of alternatives: make some of its columns first"):
+        alternatives.of_folder(str(tmp_path), "cpu")
+
+
+def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
+    for row, train in {"sgu": "a", "bert": "a", "fnet": "b"}.items():
+        [config] = COLUMNS["cifar10"].configs("cpu", (row,)).values()
+        config.data.train = train
+        write_run(tmp_path / "cifar10" / row, config, finished=row == "bert")
+        made_up_columns.write_cost(tmp_path, row, 128, (1.0,))
+    with pytest.raises(RunError, match="runs of different configs: data.train is 'a' in .* and 'b' in .*fnet"):
+        alternatives.of_folder(str(tmp_path), "cpu")
+    made = alternatives.of_folder(str(tmp_path), "cpu", rows=("sgu", "bert"))
+    assert any(note.startswith("CIFAR-10, top-1 (%): Not finished: sgu seed 0") for note in made.notes)
+
+
+def test_flags_that_changed_the_runs(tmp_path):
+    made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)})
+    for run in ("sgu-0", "bert-0"):
+        path = tmp_path / run / "config.json"
+        path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
+    made_up_columns.write_imdb(tmp_path, "sgu", (0.5,))
+    path = tmp_path / "finetuned" / "imdb-sgu" / "seed=0" / "config.json"
+    path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
+    with pytest.raises(NoRuns):
+        alternatives.of_folder(str(tmp_path), "cpu")
+    made = alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=500", "--config.augment.mixup=0"])
+    rows = cells(made)
+    assert list(rows) == ["bert", "sgu"] and rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
+
+
+
+def scores(**of_rows):
+    return {row: Spread(sum(values) / len(values), values) for row, values in of_rows.items()}
+
+
+def verdicts(made):
+    return {claim.text.partition(". ")[2]: claim.verdict for claim in made}
+
+
+def test_statements_are_about_rows_and_columns_that_there_are():
+    for source, better, worse, columns, share in STATEMENTS:
+        assert {better, worse} <= set(ROWS) and set(columns) <= set(COLUMNS) and 0 < share <= 1.02 and source
+    assert {row for _, *rows in FASTER for row in rows} <= set(ROWS)
+
+
+def test_lower_perplexities_and_higher_accuracies_are_better():
+    found = verdicts(
+        claims(
+            {
+                "mlm": scores(
+                    sgu=(50.0, 51.0), bert=(60.0, 61.0), bert_rel=(70.0,), random=(9.0, 70.0), dynamic=(10.0,)
+                ),
+                "mnli": scores(bert_rel=(50.0,), sgu=(40.0, 41.0), amlp_36=(39.0,)),
+                "cifar10": scores(sgu=(45.0,), bert=(45.5,), resmlp=(46.0,)),
+            },
+            {},
+        )
+    )
+    assert found["CIFAR-10, top-1 (%): sgu > 0.98 of bert"] == "holds with one seed"
+    assert found["CIFAR-10, top-1 (%): sgu > resmlp"] == "is reversed with one seed"
+    assert found["masked LM, perplexity: sgu < 1.02 of bert"] == "holds"
+    assert found["masked LM, perplexity: bert_rel < sgu"] == "is reversed with one seed"
+    assert found["masked LM, perplexity: random < dynamic"] == "is inside the spread"
+    assert found["MNLI-m (%): bert_rel > sgu"] == "holds with one seed"
+    assert found["MNLI-m (%): amlp_36 > sgu"] == "is reversed with one seed"
+    assert not any("fnet" in text for text in found)
+
+
+def test_what_has_hardly_begun_is_not_judged():
+    """Of ln(450 / 50) = 2.20 a third is 0.73, which is a perplexity of 216."""
+    perplexities = scores(sgu=(50.0, 50.0), bert=(217.0,), mixer=(215.0,), bert_rel=(60.0,))
+    made = {"mlm": perplexities, "sst2": scores(fnet=(9.0,), bert=(8.0,))}
+    assert late_starters(made["mlm"], 450.0, lower=True) == ["bert"]
+    assert late_starters(scores(sgu=(50.0,), bert=(float("inf"),), fnet=(0.0,)), 450.0, lower=True) == ["bert"]
+    found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"mlm": 450.0})}
+    assert found["masked LM, perplexity: sgu < 1.02 of bert"].verdict == "cannot be judged yet"
+    assert found["masked LM, perplexity: sgu < 1.02 of bert"].detail == "50.0 ± 0 and 217; bert has hardly begun"
+    assert found["masked LM, perplexity: sgu < mixer"].verdict == "holds with one seed"
+    assert found["SST-2 (%): fnet > 0.92 of bert"].verdict == "holds with one seed"
+    assert verdicts(claims(made, {}))["masked LM, perplexity: sgu < 1.02 of bert"] == "holds with one seed"
+
+
+def test_an_accuracy_near_the_most_frequent_label_is_not_judged():
+    """A third of 58 - 52 is 2. If no row is better than the label, none has begun."""
+    made = {"bytes": scores(sgu=(58.0,), fnet=(53.0,), bert=(47.0,)), "sst2": scores(fnet=(75.0,), bert=(74.0,))}
+    assert late_starters(made["bytes"], 52.0, lower=False) == ["fnet", "bert"]
+    assert late_starters(scores(fnet=(50.0,), bert=(51.0,)), 52.0, lower=False) == ["fnet", "bert"]
+    found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"bytes": 52.0, "sst2": 54.0})}
+    assert found["IMDB by bytes (%): fnet > bert"].verdict == "cannot be judged yet"
+    assert (
+        found["IMDB by bytes (%): fnet > bert"].detail == "53.0 and 47.0; fnet has hardly begun; bert has hardly begun"
+    )
+    assert found["SST-2 (%): bert > fnet"].verdict == "is reversed with one seed"
+
+
+def test_a_share_of_the_others_accuracy():
+    """92 % of 80 is 73.6."""
+    for fnet, verdict in {
+        (74.0, 75.0): "holds",
+        (73.0, 73.5): "is reversed",
+        (73.0, 74.0): "is inside the spread",
+    }.items():
+        found = claims({"sst2": scores(fnet=fnet, bert=(80.0, 80.0))}, {})
+        assert verdicts(found)["SST-2 (%): fnet > 0.92 of bert"] == verdict
+        assert verdicts(found)["SST-2 (%): bert > fnet"] == "holds"
+
+
+def test_keeping_up_is_within_two_per_cent():
+    for lightweight, verdict in {98.1: "holds with one seed", 97.9: "is reversed with one seed"}.items():
+        found = claims({"imdb": scores(lightweight=(lightweight,), bert_t5=(100.0,))}, {})
+        assert verdicts(found)["IMDB (%): lightweight > 0.98 of bert_t5"] == verdict
+
+
+def test_speeds_and_growth(tmp_path):
+    made_up_columns.write_costs(
+        tmp_path,
+        {
+            "bert": (0.8, 2.0),
+            "fnet": (0.2, 1.0),
+            "random": (0.5, 2.0),
+            "dynamic": (0.3, 1.0),
+            "lightweight": (0.3, 1.5),
+        },
+        (512, 1024, 2048, 4096),
+    )
+    found = claims({}, measured_costs.costs(str(tmp_path), ROWS))
+    by_text = verdicts(found)
+    assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
+    # 1.2 times as fast: another process may find the opposite.
+    assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "is inside the spread"
+    assert by_text["Time grows by less than n^1.2: fnet"] == "holds"
+    assert by_text["Time grows by less than n^1.2: lightweight"] == "is reversed"
+    [fnet] = [
+        claim for claim in found if "fnet takes less" in claim.text
+    ]  # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
+    assert fnet.detail == "2.00 times its speed here, where a factor of 1.7 may be noise"
+    assert not any("external" in claim.text for claim in found)
+
+
+def test_speeds_of_different_lengths_are_not_compared(tmp_path):
+    made_up_columns.write_cost(tmp_path, "fnet", 512, (1.0,))
+    made_up_columns.write_cost(tmp_path, "bert", 1024, (1.0,))
+    assert claims({}, measured_costs.costs(str(tmp_path), ROWS)) == []
+
+
+@pytest.mark.parametrize("lengths", [(1024, 2048)])
+def test_two_points_leave_a_growth_open(tmp_path, lengths):
+    made_up_columns.write_costs(tmp_path, {"external": (1.0, 1.0)}, lengths)
+    [claim] = claims({}, measured_costs.costs(str(tmp_path), ROWS))
+    assert claim.verdict == "is inside the spread" and claim.detail == (
+        "n^1.00, 95 % interval: two points, no interval"
+    )
+
+
+
+@pytest.fixture
+def costs(tmp_path):
+    made_up_columns.write_costs(tmp_path)
+    return measured_costs.costs(str(tmp_path), ROWS)
+
+
+def test_a_score_over_speed(costs):
+    scores = {"bert": Spread(60.0, (58.0, 62.0)), "fnet": Spread(70.0, (70.0,)), "mixer": Spread(10.0, (10.0,))}
+    [panel] = over_speed("mlm", scores, costs, "cpu").panels
+    found = {each.labels[0]: (each.x, each.y, each.low, each.high) for each in panel.series}
+    assert [each.name for each in panel.series] == ["Transformer", "FNet"]
+    # bert: 0.4 s of a sequence at 1,024 tokens, a 64th of it at 128, sixteen of them in a step.
+    assert found["bert"] == ([pytest.approx(2048 / (0.4 / 64 * 16))], [60], [58], [62])
+    assert set(found) == {"bert", "fnet"}  # the Mixer's speed is not known
+    assert panel.title == "bert is best (60.0) and fastest"  # of perplexities the lowest
+    assert panel.x.label == "tokens per second in training, n = 128" and panel.y.log
+    accuracies = over_speed("sst2", scores, costs, "cpu").panels[0]
+    assert accuracies.title == "fnet is best (70.0), bert the fastest" and not accuracies.y.log
+
+
+def test_speeds_of_one_length_alone_compare(costs, tmp_path):
+    made_up_columns.write_cost(tmp_path, "mixer", 256, (1.0,))
+    both = measured_costs.costs(str(tmp_path), ROWS)
+    scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}
+    [panel] = over_speed("mlm", scores, both, "cpu").panels
+    assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
+    assert over_speed("mlm", {"bert": scores["bert"]}, both, "cpu") is None
+    assert over_speed("bytes", scores, both, "gpu").panels[0].x.label.endswith("n = 1,024")
+    assert over_speed("listops", scores, both, "cpu") is None  # of 32 tokens nothing was measured
+
+
+def test_rows_of_a_family_are_one_series(costs):
+    scores = {
+        row: Spread(value, (value,))
+        for row, value in {"random": 40.0, "sgu": 50.0, "fnet": 60.0, "dynamic": 70.0}.items()
+    }
+    costs = costs | {"fixed_random": costs["bert"]}
+    [panel] = over_speed("sst2", scores | {"fixed_random": Spread(30.0, (30.0,))}, costs, "cpu").panels
+    [synthesizer] = [each for each in panel.series if each.name == "Synthesizer"]
+    assert synthesizer.labels == ["random", "fixed_random"] and synthesizer.y == [40, 30] and not synthesizer.joined
+
+
+def test_costs_over_tokens_with_their_powers(costs):
+    time, memory = over_tokens(costs).panels
+    assert time.title == "A sequence's time grows as n^1.00 to n^2.00"
+    series = {each.name: each for each in time.series}
+    assert series["bert"].x == [128, 1024, 2048, 4096]
+    assert series["bert"].y == pytest.approx([400 / 1.024 * n / 1024 for n in series["bert"].x])
+    assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
+    assert {each.name: each for each in memory.series}["bert"].y[1] == pytest.approx(1 / 1.024)  # MB
+    assert over_tokens({row: {128: by_length[128]} for row, by_length in costs.items()}) is None
+
+
+def test_what_has_no_costs_has_no_figure(costs):
+    scores = {"mlm": {row: Spread(5.0, (5.0,)) for row in ("bert", "sgu")}}
+    assert alternatives.charts(scores, {}, "cpu") == {}
+    made = alternatives.charts(scores, costs, "cpu")
+    assert list(made) == ["speed_mlm", "costs"]
+    for chart in made.values():
+        assert drawn.draw(chart).axes

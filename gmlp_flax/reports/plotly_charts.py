@@ -20,7 +20,8 @@ def html(panel: Panel, name: str) -> str:
     """A panel as an element of a page that has loaded Plotly; `name` names the element and its file as PNG."""
     from plotly import io
 
-    config = {"displaylogo": False, "toImageButtonOptions": {"filename": name, "scale": 2}}
+    buttons = [["toImage", "resetScale2d"]]  # none that sends data to a host
+    config = {"displaylogo": False, "modeBarButtons": buttons, "toImageButtonOptions": {"filename": name, "scale": 2}}
     options: dict[str, Any] = {"full_html": False, "include_plotlyjs": False, "validate": False, "div_id": name}
     title = f"<h3>{html_lib.escape(panel.title)}</h3>"
     return f'<div class="panel">{title}{io.to_html(figure(panel), config=config, **options)}</div>'

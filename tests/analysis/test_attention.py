@@ -262,7 +262,11 @@ def test_mistakes_are_one_line(text_run):
     none = "error: the run's model has no attention (block gmlp, d_attn 0): give an aMLP or a Transformer"
     assert command(str(text_run), "--text=the") == (2, [], [none])
     code, _, errors = command(f"--workdir={text_run}")
-    assert code == 2 and errors[0].startswith("error: --text is missing; usage: gmlp draw attention RUN --text=") and len(errors) == 1
+    assert (
+        code == 2
+        and errors[0].startswith("error: --text is missing; usage: gmlp draw attention RUN --text=")
+        and len(errors) == 1
+    )
     code, _, errors = command(f"--workdir={text_run}", "--text=the", "--layers=some")
     assert code == 2 and errors == ["error: flag --layers=some: value should be one of <first_half|all>"]
 

@@ -15,7 +15,6 @@ from tests.reports import made_up_columns
 from tests.reports.test_runs import write_run
 
 
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alternatives")
@@ -116,7 +115,6 @@ def test_flags_that_changed_the_runs(tmp_path):
     made = alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=500", "--config.augment.mixup=0"])
     rows = cells(made)
     assert list(rows) == ["bert", "sgu"] and rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
-
 
 
 def scores(**of_rows):
@@ -240,7 +238,6 @@ def test_two_points_leave_a_growth_open(tmp_path, lengths):
     assert claim.verdict == "is inside the spread" and claim.detail == (
         "n^1.00, 95 % interval: two points, no interval"
     )
-
 
 
 @pytest.fixture

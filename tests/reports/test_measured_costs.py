@@ -33,7 +33,8 @@ def test_the_nearest_length(tmp_path):
     made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
     found = measured_costs.costs(str(tmp_path), ("sgu",))["sgu"]
     assert {
-        tokens: (near := measured_costs.nearest(found, tokens)) and near.tokens for tokens in (64, 128, 300, 1000, 2000, 4096)
+        tokens: (near := measured_costs.nearest(found, tokens)) and near.tokens
+        for tokens in (64, 128, 300, 1000, 2000, 4096)
     } == {
         64: 128,
         128: 128,

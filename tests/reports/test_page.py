@@ -122,7 +122,9 @@ def test_what_plotly_is_given():
     names = [(trace.name, trace.legendgroup, trace.showlegend) for trace in lines.data]
     assert names[:2] == [(None, "sgu", False), ("sgu", "sgu", None)] and names[-1][0] == "none"
     band, sgu, _, bert, reference = lines.data
-    assert band.y == (410, 82, 59, 55, 78, 390) and sgu.hovertext[1] == "<b>sgu</b><br>80.0 (78.0 to 82.0)<br>1 M tokens"
+    assert (
+        band.y == (410, 82, 59, 55, 78, 390) and sgu.hovertext[1] == "<b>sgu</b><br>80.0 (78.0 to 82.0)<br>1 M tokens"
+    )
     assert bert.x == (1e5, 1e6)  # a value that is not finite is not drawn
     assert reference.x == (1e5, 2e6) and lines.layout.xaxis.tickformat == "~s" and lines.layout.yaxis.type == "log"
     fit, gmlp = points.data

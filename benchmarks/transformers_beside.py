@@ -27,7 +27,7 @@ from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import parameters
 from gmlp_flax.tasks.masked_lm import Masked, MaskedLanguageModeling
-from gmlp_flax.training import optimizer, schedule, step
+from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 
@@ -203,7 +203,7 @@ def torch_run(name: str, task: MaskedLanguageModeling, say: Callable[[str], None
     )
     trains = [parameter for group in adamw.param_groups for parameter in group["params"]]
     say(f"{sum(parameter.numel() for parameter in trains):,} parameters")
-    rate, mask = schedule.learning_rate(options), masks(task)
+    rate, mask = optimizer.learning_rate(options), masks(task)
     fixed = jax.jit(lambda batch: task.fixed_mask(batch, options.eval.seed))
 
     def losses(masked: Masked) -> Any:

@@ -25,10 +25,10 @@ def load(run: str, checkpoint: str | int = "best") -> Trained:
         ConfigError, DataError, RunError: this is not a run folder, its files cannot be read, or the checkpoint does not
             exist or is damaged. The message is one line.
     """
-    from gmlp_flax.processes import log_filter, platforms
+    from gmlp_flax.processes import output, platforms
 
     platforms.choose()
-    log_filter.install()
+    output.silence_orbax()
     from gmlp_flax.training import loading  # imports JAX: `import gmlp_flax` alone takes no time
 
     return loading.load(run, str(checkpoint))

@@ -70,7 +70,7 @@ def test_logits_can_travel_as_far_as_they_may_have_to(name):
     """With the factors that the rows have at `small`, all of which match some parameter."""
     options = config_lib.from_file("configs/c4_ablation.py", f"{name},scale=small")
     task = tasks.find(options.task).without_data(options)
-    assert not optimizer.out_of_reach(options, task.shapes(), task.param_metadata())
+    assert not optimizer.reach_notes(options, task.shapes(), task.param_metadata())
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -139,7 +139,7 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
 
 
 def _missing(folder: str) -> list[str]:
-    """A folder and those above it that do not exist, the deepest first; none in a bucket, which has no empty folders."""
+    """The folder and those above it that do not exist, the deepest first; none in a bucket, which has no folders."""
     missing = []
     while not run_files.is_remote(folder) and not run_files.exists(folder):
         missing.append(folder)
@@ -185,8 +185,8 @@ def _put_back(path: str, aside: str, lease: Lease) -> None:
 
 
 def _merge(source: str, target: str) -> None:
-    """Moves a file or a folder, file by file into a folder that is there: of checkpoints, as the new run made it or as half
-    of them were moved."""
+    """Moves a file or a folder; file by file if the target exists, as the folder of checkpoints does if half of them
+    were moved, or if the new run made it."""
     run_files.remove_if_empty(target)
     if not run_files.exists(target):
         run_files.move(source, target)

@@ -16,7 +16,7 @@ from ml_collections import config_flags
 
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
-from gmlp_flax.processes import log_filter, platforms
+from gmlp_flax.processes import output, platforms
 
 TRUST_HELP = (
     "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from outside "
@@ -215,7 +215,7 @@ def run(
     def guarded(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines per checkpoint at INFO.
-            log_filter.install()
+            output.silence_orbax()
         if len(argv) > 1 and not positional:
             fail(f"{argv[1]!r} is no flag: flags are written --name=value")
         explained(main, argv)

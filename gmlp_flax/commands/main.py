@@ -10,7 +10,7 @@ import threading
 import time
 
 import gmlp_flax
-from gmlp_flax.processes import streams
+from gmlp_flax.processes import output
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 GRACE = 2.0  # seconds that threads have to end after a failure
@@ -37,7 +37,7 @@ MOVED = ("filters", "attention", "shift-invariance", "augmentations")  # to gmlp
 
 def main() -> None:
     """Runs the subcommand that the command line names."""
-    with streams.guarded():
+    with output.guard():
         _main()
 
 
@@ -66,14 +66,14 @@ def start(name: str, arguments: list[str]) -> None:
     sys.argv = [f"gmlp {name}", *arguments]
     before = threading.enumerate()
     try:
-        with streams.guarded():
+        with output.guard():
             importlib.import_module(f"gmlp_flax.commands.{COMMANDS[name][0]}").run()
     except KeyboardInterrupt:  # while modules were imported
         print("interrupted", file=sys.stderr)
-        streams.end_at_once(INTERRUPTED)
+        output.end_at_once(INTERRUPTED)
     except SystemExit as error:
         if error.code == INTERRUPTED:
-            streams.end_at_once(INTERRUPTED)
+            output.end_at_once(INTERRUPTED)
         if error.code:
             _end_if_kept([thread for thread in threading.enumerate() if thread not in before], error.code)
         raise
@@ -87,7 +87,7 @@ def _end_if_kept(threads: list[threading.Thread], code: object) -> None:
     for thread in waiting:
         threading.Thread.join(thread, max(0.0, until - time.monotonic()))  # Orbax's own raises TimeoutError
     if any(thread.is_alive() for thread in waiting):
-        streams.end_at_once(code if isinstance(code, int) else 1)
+        output.end_at_once(code if isinstance(code, int) else 1)
 
 
 def help_text() -> str:

@@ -33,7 +33,7 @@ def main(_argv: list[str]) -> None:
     # Imported here so that --help_config and mistakes in flags answer at once.
     with cli.among_processes():
         from gmlp_flax.analysis import curves
-        from gmlp_flax.processes import distributed, stopping, streams
+        from gmlp_flax.processes import distributed, output, stopping
         from gmlp_flax.training import loop
 
         try:
@@ -41,7 +41,7 @@ def main(_argv: list[str]) -> None:
                 finished = loop.train(flags.FLAGS.config, workdir, flags.FLAGS.restart) is not None
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
-            streams.end_at_once(flags.FLAGS.stopped_code)
+            output.end_at_once(flags.FLAGS.stopped_code)
         if finished and distributed.is_first():
             print(curves.draw(workdir))
             print(*what_next(flags.FLAGS.config, workdir), sep="\n")

@@ -16,7 +16,6 @@ from typing import IO
 
 from gmlp_flax.launching.engine import TRAIN, Engine, Job, quoted
 from gmlp_flax.processes import signals
-from gmlp_flax.processes.streams import OutputLost
 from gmlp_flax.sweeps.runner import tied_command
 
 # On the CPU, unless something else is asked for. With fewer threads of the CPU client than the devices of a process
@@ -136,5 +135,5 @@ class _Processes:
 def _prefix(place: int, lines: IO[str]) -> None:
     with lines:
         for line in lines:
-            with contextlib.suppress(OutputLost):  # the process goes on, and so must the reading
+            with contextlib.suppress(OSError):  # the process goes on, and so must the reading
                 print(f"[{place}] {line.rstrip()}", flush=True)

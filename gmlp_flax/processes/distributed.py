@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.processes import platforms, stderr_relay
+from gmlp_flax.processes import platforms
 
 JOIN_SECONDS = 300
 # A process counts as dead after so long without a heartbeat. The other processes then end.
@@ -84,8 +84,6 @@ def initialize(
         raise RunError(_cannot_join(coordinator, job, error)) from None
     finally:
         patience.cancel()
-    if jax.process_count() > 1:
-        stderr_relay.install()
 
 
 def _check(multihost: str, coordinator: str, processes: int | None, process: int | None) -> None:
@@ -182,7 +180,11 @@ def end_if_process_lost(error: Exception) -> None:
     It ends at once, because the exit handlers of Python, Orbax and JAX would wait for the other process.
     """
     if jax.distributed.is_initialized() and not isinstance(error, RunError) and _LOST.search(str(error)):
-        _end(stderr_relay.LOST.removeprefix("error: "), 1)
+        _end(
+            "lost a process of this run, or the connection to it: see what the others wrote; to go on from the newest "
+            "checkpoint, start all of them again",
+            1,
+        )
 
 
 def end_failed(error: BaseException) -> None:

@@ -12,8 +12,8 @@ import sys
 TPUS = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 ACCELERATORS = (*TPUS, "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, and both under Windows
 
-# Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD), never ask for an array's
-# memory by itself (M_MMAP_THRESHOLD), and ask for 256 MB at a time, since threads' heaps are trimmed to that (M_TOP_PAD).
+# Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD), never ask for an
+# array's memory by itself (M_MMAP_THRESHOLD), ask for 256 MB at a time, also for threads (M_TOP_PAD).
 _KEEP = {-1: 2**31 - 1, -3: 2**31 - 1, -2: 256 << 20}
 
 

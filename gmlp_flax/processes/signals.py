@@ -1,7 +1,7 @@
 """Handlers of signals for the time of a block, and what a second signal does.
 
-A service manager, SLURM and a terminal signal all processes of a group, and whoever started a process passes it on to it. So
-one request to stop may come twice, at once: only a signal that comes later is a second one.
+A service manager, SLURM and a terminal signal all processes of a group, and a process that started another passes its
+signals on to it. So one request to stop may come twice, at once: only a signal that comes later is a second one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def handled(names: Iterable[signal.Signals], handler: Callable[[int, FrameType |
 
 
 def end_on_the_next(*names: int) -> None:
-    """For a handler: from SAME seconds on, the next of these signals ends the process, also in a call that does not return."""
+    """For a handler: after SAME seconds, the next of these signals ends the process, even in a call that hangs."""
     for name in names:
         if signal.getsignal(name) == signal.SIG_IGN:  # already, or by nohup
             continue

@@ -1,5 +1,5 @@
-"""SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, or a batch of an evaluation, the
-same on all processes."""
+"""SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, or after a batch of an
+evaluation, which is the same one on all processes."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ STDERR = 2  # a number, because sys.stderr may not be a file, for example in not
 
 
 class Watchdog:
-    """After a call of `begin` or `alive`, the next must come in time. Else all stacks are printed and the process exits with
-    code 1.
+    """After a call of `begin` or `alive`, the next must come in time. If not, all stacks are printed and the process
+    exits with code 1.
 
     The clock runs in C, so it also works while a thread holds Python's lock, for example one that hangs in a driver.
 

@@ -29,7 +29,8 @@ class Evaluator:
         Args:
             params: the parameters.
             ema: their running mean, or None.
-            after_batch: called with a sum of each batch, which may still be computed. What it raises ends the evaluation.
+            after_batch: called with a sum of each batch, which may not be computed yet. If it raises, the evaluation
+                ends.
 
         Returns:
             The metrics over all held-out examples, each counted once; metrics of the running mean are named `ema_...`.
@@ -42,42 +43,42 @@ class Evaluator:
         return metrics, outputs
 
     def baseline(self) -> Baseline | None:
-        """What a trivial model scores on the data of the evaluation before."""
+        """What a trivial model scores on the data of the last evaluation."""
         return self.task.baseline(self._totals)
 
     def _score(self, params: Any, after_batch: Callable[[jax.Array], None]) -> tuple[dict[str, float], Outputs]:
-        """The sums of a batch are read while the next one runs, so the device never waits, and the host never runs ahead."""
+        """The sums of a batch are read while the next one runs: the device never waits, the host never runs ahead."""
         sums, pending, batch_outputs = None, None, []
         with self.task.evaluation_batches(*self.partition.host_share(), self.partition.batch_shares) as batches:
             for host_batch in batches:
                 running, outputs = self._step(params, self.partition.put_batch(host_batch))
-                sums, pending = _added(sums, pending), running
+                sums, pending = _add(sums, pending), running
                 batch_outputs.append(outputs)
                 after_batch(running["examples"][1])
         self._totals = totals = {
             name: (total if np.ndim(total) else float(total), float(weight))
-            for name, (total, weight) in (_added(sums, pending) or {}).items()
+            for name, (total, weight) in (_add(sums, pending) or {}).items()
         }
         counted, expected = totals["examples"][1], self.task.evaluation_examples()
         if counted != expected:
             raise AssertionError(f"evaluation counted {counted:.17g} examples of {expected}")
-        outputs = _in_order(batch_outputs)
+        outputs = _gather_in_order(batch_outputs)
         return self.task.summarize(totals, outputs), outputs
 
 
-def _added(sums: Any, batch_sums: Any) -> Any:
-    """Both together, in float64: a float32 would not count beyond 2^24."""
+def _add(sums: Any, batch_sums: Any) -> Any:
+    """The sum of both, in float64: a float32 would not count beyond 2^24."""
     if batch_sums is None:
         return sums
     read = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(batch_sums))
     return read if sums is None else jax.tree.map(np.add, sums, read)
 
 
-def _in_order(batch_outputs: list[Outputs]) -> Outputs:
+def _gather_in_order(batch_outputs: list[Outputs]) -> Outputs:
     """The outputs of all batches in the order of "index", without padding: arrays [examples, ...]."""
     if not batch_outputs[0]:
         return {}
-    joined = jax.tree.map(lambda *parts: np.concatenate(parts), *map(gather, batch_outputs))
-    real = np.flatnonzero(joined.pop("weight"))
-    order = real[np.argsort(joined["index"][real], kind="stable")]
-    return {name: values[order] for name, values in joined.items()}
+    outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *map(gather, batch_outputs))
+    real = np.flatnonzero(outputs.pop("weight"))
+    order = real[np.argsort(outputs["index"][real], kind="stable")]
+    return {name: values[order] for name, values in outputs.items()}

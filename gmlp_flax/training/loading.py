@@ -50,11 +50,12 @@ class Trained(NamedTuple):
         return self.params if self.ema is None else self.ema
 
     def predict(self, inputs: Sequence[Any], top: int = 5) -> list[list[Candidates]]:
-        """What the model says of inputs: lines of text, or images as paths or uint8 [height, width, channels].
+        """What the model predicts for inputs: lines of text, or images as paths or uint8 [height, width, channels].
 
         Args:
-            inputs: a masked language model takes text with one or more [MASK]; a causal one any text; a classifier of text
-                a sentence or, with a tab between them, a pair; a model that answers questions a question, a tab and a passage.
+            inputs: a masked language model takes text with one or more [MASK]; a causal one any text; a classifier of
+                text a sentence or, with a tab between them, a pair; a model that answers questions a question, a tab
+                and a passage.
             top: how many candidates.
 
         Returns:
@@ -73,7 +74,7 @@ class Trained(NamedTuple):
         return self.task.predict(self.weights, inputs, top)
 
     def generate(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """How a causal language model goes on with texts.
+        """How a causal language model continues texts.
 
         Args:
             texts: one or more.
@@ -145,7 +146,7 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     run = read_identity(workdir).get("id", "")
     checkpoints = open_checkpoints(config, workdir, read_only=True, run=run)
     step = checkpoints.pick(which)
-    with _others_named(checkpoints, step):
+    with _naming_others(checkpoints, step):
         files = checkpoints.read_files(step)
     if distributed.is_first():
         write_files(workdir, files, replace=False)
@@ -156,22 +157,21 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     template = {"params": partition.describe(task.shapes())}
     if config.optimizer.ema:
         template["ema"] = template["params"]
-    with _others_named(checkpoints, step):
+    with _naming_others(checkpoints, step):
         restored = checkpoints.restore(step, template)
     checkpoints.close()
     return Trained(config, task, step, restored["params"], restored.get("ema"), partition)
 
 
 @contextlib.contextmanager
-def _others_named(checkpoints: Checkpoints, step: int) -> Iterator[None]:
-    """A checkpoint that is found damaged is told with those that could be used in its place."""
+def _naming_others(checkpoints: Checkpoints, step: int) -> Iterator[None]:
+    """The message on a damaged checkpoint names those that could be used in its place."""
     try:
         yield
     except Damaged as error:
-        others = ", ".join(str(each) for each in checkpoints.steps() if each != step)
-        raise Damaged(
-            f"{error}; {f'the run also has checkpoint {others}' if others else 'it is the only one'}"
-        ) from None
+        others = ", ".join(str(other) for other in checkpoints.steps() if other != step)
+        advice = f"the run also has checkpoint {others}" if others else "it is the only one"
+        raise Damaged(f"{error}; {advice}") from None
 
 
 def partition_here(config: ConfigDict) -> Partition:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import math
@@ -11,6 +10,7 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -27,13 +27,15 @@ from gmlp_flax.io.progress_lines import waiting
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
-from gmlp_flax.training import loading, optimizer, record, step, trackers, warm_start
+from gmlp_flax.training import loading, optimizer, record, step, warm_start
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
-from gmlp_flax.training.progress import Progress
+from gmlp_flax.training.progress import HostTime, Progress
+from gmlp_flax.training.trackers import Trackers
 
 CLASSES_SHOWN = 8
+Window = tuple[int, Any]  # a step, and the sums of its log window, perhaps still computed on the devices
 
 
 def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = "") -> dict[str, Any] | None:
@@ -43,17 +45,17 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         config: the whole config of the run.
         workdir: the run folder. It is made if it does not exist.
         restart: puts a run that is in the folder aside, and begins anew.
-        again: the command that goes on with a run that a signal stopped; empty for `gmlp train` with this program's words.
+        again: the command that continues the run after a signal; empty for `gmlp train` with this program's arguments.
 
     Returns:
         The content of result.json, or None if a signal stopped the run before its last step.
 
     Raises:
-        ConfigError, DataError, RunError: the run cannot start or go on. The message is one line.
+        ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
     """
     config_lib.validate(config)
-    with run_folder.hold(run_files.absolute(workdir), restart) as run:
-        trainer = Trainer(config, run, again)
+    with run_folder.hold(run_files.absolute(workdir), restart) as folder:
+        trainer = Trainer(config, folder, again)
         try:
             result = trainer.train()
         except BaseException as error:
@@ -69,77 +71,100 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
 class Trainer:
     """Trains one run in its folder. The constructor makes all checks that need no device time."""
 
-    def __init__(self, config: ConfigDict, run: run_folder.RunFolder, again: str = ""):
-        self.partition = Partition.make(config.mesh)
-        self.partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
-        self.partition.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
-        self.run, self.workdir, self.again = run, run.path, again
-        config, inherited = warm_start.inherit(config, self.workdir)
-        record.refuse_other_settings(self.workdir, config)
-        trackers.check(config)
-        self.config = config
+    def __init__(self, config: ConfigDict, folder: run_folder.RunFolder, again: str = ""):
+        self.folder, self.workdir, self.again = folder, folder.path, again
+        mesh = Partition.make(config.mesh)
+        mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
+        mesh.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
+        self.config, inherited = warm_start.inherit(config, self.workdir)
+        config = self.config
+        self.changes = record.changes(self.workdir, config)
+        record.refuse_changes(self.changes, config, self.workdir)
+        self.trackers = Trackers(config, self.workdir, folder.id)
         distributed.say(_about_run(config, self.workdir))
         self.task = tasks.create(config, self.workdir, inherited)
         loading.check_metric(config, self.task)
-        shapes, metadata = model_shapes(self.task), self.task.param_metadata()
-        self.partition = self.partition.for_model(metadata)
-        self.partition.check_parameters(shapes)
-        self.optimizer = optimizer.make(config, shapes, metadata)
         self.assets = self.task.assets()
-        examples = str(self.task.evaluation_examples())
-        distributed.require_alike(
-            {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()} | self.assets
-        )
-        distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
-        for line in [*optimizer.out_of_reach(config, shapes, metadata), *self.task.notes()]:
-            distributed.say(line)
-        self.profile, self.stop = Profile(config, self.workdir), stopping.StopRequest()
-        self.watchdog = Watchdog(config.log.hang_seconds)
+        self._make_model(mesh)
         self.evaluator = Evaluator(self.task, self.partition)
-        self.seconds: dict[str, float] = collections.defaultdict(float)
-        self.waiting: dict[str, float] = {}
-        self.checkpoints = loading.open_checkpoints(config, self.workdir, self.assets, run=run.id)
-        self.trackers: list[trackers.Tracker] = []  # begun when a step is taken
-        self.saved = False  # whether there is a checkpoint, which may be in the making
+        self.profile, self.stop = Profile(config, self.workdir), stopping.StopRequest()
+        self.watchdog, self.host_time = Watchdog(config.log.hang_seconds), HostTime()
+        self.checkpoints = loading.open_checkpoints(config, self.workdir, self.assets, run=folder.id)
+        self.has_checkpoint = False  # one that is finished or being written
         self.metrics: MetricsFile  # opened by `train`, which knows the step
         self.progress: Progress
         self._closing = contextlib.ExitStack()  # the last one closes first
-        for each in (self.checkpoints, self.profile, self.watchdog):
-            self._closing.callback(each.close)
+        for part in (self.checkpoints, self.profile, self.watchdog, self.trackers):
+            self._closing.callback(part.close)
+
+    def _make_model(self, mesh: Partition) -> None:
+        """The optimizer and the partition of the task's parameters, which all processes must agree on."""
+        shapes, metadata = parameter_shapes(self.task), self.task.param_metadata()
+        self.partition = mesh.for_model(metadata)
+        self.partition.check_parameters(shapes)
+        self.optimizer = optimizer.make(self.config, shapes, metadata)
+        examples = str(self.task.evaluation_examples())
+        same = {"the config": config_lib.to_json(self.config).encode(), "the held-out data": examples.encode()}
+        distributed.require_alike(same | self.assets)
+        distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
+        for line in [*optimizer.reach_notes(self.config, shapes, metadata), *self.task.notes()]:
+            distributed.say(line)
 
     def train(self) -> dict[str, Any] | None:
         """Trains to the last step, or until a signal asks to stop."""
         self.watchdog.begin()
         state, done = self._resume()
         writes = distributed.is_first()
-        for name, (old, new) in record.changes(self.workdir, self.config).items():
-            unused = ", which no step uses" if done == self.config.steps else ""
-            distributed.say(f"note: config.{name} was {old!r} and is now {new!r}{unused}")
         self.metrics = MetricsFile(os.path.join(self.workdir, METRICS_FILE), done, read_only=not writes)
         self._closing.callback(self.metrics.close)
         per_step = self.config.batch_size * self.task.units_per_example
         self.progress = Progress(done, self.config.steps, per_step, self.task.unit, silent=not writes)
-        try:
-            with self.stop:
-                if done and self._evaluates(done) and not distributed.everywhere(done in self.metrics.evaluations):
-                    self._begin_trackers()
-                    self._evaluate(state, done)  # a signal, or data that could not be read, ended it
-                    self.watchdog.begin()  # the training step is not compiled yet
-                if not self.stop.agreed:
-                    state, done = self._steps(state, done)
-                self.checkpoints.wait()
-                self.run.note_checkpoint()
-        finally:
-            self.progress.close()
+        self._closing.callback(self.progress.close)
+        with self.stop:
+            if done and self._evaluates(done) and not distributed.everywhere(done in self.metrics.evaluations):
+                self.trackers.begin(self.metrics.resume_step)
+                self._evaluate(state, done)  # a signal, or data that could not be read, ended it
+                self.watchdog.begin()  # the training step is not compiled yet
+            if not self.stop.agreed:
+                state, done = self._train_steps(state, done)
+            self.checkpoints.wait()
+            self.folder.note_checkpoint()
+        self.progress.close()
         return self._finish(done)
 
     def close(self) -> None:
         """Ends the background threads and closes all files."""
         self._closing.close()
 
-    def _steps(self, state: step.TrainState, done: int) -> tuple[step.TrainState, int]:
+    def _resume(self) -> tuple[step.TrainState, int]:
+        """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
+        config, newest = self.config, None
+        initial = functools.partial(step.init_state, self.task, self.optimizer, config)
+        template = step.describe_state(self.task, self.optimizer, config, self.partition)
+        newest = self.checkpoints.restore_newest(template)
+        if newest is not None:
+            self.has_checkpoint, (done, state) = True, newest
+            if done > config.steps:
+                beyond = f"beyond config.steps={config.steps}: raise config.steps, or give another --workdir"
+                raise RunError(f"{self.workdir} is at step {done}, {beyond}")
+            distributed.say(f"resuming {self.workdir} at step {done}")
+        else:
+            done, shardings = 0, jax.tree.map(lambda x: x.sharding, template)
+            if config.init_from and config.init_parameters:
+                params = warm_start.load(self.task, self.partition)
+                state = jax.jit(initial, out_shardings=shardings)(params)
+            else:
+                fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
+                state = fresh(jax.random.key(config.seed))
+        unused = ", which no step uses" if done == config.steps else ""
+        for name, (old, new) in self.changes.items():
+            distributed.say(f"note: config.{name} was {old!r} and is now {new!r}{unused}")
+        return state, done
+
+    def _train_steps(self, state: step.TrainState, done: int) -> tuple[step.TrainState, int]:
         """The loop. The metrics of a step are read while the next step runs, so that the device never waits."""
-        config, first, pending = self.config, done + 1, None
+        config, first = self.config, done + 1
+        pending: Window | None = None
         train_step = step.make_train_step(self.task, self.optimizer, self.partition, config)
         self.read_to, end = done, done == config.steps
         with self.task.train_batches(done, *self.partition.host_share()) as batches:
@@ -155,50 +180,39 @@ class Trainer:
                 if done == first:
                     self._begin(pending)
                     pending = None
-                    self.seconds.clear()
-                    self.started = time.perf_counter()
                 end = done == config.steps or self.stop.agreed is not None
                 evaluate, save = self._evaluates(done), end or done % config.checkpoint.every == 0
                 if evaluate or save:
                     self._read(pending)
                     pending = None
                 if end:
-                    self.waiting = self._shares()
+                    self.host_time.end()
                 # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little time.
                 if evaluate and not self.stop.agreed:
-                    try:
-                        self._timed("evaluation", lambda: self._evaluate(state, done))
-                    except DataError:
-                        if jax.process_count() == 1:  # others do not know of it, and a checkpoint is made together
-                            self._save(state, done)
-                        raise
+                    self._evaluate_in_training(state, done)
                     end = end or self.stop.agreed is not None
                 if save or end:
-                    self._timed("checkpoints", lambda: self._save(state, done))
+                    with self._timed("checkpoints"):
+                        self._save(state, done)
         return state, done
 
-    def _begin(self, pending: tuple[int, Any]) -> None:
-        """Waits for the first step; only now is this a run, or another part of one."""
-        jax.block_until_ready(pending[1])
-        record.take_step(self.run, self.config, self.assets, self.metrics)
-        self._begin_trackers()
-        self._read(pending)
-
-    def _begin_trackers(self) -> None:
-        if not self.trackers:
-            self.trackers = trackers.make(self.config, self.workdir, self.run.id, self.metrics.resume_step)
-            for tracker in self.trackers:
-                self._closing.callback(tracker.close)
-
-    def _next_batch(self, batches: Any, pending: tuple[int, Any] | None) -> dict[str, jax.Array]:
+    def _next_batch(self, batches: Iterator[Any], pending: Window | None) -> dict[str, jax.Array]:
         """Starts to copy the next batch to the devices. Its time counts as waiting only if the step before is done."""
         begin = time.perf_counter()
         batch = self.partition.put_batch(next(batches))
         if pending is None or pending[1]["loss"][0].is_ready():
-            self.seconds["data"] += time.perf_counter() - begin
+            self.host_time.add("data", time.perf_counter() - begin)
         return batch
 
-    def _read(self, pending: tuple[int, Any] | None) -> None:
+    def _begin(self, window: Window) -> None:
+        """Waits for the first step; only now is this a run, or another part of one."""
+        jax.block_until_ready(window[1])
+        record.take_step(self.folder, self.config, self.assets, self.metrics)
+        self.trackers.begin(self.metrics.resume_step)
+        self._read(window)
+        self.host_time.begin()
+
+    def _read(self, pending: Window | None) -> None:
         """Waits for a step, and writes its line of the metrics if one is due.
 
         Raises:
@@ -210,9 +224,9 @@ class Trainer:
         jax.block_until_ready(window)
         self.watchdog.alive()
         self.progress.advance(done)
-        if done % self.config.log.every and done != self.config.steps:
-            return
-        self._timed("report", lambda: self._write_line(done, window))
+        if done % self.config.log.every == 0 or done == self.config.steps:
+            with self._timed("report"):
+                self._write_line(done, window)
 
     def _write_line(self, done: int, window: Any) -> None:
         sums = jax.device_get(window)
@@ -223,19 +237,28 @@ class Trainer:
                 f"{self.checkpoints.last_good()}; lower config.optimizer.learning_rate or clip, and start from there"
             )
         self.read_to = done
-        self.run.check()
-        line = {"step": done, **means, f"{self.task.unit}_per_second": round(self.progress.rate(done), 1)}
-        self.metrics.write(line)
-        self.progress.show(done, means["loss"])
-        for tracker in self.trackers:
-            tracker.log(done, {f"train/{name}": value for name, value in means.items()})
+        self.folder.check()
+        rate = round(self.progress.rate(done), 1)
+        self.metrics.write({"step": done, **means, f"{self.task.unit}_per_second": rate})
+        self.progress.show_loss(done, means["loss"])
+        self.trackers.log(done, "train", means)
 
     def _evaluates(self, done: int) -> bool:
         every = self.config.eval.every
         return done == self.config.steps or (every > 0 and done % every == 0)
 
+    def _evaluate_in_training(self, state: step.TrainState, done: int) -> None:
+        """Evaluates; if the held-out data cannot be read, the state is saved before the run ends."""
+        try:
+            with self._timed("evaluation"):
+                self._evaluate(state, done)
+        except DataError:
+            if jax.process_count() == 1:  # others do not know of it, and a checkpoint is made together
+                self._save(state, done)
+            raise
+
     def _evaluate(self, state: step.TrainState, done: int) -> None:
-        """Scores a state and writes its line. A signal ends it without one; the run that goes on evaluates first."""
+        """Scores a state and writes its line. A signal ends it without one; the run that resumes evaluates first."""
         try:
             metrics, _ = self.evaluator(state.params, state.ema, self._after_batch)
         except stopping.Stopped:
@@ -243,84 +266,62 @@ class Trainer:
         last = done == self.config.steps and distributed.is_first()
         baseline = self.evaluator.baseline() if last else None
         beside = {"baseline": {"name": baseline.name, "eval": baseline.metrics}} if baseline else {}
-        self.run.check()
+        self.folder.check()
         self.checkpoints.set_metrics(done, metrics)
         self.metrics.write({"step": done, "eval": metrics} | beside)
+        self.trackers.log(done, "eval", metrics)
         self.progress.say(f"step {done}  held out: {self.task.format_metrics(metrics)}")
         if baseline:
             self.progress.say(f"to compare: {baseline.name}: {self.task.format_metrics(baseline.metrics)}")
         if self.checkpoints.metric and self.checkpoints.metric not in metrics:
             self.progress.say(
-                f"note: there is no {self.checkpoints.metric} in it, by which the best checkpoint is chosen: all are kept; "
-                f"consider --config.checkpoint.metric={next(iter(metrics))}"
+                f"note: there is no {self.checkpoints.metric} in it, by which the best checkpoint is chosen: all are "
+                f"kept; consider --config.checkpoint.metric={next(iter(metrics))}"
             )
-        for tracker in self.trackers:
-            tracker.log(done, {f"eval/{name}": value for name, value in metrics.items()})
 
     def _after_batch(self, result: jax.Array) -> None:
         self.watchdog.alive()
         self.stop.after_batch(result)
 
     def _save(self, state: step.TrainState, done: int) -> None:
-        self.run.check()
+        self.folder.check()
         self.metrics.flush()
         self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
-        if self.saved:  # the one before is finished
-            self.run.note_checkpoint()
-        self.saved = True
+        if self.has_checkpoint:  # the one before is finished
+            self.folder.note_checkpoint()
+        self.has_checkpoint = True
 
-    def _resume(self) -> tuple[step.TrainState, int]:
-        """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
-        initial = functools.partial(step.init_state, self.task, self.optimizer, self.config)
-        template = step.describe_state(self.task, self.optimizer, self.config, self.partition)
-        if (found := self.checkpoints.restore_newest(template)) is not None:
-            self.saved, (done, state) = True, found
-            if done > self.config.steps:
-                beyond = f"beyond config.steps={self.config.steps}: raise config.steps, or give another --workdir"
-                raise RunError(f"{self.workdir} is at step {done}, {beyond}")
-            distributed.say(f"resuming {self.workdir} at step {done}")
-            return state, done
-        shardings = jax.tree.map(lambda x: x.sharding, template)
-        if self.config.init_from and self.config.init_parameters:
-            return jax.jit(initial, out_shardings=shardings)(warm_start.load(self.task, self.partition)), 0
-        fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
-        return fresh(jax.random.key(self.config.seed)), 0
+    @contextlib.contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        """Adds the time of the block to the time of the host, with signs of life before and after it."""
+        begin = time.perf_counter()
+        self.watchdog.alive()
+        try:
+            yield
+        finally:
+            self.watchdog.alive()
+            self.host_time.add(what, time.perf_counter() - begin)
 
     def _finish(self, done: int) -> dict[str, Any] | None:
+        """Writes the result of a finished run; of one that was stopped, says how to continue it."""
         if done < self.config.steps or (self.stop.agreed and done not in self.metrics.evaluations):
             words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
             command = self.again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
             again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
             distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {again}")
             return None
-        known = self.run.result() if distributed.is_first() and not self.waiting else None
+        shares = self.host_time.shares
+        known = self.folder.result() if distributed.is_first() and not shares else None
         if known is not None and known.get("step") == done:
             return known  # no step was taken
         result = {"step": done, "eval": self.metrics.evaluations[done]}
         result |= {"baseline": self.metrics.baseline} if self.metrics.baseline else {}
-        result |= {"waiting": self.waiting}
-        self.run.write_result(result)
+        result |= {"waiting": shares}
+        self.folder.write_result(result)
         return result
 
-    def _shares(self) -> dict[str, float]:
-        """The shares of the training time in which the devices may have waited for data, reports or checkpoints.
 
-        These are upper bounds. Training time runs from the end of the first step to the last, without evaluation.
-        """
-        elapsed = time.perf_counter() - self.started - self.seconds["evaluation"]
-        return {name: round(self.seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}
-
-    def _timed(self, what: str, function: Any) -> Any:
-        begin = time.perf_counter()
-        self.watchdog.alive()
-        try:
-            return function()
-        finally:
-            self.watchdog.alive()
-            self.seconds[what] += time.perf_counter() - begin
-
-
-def model_shapes(task: tasks.Task) -> Any:
+def parameter_shapes(task: tasks.Task) -> Any:
     """The shapes of the parameters.
 
     Raises:
@@ -341,15 +342,13 @@ def _about_run(config: ConfigDict, workdir: str) -> str:
 
 
 def _about_data(task: tasks.Task) -> str:
-    """The sizes of both sides, and the classes that are told apart."""
+    """The sizes of the training and the held-out data, and the classes."""
     length, training = task.units_per_example, task.training_examples()
     examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
-    heldout = f"{task.evaluation_examples():,}"
-    found = (
-        f"{heldout} {examples} held out"
-        if training is None
-        else f"{training:,} {examples} to train on, {heldout} held out"
-    )
-    names = task.class_names
+    heldout, names = f"{task.evaluation_examples():,}", task.class_names
+    if training is None:
+        sizes = f"{heldout} {examples} held out"
+    else:
+        sizes = f"{training:,} {examples} to train on, {heldout} held out"
     shown = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
-    return f"{found}; {len(names):,} classes: {shown}" if names else found
+    return f"{sizes}; {len(names):,} classes: {shown}" if names else sizes

@@ -1,5 +1,5 @@
-"""The optimizer of a run: a row of `config.optimizers` with clipping, weight decay of the parameters that the model marks,
-learning-rate multipliers, and frozen parameters."""
+"""The optimizer of a run: a row of `config.optimizers` with a schedule, clipping, weight decay of the parameters that
+the model marks, learning-rate multipliers, and frozen parameters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -20,58 +21,81 @@ from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import ParamMetadata
-from gmlp_flax.training import schedule
+
+
+def learning_rate(config: ConfigDict) -> optax.Schedule:
+    """The learning rate over steps: linear warmup from peak / warmup to the peak; then cosine or linear decay that
+    would reach 0 one step after the last, a constant rate, or a decay with 1 / sqrt(step), whatever the number of steps
+    (Vaswani et al. 2017, section 5.3)."""
+    peak, warmup = config.optimizer.learning_rate, config.optimizer.warmup
+    if config.optimizer.schedule != "rsqrt":
+        warmup = min(warmup, config.steps)
+    decay_steps = max(config.steps - warmup, 1)
+    after = {
+        "cosine": optax.cosine_decay_schedule(peak, decay_steps),
+        "linear": optax.linear_schedule(peak, 0.0, decay_steps),
+        "constant": optax.constant_schedule(peak),
+        "rsqrt": lambda since: peak * jax.lax.rsqrt(1 + jnp.asarray(since, jnp.float32) / max(warmup, 1)),
+    }[config.optimizer.schedule]
+    if warmup == 0:
+        return after
+    # The first step uses peak / warmup: a rate of 0 would change nothing.
+    ramp = optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1))
+    return optax.join_schedules([ramp, after], [warmup])
 
 
 def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
-    """The factors on the learning rate, each that of the first line of config.optimizer.lr_multipliers that matches the path.
+    """The factors on the learning rate: for each parameter that of the first of `lines` that matches its path, or 1.
 
     Args:
         params: the parameters or their shapes.
         lines: config.optimizer.lr_multipliers.
 
     Returns:
-        For the path of each parameter a number, or an array that spreads over its axes: [layers, 1, ...] if the factor
-        grows with depth.
+        By path, a number, or an array that spreads over the axes of the parameter: [layers, 1, ...] if the factor grows
+        with depth.
 
     Raises:
         RunError: a line matches no parameter, or asks depth of one that has no layers.
     """
     multipliers = parsing.lr_multipliers(lines)
-    found, used = {}, set()
+    by_path, used = {}, set()
     leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
     for name, leaf in leaves.items():
         matching = (multiplier for multiplier in multipliers if re.search(multiplier.pattern, name))
         multiplier = next(matching, parsing.Multiplier("", 1.0, 1.0))
         used.add(multiplier)
-        found[name] = multiplier.first
+        by_path[name] = multiplier.first
         if multiplier.first == multiplier.last:
             continue
         if name not in depth:
             raise RunError(
-                f"config.optimizer.lr_multipliers: {multiplier.pattern!r} matches {name}, which has no layers: give one factor"
+                f"config.optimizer.lr_multipliers: {multiplier.pattern!r} matches {name}, which has no layers: give "
+                "one factor"
             )
         first, layers = depth[name]
-        by_layer = np.geomspace(multiplier.first, multiplier.last, layers, dtype=np.float32)[
-            first : first + leaf.shape[0]
-        ]
-        found[name] = by_layer.reshape(-1, *[1] * (len(leaf.shape) - 1))
+        by_layer = np.geomspace(multiplier.first, multiplier.last, layers, dtype=np.float32)
+        own = by_layer[first : first + leaf.shape[0]]
+        by_path[name] = own.reshape(-1, *[1] * (len(leaf.shape) - 1))
     if unused := [multiplier.pattern for multiplier in multipliers if multiplier not in used]:
+        example = next(iter(by_path))
         raise RunError(
-            f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter that is left, e.g. {next(iter(found))}"
+            f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter that is left, e.g. {example}"
         )
-    return found
+    return by_path
 
 
-def scaled(by: Mapping[str, Any]) -> optax.GradientTransformation:
+def _scale(by_path: Mapping[str, Any]) -> optax.GradientTransformation:
     """Multiplies updates by the factors of their paths."""
-    return optax.stateless(
-        lambda updates, _: jax.tree_util.tree_map_with_path(lambda path, update: update * by[path_name(path)], updates)
-    )
+
+    def scale(path: tuple, update: Any) -> Any:
+        return update * by_path[path_name(path)]
+
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
 
 
-def out_of_reach(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
+def reach_notes(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
     """A line for each parameter that the schedule cannot move as far as the model says it may have to go.
 
     Under Adam a parameter travels at most about the sum of its rates. A bias on the logits of a softmax over n tokens
@@ -79,7 +103,7 @@ def out_of_reach(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMe
     """
     if not OPTIMIZERS[config.optimizer.name].bounded:
         return []
-    travel = float(np.sum(schedule.learning_rate(config)(np.arange(config.steps))))
+    travel = float(np.sum(learning_rate(config)(np.arange(config.steps))))
     lines = []
     for name, factor in factors(params, config.optimizer.lr_multipliers).items():
         far, max_logit_gap = travel * float(np.min(factor)), metadata.get(name, ParamMetadata()).max_logit_gap
@@ -91,14 +115,14 @@ def out_of_reach(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMe
     return lines
 
 
-def decayed(params: Any, metadata: Mapping[str, ParamMetadata]) -> Any:
+def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata]) -> Any:
     """A tree of booleans: which parameters weight decay changes, by what the model says of them."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: metadata.get(path_name(path), ParamMetadata()).decayed, params
     )
 
 
-def frozen(params: Any, patterns: tuple[str, ...]) -> Any:
+def frozen_mask(params: Any, patterns: tuple[str, ...]) -> Any:
     """A tree of booleans: which parameters do not train, because their path matches one of the regular expressions.
 
     Raises:
@@ -125,12 +149,10 @@ def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata])
     transformation = optax.chain(
         # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
-        OPTIMIZERS[options.name].make(
-            schedule.learning_rate(config), options, functools.partial(decayed, metadata=metadata)
-        ),
-        scaled(factors(params, options.lr_multipliers)) if options.lr_multipliers else optax.identity(),
+        OPTIMIZERS[options.name].make(learning_rate(config), options, functools.partial(decay_mask, metadata=metadata)),
+        _scale(factors(params, options.lr_multipliers)) if options.lr_multipliers else optax.identity(),
     )
     if not options.freeze:
         return transformation
-    labels = jax.tree.map(lambda stays: "frozen" if stays else "trained", frozen(params, options.freeze))
+    labels = jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, options.freeze))
     return optax.multi_transform({"trained": transformation, "frozen": optax.set_to_zero()}, labels)

@@ -1,7 +1,8 @@
-"""The progress line: step, loss, throughput, time left."""
+"""The progress line: step, loss, throughput, time left; and the time in which the devices may wait for the host."""
 
 from __future__ import annotations
 
+import collections
 import sys
 import time
 
@@ -41,7 +42,7 @@ class Progress:
         if self.bar is not None:
             self.bar.update(step - self.bar.n)
 
-    def show(self, step: int, loss: float) -> None:
+    def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""
         rate = self.rate(step)
         left = (self.steps - step) * self.per_step / rate if rate else 0.0
@@ -62,6 +63,34 @@ class Progress:
     def close(self) -> None:
         if self.bar is not None:
             self.bar.close()
+
+
+class HostTime:
+    """The time from the end of the first step to the last, and what the host did in it.
+
+    Attributes:
+        shares: after `end`, the shares of that time, without evaluation, in which the devices may have waited for data,
+            reports or checkpoints. These are upper bounds. Empty if no step was taken.
+    """
+
+    def __init__(self):
+        self.shares: dict[str, float] = {}
+        self._seconds: dict[str, float] = collections.defaultdict(float)
+        self._begun = 0.0
+
+    def begin(self) -> None:
+        """The first step is done."""
+        self._seconds.clear()
+        self._begun = time.perf_counter()
+
+    def add(self, what: str, seconds: float) -> None:
+        """Adds time: of `data`, `report`, `checkpoints` or `evaluation`."""
+        self._seconds[what] += seconds
+
+    def end(self) -> None:
+        """The last step is done."""
+        elapsed = time.perf_counter() - self._begun - self._seconds["evaluation"]
+        self.shares = {name: round(self._seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}
 
 
 def _clock(seconds: float) -> str:

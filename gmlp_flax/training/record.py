@@ -24,25 +24,6 @@ from gmlp_flax.training.environment import environment
 SHOWN = 3  # keys that a message names
 
 
-def refuse_other_settings(workdir: str, config: ConfigDict) -> None:
-    """Refuses a config that contradicts the steps that the run has already taken.
-
-    Raises:
-        RunError: names the keys.
-        ConfigError: config.json is damaged.
-    """
-    if not checkpoint_steps(workdir):
-        return
-    changed, block = changes(workdir, config), config.model.block
-    fixed = [f"config.{name} was {old!r}" for name, (old, _) in changed.items() if not schema.may_change(name, block)]
-    if fixed:
-        more = f" (and {len(fixed) - SHOWN} more)" if len(fixed) > SHOWN else ""
-        raise RunError(
-            f"{', '.join(fixed[:SHOWN])}{more}: use another --workdir, or set it back; {workdir} has taken steps with "
-            "the old value"
-        )
-
-
 def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = None) -> dict[str, tuple[Any, Any]]:
     """The keys in which a config differs from that of a run, with the old and the new value.
 
@@ -50,6 +31,9 @@ def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = No
         workdir: the run folder.
         config: the config of the steps to come.
         undone: values before changes whose steps are lost (`MetricsFile.undone`).
+
+    Raises:
+        ConfigError: config.json is damaged.
     """
     path = os.path.join(workdir, CONFIG_FILE)
     if not run_files.exists(path):
@@ -58,6 +42,27 @@ def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = No
     pairs = config_lib.differences(config_lib.load(path), config)
     pairs |= {name: (old, new.get(name)) for name, old in (undone or {}).items()}
     return {name: (old, new) for name, (old, new) in pairs.items() if _plain(old) != _plain(new)}
+
+
+def refuse_changes(changed: dict[str, tuple[Any, Any]], config: ConfigDict, workdir: str) -> None:
+    """Refuses a config that contradicts the steps that the run has already taken.
+
+    Args:
+        changed: as from `changes`.
+        config: the config of the steps to come.
+        workdir: the run folder.
+
+    Raises:
+        RunError: names the keys.
+    """
+    block = config.model.block
+    fixed = [f"config.{name} was {old!r}" for name, (old, _) in changed.items() if not schema.may_change(name, block)]
+    if fixed and checkpoint_steps(workdir):
+        more = f" (and {len(fixed) - SHOWN} more)" if len(fixed) > SHOWN else ""
+        raise RunError(
+            f"{', '.join(fixed[:SHOWN])}{more}: use another --workdir, or set it back; {workdir} has taken steps with "
+            "the old value"
+        )
 
 
 def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: MetricsFile) -> None:

@@ -11,7 +11,7 @@ import optax
 from ml_collections import ConfigDict
 
 from gmlp_flax.tasks.base import Batch, Sums, Task
-from gmlp_flax.training import schedule
+from gmlp_flax.training.optimizer import learning_rate
 from gmlp_flax.training.partition import Partition
 
 
@@ -101,7 +101,7 @@ def make_train_step(
 
     The batch holds arrays [config.batch_size, ...]. The memory of the given state is reused.
     """
-    rate = schedule.learning_rate(config)
+    rate = learning_rate(config)
     template = describe_state(task, optimizer, config, partition)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:

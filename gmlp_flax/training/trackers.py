@@ -1,11 +1,12 @@
 """TensorBoard and Weights & Biases: both optional, both imported only if a config asks for them.
 
-The metrics of a run are in its folder. So nothing that a tracker does ends the run: it is told in one line, and the run goes
-on without the tracker.
+The metrics of a run are in its folder. So nothing that a tracker does ends the run: it is told in one line, and the run
+goes on without the tracker.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable
@@ -111,29 +112,40 @@ class _Guarded:
             distributed.say(f"{self._name}: {type(error).__name__}: {reason}; the run goes on without it")
 
 
-def check(config: ConfigDict) -> None:
-    """Refuses a config that asks for a tracker whose package is not installed.
-
-    Raises:
-        RunError: with the command that installs it.
-    """
-    for extra, package in PACKAGES.items():
-        if config.log[extra] and importlib.util.find_spec(package) is None:
-            raise RunError(f"config.log.{extra} needs a package that is not installed: {install(extra)}")
-
-
-def make(config: ConfigDict, folder: str, run: str, step: int) -> list[Tracker]:
+class Trackers:
     """The trackers that config.log asks for; on the first process alone.
 
     Args:
         config: of the run.
         folder: of the run.
         run: its id.
-        step: the last step before those to be logged.
+
+    Raises:
+        RunError: the package of one is not installed; with the command that installs it.
     """
-    starts: dict[str, Callable[[], Tracker]] = {
-        "tensorboard": lambda: _TensorBoard(config, folder, step),
-        "wandb": lambda: _Wandb(config, folder, run),
-    }
-    wanted = [name for name in starts if config.log[name]] if distributed.is_first() else []
-    return [_Guarded(name, starts[name]) for name in wanted]
+
+    def __init__(self, config: ConfigDict, folder: str, run: str):
+        for extra, package in PACKAGES.items():
+            if config.log[extra] and importlib.util.find_spec(package) is None:
+                raise RunError(f"config.log.{extra} needs a package that is not installed: {install(extra)}")
+        starts: dict[str, Callable[[int], Tracker]] = {
+            "tensorboard": lambda step: _TensorBoard(config, folder, step),
+            "wandb": lambda _: _Wandb(config, folder, run),
+        }
+        self._starts = {name: start for name, start in starts.items() if config.log[name] and distributed.is_first()}
+        self._begun: list[Tracker] = []
+
+    def begin(self, step: int) -> None:
+        """Begins the trackers, unless that happened; `step` is the last one before those to be logged."""
+        if not self._begun:
+            self._begun = [_Guarded(name, functools.partial(start, step)) for name, start in self._starts.items()]
+
+    def log(self, step: int, group: str, values: dict[str, float]) -> None:
+        """Records values as `group/name`."""
+        for tracker in self._begun:
+            tracker.log(step, {f"{group}/{name}": value for name, value in values.items()})
+
+    def close(self) -> None:
+        """Writes what is pending."""
+        for tracker in self._begun:
+            tracker.close()

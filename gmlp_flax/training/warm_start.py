@@ -59,24 +59,22 @@ def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
     Keys that the config sets to something else, and not to their defaults, are named on standard error.
     """
     new, old = config_lib.changed(config, block=old_config.model.block), config_lib.flat(old_config)
-    taken = {name: old[name] for name, option in config_lib.keys(new).items() if option.architecture and name in old}
-    usual, given = config_lib.keys(config), config_lib.flat(config)
-    unheard = [
-        name
-        for name, option in usual.items()
-        if option.architecture and given[name] not in (option.default, taken.get(name))
+    inherited = {name: old[name] for name, key in config_lib.keys(new).items() if key.architecture and name in old}
+    given = config_lib.flat(config)
+    ignored = [
+        f"{name[6:]} {repr(inherited[name]) if name in inherited else 'absent'} (not {given[name]!r})"
+        for name, key in config_lib.keys(config).items()
+        if key.architecture and given[name] not in (key.default, inherited.get(name))
     ]
-    if unheard:
-        shown = {name: repr(taken[name]) if name in taken else "absent" for name in unheard}
-        what = ", ".join(f"{name[6:]} {value} (not {given[name]!r})" for name, value in shown.items())
-        distributed.say(f"note: the model is that of {config.init_from}: config.model's {what}")
-    new.update_from_flattened_dict(taken)
+    if ignored:
+        distributed.say(f"note: the model is that of {config.init_from}: config.model's {', '.join(ignored)}")
+    new.update_from_flattened_dict(inherited)
     return new
 
 
 def load(task: Task, partition: Partition) -> Any:
-    """The parameters of the run or checkpoint in `config.init_from`, adapted to a task's model: their running mean if the
-    run kept one, with which it also predicts.
+    """The parameters of the run or checkpoint in `config.init_from`, adapted to a task's model. If the run kept their
+    running mean, with which it also predicts, that is taken.
 
     Args:
         task: the task to train.
@@ -87,8 +85,8 @@ def load(task: Task, partition: Partition) -> Any:
         that only the task's model has.
 
     Raises:
-        RunError: there is no such checkpoint, it was trained with another vocabulary, it does not fit, or one model sees
-            only earlier tokens and the other all.
+        RunError: there is no such checkpoint, it was trained with another vocabulary, it does not fit, or one model
+            sees only earlier tokens and the other all.
     """
     config, own, partition = task.config, task.assets(), partition.for_model(task.param_metadata())
     source, step, old_config = loading.parameter_source(config.init_from)
@@ -97,7 +95,7 @@ def load(task: Task, partition: Partition) -> Any:
     params = source.restore(step, {part: partition.describe(source.shapes(step)["params"])})[part]
     files = source.read_files(step)
     source.close()
-    _compare(old_config, config)
+    _note_differences(old_config, config)
     known = traverse_util.flatten_dict(params, sep="/")
     heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
     added = [path for path in task.new_params if not any(name.startswith(path) for name in known)]
@@ -107,7 +105,7 @@ def load(task: Task, partition: Partition) -> Any:
     return adapt(params, task, old_config, f"{source.folder}/{step}", fresh)
 
 
-def _compare(old_config: ConfigDict, config: ConfigDict) -> None:
+def _note_differences(old_config: ConfigDict, config: ConfigDict) -> None:
     """Names what makes the saved parameters another function in the new model, though they may fit.
 
     Raises:
@@ -147,7 +145,7 @@ def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[
 def adapt(
     saved: Any, task: Task, old_config: ConfigDict, where: str, fresh: Mapping[str, jax.Array] = MappingProxyType({})
 ) -> Any:
-    """Makes saved parameters fit a task's model, by the rules that its parameters state (`models.fitting`).
+    """Makes saved parameters fit a task's model, by the rules that its parameters state (`models.resize`).
 
     Args:
         saved: nested dict of arrays.
@@ -170,8 +168,8 @@ def adapt(
     for name, leaf in wanted.items():
         if grids is not None and grids.old[1] != grids.new[1] and of_offsets(metadata[name].resize):
             raise Unfit(
-                f"{where} has {name}, of offsets between patches in rows of {grids.old[1]}, and rows of {grids.new[1]} make "
-                "them others: keep the width of images and patches, or start from a run with model.spatial=dense"
+                f"{where} has {name}, of offsets between patches in rows of {grids.old[1]}, and rows of {grids.new[1]} "
+                "make them others: keep the width of images and patches, or start from a run with model.spatial=dense"
             )
         if name in flat and (flat[name].shape != leaf.shape or other_grid) and (resize := metadata[name].resize):
             flat[name] = resize(flat[name], leaf.shape, grids)
@@ -196,8 +194,8 @@ def _other_length(task: Task, old_config: ConfigDict) -> str:
 
 def _grids(old_config: ConfigDict, config: ConfigDict) -> Grids | None:
     """The grids of patches of two configs, if both are image models with the same pooling."""
-    both = old_config, config
-    if not all("patch_size" in each.model for each in both) or old_config.model.pool != config.model.pool:
+    old, new = old_config.model, config.model
+    if "patch_size" not in old or "patch_size" not in new or old.pool != new.pool:
         return None
-    old, new = (patch_grid(each.model.image_size, each.model.patch_size) for each in both)
-    return Grids(old, new, int(config.model.pool == "cls"))
+    old_grid, new_grid = (patch_grid(model.image_size, model.patch_size) for model in (old, new))
+    return Grids(old_grid, new_grid, int(new.pool == "cls"))

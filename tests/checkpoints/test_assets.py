@@ -115,7 +115,7 @@ def test_byte_flipped_on_disk(saved, tmp_path):
 
 
 def test_restore_with_another_file(saved, tmp_path):
-    checkpoints, content, template = saved
+    checkpoints, _, template = saved
     checkpoints.files = {"vocabulary.txt": b"another"}
     with pytest.raises(
         RunError, match=f"^the checkpoint {tmp_path}/checkpoints/2 was trained with another vocabulary.txt "

@@ -303,7 +303,7 @@ def quick(monkeypatch):
 @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("form", ["system", "TensorStore"])
 def test_read_error_is_not_damage(two, quick, monkeypatch, number, form):
-    """Neither the system's own errors nor those that TensorStore words; the last is of a restart that may help, or not."""
+    """Neither the system's own errors nor those that TensorStore words. A restart may help against some of them."""
     text = f"INTERNAL: Error reading [os_error_code='{number}']"
     error = OSError(number, os.strerror(number)) if form == "system" else ValueError(text)
     before = {path: path.read_bytes() for path in two.files(3) + two.files(5)}

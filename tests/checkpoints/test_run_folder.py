@@ -76,6 +76,5 @@ def test_identity_that_makes_no_sense(run, content):
 
 
 def test_stores_that_orbax_does_not_write_to():
-    with pytest.raises(RunError, match="s3://b/x: Orbax writes checkpoints to disks and to gs://, not to s3://"):
-        with run_folder.hold("s3://b/x"):
-            pass
+    with pytest.raises(RunError, match="not to s3://"), run_folder.hold("s3://b/x"):
+        pass

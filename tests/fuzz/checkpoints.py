@@ -34,7 +34,7 @@ from absl import logging
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import run_files
-from gmlp_flax.processes import log_filter
+from gmlp_flax.processes import output
 from gmlp_flax.training.partition import Partition
 
 OPTIONS = {"run": "own", "keep": 1, "keep_best": 1, "best": ("loss", "min"), "files": {"labels.json": b"[1, 2, 3]"}}
@@ -165,7 +165,7 @@ def campaign(seed: int, minutes: float, count: int) -> collections.Counter[str]:
         AssertionError: another state was restored, or a checkpoint was lost.
         Exception: whatever is no RunError, for a user a traceback.
     """
-    log_filter.install()
+    output.silence_orbax()
     logging.set_verbosity(logging.FATAL)
     std_logging.getLogger("asyncio").disabled = True  # reads that Orbax has abandoned
     found: collections.Counter[str] = collections.Counter()

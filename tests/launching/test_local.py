@@ -18,7 +18,6 @@ from gmlp_flax.launching import engines, local
 from gmlp_flax.launching.engine import Job, Options
 from gmlp_flax.launching.local import ENVIRONMENT
 from gmlp_flax.processes import signals
-from gmlp_flax.processes.streams import OutputLost
 
 # Does what does.json says of its process: "waits" until SIGTERM, "ignores" SIGTERM, or an exit code. It fails only once
 # process 0 is there, which would otherwise be ended before it has started.
@@ -197,7 +196,7 @@ def test_lines_that_nobody_reads_are_read_on(monkeypatch):
     """As behind `| head`: else the process would wait for its pipe."""
 
     def lost(*_, **__):
-        raise OutputLost(32, "Broken pipe")
+        raise BrokenPipeError
 
     monkeypatch.setattr("builtins.print", lost)
     lines = io.StringIO("one\ntwo\n")

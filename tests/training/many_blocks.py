@@ -1,4 +1,7 @@
-"""Loss and gradients of every block of other papers and every causal one, under meshes of 8 fake devices: python many_blocks.py OUT.npz"""
+"""Loss and gradients of every block of other papers and every causal one, under meshes of 8 fake devices.
+
+python many_blocks.py OUT.npz
+"""
 
 import re
 import sys

@@ -1,4 +1,7 @@
-"""Trains a tiny model on 8 fake devices under every mesh and saves the results: python many_devices.py FOLDER OUT.npz"""
+"""Trains a tiny model on 8 fake devices under every mesh and saves the results.
+
+python many_devices.py FOLDER OUT.npz
+"""
 
 import json
 import sys
@@ -20,7 +23,7 @@ STEPS = 2
 
 
 def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
-    """aMLP of 3 layers with everything that a mesh could change: microbatches, dropout, stochastic depth, a running mean."""
+    """aMLP of 3 layers with all that a mesh could change: microbatches, dropout, stochastic depth, a running mean."""
     config = tiny.text_config(folder, d_attn=4, dropout=0.1, attention_dropout=0.1, survival=0.8, dtype=dtype)
     config.batch_size = 16
     config.model.update(layers=3, d_model=16, d_ffn=64, length=TOKENS)

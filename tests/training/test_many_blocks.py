@@ -37,7 +37,7 @@ def results(tmp_path_factory):
 
 
 def test_a_mesh_changes_nothing_but_rounding(results):
-    """The loss and each gradient of a whole model. One test: two might run in processes of which each makes the results."""
+    """The loss and each gradient of a whole model. One test: two might run in processes that each make the results."""
     for name, sizes in itertools.product(BLOCKS, MESHES[1:]):
         compare(results, name, sizes)
 

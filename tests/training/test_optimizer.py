@@ -21,7 +21,7 @@ def flat(tree):
 @pytest.mark.parametrize("name", ["text_task", "image_task"])
 def test_decay_leaves_out_norms_and_biases(name, request):
     task = request.getfixturevalue(name)
-    mask = flat(optimizer.decayed(task.shapes(), task.param_metadata()))
+    mask = flat(optimizer.decay_mask(task.shapes(), task.param_metadata()))
     decayed = {path for path, touched in mask.items() if touched}
     last = {path.rpartition("/")[2] for path in decayed}
     assert last == {"text_task": {"embedding", "kernel", "taps"}, "image_task": {"kernel", "weight"}}[name]
@@ -168,10 +168,11 @@ def test_a_bias_that_cannot_travel_far_enough_is_named(tmp_path):
     config.steps = 900
     config.optimizer.update(learning_rate=8e-3, schedule="linear", warmup=100)
     task = tasks.create(config, str(tmp_path))
-    found = optimizer.out_of_reach(config, task.shapes(), task.param_metadata())
+    found = optimizer.reach_notes(config, task.shapes(), task.param_metadata())
     name = "encoder/blocks/attention/relative/bias"
     assert found == [
-        f"note: in 900 steps {name} can travel about 3.6, and may need 4.8: consider --config.optimizer.lr_multipliers=\"('{name}=2',)\""
+        f"note: in 900 steps {name} can travel about 3.6, and may need 4.8: consider "
+        f"--config.optimizer.lr_multipliers=\"('{name}=2',)\""
     ]
     for change in (
         {"lr_multipliers": ("relative/bias=2",)},
@@ -182,7 +183,7 @@ def test_a_bias_that_cannot_travel_far_enough_is_named(tmp_path):
         with config.unlocked():
             changed = config.copy_and_resolve_references()
         changed.optimizer.update(change)
-        assert optimizer.out_of_reach(changed, task.shapes(), task.param_metadata()) == []
+        assert optimizer.reach_notes(changed, task.shapes(), task.param_metadata()) == []
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -226,7 +227,7 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
         return transformation.update(gradients, transformation.init(params), params)[0]
 
     found = updates(optimizer.make(config, text_task.shapes(), text_task.param_metadata()), params, gradients)
-    decays = flat(optimizer.decayed(text_task.shapes(), text_task.param_metadata()))
+    decays = flat(optimizer.decay_mask(text_task.shapes(), text_task.param_metadata()))
     params, gradients = flat(params), flat(gradients)
     for name, update in flat(found).items():
         alone = optax.lamb(
@@ -241,3 +242,74 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
         for layer in layers:
             expected = updates(alone, params[name][layer], gradients[name][layer])
             np.testing.assert_allclose(update[layer], expected, rtol=1e-5, atol=1e-9)
+
+
+def rates(config, **options):
+    config.steps = 10
+    config.optimizer.update(learning_rate=0.4, **options)
+    rate = optimizer.learning_rate(config)
+    return np.array([float(rate(step)) for step in range(10)])
+
+
+@pytest.mark.smoke
+def test_warmup_begins_above_zero_and_reaches_the_peak(config):
+    for name in ("cosine", "linear", "constant"):
+        np.testing.assert_allclose(rates(config, schedule=name, warmup=4)[:4], [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
+
+
+def test_cosine_schedule(config):
+    expected = 0.4 * 0.5 * (1 + np.cos(np.pi * np.arange(6) / 6))
+    np.testing.assert_allclose(rates(config, schedule="cosine", warmup=4)[4:], expected, rtol=1e-5)
+
+
+def test_linear_schedule(config):
+    np.testing.assert_allclose(rates(config, schedule="linear", warmup=4)[4:], 0.4 * (1 - np.arange(6) / 6), rtol=1e-5)
+
+
+def test_constant_schedule(config):
+    np.testing.assert_allclose(rates(config, schedule="constant", warmup=0), np.full(10, 0.4), rtol=1e-6)
+
+
+def test_no_warmup(config):
+    np.testing.assert_allclose(rates(config, schedule="linear", warmup=0), 0.4 * (1 - np.arange(10) / 10), rtol=1e-5)
+
+
+def test_rsqrt_schedule(config):
+    """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), whose peak is base / sqrt(warmup).
+    Its first step has number 0; ours is one ahead in the warmup alone."""
+    base, warmup = 0.05, 4
+    steps = np.arange(4, 10)
+    published = base * np.minimum(1, steps / warmup) / np.sqrt(np.maximum(steps, warmup))
+    config.steps = 10
+    config.optimizer.update(learning_rate=base / warmup**0.5, schedule="rsqrt", warmup=warmup)
+    rate = optimizer.learning_rate(config)
+    np.testing.assert_allclose([float(rate(step)) for step in range(4)], 0.025 * np.arange(1, 5) / 4, rtol=1e-6)
+    np.testing.assert_allclose([float(rate(step)) for step in steps], published, rtol=1e-6)
+    np.testing.assert_allclose(rate(steps), published, rtol=1e-6)
+
+
+def test_rsqrt_does_not_depend_on_the_end(config):
+    short = rates(config, schedule="rsqrt", warmup=3)
+    config.steps = 1000
+    config.optimizer.update(learning_rate=0.4)
+    np.testing.assert_allclose([float(optimizer.learning_rate(config)(step)) for step in range(10)], short)
+    # A warmup longer than the run does not reach its peak, as in Long Range Arena's Retrieval.
+    np.testing.assert_allclose(
+        rates(config, schedule="rsqrt", warmup=2000)[:4], 0.4 * np.arange(1, 5) / 2000, rtol=1e-4
+    )
+    np.testing.assert_allclose(rates(config, schedule="rsqrt", warmup=0)[:4], 0.4 / np.sqrt([1, 2, 3, 4]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear"])
+def test_ends_at_zero(config, name):
+    config.steps = 1000
+    config.optimizer.update(learning_rate=1.0, schedule=name, warmup=10)
+    rate = optimizer.learning_rate(config)
+    assert 0 <= float(rate(999)) < 2e-3 and float(rate(1000)) == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("warmup", [1, 10, 50])
+def test_warmup_of_one_step_and_of_the_whole_run(config, warmup):
+    found = rates(config, schedule="cosine", warmup=warmup)
+    assert np.isfinite(found).all() and found.max() == pytest.approx(0.4)
+    assert found[0] == pytest.approx(0.4 / min(warmup, 10))

@@ -30,7 +30,7 @@ def test_plain_lines_without_a_terminal(clock, capsys):
     line = Progress(first=0, steps=5000, per_step=10, unit="images")
     line.advance(1)
     clock["seconds"] = 110.0
-    line.show(11, 1.23456)
+    line.show_loss(11, 1.23456)
     line.say("step 11  held out: top1 0.5")
     line.close()
     assert capsys.readouterr().err.splitlines() == [

@@ -1,3 +1,4 @@
+import importlib.machinery
 import sys
 import types
 
@@ -18,12 +19,20 @@ def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
         RunError,
         match=rf"^config.log.{extra} needs a package that is not installed: pip install 'gmlp_flax\[{extra}\]'$",
     ):
-        trackers.check(config)
+        trackers.Trackers(config, "", "id")
+
+
+def begin(config, folder, step):
+    tracker = trackers.Trackers(config, str(folder), "abc123")
+    tracker.begin(step)
+    return tracker
 
 
 def test_no_trackers_unless_asked_for(config, tmp_path):
-    trackers.check(config)
-    assert trackers.make(config, str(tmp_path), "id", 0) == []
+    tracker = begin(config, tmp_path, 0)
+    tracker.log(1, "train", {"loss": 1.0})
+    tracker.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
@@ -47,6 +56,7 @@ def wandb(monkeypatch):
         return Run()
 
     module = types.ModuleType("wandb")
+    module.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
     module.login, module.init = lambda prompt: found.logged_in, init
     monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.delenv("WANDB_MODE", raising=False)
@@ -56,7 +66,7 @@ def wandb(monkeypatch):
 def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb, capsys):
     config.log.wandb = "project"
     for wandb.logged_in, mode in ((False, "offline"), (True, None)):
-        (tracker,) = trackers.make(config, str(tmp_path / "seed=0"), "abc123", 7)
+        tracker = begin(config, tmp_path / "seed=0", 7)
         options = wandb.calls[-1]
         assert (options["id"], options["name"], options["mode"], options["resume"]) == (
             "abc123",
@@ -65,7 +75,7 @@ def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb, capsys):
             "allow",
         )
         assert ("not logged in to W&B" in capsys.readouterr().err) == (mode == "offline")
-    tracker.log(8, {"train/loss": 1.0})
+    tracker.log(8, "train", {"loss": 1.0})
     tracker.close()
     assert wandb.logged == [(8, {"train/loss": 1.0}), "finished"]
 
@@ -73,27 +83,26 @@ def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb, capsys):
 def test_environment_says_the_mode_of_wandb(config, tmp_path, wandb, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     config.log.wandb = "project"
-    trackers.make(config, str(tmp_path), "abc123", 0)
+    begin(config, tmp_path, 0)
     assert wandb.calls[0]["mode"] is None
 
 
 @pytest.mark.parametrize("problem", ["init", "log"])
 def test_what_wandb_refuses_is_told_once(config, tmp_path, wandb, capsys, problem):
     config.log.wandb, wandb.problem, wandb.logged_in = "project", problem, True
-    (tracker,) = trackers.make(config, str(tmp_path), "abc123", 0)
+    tracker = begin(config, tmp_path, 0)
     for step in range(3):
-        tracker.log(step, {"train/loss": 1.0})
+        tracker.log(step, "train", {"loss": 1.0})
     tracker.close()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("wandb: ") and line.endswith("; the run goes on without it") and wandb.logged == []
 
 
-@pytest.mark.parametrize("package", ["tensorboardX"])
-def test_tensorboard_has_one_file_with_the_hyperparameters(config, tmp_path, package):
-    events = pytest.importorskip(f"{package}.proto.event_pb2")
+def test_tensorboard_has_one_file_with_the_hyperparameters(config, tmp_path):
+    events = pytest.importorskip("tensorboardX.proto.event_pb2")
     config.log.tensorboard = True
-    (tracker,) = trackers.make(config, str(tmp_path), "id", 4)
-    tracker.log(5, {"train/loss": 1.5})
+    tracker = begin(config, tmp_path, 4)
+    tracker.log(5, "train", {"loss": 1.5})
     tracker.close()
     (path,) = (tmp_path / "tensorboard").iterdir()
     data, found, place = path.read_bytes(), [], 0

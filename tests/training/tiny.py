@@ -1,5 +1,6 @@
 """The smallest runs: a corpus, configs that train in a second, and a task without a model."""
 
+import json
 import random
 from pathlib import Path
 
@@ -11,14 +12,16 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.tasks.base import Task, weighted_sum
 
-WORDS = """the a of and to in is that it for on with as was at by this from which have not are or be one all their
-there when more will would about other into time some could them then only its new over after also two way may""".split()
+WORDS = """
+the a of and to in is that it for on with as was at by this from which have not are or be one all their there when
+more will would about other into time some could them then only its new over after also two way may
+""".split()
 
 
 def write_corpus(path: Path, documents: int = 60) -> str:
     """Writes documents of random words as JSON lines, unless the file exists. Returns the path."""
     rng = random.Random(0)
-    lines = ('{"text": "%s"}\n' % " ".join(rng.choices(WORDS, k=rng.randint(10, 60))) for _ in range(documents))
+    lines = (json.dumps({"text": " ".join(rng.choices(WORDS, k=rng.randint(10, 60)))}) + "\n" for _ in range(documents))
     if not path.exists():
         path.write_text("".join(lines))
     return str(path)

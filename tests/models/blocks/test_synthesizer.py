@@ -221,10 +221,10 @@ def test_a_run_too_short_for_random_logits_says_so():
     config.model.update(layers=2, length=128, d_model=16, d_ffn=16, vocab_size=20)
     config.steps, config.optimizer.learning_rate = 900, 4e-3
     task = tasks.find(config.task).without_data(config)
-    [line] = optimizer.out_of_reach(config, task.shapes(), task.param_metadata())
+    [line] = optimizer.reach_notes(config, task.shapes(), task.param_metadata())
     assert "encoder/blocks/synthesizer/random/logits can travel about 1.8, and may need 4.8" in line
     config.optimizer.lr_multipliers = ("random/logits=16",)
-    assert not optimizer.out_of_reach(config, task.shapes(), task.param_metadata())
+    assert not optimizer.reach_notes(config, task.shapes(), task.param_metadata())
 
 
 def test_logits_are_fitted_to_other_lengths():

@@ -136,4 +136,4 @@ def _prefix(place: int, lines: IO[str]) -> None:
     with lines:
         for line in lines:
             with contextlib.suppress(OSError):  # the process goes on, and so must the reading
-                print(f"[{place}] {line.rstrip()}", flush=True)
+                print(f"[{place}] {line.rstrip()}\n", end="", flush=True)  # one write: others print too

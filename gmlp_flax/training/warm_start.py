@@ -95,7 +95,7 @@ def load(task: Task, partition: Partition) -> Any:
     params = source.restore(step, {part: partition.describe(source.shapes(step)["params"])})[part]
     files = source.read_files(step)
     source.close()
-    _note_differences(old_config, config)
+    compare_models(old_config, config)
     known = traverse_util.flatten_dict(params, sep="/")
     heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
     added = [path for path in task.new_params if not any(name.startswith(path) for name in known)]
@@ -105,7 +105,7 @@ def load(task: Task, partition: Partition) -> Any:
     return adapt(params, task, old_config, f"{source.folder}/{step}", fresh)
 
 
-def _note_differences(old_config: ConfigDict, config: ConfigDict) -> None:
+def compare_models(old_config: ConfigDict, config: ConfigDict) -> None:
     """Names what makes the saved parameters another function in the new model, though they may fit.
 
     Raises:

@@ -287,7 +287,7 @@ def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
     old, new = gmlp_config.default(), gmlp_config.default(task="causal_lm")
     old.model.causal, new.model.causal = before, not before
     with pytest.raises(RunError, match=f"each token sees {sees}: start from a run of a task like causal_lm"):
-        warm_start._compare(old, new)
+        warm_start.compare_models(old, new)
 
 
 def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partition):

@@ -5,7 +5,6 @@ Nothing here knows models or devices, and nothing imports jax. Import modules by
     pipeline     a source to one host's batches
     splits       which examples are trained on and which are held out
     embedded     a small text and a small set of images that need no download
-    storage/     files, local and remote; records; folders that TFDS prepared; caches and locks
     text/        corpora, tokenizers; token ids on disk, made by `prepare` and read as windows by `packing`
     images/      folders, tar files and TFDS folders of images, Pathfinder's; decoding and augmentation; ReaL labels
     finetuning/  sentences, pairs and long texts (GLUE, SNLI, Long Range Arena), and SQuAD: windows, answers, scores

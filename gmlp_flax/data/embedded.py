@@ -41,7 +41,13 @@ def embedded_text(side: str) -> list[str]:
         DataError: this Python comes without the manual, or with too few of the held-out topics.
     """
     check_side(side)
-    topics = _manual()
+    try:
+        from pydoc_data.topics import topics  # Some distributions leave it out.
+    except ImportError as error:
+        raise DataError(
+            "this Python comes without its manual (pydoc_data.topics); install it (Debian: apt install "
+            "libpython3-stdlib), or use your own text with --config=own_text"
+        ) from error
     present = [name for name in HELDOUT_TOPICS if name in topics]
     if 2 * len(present) < len(HELDOUT_TOPICS):
         raise DataError(
@@ -51,8 +57,8 @@ def embedded_text(side: str) -> list[str]:
     heldout = [topics[name] for name in present]
     if side == HELDOUT:
         return heldout
-    seen = {sentence for text in heldout for sentence in sentences(text)}
-    train = (_without(topics[name], seen) for name in sorted(topics) if name not in present)
+    unwanted = {sentence for text in heldout for sentence in sentences(text)}
+    train = (_remove(topics[name], unwanted) for name in sorted(topics) if name not in present)
     return [text for text in train if text.strip()]
 
 
@@ -73,25 +79,7 @@ def embedded_digits(side: str) -> ImageArrays:
     return ImageArrays(images[part], labels[part], classes=tuple("0123456789"), name=f"digits/{side}")
 
 
-def _manual() -> dict[str, str]:
-    try:
-        # Imported here because some distributions leave the module out.
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise DataError(
-            "this Python comes without its manual (pydoc_data.topics); install it (Debian: apt install "
-            "libpython3-stdlib), or use your own text with --config=own_text"
-        ) from error
-    return topics
-
-
-def _without(text: str, unwanted: set[str]) -> str:
+def _remove(text: str, unwanted: set[str]) -> str:
     """The text without the sentences in `unwanted`; the white space between sentences stays."""
-    kept, position = [], 0
-    for gap in [*_SENTENCE_END.finditer(text), None]:
-        end, resume = gap.span() if gap else (len(text), len(text))
-        if " ".join(text[position:end].split()) not in unwanted:
-            kept.append(text[position:end])
-        kept.append(text[end:resume])
-        position = resume
-    return "".join(kept)
+    parts = re.split(f"({_SENTENCE_END.pattern})", text)  # sentences, and the white space after each
+    return "".join(part for i, part in enumerate(parts) if i % 2 or " ".join(part.split()) not in unwanted)

@@ -20,13 +20,15 @@ from absl import flags
 from gmlp_flax.errors import DataError
 
 if TYPE_CHECKING:
-    import grain  # Slow to import: where it reads, not where a config is checked.
+    import grain  # Slow to import: done by the functions that read, not where a config is checked.
 
 Example = dict[str, Any]
 Batch = dict[str, np.ndarray]
 
 # More than any run takes, but few enough for Grain to divide as floats.
 _ENDLESS = 2**52
+
+_BUFFER = 4  # batches read ahead, in each process
 
 
 class Source(Protocol):
@@ -41,15 +43,15 @@ class Batches(Iterator[Batch]):
     """An iterator over batches that owns threads or processes: close it, or use it in a `with` statement."""
 
     def __init__(self, iterator: grain.DatasetIterator, workers: int):
-        self._held = [iterator]
+        self._iterators = [iterator]
         # Also closes at exit: a Grain iterator that outlives the interpreter's modules prints tracebacks.
-        self._close = weakref.finalize(self, _close_and_drop, self._held, workers)
+        self._close = weakref.finalize(self, _close_and_drop, self._iterators, workers)
 
     def __next__(self) -> Batch:
-        if not self._held:
+        if not self._iterators:
             raise ValueError("these batches are closed")
         try:
-            return next(self._held[0])
+            return next(self._iterators[0])
         except DataError as error:  # Grain adds lines about tracebacks
             raise DataError(str(error).partition("\n")[0]) from error
 
@@ -64,8 +66,8 @@ class Batches(Iterator[Batch]):
         self.close()
 
 
-def _close_and_drop(held: list[grain.DatasetIterator], workers: int) -> None:
-    held.pop().close()
+def _close_and_drop(iterators: list[grain.DatasetIterator], workers: int) -> None:
+    iterators.pop().close()
     if workers:
         # At the end of the data, a reference cycle in Grain holds the workers' last batches. Their shared memory must
         # be freed before the interpreter ends, or Python prints warnings.
@@ -84,11 +86,10 @@ def train_batches(
     repeats: int = 1,
     workers: int = 0,
     threads: int = 2,
-    buffer: int = 4,
 ) -> Batches:
     """Endless batches, from number `start` on; each epoch is the whole source in a new order.
 
-    Epochs follow each other without a gap: one batch may hold the end of one and the beginning of the next.
+    A batch may hold the end of one epoch and the beginning of the next.
 
     With `repeats`, an epoch holds every example that many times, each time transformed anew (repeated augmentation:
     Hoffer et al. 2019, DeiT). Papers count epochs by the size of the source: `repeats` such epochs see the whole source
@@ -99,15 +100,14 @@ def train_batches(
         seed: decides order and randomness; a non-negative integer.
         start: the first batch's number; finding it takes no time.
         batch_size: examples per step, over all hosts.
-        transform: applied to each example with a random generator, which depends on the seed and on the example's place
-            in the global order. It may not keep the generator. Pickled if there are `workers`.
+        transform: applied to each example with a random generator, which depends on the seed and on the example's
+            position in the global order. It may not keep the generator. Pickled if there are `workers`.
         host, hosts: this host's number, and how many there are. The hosts' parts of a batch, concatenated, are the
             batch that a single host would make.
         repeats: how often an epoch holds each example.
         workers: processes that read and transform; 0 for threads in this process. They are spawned: a script must
             guard its entry with `if __name__ == "__main__"`.
         threads: threads that read and transform, in each process; 1 is best with workers.
-        buffer: batches read ahead, in each process.
 
     Raises:
         DataError: the source is empty, or `batch_size` is not divisible by `hosts`. A DataError of `transform` or of
@@ -115,24 +115,22 @@ def train_batches(
     """
     import grain
 
-    each = per_host(source, batch_size, hosts)
+    share = per_host(source, batch_size, hosts)
     # Grain shuffles epoch e with seed + e: drawing its seed keeps the runs of seeds 0 and 1 from sharing epochs.
     order_seed, transform_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
     examples = grain.MapDataset.source(source).shuffle(order_seed).repeat()
     if repeats > 1:
         # Less than half a batch apart: mixing pairs examples that are exactly half a batch apart.
-        stretch, once = max(1, batch_size // (2 * repeats)), examples
-        examples = grain.MapDataset.range(_ENDLESS).map(
-            lambda place: once[place // (stretch * repeats) * stretch + place % stretch]
-        )
+        stretch = max(1, batch_size // (2 * repeats))
+        examples = _reorder(examples, lambda i: i // (stretch * repeats) * stretch + i % stretch)
     if transform is not None:
-        # Before the examples are divided among hosts, so that the generator follows the global place.
+        # Before the examples are divided among hosts, so that the generator follows the global position.
         examples = examples.random_map(transform, seed=transform_seed)  # type: ignore[reportArgumentType] - T | None
     if hosts > 1:
-        examples = _share(examples, host * each, each, batch_size)
+        examples = _reorder(examples, lambda i: i // share * batch_size + host * share + i % share)
     # There is no remainder, but to allow for one Grain would divide the endless length as a float, which overflows.
-    batches = examples.batch(each, drop_remainder=True)
-    return _read_ahead(batches[start:], workers, threads, buffer)
+    batches = examples.batch(share, drop_remainder=True)
+    return _read_ahead(batches[start:], workers, threads)
 
 
 def evaluation_batches(
@@ -144,7 +142,6 @@ def evaluation_batches(
     hosts: int = 1,
     workers: int = 0,
     threads: int = 2,
-    buffer: int = 4,
 ) -> Batches:
     """Every example once, over all hosts, in the source's order; all hosts have equally many batches of one shape.
 
@@ -160,16 +157,16 @@ def evaluation_batches(
     """
     import grain
 
-    each = per_host(source, batch_size, hosts)
+    share = per_host(source, batch_size, hosts)
     last = len(source) - 1
 
-    def weighted(place: int) -> Example:
-        example = source[min(place, last)]
-        example = example if transform is None else transform(example)
-        return {**example, "weight": np.float32(place <= last)}
+    def example(position: int) -> Example:
+        value = source[min(position, last)]
+        value = value if transform is None else transform(value)
+        return {**value, "weight": np.float32(position <= last)}
 
-    places = grain.MapDataset.range(evaluation_count(source, batch_size) * batch_size)
-    return _read_ahead(places.map(weighted)[host::hosts].batch(each), workers, threads, buffer)
+    positions = grain.MapDataset.range(evaluation_count(source, batch_size) * batch_size)
+    return _read_ahead(positions.map(example)[host::hosts].batch(share), workers, threads)
 
 
 class Spread:
@@ -198,9 +195,7 @@ def evaluation_count(source: Source, batch_size: int) -> int:
     return math.ceil(len(source) / batch_size)
 
 
-def read_ahead(
-    make_batch: Callable[[int], Batch], *, start: int, workers: int = 0, threads: int = 2, buffer: int = 4
-) -> Batches:
+def read_ahead(make_batch: Callable[[int], Batch], *, start: int, workers: int = 0, threads: int = 2) -> Batches:
     """The endless batches make_batch(start), make_batch(start + 1), ..., made ahead of their use.
 
     Args:
@@ -209,16 +204,14 @@ def read_ahead(
     """
     import grain
 
-    return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers, threads, buffer)
+    return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers, threads)
 
 
-def _share(examples: grain.MapDataset, first: int, each: int, batch_size: int) -> grain.MapDataset:
-    """`each` examples of every batch, from its `first` on."""
+def _reorder(examples: grain.MapDataset, index: Callable[[int], int]) -> grain.MapDataset:
+    """Endless examples, of which number i is examples[index(i)]."""
     import grain
 
-    return grain.MapDataset.range(_ENDLESS).map(
-        lambda place: examples[place // each * batch_size + first + place % each]
-    )
+    return grain.MapDataset.range(_ENDLESS).map(lambda i: examples[index(i)])
 
 
 def per_host(source: Source, batch_size: int, hosts: int) -> int:
@@ -233,19 +226,19 @@ def per_host(source: Source, batch_size: int, hosts: int) -> int:
     return batch_size // hosts
 
 
-def _read_ahead(batches: grain.MapDataset, workers: int, threads: int, buffer: int) -> Batches:
+def _read_ahead(batches: grain.MapDataset, workers: int, threads: int) -> Batches:
     import grain
 
-    ahead = batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer))
+    ahead = batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=_BUFFER))
     if workers:
         # Grain passes its flags to the workers and requires parsed flags, which a notebook does not have.
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()
-        ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffer))
-        ahead = ahead.map(_owned)
+        ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=_BUFFER))
+        ahead = ahead.map(_copy)
     return Batches(iter(ahead), workers)
 
 
-def _owned(batch: Batch) -> Batch:
+def _copy(batch: Batch) -> Batch:
     """A copy in private memory: JAX may hold a batch until after shared memory must be freed, see _close_and_drop."""
     return {name: np.array(value) for name, value in batch.items()}

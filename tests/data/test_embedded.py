@@ -42,13 +42,13 @@ def test_topics_absent_in_another_python_are_tolerated(monkeypatch):
 
 def test_too_few_topics(monkeypatch):
     replace_manual(monkeypatch, {"import": "One.", "other": "Two."})
-    with pytest.raises(DataError, match="has 1 of the 5 held-out topics .*; use CPython 3.11 to 3.14, or"):
+    with pytest.raises(DataError, match="has 1 of the 5 held-out topics"):
         embedded_text("train")
 
 
 def test_stripped_python(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(DataError, match="comes without its manual .*apt install libpython3-stdlib"):
+    with pytest.raises(DataError, match="comes without its manual"):
         embedded_text("train")
 
 

@@ -1,3 +1,4 @@
+import functools
 import itertools
 import os
 import subprocess
@@ -51,7 +52,7 @@ def test_batches_are_stacked():
 
 
 @given(st.integers(1, 30), st.integers(1, 7), st.integers(0, 3))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 def test_each_epoch_is_a_permutation(size, batch_size, seed):
     batches = taken(-(-2 * size // batch_size), Numbers(size), batch_size=batch_size, seed=seed)
     numbers = np.concatenate([batch["x"] for batch in batches])[: 2 * size]
@@ -67,28 +68,24 @@ def test_order_and_noise_change_with_epoch_and_seed():
     assert not np.array_equal(first, others) and not np.array_equal(second, others)
 
 
-@pytest.mark.parametrize("start", [1, 7, 10**12])
+@pytest.mark.parametrize("start", [0, 7, 10**12])
 def test_resume_is_a_seek(start):
-    before = taken(5, Numbers(10), start=start)
-    for skipped in range(5):
-        after = taken(5 - skipped, Numbers(10), start=start + skipped)
+    before = taken(8, Numbers(10), start=start)
+    for skipped in (1, 4, 7):
+        after = taken(8 - skipped, Numbers(10), start=start + skipped)
         assert list(map(pairs, after)) == list(map(pairs, before[skipped:]))
 
 
-def test_resume_equals_the_uninterrupted_run():
-    assert list(map(pairs, taken(9, Numbers(10))[6:])) == list(map(pairs, taken(3, Numbers(10), start=6)))
-
-
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_share_the_same_batches(hosts):
-    alone = taken(5, Numbers(11), batch_size=8)
-    together = [taken(5, Numbers(11), batch_size=8, host=host, hosts=hosts) for host in range(hosts)]
+@pytest.mark.parametrize(("hosts", "repeats", "start"), [(2, 1, 0), (4, 1, 3), (2, 3, 2), (4, 3, 0)])
+def test_hosts_share_the_same_batches(hosts, repeats, start):
+    options = {"batch_size": 8, "repeats": repeats}
+    alone = taken(5 + start, Numbers(11), **options)[start:]
+    together = [taken(5, Numbers(11), start=start, host=host, hosts=hosts, **options) for host in range(hosts)]
     for step, batch in enumerate(alone):
-        parts = [pairs(batches[step]) for batches in together]
-        assert {len(part) for part in parts} == {8 // hosts}
-        assert sorted(itertools.chain(*parts)) == pairs(batch)
         for name, values in batch.items():
-            np.testing.assert_array_equal(np.concatenate([batches[step][name] for batches in together]), values)
+            parts = [batches[step][name] for batches in together]
+            assert {len(part) for part in parts} == {8 // hosts}
+            np.testing.assert_array_equal(np.concatenate(parts), values)
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 24))
@@ -98,11 +95,10 @@ def test_repeats(size, repeats, batch_size):
     stretch = max(1, batch_size // (2 * repeats))
     groups = 3
     batches = -(-groups * stretch * repeats // batch_size)
-    found = taken(batches, Numbers(size), batch_size=batch_size, repeats=repeats, threads=0, buffer=0)
-    once = taken(batches, Numbers(size), batch_size=batch_size, threads=0, buffer=0)
+    found = taken(batches, Numbers(size), batch_size=batch_size, repeats=repeats, threads=0)
+    once = taken(batches, Numbers(size), batch_size=batch_size, threads=0)
     numbers, order = (np.concatenate([batch["x"] for batch in b]) for b in (found, once))
-    expected = [np.tile(order[stretch * i : stretch * (i + 1)], repeats) for i in range(groups)]
-    expected = np.concatenate(expected)
+    expected = np.concatenate([np.tile(order[stretch * i : stretch * (i + 1)], repeats) for i in range(groups)])
     np.testing.assert_array_equal(numbers[: len(expected)], expected)
     noise = np.concatenate([batch["noise"] for batch in found])
     assert len(set(noise)) == len(noise)
@@ -116,18 +112,8 @@ def test_copies_are_never_half_a_batch_apart(repeats):
         assert len(set(batch["x"])) <= 24 // repeats + 24 // (2 * repeats)
 
 
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_share_repeats_and_resume_is_a_seek(hosts):
-    alone = taken(5, Numbers(11), batch_size=8, repeats=3)
-    for start in (0, 2):
-        options = {"batch_size": 8, "repeats": 3, "start": start, "hosts": hosts}
-        shares = [taken(5 - start, Numbers(11), host=host, **options) for host in range(hosts)]
-        for step, batch in enumerate(alone[start:]):
-            assert sorted(itertools.chain(*(pairs(batches[step]) for batches in shares))) == pairs(batch)
-
-
 def test_without_transform_and_threads():
-    batches = train_batches(Numbers(5), seed=0, start=0, batch_size=5, threads=0, buffer=0)
+    batches = train_batches(Numbers(5), seed=0, start=0, batch_size=5, threads=0)
     assert sorted(next(batches)["x"]) == list(range(5))
     batches.close()
     batches.close()
@@ -138,7 +124,7 @@ def test_without_transform_and_threads():
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3]), st.integers(1, 5))
 @settings(deadline=None, max_examples=12)
 def test_evaluation_counts_every_example_once(size, hosts, per_host):
-    seen, source, batch_size = [], Numbers(size), hosts * per_host
+    counted, source, batch_size = [], Numbers(size), hosts * per_host
     for host in range(hosts):
         with evaluation_batches(source, batch_size=batch_size, host=host, hosts=hosts) as batches:
             batches = list(batches)
@@ -146,8 +132,8 @@ def test_evaluation_counts_every_example_once(size, hosts, per_host):
         for batch in batches:
             assert batch["x"].shape == batch["weight"].shape == (per_host,) and batch["weight"].dtype == np.float32
             assert set(batch["weight"]) <= {0, 1}
-            seen += batch["x"][batch["weight"] == 1].tolist()
-    assert sorted(seen) == list(range(size))
+            counted += batch["x"][batch["weight"] == 1].tolist()
+    assert sorted(counted) == list(range(size))
 
 
 def test_evaluation_transform_and_order():
@@ -155,25 +141,21 @@ def test_evaluation_transform_and_order():
         assert [(b["y"].tolist(), b["weight"].tolist()) for b in batches] == [([1, 2], [1, 1]), ([3, 3], [1, 0])]
 
 
-def test_bad_batch_size():
-    with pytest.raises(DataError, match="batch_size=6 counts examples over all hosts .* of their number, 4; use 4"):
-        train_batches(Numbers(9), seed=0, start=0, batch_size=6, hosts=4)
-    with pytest.raises(DataError, match="batch_size=0 .*; use 2"):
-        evaluation_batches(Numbers(9), batch_size=0, hosts=2)
-
-
-def test_empty_source():
-    with pytest.raises(DataError, match=r"Numbers\(0\) has no examples; give a source with at least one"):
-        train_batches(Numbers(0), seed=0, start=0, batch_size=1)
-    with pytest.raises(DataError, match="has no examples"):
-        evaluation_batches(Numbers(0), batch_size=1)
+@pytest.mark.parametrize(
+    ("size", "batch_size", "message"),
+    [(9, 6, "batch_size=6 .*use 4"), (9, 0, "batch_size=0 .*use 4"), (0, 4, "bers.0.")],
+)
+def test_batches_that_cannot_be_made(size, batch_size, message):
+    for make in (functools.partial(train_batches, seed=0, start=0), evaluation_batches):
+        with pytest.raises(DataError, match=message):
+            make(Numbers(size), batch_size=batch_size, hosts=4)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_errors_reach_the_caller(threads):
-    with train_batches(Numbers(9), seed=0, start=0, batch_size=2, transform=broken, threads=threads) as batches:
-        with pytest.raises(DataError) as caught:
-            next(batches)
+    options = {"seed": 0, "start": 0, "batch_size": 2, "transform": broken, "threads": threads}
+    with train_batches(Numbers(9), **options) as batches, pytest.raises(DataError) as caught:
+        next(batches)
     assert str(caught.value) in {f"example {i} is broken" for i in range(9)}
 
 
@@ -198,14 +180,13 @@ def broken(example):
 def taken(workers):
     options = dict(seed=3, start=5, batch_size=4, transform=noisy, workers=workers, threads=1)
     with train_batches(Numbers(), **options) as batches:
-        train = [(b["x"].tolist(), b["noise"].tolist()) for b in itertools.islice(batches, 7)]
-    with evaluation_batches(Numbers(), batch_size=4, workers=workers, threads=1) as batches:
-        return train, [(b["x"].tolist(), b["weight"].tolist()) for b in batches]
+        train = list(itertools.islice(batches, 7))
+    with evaluation_batches(Numbers(), batch_size=4, workers=min(1, workers), threads=1) as batches:
+        return train, list(batches)
 
 if __name__ == "__main__":
-    assert taken(0) == taken(2)
-    with evaluation_batches(Numbers(), batch_size=4, workers=2, threads=1) as batches:
-        kept = list(batches)  # to the end of the interpreter: not in memory that Python would warn of
+    kept = taken(2)  # to the end of the interpreter: not in memory that Python would warn of
+    np.testing.assert_equal(kept, taken(0))
     with evaluation_batches(Numbers(), batch_size=4, transform=broken, workers=1, threads=1) as batches:
         try:
             next(batches)
@@ -234,8 +215,7 @@ def square(step):
     return {"x": np.array([step * step])}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("start", [0, 2**30])
+@pytest.mark.parametrize(("workers", "start"), [(0, 0), (0, 2**30), (1, 2**30)])
 def test_read_ahead(workers, start):
     with read_ahead(square, start=start, workers=workers) as batches:
         assert [int(batch["x"][0]) for batch in itertools.islice(batches, 7)] == [

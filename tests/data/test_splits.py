@@ -36,18 +36,8 @@ def test_images_that_are_held_out(tmp_path):
     with open(os.fsencode(folder / "a") + b"/\xff\xe9.png", "wb"):  # a name that is not UTF-8
         source = ImageFolder(str(folder))
     train, heldout = split_images(source, SHARE)
-    assert [source.names[i] for i in heldout.indices] == [
-        "a/10.png",
-        "a/11.png",
-        "a/18.png",
-        "a/19.png",
-        "a/26.png",
-        "a/27.png",
-        "a/4.png",
-        "a/5.png",
-        "b/1.png",
-        "c/2.png",
-    ]
+    expected = [*(f"a/{i}.png" for i in (10, 11, 18, 19, 26, 27, 4, 5)), "b/1.png", "c/2.png"]
+    assert [source.names[i] for i in heldout.indices] == expected
     assert len(train) == 26 and sorted([*train.indices, *heldout.indices]) == list(range(36))
 
 
@@ -113,30 +103,14 @@ def test_choose(train, heldout, share, explicit, expected):
 def test_a_split_on_both_sides():
     for train in (("test",), (splits.ALL_SPLITS,)):
         message = failure(splits.choose, "path", "train", train, ("test",), 0.1, known=("train", "test"))
-        assert message == (
-            "the split 'test' of 'path' would be both trained on and held out; give two splits as config.data.split "
-            "and heldout_split (it has 'train', 'test')"
-        )
+        assert "'test' of 'path'" in message and "(it has 'train', 'test')" in message
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
 def test_invalid_shares(share):
-    assert "is not between 0 and 1; 0.05 holds out 5 % of the images" in failure(splits.check_share, share, "images")
+    assert f"heldout_share={share}" in failure(splits.check_share, share, "images")
 
 
 def test_an_unknown_side():
-    assert failure(splits.check_side, "test") == "side 'test'; expected one of 'train', 'heldout'"
+    assert "side 'test'; expected one of 'train', 'heldout'" in failure(splits.check_side, "test")
     assert "side 'test'" in failure(splits.choose, "path", "test", ("train",), (), 0.1)
-
-
-def test_messages():
-    assert str(splits.missing_split("path", "dev", ("train", "test"))) == (
-        "'path' has no split 'dev': it has 'train', 'test'; set split or heldout_split to one of these"
-    )
-    for known in ((), ("",)):
-        found = str(splits.missing_split("path", "dev", known))
-        assert found == "'path' has no split 'dev': it names no splits; leave the split empty"
-    assert str(splits.empty_side("the 3 articles of 'path'", "heldout", 0.1, "more articles")) == (
-        "the 3 articles of 'path' leave nothing on the side 'heldout' with heldout_share=0.1; use another "
-        "heldout_share, or more articles"
-    )

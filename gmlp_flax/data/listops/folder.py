@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ _MOST = 10_000_000  # trees of a split
 _DEEPEST = 100  # levels; each is a call in a call
 
 
-def sizes_of(given: str) -> tuple[int, ...]:
+def parse_sizes(given: str) -> tuple[int, ...]:
     """The trees of SPLITS: of `paper` the published ones, else of TRAIN,VALIDATION,TEST.
 
     Raises:
@@ -29,24 +30,17 @@ def sizes_of(given: str) -> tuple[int, ...]:
     """
     if given == "paper":
         return PUBLISHED
-    numbers = given.split(",")
-    if len(numbers) != len(SPLITS) or not all(each.isascii() and each.isdecimal() for each in numbers):
-        raise DataError(f"listops:{given}: expected listops:paper, or three numbers of trees, as listops:2000,200,200")
-    sizes = tuple(map(int, numbers))
+    sizes = parse_numbers(given, f"listops:{given}", len(SPLITS))
     if not all(1 <= size <= _MOST for size in sizes):
         raise DataError(f"listops:{given}: expected from 1 to {_MOST:,} trees in each split")
     return sizes
 
 
-def check(grammar: Grammar) -> None:
-    """Raises DataError for a grammar that makes no sense."""
-    if not 0 <= grammar.shortest < grammar.longest - 1 <= 2**20:
-        raise DataError(
-            f"lengths {grammar.shortest},{grammar.longest}: expected two numbers with one between them, up to "
-            "1,048,577; a tree has more symbols than the first and fewer than the second"
-        )
-    if not 2 <= grammar.depth <= _DEEPEST:
-        raise DataError(f"depth {grammar.depth}: expected 2 to {_DEEPEST}")
+def parse_numbers(given: str, what: str, count: int) -> tuple[int, ...]:
+    """So many numbers with commas between; raises DataError, naming `what`, if they are not that."""
+    if not re.fullmatch(rf"[0-9]{{1,9}}(,[0-9]{{1,9}}){{{count - 1}}}", given):
+        raise DataError(f"{what}: expected {count} numbers with commas between them")
+    return tuple(map(int, given.split(",")))
 
 
 def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> dict[str, Any]:
@@ -55,41 +49,50 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     The same arguments give the same bytes. The trees of all splits differ from each other.
 
     Raises:
-        DataError: the folder holds another data set or cannot be written to; or as in `trees.endless`.
+        DataError: the grammar makes no sense; the folder holds another data set or cannot be written to; or as in
+            `trees.generate`.
     """
+    if not 0 <= grammar.shortest < grammar.longest - 1 <= 2**20:
+        raise DataError(
+            f"lengths {grammar.shortest},{grammar.longest}: expected two numbers with one between them, up to "
+            "1,048,577; a tree has more symbols than the first and fewer than the second"
+        )
+    if not 2 <= grammar.depth <= _DEEPEST:
+        raise DataError(f"depth {grammar.depth}: expected 2 to {_DEEPEST}")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
-    if (there := _facts(folder)) is not None:
-        if there.get("made of") != asked or not isinstance(there.get("statistics"), dict):
-            what = there.get("made of", "unknown")
-            raise DataError(f"{folder!r} holds another data set, {what}: give another folder")
-        return there["statistics"]
-    found: dict[str, list[Tree]] = {name: [] for name in SPLITS}
-    stream = trees.endless(grammar, seed)
+    if (facts := _read_facts(folder)) is not None:
+        if facts.get("made of") != asked or not isinstance(facts.get("statistics"), dict):
+            raise DataError(
+                f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another folder"
+            )
+        return facts["statistics"]
+    trees_of: dict[str, list[Tree]] = {name: [] for name in SPLITS}
+    stream = trees.generate(grammar, seed)
 
     def examples(split: str, count: int) -> Iterator[tuple[str, int]]:
         for tree in itertools.islice(stream, count):
-            found[split].append(tree._replace(text=""))
+            trees_of[split].append(tree._replace(text=""))
             yield tree.text, tree.value
 
-    def facts() -> bytes:
-        of_splits = {name: trees.statistics(kept) for name, kept in found.items()}
-        return (json.dumps({"made of": asked, "statistics": of_splits}, indent=1) + "\n").encode()
+    def facts_file() -> bytes:
+        statistics = {name: trees.statistics(sample) for name, sample in trees_of.items()}
+        return (json.dumps({"made of": asked, "statistics": statistics}, indent=1) + "\n").encode()
 
     splits = {name: examples(name, size) for name, size in zip(SPLITS, sizes, strict=True)}
-    tfds_writing.write_labelled_texts(folder, "listops", trees.DIGITS, splits, {FACTS: facts})
-    return (_facts(folder) or {})["statistics"]
+    tfds_writing.write_labelled_texts(folder, "listops", trees.DIGITS, splits, {FACTS: facts_file})
+    return (_read_facts(folder) or {})["statistics"]
 
 
-def _facts(folder: str) -> dict[str, Any] | None:
+def _read_facts(folder: str) -> dict[str, Any] | None:
     """What a whole folder was made of; {} of another's data set, None if there is nothing whole."""
     if not files.exists(files.join(folder, tfds_writing.INFO)):
-        if not files.is_remote(folder) and os.path.isdir(folder) and not _ours(os.listdir(folder)):
+        if not files.is_remote(folder) and os.path.isdir(folder) and not _is_ours(os.listdir(folder)):
             raise DataError(f"{folder!r} holds other files: give a new folder")
         return None
     path = files.join(folder, FACTS)
     return json_files.read(path, dict) if files.exists(path) else {}
 
 
-def _ours(names: list[str]) -> bool:
+def _is_ours(names: list[str]) -> bool:
     """Whether a folder has nothing but what a preparation that was broken off leaves."""
     return all(name == "features.json" or "listops" in name or name.endswith(".labels.txt") for name in names)

@@ -53,23 +53,23 @@ class Tree(NamedTuple):
     depth: int
 
 
-def endless(grammar: Grammar, seed: int) -> Iterator[Tree]:
+def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
     """Endless different trees, the same ones for the same grammar and seed, on any machine.
 
     Raises:
         DataError: the grammar hardly ever gives a tree of the wanted length that is not among the earlier ones.
     """
     # Of all that `random` draws, `random()` alone is promised to stay the same in later versions of Python.
-    draw, seen, thrown = random.Random(seed).random, set(), 0
+    draw, digests, thrown = random.Random(seed).random, set(), 0
     while thrown < _FRUITLESS:
         thrown += 1
-        tree = _grown(draw, grammar)
+        tree = draw_tree(draw, grammar)
         if tree is None or tree.length <= grammar.shortest:
             continue
         digest = hashlib.blake2b(tree.text.encode(), digest_size=16).digest()
-        if digest in seen:
+        if digest in digests:
             continue
-        seen.add(digest)
+        digests.add(digest)
         thrown = 0
         yield tree
     raise DataError(
@@ -78,7 +78,7 @@ def endless(grammar: Grammar, seed: int) -> Iterator[Tree]:
     )
 
 
-def applied(operator: str, values: Sequence[int]) -> int:
+def apply_operator(operator: str, values: Sequence[int]) -> int:
     """The value of an operator of its arguments, digits: the median of an even number of them is rounded down."""
     if operator == "[MIN":
         return min(values)
@@ -90,12 +90,7 @@ def applied(operator: str, values: Sequence[int]) -> int:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
 
 
-def unknown(word: str) -> str:
-    """What to say of a word that is none of SYMBOLS or BRACES."""
-    return f"the symbol {word[:40]!r}; expected one of {' '.join(SYMBOLS)}"
-
-
-def _grown(draw: Any, grammar: Grammar) -> Tree | None:
+def draw_tree(draw: Any, grammar: Grammar) -> Tree | None:
     """A tree; None as soon as it has too many symbols."""
     symbols: list[str] = []
     open_brackets = deepest = 0
@@ -120,7 +115,7 @@ def _grown(draw: Any, grammar: Grammar) -> Tree | None:
                 return -1
         symbols.append(END)
         open_brackets -= 1
-        return applied(operator, values)
+        return apply_operator(operator, values)
 
     value = node(1)
     if value < 0 or len(symbols) >= grammar.longest:
@@ -128,12 +123,12 @@ def _grown(draw: Any, grammar: Grammar) -> Tree | None:
     return Tree(" ".join(symbols), value, len(symbols), deepest)
 
 
-def statistics(found: Sequence[Tree]) -> dict[str, Any]:
+def statistics(sample: Sequence[Tree]) -> dict[str, Any]:
     """Of one tree or more: how many, their lengths and depths, and the share of each value, 0 first."""
-    lengths, depths = (np.array([getattr(tree, name) for tree in found]) for name in ("length", "depth"))
-    shares = np.bincount([tree.value for tree in found], minlength=10) / len(found)
+    lengths, depths = (np.array([getattr(tree, name) for tree in sample]) for name in ("length", "depth"))
+    shares = np.bincount([tree.value for tree in sample], minlength=10) / len(sample)
     return {
-        "trees": len(found),
+        "trees": len(sample),
         "length": [int(lengths.min()), float(lengths.mean()), int(lengths.max())],
         "depth": [int(depths.min()), float(depths.mean()), int(depths.max())],
         "values": shares.tolist(),

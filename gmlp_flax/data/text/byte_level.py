@@ -1,12 +1,14 @@
-"""Text as its bytes, for `Tokenizer`: a vocabulary of 256 and the special pieces, with nothing to train."""
+"""Fixed vocabularies for `Tokenizer`, with nothing to train: the special pieces and, here, the 256 bytes."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gmlp_flax.data.text.sentence_piece import SPECIAL, SPECIAL_PIECES, is_blank, utf8
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}  # {"pad": 0, ...}
 
 NAME = "bytes"  # in the place of a file's name
 MODEL = b"bytes\n"  # the content of the file that stands for it in run folders
@@ -14,21 +16,56 @@ MODEL = b"bytes\n"  # the content of the file that stands for it in run folders
 _FIRST = len(SPECIAL_PIECES)  # the id of byte 0
 
 
-class Bytes:
-    """UTF-8 without any normalisation: byte b has the id 5 + b, after [PAD] [UNK] [CLS] [SEP] [MASK].
+def utf8(text: str) -> bytes:
+    """The text as UTF-8, with `?` for lone surrogates, which JSON allows but UTF-8 does not."""
+    return text.encode("utf-8", "replace")
 
-    Ids decode to the text of their bytes. Bytes that are no UTF-8 become U+FFFD: a model may draw such bytes.
+
+def is_blank(character: str) -> bool:
+    """Whether a character is white space or has no width: models turn these into white space or drop them."""
+    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
+
+
+class FixedVocabulary:
+    """The special pieces, then others, numbered in order.
+
+    Args:
+        pieces: the others, as `piece` shows them.
 
     Attributes:
-        vocab_size: 261.
+        vocab_size: the number of all pieces.
         special: {"pad", "unk", "cls", "sep", "mask"} -> id.
         special_ids: these ids in order.
     """
 
+    def __init__(self, pieces: Sequence[str]):
+        self.pieces = (*SPECIAL_PIECES, *pieces)
+        self.vocab_size = len(self.pieces)
+        self.special, self.special_ids = dict(SPECIAL), tuple(SPECIAL.values())
+
+    def encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
+        return [np.array(self.encode(text), np.int32) for text in texts]
+
+    def encode_after(self, text: str) -> list[int]:
+        """`encode`: nothing is added to the beginning of a text."""
+        return self.encode(text)
+
+    def piece(self, token: int) -> str:
+        return self.pieces[token]
+
+
+class Bytes(FixedVocabulary):
+    """UTF-8 without any normalisation: byte b has the id 5 + b, after [PAD] [UNK] [CLS] [SEP] [MASK].
+
+    A mask stands for one byte. Ids decode to the text of their bytes, with U+FFFD for bytes that are no UTF-8: a model
+    may draw such bytes.
+    """
+
     def __init__(self) -> None:
-        self.special = dict(SPECIAL)
-        self.special_ids = tuple(self.special.values())
-        self.vocab_size = _FIRST + 256
+        super().__init__([chr(byte) if 0x20 <= byte < 0x7F else f"<0x{byte:02X}>" for byte in range(256)])
 
     def encode(self, text: str) -> list[int]:
         return self._ids(text).tolist()
@@ -43,18 +80,8 @@ class Bytes:
         sizes = np.array([len(utf8(character)) for character in text], np.int32)
         return self._ids(text), np.repeat(np.stack([starts, stops], axis=1), sizes, axis=0)
 
-    def encode_after(self, text: str) -> list[int]:
-        """`encode`: nothing is added to the beginning of a text. A mask stands for one byte."""
-        return self.encode(text)
-
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(i - _FIRST for i in ids if i >= _FIRST).decode("utf-8", "replace")
-
-    def piece(self, token: int) -> str:
-        byte = token - _FIRST
-        if byte < 0:
-            return SPECIAL_PIECES[token]
-        return chr(byte) if 0x20 <= byte < 0x7F else f"<0x{byte:02X}>"
 
     def _ids(self, text: str) -> np.ndarray:
         return np.frombuffer(utf8(text), np.uint8).astype(np.int32) + _FIRST

@@ -19,12 +19,13 @@ packed and, on local disks, TFRecord and ArrayRecord. A packed text file is one 
 """
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gmlp_flax.data.splits import SPLIT_WORDS, TRAIN_SPLIT, missing_split
 from gmlp_flax.data.text.documents import READERS
@@ -49,35 +50,9 @@ _NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})$")
 
 
-class Part(Protocol):
-    """A piece of a corpus that one worker reads; picklable.
-
-    Attributes:
-        name: its name in messages.
-        size: bytes, or about as many, for a progress bar.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
-        """Yields the documents in order, without those that are only white space.
-
-        Args:
-            bad: counts and limits the records that do not parse. Without it, the first one raises.
-
-        Raises:
-            DataError: one bad record too many, or a file that cannot be read.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class FilePart:
-    """A file of a corpus, or a range of one.
+    """A file of a corpus, or a range of one, that one worker reads; picklable.
 
     Attributes:
         name: the file's name in the corpus and, for a range, the records or bytes that it covers.
@@ -95,7 +70,15 @@ class FilePart:
     stop: int | None = None
 
     def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
-        """See Part.documents; raises DataError also for a whole file without a document, unless it is a .txt file."""
+        """Yields the documents in order, without those that are only white space.
+
+        Args:
+            bad: counts and limits the records that do not parse. Without it, the first one raises.
+
+        Raises:
+            DataError: one bad record too many, a file that cannot be read, or a whole file without a document, which
+                only a .txt file may be.
+        """
         bad = BadRecords() if bad is None else bad
         empty = True
         for document in READERS[self.reader](self.path, self.start, self.stop):
@@ -109,7 +92,7 @@ class FilePart:
 
 
 class MemoryPart(NamedTuple):
-    """Documents in memory; see Part."""
+    """Documents in memory, with what FilePart has."""
 
     name: str
     texts: tuple[str, ...]
@@ -123,6 +106,9 @@ class MemoryPart(NamedTuple):
         return iter(self.texts)
 
 
+Part = FilePart | MemoryPart
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Documents in a fixed order, in parts that can be read independently.
@@ -130,8 +116,8 @@ class Corpus:
     Attributes:
         name: its name in messages: the path and the split.
         parts: ordered by the names of their files.
-        fingerprint: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the split. It recognises
-            a corpus without reading it all, and stays the same when the folder moves.
+        fingerprint: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the split. It
+            recognises a corpus without reading it all, and stays the same when the folder moves.
     """
 
     name: str
@@ -139,21 +125,19 @@ class Corpus:
     fingerprint: str
 
     def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
-        """Yields the documents of all parts; raises DataError as Part.documents does, and if there is no document."""
+        """Yields the documents of all parts; raises DataError as FilePart.documents does, or if there are none."""
         bad = BadRecords() if bad is None else bad
-        empty = True
-        for part in self.parts:
-            for document in part.documents(bad):
-                empty = False
-                yield document
-        if empty:
+        document = None
+        for document in itertools.chain.from_iterable(part.documents(bad) for part in self.parts):
+            yield document
+        if document is None:
             raise DataError(
                 f"{self.name!r} holds no text: {len(self.parts)} file(s) read, all empty; give a corpus with text in it"
             )
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the fingerprint, and of the parts into which the corpus is cut and their readers."""
+        """SHA-256, in hexadecimal, of the fingerprint, the parts into which the corpus is cut, and their readers."""
         parts = [(part.name, part.size, getattr(part, "reader", "")) for part in self.parts]
         return hashlib.sha256(repr((self.fingerprint, parts)).encode()).hexdigest()
 
@@ -182,10 +166,8 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
         DataError: there is nothing at `path` or no such split, shards are missing or empty, or the store cannot be
             reached.
     """
-    path = tfds_folders.find(str(path))
-    found = files.find_files(path)
-    folder = _text_folder(path, found)
-    groups = _splits(folder, found)
+    path, folder, present = _look(path)
+    groups = _splits(folder, present)
     if split and split not in groups:
         raise missing_split(path, split, tuple(groups))
     if folder:
@@ -193,8 +175,8 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
         parts = [part for shard in read for part in _tfds_parts(shard, folder.file_format, part_bytes)]
         chosen = [shard.file for shard in read]
     else:
-        chosen = groups[split] if split else _texts(path, found)
-        if found[0].path != path:
+        chosen = groups[split] if split else _texts(path, present)
+        if present[0].path != path:
             shards.check(path, chosen)
         parts = [part for file in chosen for part in _text_parts(file, part_bytes)]
     for file in chosen:
@@ -211,18 +193,21 @@ def splits(path: str) -> tuple[str, ...]:
     `wiki.train.txt` beside `wiki.valid.txt`, or of a folder, `train/` beside `validation/`.
 
     Raises:
-        DataError: there is nothing at `path`, the store cannot be reached, or text files beside those of splits have none.
+        DataError: there is nothing at `path`, the store cannot be reached, or beside the files of several splits there
+            are text files of none.
     """
+    _, folder, present = _look(path)
+    return tuple(_splits(folder, present))
+
+
+def _look(path: str) -> tuple[str, tfds_folders.Folder | None, tuple[File, ...]]:
+    """The path without tfds:, the TFDS folder there if it is one, and all files."""
     path = tfds_folders.find(str(path))
-    found = files.find_files(path)
-    return tuple(_splits(_text_folder(path, found), found))
-
-
-def _text_folder(path: str, found: tuple[File, ...]) -> tfds_folders.Folder | None:
-    folder = tfds_folders.load(path, found)
+    present = files.find_files(path)
+    folder = tfds_folders.load(path, present)
     if folder:
         tfds_folders.require_text(folder)
-    return folder
+    return path, folder, present
 
 
 def _fingerprint(chosen: Iterable[File], split: str) -> str:
@@ -231,7 +216,7 @@ def _fingerprint(chosen: Iterable[File], split: str) -> str:
 
 
 def _ends(file: File) -> str:
-    """A hash of a local file's two ends: its time is that of its archive or of its copy's source, and may say nothing."""
+    """A hash of a local file's two ends, as its time may be that of an archive, and say nothing."""
     if files.is_remote(file.path):
         return ""  # the store's tag is of the content
     with damaged.explained(f"{file.path!r} cannot be read", "check its permissions"), open(file.path, "rb") as stream:
@@ -249,15 +234,15 @@ def _is_text(name: str) -> bool:
     return files.suffix(name) in _READERS_BY_SUFFIX and os.path.basename(name) not in _NOT_TEXT
 
 
-def _texts(path: str, found: tuple[File, ...]) -> list[File]:
-    """The text files among those found; a single file is text, whatever its name."""
-    if len(found) == 1 and found[0].path == path:
-        return list(found)
-    nested = next((file.name for file in found if os.path.basename(file.name) == "features.json"), None)
+def _texts(path: str, present: tuple[File, ...]) -> list[File]:
+    """The text files at a path; a single file is text, whatever its name."""
+    if len(present) == 1 and present[0].path == path:
+        return list(present)
+    nested = next((file.name for file in present if os.path.basename(file.name) == "features.json"), None)
     if nested:
         inner = files.join(path, os.path.dirname(nested))
         raise DataError(f"{path!r} holds TFDS folders; give one of them, such as {inner!r}")
-    texts = [file for file in found if _is_text(file.name)]
+    texts = [file for file in present if _is_text(file.name)]
     if not texts:
         raise DataError(
             f"folder {path!r} holds no readable text: expected files ending in {', '.join(_READERS_BY_SUFFIX)}, "
@@ -266,7 +251,7 @@ def _texts(path: str, found: tuple[File, ...]) -> list[File]:
     return texts
 
 
-def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict[str, list[File]]:
+def _splits(folder: tfds_folders.Folder | None, present: tuple[File, ...]) -> dict[str, list[File]]:
     """Split name -> its text files, in order; {} if the names of text files contain none.
 
     The splits of a TFDS folder come without files: their shards are checked only when a split is opened.
@@ -276,7 +261,7 @@ def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict
     """
     if folder:
         return {name: [] for name in folder.lengths}
-    texts = [file for file in found if _is_text(file.name)]
+    texts = [file for file in present if _is_text(file.name)]
     groups: dict[str, list[File]] = {}
     for file in texts:
         groups.setdefault(_split(file.name), []).append(file)
@@ -286,8 +271,8 @@ def _splits(folder: tfds_folders.Folder | None, found: tuple[File, ...]) -> dict
         return groups if not others and all(shards.NAME.match(os.path.basename(file.name)) for file in texts) else {}
     if others:
         raise DataError(
-            f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}: move it away, or give "
-            "single files"
+            f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}: move it away, "
+            "or give single files"
         )
     return groups
 
@@ -297,8 +282,8 @@ def _split(path: str) -> str:
     *folders, name = path.lower().split("/")
     shard = shards.NAME.match(name)
     stem = shard["stem"] if shard else name.removesuffix(files.packing(name)).removesuffix(files.suffix(name))
-    found = _SPLIT.search(stem)
-    return found[1] if found else next((folder for folder in reversed(folders) if folder in SPLIT_WORDS), "")
+    word = _SPLIT.search(stem)
+    return word[1] if word else next((folder for folder in reversed(folders) if folder in SPLIT_WORDS), "")
 
 
 def _text_parts(file: File, part_bytes: int) -> Iterator[FilePart]:
@@ -325,7 +310,7 @@ def _ranges(file: File, reader: str, count: int, part_bytes: int, unit: str) -> 
     """Cuts a file of `count` units into equal ranges of about `part_bytes` each."""
     pieces = max(1, min(count, -(-file.size // part_bytes)))
     bounds = [count * i // pieces for i in range(pieces + 1)]
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in itertools.pairwise(bounds):
         name = file.name if pieces == 1 else f"{file.name}, {unit} {start} to {stop - 1}"
         yield FilePart(name, file.path, reader, file.size * (stop - start) // max(count, 1), start, stop)
 

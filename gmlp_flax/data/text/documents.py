@@ -71,28 +71,29 @@ def read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadR
             yield BadRecord(f"row {row}: {error}")
 
 
-def read_tfds_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    """The feature `text` of the examples in the row groups [start, stop) of a TFDS parquet file."""
-    return _examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, start, stop))
-
-
-def read_tfrecord(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    """The feature `text` of the examples [start, stop) of a TFRecord file."""
-    return _examples(records.TFRecordFile(path).records(start, stop))
-
-
-def read_array_record(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    """The feature `text` of the examples [start, stop) of an ArrayRecord file."""
-    return _examples(records.array_records(path, start, stop))
+def _read_examples(numbered: Iterator[tuple[int, bytes | BadRecord | None]]) -> Iterator[str | BadRecord]:
+    """The feature `text` of serialised examples; TFDS would decode all features, which takes much longer."""
+    for number, record in numbered:
+        if isinstance(record, BadRecord):
+            yield record
+            continue
+        try:
+            features = records.example_features(record or b"")
+            values = features[TEXT].bytes_list.value if TEXT in features else ()
+            if len(values) != 1:
+                raise BadRecord(f"found features {', '.join(map(repr, features))}; expected one string {TEXT!r}")
+            yield records.decoded(values[0])
+        except BadRecord as error:
+            yield BadRecord(f"record {number}: {error}")
 
 
 READERS: dict[str, Reader] = {
     "text": read_text,
     "json_lines": read_json_lines,
     "parquet": read_parquet,
-    "tfds_parquet": read_tfds_parquet,
-    "tfrecord": read_tfrecord,
-    "array_record": read_array_record,
+    "tfds_parquet": lambda path, *ends: _read_examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, *ends)),
+    "tfrecord": lambda path, *ends: _read_examples(records.TFRecordFile(path).records(*ends)),
+    "array_record": lambda path, *ends: _read_examples(records.array_records(path, *ends)),
 }
 
 
@@ -114,19 +115,3 @@ def _lines_before(path: str, start: int) -> int:
         return 0
     with files.opened(path) as stream:
         return sum(stream.read(min(1 << 20, start - at)).count(b"\n") for at in range(0, start, 1 << 20))
-
-
-def _examples(numbered: Iterator[tuple[int, bytes | BadRecord | None]]) -> Iterator[str | BadRecord]:
-    """Decodes the feature `text` of serialised examples; TFDS would decode all features, which takes much longer."""
-    for number, record in numbered:
-        if isinstance(record, BadRecord):
-            yield record
-            continue
-        try:
-            features = records.example_features(record or b"")
-            values = features[TEXT].bytes_list.value if TEXT in features else ()
-            if len(values) != 1:
-                raise BadRecord(f"found features {', '.join(map(repr, features))}; expected one string {TEXT!r}")
-            yield records.decoded(values[0])
-        except BadRecord as error:
-            yield BadRecord(f"record {number}: {error}")

@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import cache_key, default_folder
 from gmlp_flax.io.lock import locked
 from gmlp_flax.io.progress_lines import EVERY, to_standard_error
-from gmlp_flax.io.records import BadRecords
+from gmlp_flax.io.records import BadRecords, check_limit
 
 # The least size of a shard's parts: less is not worth a worker, which takes seconds to start.
 SHARD_BYTES = 16 << 20
@@ -153,20 +153,23 @@ def prepare(
             files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
             files.write(files.join(folder, prepared.INDEX), _json(plan | {"shards": results}))
         shutil.rmtree(work if files.is_remote(folder) else work / _UNFINISHED, ignore_errors=True)
-    return _check_limit(Prepared(folder), max_bad_records)
+    made = Prepared(folder)
+    _check_limit(made.index["shards"], max_bad_records)
+    return made
 
 
 def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathLike, **options: Any) -> Prepared:
     """`prepare` into `prepared-<key>` in the cache folder; the key belongs to these arguments alone.
 
-    A damaged result is made again. Of one that is too large to be read at each start, only the lists are checked: damage
-    inside shows when it is read.
+    A damaged result is made again. Of one that is too large to be read at each start, only the sizes are checked;
+    damage inside shows when it is read.
     """
     selection = options.get("selection", EVERYTHING)
     name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
     folder = Path(cache) / f"prepared-{name}"
     if (whole := _open_whole(folder)) is not None:
-        return _check_limit(whole, options.get("max_bad_records", 0))
+        _check_limit(whole.index["shards"], options.get("max_bad_records", 0))
+        return whole
     if folder.exists():
         with locked(folder):
             if _open_whole(folder) is None:
@@ -197,18 +200,13 @@ def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:
     return list(map(tuple, groups.values()))
 
 
-def _check_limit(made: Prepared, max_bad_records: int) -> Prepared:
-    """A result, perhaps made with a higher limit; raises DataError if it skipped more records than are allowed now."""
-    bad = BadRecords(max_bad_records)
-    for shard in made.index["shards"]:
-        bad.add(_bad_records(shard))
-    return made
-
-
-def _bad_records(result: dict[str, Any]) -> BadRecords:
-    bad = BadRecords()
-    bad.count, bad.first = result["skipped"], result["skipped_first"]
-    return bad
+def _check_limit(shards: Collection[dict[str, Any]], max_bad_records: int) -> None:
+    """Raises DataError if the records that were skipped, perhaps with a higher limit, are more than are allowed."""
+    skipped = sum(shard["skipped"] for shard in shards)
+    if skipped > max_bad_records:
+        messages = [message for shard in shards for message in shard["skipped_first"]] or ["bad records"]
+        message = messages[min(max_bad_records, len(messages) - 1)]
+        check_limit(message, max_bad_records, skipped - max_bad_records, max_bad_records)
 
 
 def _sizes(folder: str) -> dict[str, int]:
@@ -259,10 +257,8 @@ def _begin(corpus: Corpus, shards: list[_Shard], plan: dict[str, Any]) -> None:
 
 def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
     """Makes the shards that are not done, in this process or in one process per core; returns all results."""
-    bad, sizes = BadRecords(shards[0].max_bad_records), _sizes(shards[0].folder)
+    sizes = _sizes(shards[0].folder)
     results = {shard.number: result for shard in shards if (result := shard.result(sizes)) is not None}
-    for result in results.values():
-        bad.add(_bad_records(result))
     waiting = [shard for shard in shards if shard.number not in results]
     total, processes = sum(shard.size for shard in shards), max(1, min(cores, len(waiting)))
     # Drawn also while no shard is done, at the rate of the whole time, as shards end in groups.
@@ -276,8 +272,8 @@ def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
                 for future in futures.wait(pending, timeout=0.25, return_when=futures.FIRST_COMPLETED).done:
                     shard = pending.pop(future)
                     results[shard.number] = future.result()
-                    bad.add(_bad_records(results[shard.number]))
                     bar.update(shard.size)
+                _check_limit(results.values(), shards[0].max_bad_records)
                 bar.update(0)
         except futures.BrokenExecutor as error:
             raise DataError(

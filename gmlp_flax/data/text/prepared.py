@@ -44,7 +44,7 @@ _COUNTS = ("documents", "tokens", "ids_bytes", "lengths_bytes")
 _AGAIN = "copy or prepare it again"
 
 # Fewer than the usual limit of open files, which a corpus of 1,024 shards would reach.
-_OPEN_READERS = 64
+OPEN_READERS = 64
 
 
 def ids_dtype(vocab_size: int) -> np.dtype:
@@ -139,7 +139,7 @@ class Prepared:
         largest = max(shard["ids_bytes"] for shard in shards)
         # Open copies of remote files cannot be deleted: they take a quarter of the cache at most.
         remote = files.is_remote(self.folder)
-        most = max(1, min(_OPEN_READERS, local_cache.limit() // 4 // largest)) if remote else _OPEN_READERS
+        most = max(1, min(OPEN_READERS, local_cache.limit() // 4 // largest)) if remote else OPEN_READERS
         self._readers = ResultCache(self._open_reader, most)
 
     def read(self, start: int, stop: int) -> np.ndarray:

@@ -71,8 +71,8 @@ def open_side(
 ) -> tuple[Corpus, Selection]:
     """The corpus at `path` that has the documents of a side, and which of them to take.
 
-    In a corpus with splits, `train` is for training and `validation` (or a word that `splits.SPLIT_WORDS` maps to it) is
-    held out. In any other, a share is held out.
+    In a corpus with splits, `train` is for training and `validation` (or a word that `splits.SPLIT_WORDS` maps to it)
+    is held out. In any other, a share is held out.
 
     Args:
         path: see corpora.

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import sentencepiece
 
+from gmlp_flax.data.text.byte_level import SPECIAL_PIECES, is_blank, utf8
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import damaged
-
-SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SPECIAL = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}  # {"pad": 0, ...}
 
 # Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
 TRAINING = {
@@ -139,7 +136,7 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
     def chunks() -> Iterator[bytes]:
         try:
             for document in documents:
-                yield from map(utf8, _chunks(document))
+                yield from map(utf8, cut_in_chunks(document))
         except (DataError, KeyboardInterrupt) as error:
             stopped_by.append(error)  # SentencePiece raises a RuntimeError instead.
             raise
@@ -168,16 +165,6 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
     return model.getvalue()
 
 
-def utf8(text: str) -> bytes:
-    """The text as UTF-8, with `?` for lone surrogates, which JSON allows but UTF-8 does not."""
-    return text.encode("utf-8", "replace")
-
-
-def is_blank(character: str) -> bool:
-    """Whether a character is white space or has no width: models turn these into white space or drop them."""
-    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
-
-
-def _chunks(document: str) -> Iterator[str]:
+def cut_in_chunks(document: str) -> Iterator[str]:
     """Cuts a document into pieces of at most 1,000 characters: at white space, unless a single word is longer."""
     return (match.group() for line in document.splitlines(keepends=True) for match in _CHUNK.finditer(line))

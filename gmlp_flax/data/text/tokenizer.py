@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
@@ -12,6 +11,7 @@ import numpy as np
 
 from gmlp_flax.data.listops import symbols
 from gmlp_flax.data.text import byte_level
+from gmlp_flax.data.text.byte_level import utf8
 from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces, train
 from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
@@ -48,6 +48,17 @@ class Tokenizer:
         model: the content of the model's or vocabulary's file.
         name: the file's name, for the error.
 
+    Attributes:
+        model: the argument.
+        checksum: SHA-256 of the model, in hexadecimal.
+        vocab_size: the number of pieces, including special ones.
+        special_ids: all special ids, in order: never masked, never drawn as a replacement.
+        pad_id: the id after the end of a sequence.
+        unk_id: the id of text that the vocabulary lacks.
+        cls_id: the id at the beginning of a sequence.
+        sep_id: the id at the end of a document and of a sequence.
+        mask_id: the id of a hidden token.
+
     Raises:
         DataError: `model` is damaged, or lacks a special piece.
     """
@@ -55,12 +66,13 @@ class Tokenizer:
     def __init__(self, model: bytes, name: str = "the given bytes"):
         if not model:
             raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
-        self.model = model
-        named = next((engine for content, engine in NAMED.values() if content == model), None)
-        if named is not None:
-            self._engine = named()
-        else:
-            self._engine = (WordPieces if _is_text(model) else SentencePieces)(model, name)
+        self.model, self.checksum = model, hashlib.sha256(model).hexdigest()
+        fixed = next((engine for content, engine in NAMED.values() if content == model), None)
+        self._engine = fixed() if fixed else (WordPieces if _is_text(model) else SentencePieces)(model, name)
+        self.vocab_size: int = self._engine.vocab_size
+        self.special_ids: tuple[int, ...] = self._engine.special_ids
+        roles = ("pad", "unk", "cls", "sep", "mask")
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self._engine.special.__getitem__, roles)
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> Tokenizer:
@@ -127,61 +139,23 @@ class Tokenizer:
         return self._engine.decode([int(token) for token in ids])
 
     def byte_counts(self) -> np.ndarray:
-        """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces. WordPiece does not tell
-        whether a space stood before a punctuation mark: it is taken for none."""
-        apart = isinstance(self._engine, WordPieces)
+        """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces.
+
+        WordPiece does not tell whether a space stood before a punctuation mark: it is taken for none.
+        """
+        drops_spaces = isinstance(self._engine, WordPieces)
 
         def count(token: int) -> int:
             piece = self.piece(token)
-            if apart and re.fullmatch(r" [^\w\s]", piece):
+            if drops_spaces and re.fullmatch(r" [^\w\s]", piece):
                 piece = piece[1:]
-            return 1 if _BYTE.fullmatch(piece) else len(piece.encode("utf-8", "replace"))
+            return 1 if _BYTE.fullmatch(piece) else len(utf8(piece))
 
         return np.array([0 if i in self.special_ids else count(i) for i in range(self.vocab_size)], np.int32)
 
     def piece(self, token: int) -> str:
         """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for a byte."""
         return self._engine.piece(int(token))
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of pieces, including special ones."""
-        return self._engine.vocab_size
-
-    @property
-    def special_ids(self) -> tuple[int, ...]:
-        """All special ids, in order: never masked, never drawn as a replacement."""
-        return self._engine.special_ids
-
-    @property
-    def pad_id(self) -> int:
-        """The id after the end of a sequence."""
-        return self._engine.special["pad"]
-
-    @property
-    def unk_id(self) -> int:
-        """The id of text that the vocabulary lacks."""
-        return self._engine.special["unk"]
-
-    @property
-    def cls_id(self) -> int:
-        """The id at the beginning of a sequence."""
-        return self._engine.special["cls"]
-
-    @property
-    def sep_id(self) -> int:
-        """The id at the end of a document and of a sequence."""
-        return self._engine.special["sep"]
-
-    @property
-    def mask_id(self) -> int:
-        """The id of a hidden token."""
-        return self._engine.special["mask"]
-
-    @functools.cached_property
-    def checksum(self) -> str:
-        """SHA-256 of the model, in hexadecimal."""
-        return hashlib.sha256(self.model).hexdigest()
 
     def __reduce__(self):
         return Tokenizer, (self.model,)

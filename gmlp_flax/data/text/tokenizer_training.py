@@ -19,26 +19,6 @@ from gmlp_flax.io.records import BadRecords
 SAMPLE = 64_000_000
 
 
-def train_tokenizer(
-    corpus: Corpus,
-    vocab_size: int,
-    *,
-    selection: Selection = EVERYTHING,
-    sample: int = SAMPLE,
-    max_bad_records: int = 0,
-) -> Tokenizer:
-    """Trains a tokenizer (see Tokenizer.train) on the beginning of each part of the corpus.
-
-    Each part contributes in proportion to its size, until there are `sample` characters; a smaller corpus is used as a
-    whole. The same corpus gives the same tokenizer.
-
-    Raises:
-        DataError: as in Tokenizer.train; or the corpus cannot be read, or has more than `max_bad_records`.
-    """
-    selection.check()
-    return Tokenizer.train(_sample(corpus, selection, sample, BadRecords(max_bad_records)), vocab_size)
-
-
 def cached_tokenizer(
     corpus: Corpus,
     vocab_size: int,
@@ -48,20 +28,27 @@ def cached_tokenizer(
     sample: int = SAMPLE,
     max_bad_records: int = 0,
 ) -> Tokenizer:
-    """`train_tokenizer`, whose result is kept in `cache_folder` as `tokenizer-<key>.model`."""
+    """Trains a tokenizer (see Tokenizer.train) on a corpus; it is kept in `cache_folder` as `tokenizer-<key>.model`.
+
+    Each part contributes its beginning, in proportion to its size, until there are `sample` characters; a smaller
+    corpus is used as a whole. The same corpus gives the same tokenizer.
+
+    Raises:
+        DataError: as in Tokenizer.train; or the corpus cannot be read, or has more than `max_bad_records`.
+    """
+    selection.check()
 
     def write(file: BinaryIO) -> None:
         with waiting(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
-            trained = train_tokenizer(
-                corpus, vocab_size, selection=selection, sample=sample, max_bad_records=max_bad_records
-            )
-        file.write(trained.model)
+            documents = sample_documents(corpus, selection, sample, BadRecords(max_bad_records))
+            file.write(Tokenizer.train(documents, vocab_size).model)
 
     name = cache_key(corpus.digest, vocab_size, selection, sample, TRAINING_THREADS, TRAINING)
     return Tokenizer.load(cached_file(Path(cache_folder) / f"tokenizer-{name}.model", write))
 
 
-def _sample(corpus: Corpus, selection: Selection, sample: int, bad: BadRecords) -> Iterator[str]:
+def sample_documents(corpus: Corpus, selection: Selection, sample: int, bad: BadRecords) -> Iterator[str]:
+    """The beginnings of the corpus's parts, of about `sample` characters together."""
     total = max(1, sum(part.size for part in corpus.parts))
     for part in corpus.parts:
         room = -(-sample * part.size // total)

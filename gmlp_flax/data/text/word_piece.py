@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Iterable, Sequence
-from types import ModuleType
 
 import numpy as np
 
-from gmlp_flax.data.text.sentence_piece import utf8
+from gmlp_flax.data.text.byte_level import utf8
 from gmlp_flax.errors import DataError, install
 
 _ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -51,7 +49,10 @@ class WordPieces:
         self.special = {role: ids[piece] for role, piece in _ROLES.items()}
         self.special_ids = tuple(sorted(self.special.values()))
         self.cased = any(piece != piece.lower() for piece in ids if not (piece.startswith("[") and piece.endswith("]")))
-        library = _library()
+        try:
+            library = importlib.import_module("tokenizers")
+        except ImportError as error:
+            raise DataError(f"a WordPiece vocabulary needs the tokenizers library; {install('wordpiece')}") from error
         self._tokenizer = library.Tokenizer(library.models.WordPiece(ids, unk_token=_ROLES["unk"]))
         self._tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=not self.cased)
         self._tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
@@ -81,11 +82,3 @@ class WordPieces:
     def piece(self, token: int) -> str:
         piece = self._pieces[token]
         return piece.removeprefix("##") if piece.startswith("##") or token in self.special_ids else f" {piece}"
-
-
-@functools.cache
-def _library() -> ModuleType:
-    try:
-        return importlib.import_module("tokenizers")
-    except ImportError as error:
-        raise DataError(f"a WordPiece vocabulary needs the tokenizers library; {install('wordpiece')}") from error

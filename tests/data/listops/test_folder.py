@@ -20,8 +20,8 @@ def checksums(folder):
 
 
 def test_the_published_sizes():
-    assert folder.sizes_of("paper") == (96_000, 2_000, 2_000)
-    assert folder.sizes_of("30,7,5") == SIZES
+    assert folder.parse_sizes("paper") == (96_000, 2_000, 2_000)
+    assert folder.parse_sizes("30,7,5") == SIZES
 
 
 def test_splits_that_share_no_tree(tmp_path):
@@ -77,7 +77,7 @@ def test_a_remote_folder(tmp_path):
 )
 def test_sizes_that_make_no_sense(given):
     with pytest.raises(DataError, match=f"listops:{given}: expected"):
-        folder.sizes_of(given)
+        folder.parse_sizes(given)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_sizes_that_make_no_sense(given):
 )
 def test_grammars_that_make_no_sense(grammar):
     with pytest.raises(DataError, match="expected"):
-        folder.check(grammar)
+        folder.make("unused", SIZES, grammar)

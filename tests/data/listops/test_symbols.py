@@ -1,7 +1,5 @@
 """ListOps's symbols as tokens."""
 
-import pickle
-
 import pytest
 
 from gmlp_flax.data.listops import trees
@@ -11,12 +9,9 @@ from gmlp_flax.errors import DataError
 SYMBOLS = Tokenizer.load("listops")
 
 
-def test_a_vocabulary_without_a_file(tmp_path):
+def test_a_vocabulary_without_a_file():
     assert SYMBOLS.vocab_size == 20 and SYMBOLS.special_ids == (0, 1, 2, 3, 4)
     assert [SYMBOLS.piece(i) for i in range(5, 20)] == list(trees.SYMBOLS)
-    SYMBOLS.save(tmp_path / "tokenizer.model")
-    assert Tokenizer.load(tmp_path / "tokenizer.model") == SYMBOLS == pickle.loads(pickle.dumps(SYMBOLS))
-    assert Tokenizer.load("bytes") != SYMBOLS
 
 
 def test_one_token_per_symbol():
@@ -25,7 +20,6 @@ def test_one_token_per_symbol():
     assert ids == [6, 14, 8, 10, 19, 9, 9] and SYMBOLS.decode([2, *ids, 3, 0]) == text
     published = "( ( ( [MAX 4 ) ( ( ( [SM 0 ) 9 ) ] ) ) ] )"  # the published files have pairs in brackets
     assert SYMBOLS.encode(published) == ids
-    assert [each.tolist() for each in SYMBOLS.encode_batch([text, "", published], 1)] == [ids, [], ids]
     found, spans = SYMBOLS.encode_with_offsets(published)
     assert found.tolist() == ids and [published[start:stop] for start, stop in spans] == text.split()
 

@@ -65,14 +65,14 @@ def length(tree) -> int:
 
 
 def taken(grammar, count, seed=0):
-    return list(itertools.islice(trees.endless(grammar, seed), count))
+    return list(itertools.islice(trees.generate(grammar, seed), count))
 
 
 def test_the_example():
     words = "[MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]".split()
     assert value(parsed(words)) == 5 and words == []
-    assert trees.applied("[MED", [1, 5, 8, 9, 2]) == 5 and trees.applied("[MED", [1, 8, 2, 5]) == 3
-    assert trees.applied("[SM", [9, 9, 4]) == 2 and trees.applied("[MIN", [3, 7]) == 3
+    assert trees.apply_operator("[MED", [1, 5, 8, 9, 2]) == 5 and trees.apply_operator("[MED", [1, 8, 2, 5]) == 3
+    assert trees.apply_operator("[SM", [9, 9, 4]) == 2 and trees.apply_operator("[MIN", [3, 7]) == 3
 
 
 @pytest.mark.parametrize(("grammar", "count"), [(SMALL, 1500), (Grammar(), 60)])
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_trees():
 def test_the_published_draws():
     """Before any tree is thrown away: operators with probability 1/4, 2 to 10 arguments, 4 operators equally likely."""
     draw = random.Random(0).random
-    found = [trees._grown(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
+    found = [trees.draw_tree(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
     every = [each for tree in found if tree for each in operators(parsed(tree.text.split()))]
     roots = [each for each in every if each[2] == 1]
     below = len(every) - len(roots)
@@ -125,5 +125,5 @@ def test_statistics_of_the_published_grammar():
 
 def test_a_grammar_without_such_trees_ends():
     with pytest.raises(DataError, match="none was new and had more than 500 and fewer than 502") as caught:
-        next(trees.endless(Grammar(500, 502, depth=2), 0))
+        next(trees.generate(Grammar(500, 502, depth=2), 0))
     assert "\n" not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from pathlib import Path
 
 from gmlp_flax.data.text.corpora import Corpus, MemoryPart
@@ -21,7 +22,7 @@ def tokenizer() -> Tokenizer:
 def corpus(parts: int, texts: list[str] = TEXTS) -> Corpus:
     """The texts in consecutive parts."""
     bounds = [len(texts) * i // parts for i in range(parts + 1)]
-    pieces = (tuple(texts[first:stop]) for first, stop in zip(bounds, bounds[1:], strict=False))
+    pieces = (tuple(texts[first:stop]) for first, stop in itertools.pairwise(bounds))
     fingerprint = hashlib.sha256(repr(texts).encode()).hexdigest()
     return Corpus("texts", tuple(MemoryPart(f"part {i}", piece) for i, piece in enumerate(pieces)), fingerprint)
 

@@ -1,6 +1,6 @@
+import dataclasses
 import gzip
 import lzma
-import multiprocessing
 import os
 import pickle
 import shutil
@@ -8,7 +8,6 @@ import shutil
 import pyarrow as pa
 import pytest
 
-from gmlp_flax.data.text import corpora
 from gmlp_flax.data.text.corpora import in_memory, open_corpus, splits
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
@@ -92,20 +91,8 @@ def test_large_files_are_cut_into_parts(c4, where):
     assert len(parts) == 3 if uncut else 9 < len(parts) <= most
 
 
-def test_parts_are_read_by_other_processes(c4):
-    parts = open_corpus(str(c4), part_bytes=400).parts
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert sum(pool.map(read_part, parts), []) == TEXTS
-
-
-def read_part(part: corpora.Part) -> list[str]:
-    return list(part.documents())
-
-
 def test_split_that_is_not_there(c4):
-    assert failure(c4, "test").endswith(
-        "3.0.1' has no split 'test': it has 'train', 'validation'; set split or heldout_split to one of these"
-    )
+    assert "3.0.1' has no split 'test': it has 'train', 'validation'" in failure(c4, "test")
 
 
 def test_fingerprint(c4, tmp_path):
@@ -123,9 +110,9 @@ def test_fingerprint(c4, tmp_path):
 def test_empty_and_missing_shards(c4):
     shard = next(path for path in c4.iterdir() if "00001-of" in path.name)
     shard.write_bytes(b"")
-    assert failure(c4).startswith(f"{shard}: an empty shard, of zero bytes; copy or prepare it again")
+    assert failure(c4).startswith(f"{shard}: an empty shard")
     shard.unlink()
-    assert "is missing; " in failure(c4)
+    assert "is missing" in failure(c4)
     assert list(open_corpus(str(c4), "validation").documents()) == TEXTS[40:]
 
 
@@ -136,7 +123,7 @@ def test_empty_and_missing_shards(c4):
 def test_shard_without_a_document(tmp_path, name, data):
     (tmp_path / "b.jsonl").write_bytes(lines(["one"]))
     (tmp_path / name).write_bytes(data)
-    assert f"{name}: an empty shard, no document in it; copy" in failure(tmp_path)
+    assert f"{name}: an empty shard" in failure(tmp_path)
 
 
 def test_truncated_shard(c4):
@@ -153,11 +140,9 @@ def test_names_that_tell_of_no_split(tmp_path):
     assert list(open_corpus(str(tmp_path)).documents()) == ["one"]
     (tmp_path / "notes.txt").write_text("two")
     assert splits(str(tmp_path)) == ()
-    assert "has no split 'train': it names no splits; leave the split empty" in failure(tmp_path, "train")
+    assert "has no split 'train'" in failure(tmp_path, "train")
     (tmp_path / "validation-00000-of-00001.jsonl").write_bytes(lines(["three"]))  # would be trained on
-    assert "notes.txt: a text file of no split, beside files of the splits train, validation: move it away" in failure(
-        tmp_path
-    )
+    assert "notes.txt: a text file of no split, beside files of the splits train, validation" in failure(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +174,12 @@ def test_whole_names_are_splits_too(tmp_path):
     assert splits(str(tmp_path)) == ()  # nothing to train on but these
 
 
-def test_another_reader_is_another_corpus(tmp_path, monkeypatch):
+def test_another_reader_is_another_corpus(tmp_path):
     """As after an upgrade that reads a suffix otherwise: ids that were made of it are not taken."""
     (tmp_path / "a.ndjson").write_bytes(lines(["one"]))
-    digest = open_corpus(str(tmp_path / "a.ndjson")).digest
-    monkeypatch.setattr(corpora, "_READERS_BY_SUFFIX", {})
-    assert open_corpus(str(tmp_path / "a.ndjson")).digest != digest
+    corpus = open_corpus(str(tmp_path / "a.ndjson"))
+    part = dataclasses.replace(corpus.parts[0], reader="text")
+    assert dataclasses.replace(corpus, parts=(part,)).digest != corpus.digest
 
 
 def test_a_corpus_is_recognised_by_its_ends_too(tmp_path):
@@ -245,19 +230,14 @@ def test_a_file_of_any_name_is_text(tmp_path):
 
 
 def test_folders_without_text(tmp_path):
+    assert "nothing at" in failure(tmp_path / "nowhere")
     (tmp_path / "a.png").touch()
-    known = ".txt, .jsonl, .ndjson, .json, .parquet, or text with .gz or .xz or .bz2 or .zst"
-    assert f"holds no readable text: expected files ending in {known}" in failure(tmp_path)
+    assert ".txt, .jsonl, .ndjson, .json, .parquet, or text with .gz or .xz or .bz2 or .zst" in failure(tmp_path)
     (tmp_path / "a.txt").touch()
-    assert "holds no text: 1 file(s) read, all empty" in failure(tmp_path)
+    assert "holds no text" in failure(tmp_path)
     (tmp_path / "3.0.1").mkdir()
     (tmp_path / "3.0.1" / "features.json").touch()
-    assert failure(tmp_path).endswith(f"holds TFDS folders; give one of them, such as '{tmp_path}/3.0.1'")
-
-
-def test_missing_path_is_reported_before_reading(tmp_path):
-    with pytest.raises(DataError, match=r"nothing at '.*nowhere': expected a file or a folder; check the path"):
-        open_corpus(str(tmp_path / "nowhere"))
+    assert f"such as '{tmp_path}/3.0.1'" in failure(tmp_path)
 
 
 def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
@@ -266,18 +246,11 @@ def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
     bad = BadRecords(3)
     assert list(open_corpus(str(tmp_path)).documents(bad)) == ["one", "two", "three"]
     assert (bad.count, len(bad.first)) == (3, 3)
-    assert bad.first[1] == f"{path}, line 4: found list; expected an object with a string field 'text'"
-    with pytest.raises(DataError, match=r"a.jsonl, line 5: not UTF-8 .* \(2 bad records skipped before; max_bad"):
-        list(open_corpus(str(tmp_path)).documents(BadRecords(2)))
-    assert f"{path}, line 2: not JSON (Expecting property name" in failure(tmp_path)
-
-
-def test_bad_records_count_over_all_parts(tmp_path):
-    for name in "abc":
-        (tmp_path / f"{name}.jsonl").write_bytes(lines([name]) + b"broken\n")
-    assert list(open_corpus(str(tmp_path)).documents(BadRecords(3))) == ["a", "b", "c"]
-    with pytest.raises(DataError, match=r"c.jsonl, line 2: .*\(2 bad records skipped before"):
-        list(open_corpus(str(tmp_path)).documents(BadRecords(2)))
+    assert bad.first[1].startswith(f"{path}, line 4: found list")
+    assert f"{path}, line 2: not JSON" in failure(tmp_path)
+    (tmp_path / "b.jsonl").write_bytes(lines(["four"]) + b"broken\n")  # all parts count
+    with pytest.raises(DataError, match=r"b.jsonl, line 2: .*\(3 bad records skipped before; max_bad_records=3"):
+        list(open_corpus(str(tmp_path)).documents(BadRecords(3)))
 
 
 def test_in_memory():
@@ -286,16 +259,10 @@ def test_in_memory():
     assert [(part.name, part.size) for part in corpus.parts] == [("mine", 8)]
     assert pickle.loads(pickle.dumps(corpus)) == corpus
 
-
-def test_fingerprint_in_memory_is_of_the_content_and_of_the_documents_ends():
     prints = [in_memory("x", texts).fingerprint for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c"])]
-    assert len(set(prints)) == 3 and prints[0] == prints[3]
+    assert len(set(prints)) == 3 and prints[0] == prints[3], "of the content, and of the documents' ends"
     assert in_memory("other name", ["abc"]).fingerprint == prints[2]
-
-
-def test_digest_depends_on_content_and_parts():
     assert cut_corpus(2).digest == cut_corpus(2).digest != cut_corpus(3).digest
-    assert in_memory("a", ["x"]).digest != in_memory("a", ["y"]).digest
 
 
 def test_real_books(shared_data):
@@ -317,6 +284,4 @@ def test_real_c4_reads_whole(shared_data, monkeypatch):
 
 def test_missing_shards_are_counted_without_a_list_of_all(tmp_path):
     (tmp_path / "a-3-of-99999999999.txt").write_text("text")
-    assert "of the 99999999999 shards of 'a', 00000000000-of-99999999999 and 99999999997 more are missing" in failure(
-        tmp_path
-    )
+    assert "00000000000-of-99999999999 and 99999999997 more are missing" in failure(tmp_path)

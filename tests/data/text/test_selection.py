@@ -31,18 +31,17 @@ def test_one_document_is_cut_at_a_line():
 
 
 def test_one_line_cannot_be_cut():
-    message = "the lines of the only document leave nothing on the side 'train' with heldout_share=0.3; use another"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="side 'train' with heldout_share=0.3"):
         picked(0.3, ["one line"])
 
 
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        (Selection(0.1, "test"), "side 'test'; expected one of 'train', 'heldout'"),
-        (Selection(1.0), "heldout_share=1.0 is not between 0 and 1; 0.05 holds out 5 % of the documents"),
-        (Selection(-0.1), "heldout_share=-0.1 is not between 0 and 1"),
-        (Selection(0.0, "heldout"), "side 'heldout' needs a heldout_share above 0"),
+        (Selection(0.1, "test"), "side 'test'"),
+        (Selection(1.0), "heldout_share=1.0"),
+        (Selection(-0.1), "heldout_share=-0.1"),
+        (Selection(0.0, "heldout"), "side 'heldout' needs a heldout_share"),
     ],
 )
 def test_check(selection, message):
@@ -78,7 +77,7 @@ def test_splits_that_a_corpus_does_not_have(tmp_path):
     for name in ("train", "validation"):
         (tmp_path / f"{name}-00000-of-00001.jsonl").write_bytes(writers.json_lines({"text": name}))
     for side in splits.SIDES:
-        with pytest.raises(DataError, match="has no split 'dev': it has 'train', 'validation'; set split or held"):
+        with pytest.raises(DataError, match="has no split 'dev': it has 'train', 'validation'"):
             open_side(str(tmp_path), side, heldout_split="dev", heldout_share=0.1)
-        with pytest.raises(DataError, match="the split 'train' of .* would be both trained on and held out"):
+        with pytest.raises(DataError, match="'train' of .* would be both trained on and held out"):
             open_side(str(tmp_path), side, heldout_split="train", heldout_share=0.1)

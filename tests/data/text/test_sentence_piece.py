@@ -1,5 +1,4 @@
 import io
-import pickle
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.data.embedded import embedded_text
-from gmlp_flax.data.text.sentence_piece import _chunks
+from gmlp_flax.data.text.sentence_piece import cut_in_chunks
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
@@ -37,7 +36,6 @@ def test_added_pieces(tokenizer):
     assert [tokenizer.piece(i) for i in tokenizer.special_ids] == ["<pad>", "</s>", "<unk>", "[CLS]", "[MASK]"]
     ids = [600, *tokenizer.encode("an object"), 601, 1, 0]
     assert tokenizer.decode(ids) == "an object"
-    assert pickle.loads(pickle.dumps(tokenizer)) == tokenizer
 
 
 def test_pieces_of_a_model_that_has_them_are_not_added():
@@ -50,8 +48,8 @@ def test_pieces_of_a_model_that_has_them_are_not_added():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pad_id": -1, "unk_id": 0}, r"a.model: the model has no special token \[PAD\] \(nor <pad>\); use a model"),
-        ({"eos_id": -1, "unk_id": 1}, r"a.model: the model has no special token \[SEP\] \(nor </s> or <sep>\)"),
+        ({"pad_id": -1, "unk_id": 0}, r"a.model: .*\[PAD\]"),
+        ({"eos_id": -1, "unk_id": 1}, r"a.model: .*\[SEP\]"),
     ],
 )
 def test_missing_special_token(tmp_path, options, message):
@@ -82,22 +80,9 @@ def test_offsets_of_unknown_characters(tokenizer):
     assert spans[unknown + 1, 0] == 7 and spans[-1, 1] == len(text)
 
 
-def test_lone_surrogates_are_question_marks(tokenizer):
-    expected = tokenizer.encode("an ?")
-    assert tokenizer.encode("an \ud800") == expected == tokenizer.encode_batch(["an \ud800"], 1)[0].tolist()
-    assert Tokenizer.train(["some \ud800 text"] * 9, 300).encode("text")
-
-
-def test_threads_change_nothing(tokenizer):
-    texts = ["an object", "", "the class €"] * 50
-    one, two = (tokenizer.encode_batch(texts, threads) for threads in (1, 2))
-    expected = [tokenizer.encode(text) for text in texts]
-    assert [ids.tolist() for ids in one] == [ids.tolist() for ids in two] == expected
-
-
 @given(st.text(st.sampled_from("a \n\t€"), max_size=5000))
 def test_chunks_lose_nothing(text):
-    chunks = list(_chunks(text))
+    chunks = list(cut_in_chunks(text))
     assert "".join(chunks) == text
     assert all(len(chunk.encode()) < 4192 for chunk in chunks)
 

@@ -53,7 +53,7 @@ def by_id(path: str, kind: type | tuple[type, ...], what: str, questions: list[s
 def main() -> None:
     """Prints the scores."""
     options = arguments()
-    questions = squad.read(options.data, "v2.0", places=False)
+    questions = squad.read(options.data, "v2.0", check_spans=False)
     predictions = by_id(options.predictions, str, "answer, a string", questions)
     odds = by_id(options.null_odds, (int, float), "odds, a number", questions) if options.null_odds else None
     metrics = squad_metrics.evaluate(questions, predictions, odds, options.na_prob_thresh)

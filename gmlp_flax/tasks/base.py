@@ -104,7 +104,7 @@ class Task(abc.ABC):
     def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
         self.config, self.folder, self.inherited = config, folder, inherited
 
-    @classmethod
+    @classmethod  # noqa: B027 - a task without keys that could contradict each other
     def check(cls, config: ConfigDict) -> None:
         """Raises ConfigError for keys of the task that contradict each other, before any data is read."""
 
@@ -132,7 +132,7 @@ class Task(abc.ABC):
         """Builds the model."""
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
-        """Mixes the examples of a training batch (mixup, CutMix), before it is split into microbatches and over devices."""
+        """Mixes the examples of a whole training batch (mixup, CutMix), before it is split into microbatches."""
         return batch
 
     @abc.abstractmethod
@@ -189,7 +189,7 @@ class Task(abc.ABC):
         return pipeline.train_batches(self.examples("train"), start=start, host=host, hosts=hosts, **self.reading())
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> Batches:
-        """This host's share of the held-out batches, with "weight" [batch]; each can be split evenly into `shares` parts."""
+        """This host's share of the held-out batches, with "weight" [batch]; `shares` divides their size."""
         batch_size = self.evaluation_batch_size(shares)
         return pipeline.evaluation_batches(self.examples("heldout"), batch_size=batch_size, host=host, hosts=hosts)
 

@@ -18,8 +18,8 @@ from gmlp_flax.tasks.vocabulary import TextTask, given_tokenizer
 class Finetuning(TextTask):
     """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
 
-    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text of a pair is
-    encoded alone, and "index" int32 [batch]. The encoder is that of `config.init_from`, and so are the keys of config.model
+    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text of a pair is encoded
+    alone, and "index" int32 [batch]. The encoder is that of `config.init_from`, and so are the keys of config.model
     that describe its architecture. Without `init_from` they are the config's, and config.data.tokenizer names the
     vocabulary.
     """

@@ -98,6 +98,7 @@ class ImageClassification(Task):
     heads = {CLASSES_FILE: "head/"}
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        """See `Task`."""
         model = self.config.model
         return ImageClassifier(
             self.spec(),

@@ -92,8 +92,8 @@ class MaskedLanguageModeling(LanguageModeling):
         """See `Task`."""
         if config.model.causal:
             raise ConfigError(
-                "config.task is 'masked_lm', which reads tokens on both sides, and config.model.causal is True: set it to "
-                "False, or config.task=causal_lm"
+                "config.task is 'masked_lm', which reads tokens on both sides, and config.model.causal is True: set it "
+                "to False, or config.task=causal_lm"
             )
         mask, random = config.masking.mask_share, config.masking.random_share
         if mask + random > 1:

@@ -86,5 +86,5 @@ def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> j
     """
     sides = jnp.floor(jnp.array(size) * jnp.sqrt(1 - share)).astype(jnp.int32)
     first, last = centre - sides // 2, centre + (sides + 1) // 2
-    row, column = ((place >= first[axis]) & (place < last[axis]) for axis, place in enumerate(map(jnp.arange, size)))
+    row, column = ((index >= first[axis]) & (index < last[axis]) for axis, index in enumerate(map(jnp.arange, size)))
     return 1.0 - (row[:, None] & column[None, :])

@@ -123,7 +123,7 @@ def _squad(folder):
     def check(rng):
         path = folder / "squad.json"
         path.write_bytes(damaged_json(value, rng))
-        squad.read(str(path), "v2.0", places=rng.random() < 0.5)
+        squad.read(str(path), "v2.0", check_spans=rng.random() < 0.5)
 
     return check
 

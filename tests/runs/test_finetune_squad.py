@@ -109,7 +109,7 @@ def test_a_wrong_answer_in_the_training_data(commands, flags, data, tmp_path):
         result,
         "config.data.train: ",
         "wrong.json, article 1 ('words'), paragraph 1, question a: the answer 'names' "
-        "does not stand in the context at 4, its answer_start, nor anywhere else",
+        "is not in the context at 4, its answer_start, nor anywhere else",
     )
 
 

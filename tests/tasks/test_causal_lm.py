@@ -188,7 +188,7 @@ def test_the_likeliest_next_tokens(task, params):
     logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
     assert [piece for piece, _ in ranked] == [task.tokenizer.piece(int(i)) for i in np.argsort(-logits)[:3]]
     for call in (lambda: task.predict(params, ["the [MASK]"]), lambda: task.generate(params, "[MASK]", Sampling())):
-        with pytest.raises(RunError, match=r"^a causal model continues a text and fills no \[MASK\]: leave it out of"):
+        with pytest.raises(RunError, match=r"\[MASK\]"):
             call()
 
 

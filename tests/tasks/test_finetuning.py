@@ -46,19 +46,8 @@ def test_the_embeddings_are_treated_as_in_pretraining(name, tokenizer, tmp_path)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_vocabulary_there_is_one_line(name, tmp_path):
-    with pytest.raises(
-        DataError, match="^there is no vocabulary: give --config.init_from=RUN, .*--config.data.tokenizer=FILE$"
-    ):
+    with pytest.raises(DataError, match="--config.init_from=RUN, .*--config.data.tokenizer=FILE"):
         tasks.create(config(name), str(tmp_path))
-
-
-def test_a_vocabulary_larger_than_the_table_is_refused(tokenizer, tmp_path):
-    options = config("text_classification")
-    options.model.vocab_size = tokenizer.vocab_size - 1
-    with pytest.raises(
-        DataError, match=rf"^the tokenizer has {tokenizer.vocab_size} pieces, config.model.vocab_size is"
-    ):
-        tasks.create(options, str(tmp_path), {"tokenizer.model": tokenizer.model})
 
 
 @pytest.mark.parametrize("mask_padding", [False, True])

@@ -66,18 +66,6 @@ def shards(tmp_path):
     return root
 
 
-def test_one_raw_text_is_cut_at_a_line(config, tmp_path):
-    text = "\n".join(LINES)
-    (tmp_path / "book.txt").write_text(text)
-    config.data.train = str(tmp_path / "book.txt")
-    found = task(config)
-    train, heldout = (
-        list(Selection(config.data.heldout_share, name).pick(iter([text]), whole=True)) for name in splits.SIDES
-    )
-    assert train[0] + heldout[0] == text
-    assert side(found, "train") == ids(found, train) and side(found, "heldout") == ids(found, heldout)
-
-
 @pytest.mark.smoke
 def test_splits_in_file_names(config, shards):
     config.data.train = str(shards)
@@ -99,27 +87,6 @@ def test_one_split_alone_is_shared_out(config, shards):
     config.data.split = ""
     assert side(task(config), "train") == side(found, "train")
     assert side(task(config), "heldout") == side(found, "heldout")
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"split": "trian"}, "config.data.train: .*/shards' has no split 'trian': it has 'train', 'validation'; set"),
-        ({"heldout_split": "test"}, "config.data.train: .*/shards' has no split 'test': it has 'train', 'validation'"),
-        (
-            {"heldout_split": "train"},
-            r"the split 'train' of '.*/shards' would be both trained on and held out; give "
-            r"two splits as config.data.split and heldout_split \(it has 'train', 'validation'\)",
-        ),
-        ({"heldout": "elsewhere"}, "config.data.heldout: nothing at 'elsewhere'"),
-        ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, a file or a folder"),
-    ],
-)
-def test_no_such_text_is_one_line(config, shards, keys, message):
-    config.data.update(**{"train": str(shards), **keys})
-    with pytest.raises(DataError, match=message) as caught:
-        task(config).evaluation_examples()
-    assert "\n" not in str(caught.value)
 
 
 def test_a_corpus_of_its_own_to_hold_out(config, shards, tmp_path):
@@ -165,46 +132,19 @@ def test_prepared_folders_are_the_raw_corpus(config, both):
 
 def test_prepared_without_what_is_held_out(config, both):
     config.data.train = str(both / "train")
-    with pytest.raises(
-        DataError,
-        match=f"^config.data.train={both}/train holds prepared tokens of one side; prepare the "
-        "held-out side as well and give it as --config.data.heldout$",
-    ):
+    with pytest.raises(DataError, match=f"^config.data.train={both}/train holds prepared tokens of one side"):
         task(config).evaluation_examples()
 
 
-def test_prepared_training_text_and_raw_to_hold_out(config, both):
-    config.data.update(train=str(both / "train"), heldout=str(write_lines(both / "own.jsonl", LINES[:9])))
+def test_tokenizers_of_both_prepared_sides_must_be_one(config, both):
+    other = Tokenizer.train(LINES[:20], 310)
+    prepare.prepare(corpora.open_corpus(str(both / "raw.jsonl")), other, both / "more", workers=1)
+    config.data.update(train=str(both / "train"), heldout=str(both / "more"))
+    with pytest.raises(DataError, match="two different tokenizers: .*config.data.train, .* config.data.heldout, "):
+        task(config)
+    config.data.heldout = str(write_lines(both / "own.jsonl", LINES[:9]))  # beside raw text there is but one
     found = task(config)
     assert side(found, "heldout") == ids(found, LINES[:9])
-
-
-def test_two_tokenizers_are_one_line(config, both):
-    other = Tokenizer.train(LINES[:20], 310)
-    other.save(both / "other.model")
-    config.data.update(train=str(both / "train"), heldout=str(both / "heldout"), tokenizer=str(both / "other.model"))
-    with pytest.raises(DataError) as caught:
-        task(config)
-    assert str(caught.value) == (
-        f"two different tokenizers: config.data.tokenizer, {both}/other.model, and the tokenizer of config.data.train, "
-        f"{both}/train/tokenizer.model; train and evaluate with one of them"
-    )
-    prepare.prepare(corpora.open_corpus(str(both / "raw.jsonl")), other, both / "more", workers=1)
-    config.data.update(tokenizer="", heldout=str(both / "more"))
-    with pytest.raises(
-        DataError, match="^two different tokenizers: the tokenizer of config.data.train, .* config.data.heldout, "
-    ):
-        task(config)
-
-
-def test_vocabulary_larger_than_the_embedding(config, both):
-    config.data.update(train=str(both / "train"), heldout=str(both / "heldout"))
-    config.model.vocab_size = 300
-    pieces = Tokenizer.load(both / "train" / "tokenizer.model").vocab_size
-    with pytest.raises(
-        DataError, match=f"^the tokenizer has {pieces} pieces, config.model.vocab_size is 300: raise it, or"
-    ):
-        task(config)
 
 
 def test_documents_packing_trains(config, both):
@@ -218,47 +158,16 @@ def test_documents_packing_trains(config, both):
     assert windows.mode == "documents" and ((tokens == separator).sum(1) == 1).all()
 
 
-@pytest.mark.parametrize("packing", ["concatenated", "documents"])
-def test_windows_hold_each_token_of_a_side_once(config, tmp_path, packing):
-    """What is between [CLS] and the last [SEP] of the windows, one after another, is the side's text."""
-    config.data.update(train=str(write_lines(tmp_path / "raw.jsonl", LINES)), packing=packing)
-    found = task(config)
-    for name in ("train", "heldout"):
-        texts = [text for text in LINES if splits.is_heldout(text, 0.2) == (name == "heldout")]
-        inside = []
-        for row in found.windows(name).windows(0, len(found.windows(name))).tolist():
-            assert row[0] == found.tokenizer.cls_id and len(row) == config.model.length
-            last = max(place for place, token in enumerate(row) if token == found.tokenizer.sep_id)
-            assert set(row[last + 1 :]) <= {found.tokenizer.pad_id}
-            inside += row[1:last]
-        ends = [found.tokenizer.sep_id] if packing == "concatenated" else []
-        assert inside == [token for text in texts for token in (*found.tokenizer.encode(text), *ends)]
-
-
-@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
-def test_splits_of_tfds(config, tmp_path, monkeypatch, file_format):
+def test_splits_of_tfds(config, tmp_path, monkeypatch):
     """C4 by its name, as configs/ give it: train and validation."""
     shards = {"train": [LINES[:30], LINES[30:60]], "validation": [LINES[60:]]}
     for name, texts in shards.items():
         shards[name] = [[writers.example(text=text.encode()) for text in shard] for shard in texts]
-    writers.tfds_folder(tmp_path / "c4" / "en" / "3.0.1", shards, file_format)
+    writers.tfds_folder(tmp_path / "c4" / "en" / "3.0.1", shards, "array_record")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config.data.train = "tfds:c4/en"
     found = task(config)
     assert side(found, "train") == ids(found, LINES[:60]) and side(found, "heldout") == ids(found, LINES[60:])
-
-
-def test_hosts_share_a_batch(config, tmp_path):
-    """Two hosts' sequences are those that one host would have, at any step."""
-    config.data.train = str(write_lines(tmp_path / "raw.jsonl", LINES))
-    found = task(config)
-    for start in (0, 11):
-        batches = []
-        for host, hosts in ((0, 1), (0, 2), (1, 2)):
-            with found.train_batches(start, host, hosts) as each:
-                batches.append(next(each))
-        whole, *halves = ([*zip(b["index"].tolist(), b["tokens"].tolist(), strict=True)] for b in batches)
-        assert len(whole) == config.batch_size and sorted(whole) == sorted(halves[0] + halves[1])
 
 
 def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
@@ -273,14 +182,9 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
     config.data.update(train=str(spoiled), max_bad_records=1)
     for _ in range(2):
         assert side(task(config), "train") == expected
-        assert capsys.readouterr().err.endswith(
-            f"train text: 1 bad record(s) skipped, the first: {spoiled}, line 5: found list; expected an object with "
-            "a string field 'text'\n"
-        )
+        assert f"train text: 1 bad record(s) skipped, the first: {spoiled}, line 5: " in capsys.readouterr().err
     config.data.max_bad_records = 0
-    with pytest.raises(
-        DataError, match=rf"^config.data.train: {spoiled}, line 5: found .* \(0 bad records skipped before"
-    ):
+    with pytest.raises(DataError, match=f"^config.data.train: {spoiled}, line 5: "):
         task(config).windows("train")
 
 

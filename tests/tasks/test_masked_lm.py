@@ -205,9 +205,7 @@ def test_summary_of_a_hopeless_model(text_task):
     metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {})
     assert metrics == {"perplexity": math.inf, "accuracy": 0.0, "loss": 800.0, "predictions": 10, "examples": 3}
     assert {*text_task.eval_metrics, "predictions", "examples"} == set(metrics)
-    with pytest.raises(
-        DataError, match=r"the held-out text has no token that the model could predict, only such as \[UNK\]"
-    ):
+    with pytest.raises(DataError, match="config.data.heldout"):
         text_task.summarize({"loss": (0.0, 0.0), "accuracy": (0.0, 0.0), "examples": (3.0, 3.0)}, {})
 
 
@@ -220,25 +218,6 @@ def test_training_loss_is_a_sum(text_task, params):
     ]
     assert float(total) == pytest.approx(sum(float(half) for half, _ in halves), rel=1e-5)
     assert float(sums["loss"][1]) == sum(float(half["loss"][1]) for _, half in halves)
-
-
-def test_tokenizer_is_the_run_folders(text_task, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    text_task.tokenizer.save(folder / "tokenizer.model")
-    config = tiny.text_config(tmp_path)
-    config.data.train = "moved away"
-    assert MaskedLanguageModeling(config, str(folder)).tokenizer == text_task.tokenizer
-    other = tmp_path / "other.model"
-    config.data.train = tiny.write_corpus(tmp_path / "corpus.jsonl")
-    config.model.vocab_size = 300
-    MaskedLanguageModeling(config, str(tmp_path / "none")).tokenizer.save(other)
-    config.model.vocab_size, config.data.tokenizer = 320, str(other)
-    message = (
-        rf"^two different tokenizers: this run's, {folder}/tokenizer.model, and config.data.tokenizer, {other}; train"
-    )
-    with pytest.raises(DataError, match=message):
-        MaskedLanguageModeling(config, str(folder))
 
 
 def test_padding_that_a_prediction_adds_is_hidden_as_in_training(tmp_path):

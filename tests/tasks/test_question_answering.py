@@ -183,10 +183,9 @@ def test_an_oracle(folder):
 
 def test_batches(folder):
     task = make(folder)
-    with task.train_batches(3, 0, 1) as batches, task.train_batches(0, 0, 1) as from_start:
-        third, skipped = next(batches), [next(from_start) for _ in range(4)]
-    jax.tree.map(np.testing.assert_array_equal, third, skipped[3])
-    assert {name: value.shape for name, value in third.items()} == {
+    with task.train_batches(3, 0, 1) as batches:
+        batch = next(batches)
+    assert {name: value.shape for name, value in batch.items()} == {
         "tokens": (8, LENGTH),
         "segments": (8, LENGTH),
         "start": (8,),
@@ -196,11 +195,6 @@ def test_batches(folder):
     assert len(task.windows("train")) > len(task.windows("train").questions)
     train, heldout = ({q.title for q in task.windows(side).questions} for side in ("train", "heldout"))
     assert not train & heldout and len(train | heldout) == 8
-
-
-def test_a_file_for_each_side(folder):
-    task = make(folder, heldout=str(folder / "v1.1.json"))
-    assert len(task.windows("train").questions) == len(task.windows("heldout").questions) == 64
 
 
 def test_what_is_reported(folder, tmp_path, capsys):
@@ -225,35 +219,17 @@ def test_what_is_reported(folder, tmp_path, capsys):
     assert not make(folder).windows("heldout").targets.unaligned.any() and not capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"data.train": ""}, "config.data.train is not set; give --config.data.train=PATH or tfds:squad/v1.1"),
-        ({"data.train": "none.json"}, "config.data.train: nothing at 'none.json'"),
-        ({"data.heldout": "none.json"}, "config.data.heldout: nothing at 'none.json'"),
-        ({"model.length": 15}, "config.model.length: .* length=15 has no room for a passage beside squad.max_query=12"),
-        (
-            {"data.heldout_share": 0.001},
-            "config.data.train: .* the 8 article(s) of .* leave nothing on the side 'heldout'",
-        ),
-        ({"data.train": "v2.0.json"}, "no answer, which only v2.0 allows; set config.squad.version=v2.0"),
-    ],
-)
-def test_bad_input_is_one_line(folder, keys, message):
+def test_too_short_a_length(folder):
     task = make(folder)
-    for name, value in keys.items():
-        group, _, key = name.partition(".")
-        task.config[group][key] = str(folder / value) if value == "v2.0.json" else value
-    with pytest.raises(DataError) as caught:
+    task.config.model.length = 15
+    with pytest.raises(DataError, match="^config.model.length: length=15 .*squad.max_query=12"):
         task.evaluation_examples()
-    assert "\n" not in str(caught.value)
-    assert all(part in str(caught.value) for part in message.split(" .* "))
 
 
 def test_having_no_answer_needs_a_model_that_looks_ahead(folder):
     task = make(folder, "v2.0")
     task.config.model.causal = True
-    with pytest.raises(ConfigError, match="at .CLS., where v2.0 scores having no answer, it sees no other token"):
+    with pytest.raises(ConfigError, match="squad.version=v1.1"):
         task.shapes()
     task.config.squad.version = "v1.1"
     assert task.shapes()
@@ -266,11 +242,6 @@ def test_predictions_follow_the_threshold(folder, params, threshold, first):
     context = colours(0)["paragraphs"][0]["context"]
     [[found]] = task.predict(params, [f"What is the road?\t{context}"], top=3)
     assert (found[0][0] == "(no answer)") == first
-
-
-def test_no_vocabulary(folder):
-    with pytest.raises(DataError, match="there is no vocabulary: give --config.init_from=RUN"):
-        QuestionAnswering(gmlp_config.from_file("configs/finetune_squad.py"), str(folder / "none"))
 
 
 def test_gradients_are_finite(folder, params):

@@ -140,14 +140,6 @@ def test_training_batches(task):
             }, place
 
 
-def test_training_batches_are_the_same_on_two_hosts_and_from_the_middle(task):
-    with task.train_batches(2, 0, 1) as whole, task.train_batches(2, 0, 2) as one, task.train_batches(2, 1, 2) as two:
-        for _ in range(3):
-            alone, first, second = next(whole), next(one), next(two)
-            np.testing.assert_array_equal(alone["tokens"][: len(first["tokens"])], first["tokens"])
-            np.testing.assert_array_equal(alone["tokens"][len(first["tokens"]) :], second["tokens"])
-
-
 def test_loss(task, params):
     with task.train_batches(0, 0, 1) as batches:
         batch = next(batches) | {"key": jax.random.split(jax.random.key(0), 8)}
@@ -169,14 +161,6 @@ def test_every_example_counts_once(task, params, batch_size):
     assert set(metrics) == {"accuracy", "loss", "examples"}
     np.testing.assert_array_equal(outputs["label"], logits.argmax(-1))
     assert 0 < outputs["label"].sum() < 21  # both labels are predicted
-
-
-def test_the_last_batch_has_the_shapes_of_the_others(task):
-    """So that nothing is compiled for it."""
-    task.config.eval.batch_size = 8
-    with task.evaluation_batches(0, 1) as batches:
-        shapes = [{name: value.shape for name, value in batch.items()} for batch in batches]
-    assert len(shapes) == 3 and shapes[0] == shapes[1] == shapes[2]
 
 
 def test_the_files_of_rte(task):
@@ -268,25 +252,6 @@ def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
     lengths = [[len(task.tokenizer.encode(text)) for text in line.split("\t")[1:3]] for line in good.splitlines()]
     cut = sum(sum(pair) + 3 > 16 for pair in lengths)
     assert cut and f"train examples: {cut} of 3 are longer than config.model.length=16 and are cut" in told
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"train": ""}, "config.data.train is not set; give --config.data.train=PATH, or tfds:glue/NAME"),
-        ({"train": "embedded"}, "config.data.train: nothing at 'embedded': expected a file or a folder"),
-        ({"heldout": "nowhere.tsv"}, "config.data.heldout: nothing at 'nowhere.tsv'"),
-        ({"split": "trian"}, "has no split 'trian': it has 'validation', 'train'; set split"),
-    ],
-)
-def test_errors_name_the_key(vocabulary, tmp_path, keys, words):
-    options = config(vocabulary, rte(tmp_path))
-    options.data.update(keys)
-    side = "heldout" if "heldout" in keys else "train"
-    with pytest.raises(DataError) as caught:
-        TextClassification(options, str(tmp_path)).examples(side)
-    assert "\n" not in str(caught.value)
-    assert words in str(caught.value)
 
 
 def test_too_short_a_length(vocabulary, tmp_path):

@@ -3,12 +3,12 @@ user's own.
 
 A path is one of
 
-    a file: with GLUE's header, tab-separated (.tsv, .txt) or with commas (.csv), or JSON lines (.jsonl, .ndjson, .json),
-        each also packed as .gz, .xz, .bz2 or .zst; or .parquet. Its rows may name their splits in a field `tag` or
-        `split` ("train", "dev").
-    a folder as GLUE ships a task: train.tsv, dev.tsv, test.tsv; for MNLI, dev_matched.tsv and dev_mismatched.tsv. Other
-        names that end in a split will do, such as snli_1.0_train.jsonl, and shards of a split, as Hugging Face has them:
-        train-00000-of-00001.parquet.
+    a file: with GLUE's header, tab-separated (.tsv, .txt) or with commas (.csv), or JSON lines (.jsonl, .ndjson,
+        .json), each also packed as .gz, .xz, .bz2 or .zst; or .parquet. Its rows may name their splits in a field
+        `tag` or `split` ("train", "dev").
+    a folder as GLUE ships a task: train.tsv, dev.tsv, test.tsv; for MNLI, dev_matched.tsv and dev_mismatched.tsv.
+        Other names that end in a split will do, such as snli_1.0_train.jsonl, and shards of a split, as Hugging Face
+        has them: train-00000-of-00001.parquet.
     a TFDS folder with features.json and dataset_info.json, or tfds:NAME[/CONFIG][:VERSION] (see tfds_folders).
 
 Columns are found by their names. A row that cannot be used is a bad record.

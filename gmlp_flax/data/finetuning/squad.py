@@ -2,8 +2,9 @@
 
 A path is one of
 
-    a file: the official JSON, also packed as .gz or .xz, or remote: {"data": [{"title", "paragraphs": [{"context", "qas": [{
-        "id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. In v2.0, questions also have "is_impossible".
+    a file: the official JSON, also packed as .gz or .xz, or remote: {"data": [{"title", "paragraphs": [{"context",
+        "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. In v2.0, questions also have
+        "is_impossible".
     a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find).
 """
 
@@ -13,8 +14,8 @@ from typing import Any, NamedTuple
 from gmlp_flax.data import splits
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN, TRAIN_SPLIT
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, json_files, records, tfds_folders
-from gmlp_flax.io.records import BadRecord, BadRecords, decoded
+from gmlp_flax.io import files, json_files, tfds_folders
+from gmlp_flax.io.records import BadRecord, BadRecords, decoded, example_features
 
 VERSIONS = ("v1.1", "v2.0")
 
@@ -47,7 +48,7 @@ class Question(NamedTuple):
 
 
 def read(
-    path: str, version: str, split: str = "", bad: BadRecords | None = None, places: bool = True
+    path: str, version: str, split: str = "", bad: BadRecords | None = None, check_spans: bool = True
 ) -> list[Question]:
     """The questions at `path`, in order.
 
@@ -56,7 +57,7 @@ def read(
         version: "v1.1", where every question has an answer, or "v2.0".
         split: of a TFDS folder.
         bad: counts and limits the questions that are left out, for the reasons below. Without it, the first one raises.
-        places: whether to check the places of answers, on which scores do not depend.
+        check_spans: whether answers must be at their `answer_start`, on which scores do not depend.
 
     Raises:
         DataError: there is nothing at `path`, no such split or no question, it is not SQuAD's JSON, or an id occurs
@@ -65,12 +66,12 @@ def read(
     """
     path = tfds_folders.find(str(path))
     folder = tfds_folders.load(path, files.find_files(path))
-    found = _from_folder(folder, split) if folder else _from_json(path, split)
+    records = _from_folder(folder, split) if folder else _from_json(path, split)
     questions: dict[str, Question] = {}
-    for where, make in found:
+    for where, make in records:
         try:
             question = make()
-            _check(question, version, places)
+            _check(question, version, check_spans)
         except BadRecord as error:
             if bad is None:
                 raise DataError(f"{where}: {error}") from None
@@ -131,17 +132,17 @@ def read_side(
 
 
 # The name of each question in messages, and a function that returns the question or raises BadRecord.
-_Found = Iterator[tuple[str, Callable[[], Question]]]
+_Records = Iterator[tuple[str, Callable[[], Question]]]
 
 
-def _from_json(path: str, split: str) -> _Found:
+def _from_json(path: str, split: str) -> _Records:
     if split:
         raise splits.without_splits(path)
     values = read_json(path)
     articles = values.get("data") if isinstance(values, dict) else None
     if not isinstance(articles, list):
-        found = f"fields {', '.join(map(repr, values))}" if isinstance(values, dict) else type(values).__name__
-        raise DataError(f"{path}: found {found}; expected SQuAD's JSON, an object with a list 'data' of articles")
+        given = f"fields {', '.join(map(repr, values))}" if isinstance(values, dict) else type(values).__name__
+        raise DataError(f"{path}: found {given}; expected SQuAD's JSON, an object with a list 'data' of articles")
     for i, article in enumerate(articles, start=1):
         try:
             paragraphs = _field(article, "paragraphs", list)
@@ -174,23 +175,23 @@ def read_json(path: str) -> Any:
 def _question(entry: Any, title: str, context: str) -> Question:
     name, text = _field(entry, "id", str), _field(entry, "question", str)
     answers = _field(entry, "answers", list)
-    found = tuple((_field(answer, "text", str), _field(answer, "answer_start", int)) for answer in answers)
-    impossible = entry.get("is_impossible", not found)
-    if impossible is not (not found):
-        raise BadRecord(f"is_impossible is {impossible} beside {len(found)} answer(s); mend one of the two")
-    return Question(name, title, context, text, found)
+    references = tuple((_field(answer, "text", str), _field(answer, "answer_start", int)) for answer in answers)
+    impossible = entry.get("is_impossible", not references)
+    if impossible is not (not references):
+        raise BadRecord(f"is_impossible is {impossible} beside {len(references)} answer(s); mend one of the two")
+    return Question(name, title, context, text, references)
 
 
 def _field(record: Any, name: str, kind: type) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        found = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
-        found = f"{type(value).__name__} {name!r}" if value is not None else found
-        raise BadRecord(f"found {found}; expected an object with {name!r}, {_KINDS[kind]}")
+        given = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
+        given = f"{type(value).__name__} {name!r}" if value is not None else given
+        raise BadRecord(f"found {given}; expected an object with {name!r}, {_KINDS[kind]}")
     return value
 
 
-def _from_folder(folder: tfds_folders.Folder, split: str) -> _Found:
+def _from_folder(folder: tfds_folders.Folder, split: str) -> _Records:
     if missing := [name for name in _FEATURES if name not in folder.fields]:
         raise DataError(f"{folder.path!r} has no feature {missing[0]!r}, found {folder.listed}; give TFDS's squad")
     if split not in folder.lengths:
@@ -204,7 +205,7 @@ def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
     """A question from a serialised `tf.train.Example`; equal passages become one object in `contexts`."""
     if isinstance(record, BadRecord):
         raise record
-    feature = records.example_features(record)
+    feature = example_features(record)
     fields = {name: feature[name].bytes_list.value for name in ("id", "title", "context", "question")}
     if lacking := [name for name, values in fields.items() if len(values) != 1]:
         raise BadRecord(f"{len(fields[lacking[0]])} strings {lacking[0]!r}; expected one")
@@ -218,19 +219,19 @@ def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
     return Question(name, title, context, text, tuple(zip(texts, starts, strict=True)))
 
 
-def _check(question: Question, version: str, places: bool) -> None:
+def _check(question: Question, version: str, check_spans: bool) -> None:
     """Raises BadRecord if a question cannot be used."""
     for name in ("context", "question"):
         if not getattr(question, name).strip():
             raise BadRecord(f"an empty {name}; remove or mend it")
     if question.impossible and version == "v1.1":
         raise BadRecord("no answer, which only v2.0 allows; set config.squad.version=v2.0 or remove the question")
-    for text, start in question.answers if places else ():
+    for text, start in question.answers if check_spans else ():
         if not text.strip():
             raise BadRecord("an empty answer; a question without one has no 'answers'")
         if start < 0 or not question.context.startswith(text, start):
             elsewhere = question.context.find(text)
-            found = f"but at {elsewhere}" if elsewhere >= 0 else "nor anywhere else"
+            actual = f"but at {elsewhere}" if elsewhere >= 0 else "nor anywhere else"
             raise BadRecord(
-                f"the answer {text!r} does not stand in the context at {start}, its answer_start, {found}; mend it"
+                f"the answer {text!r} is not in the context at {start}, its answer_start, {actual}; mend it"
             )

@@ -29,7 +29,7 @@ class SpanScores(NamedTuple):
 
     Attributes:
         start_scores, end_scores: float [windows, n_best].
-        start_positions, end_positions: int [windows, n_best], places in the window.
+        start_positions, end_positions: int [windows, n_best], positions in the window.
         null: float [windows], the score of [CLS] as both start and end.
     """
 
@@ -40,7 +40,7 @@ class SpanScores(NamedTuple):
     null: np.ndarray
 
 
-def find_answers(windows: Windows, found: SpanScores, *, n_best: int, max_answer: int) -> list[list[Answer]]:
+def find_answers(windows: Windows, scores: SpanScores, *, n_best: int, max_answer: int) -> list[list[Answer]]:
     """The best answers to each question, best first and without repeated texts.
 
     Every start in a window is combined with every end in it. Left out are spans that leave the passage, end before they
@@ -48,21 +48,21 @@ def find_answers(windows: Windows, found: SpanScores, *, n_best: int, max_answer
 
     Args:
         windows: the questions' windows.
-        found: the windows' scores.
+        scores: the windows' scores.
         n_best: the most answers to a question; there may be none.
         max_answer: the most tokens of an answer.
     """
-    return [_answers(windows, found, number, n_best, max_answer) for number in range(len(windows.questions))]
+    return [_answers(windows, scores, number, n_best, max_answer) for number in range(len(windows.questions))]
 
 
-def _answers(windows: Windows, found: SpanScores, number: int, n_best: int, max_answer: int) -> list[Answer]:
+def _answers(windows: Windows, scores: SpanScores, number: int, n_best: int, max_answer: int) -> list[Answer]:
     of_question = windows.of_question(number)
     rows = slice(of_question.start, of_question.stop)
     begin, size, spans = windows.begin[rows, None], windows.size[rows, None], windows.spans(number)
     if not len(spans):
         return []
     offset = windows.passage_offset(of_question.start)
-    starts, ends = found.start_positions[rows] - offset, found.end_positions[rows] - offset
+    starts, ends = scores.start_positions[rows] - offset, scores.end_positions[rows] - offset
     first, last = starts + begin, ends + begin
     owner = widest_context(begin[:, 0], size[:, 0], len(spans))[np.clip(first, 0, len(spans) - 1)]
     may_start = (starts >= 0) & (starts < size) & (owner == np.arange(len(begin))[:, None])
@@ -70,13 +70,13 @@ def _answers(windows: Windows, found: SpanScores, number: int, n_best: int, max_
     tokens = last[:, None, :] - first[:, :, None] + 1
     allowed = may_start[:, :, None] & may_end[:, None, :] & (tokens >= 1) & (tokens <= max_answer)
     window, start, end = np.nonzero(allowed)
-    scores = found.start_scores[rows].astype(np.float64)[window, start] + found.end_scores[rows][window, end]
+    totals = scores.start_scores[rows].astype(np.float64)[window, start] + scores.end_scores[rows][window, end]
     answers: dict[str, float] = {}
-    for i in np.argsort(-scores, kind="stable"):
+    for i in np.argsort(-totals, kind="stable"):
         left, right = spans[first[window[i], start[i]], 0], spans[last[window[i], end[i]], 1]
         text = windows.questions[number].context[left:right]
         if text:  # empty if the tokens are only white space
-            answers.setdefault(text, float(scores[i]))
+            answers.setdefault(text, float(totals[i]))
         if len(answers) == n_best:
             break
     return [Answer(text, score) for text, score in answers.items()]
@@ -92,7 +92,7 @@ def null_odds(
     questions: Sequence[Question], answers: Sequence[Sequence[Answer]], nulls: np.ndarray
 ) -> dict[str, float]:
     """id -> the score of having no answer minus the best answer's score, in the form that the official script reads."""
-    scores = (null - found[0].score if found else CERTAIN for null, found in zip(nulls.tolist(), answers, strict=True))
+    scores = (null - best[0].score if best else CERTAIN for null, best in zip(nulls.tolist(), answers, strict=True))
     return {question.id: odds for question, odds in zip(questions, scores, strict=True)}
 
 
@@ -103,7 +103,7 @@ def predictions(
     threshold: float = 0.0,
 ) -> dict[str, str]:
     """id -> the best answer's text; "" if there is no answer, or if its odds of having none exceed the threshold."""
-    texts = {question.id: found[0].text if found else "" for question, found in zip(questions, answers, strict=True)}
+    texts = {question.id: best[0].text if best else "" for question, best in zip(questions, answers, strict=True)}
     return texts if odds is None else {name: "" if odds[name] > threshold else text for name, text in texts.items()}
 
 
@@ -117,12 +117,12 @@ def n_best_lists(
     """
     lists = {}
     for number, question in enumerate(questions):
-        found = [*answers[number], *([] if nulls is None else [Answer("", float(nulls[number]))])] or [Answer("", 0.0)]
-        found.sort(key=lambda answer: -answer.score)
-        shares = np.exp(np.array([answer.score for answer in found]) - found[0].score)
+        best = [*answers[number], *([] if nulls is None else [Answer("", float(nulls[number]))])] or [Answer("", 0.0)]
+        best.sort(key=lambda answer: -answer.score)
+        shares = np.exp(np.array([answer.score for answer in best]) - best[0].score)
         shares /= shares.sum()
         lists[question.id] = [
             {"text": answer.text, "probability": share, "score": answer.score}
-            for answer, share in zip(found, shares.tolist(), strict=True)
+            for answer, share in zip(best, shares.tolist(), strict=True)
         ]
     return lists

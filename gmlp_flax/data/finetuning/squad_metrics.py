@@ -55,8 +55,8 @@ def evaluate(
 ) -> dict[str, float]:
     """The official script's results, in percent: exact, f1 and total, of all questions, and with and without answers.
 
-    `missing_filled_with_empty` counts the questions without a prediction. Predictions for other ids are ignored. Questions
-    whose odds of having no answer exceed the threshold count as answered by "".
+    `missing_filled_with_empty` counts the questions without a prediction. Predictions for other ids are ignored.
+    Questions whose odds of having no answer exceed the threshold count as answered by "".
     """
     values = scores(questions, predictions)
     answerable = np.array([not question.impossible for question in questions], bool)
@@ -99,7 +99,7 @@ def tuned(questions: Sequence[Question], predictions: Mapping[str, str], odds: M
     totals = np.cumsum(np.concatenate([np.full((1, 2), unanswerable, np.float64), gains]), axis=0)
     best = totals.argmax(axis=0)
     metrics = {}
-    for name, total, place in zip(("exact", "f1"), totals.T, best, strict=True):
-        metrics[f"best_{name}"] = 100.0 * float(total[place]) / len(questions)
-        metrics[f"best_{name}_thresh"] = float(odds[judged[place - 1].id]) if place else 0.0
+    for name, total, index in zip(("exact", "f1"), totals.T, best, strict=True):
+        metrics[f"best_{name}"] = 100.0 * float(total[index]) / len(questions)
+        metrics[f"best_{name}_thresh"] = float(odds[judged[index - 1].id]) if index else 0.0
     return metrics

@@ -96,7 +96,7 @@ class Windows:
             )
         self.length, self._tokenizer = length, tokenizer
         contexts = {context: i for i, context in enumerate(dict.fromkeys(q.context for q in questions))}
-        self._passages = tokenized(list(contexts), tokenizer)
+        self._passages = tokenize(list(contexts), tokenizer)
         passage_of = np.array([contexts[question.context] for question in questions], np.int64)
         targets = find_targets(questions, self._passages, passage_of)
         kept = ~targets.lost if training else np.ones(len(questions), bool)
@@ -107,7 +107,7 @@ class Windows:
         self._queries = pairs.encode([question.question for question in self.questions], tokenizer)
         self._query_sizes = np.minimum(self._queries.lengths, max_query)
         lengths, room = self._passages.tokens.lengths[self._passage_of], length - SPECIALS - self._query_sizes
-        self.number, self.begin, self.size = cut(lengths, room, stride)
+        self.number, self.begin, self.size = window_bounds(lengths, room, stride)
         self._first_window = np.searchsorted(self.number, np.arange(len(self.questions) + 1))
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class Windows:
         tokens, segments = pairs.assemble([query, passage], self.length, self._tokenizer)
         first, last = self.targets.first[number] - begin, self.targets.last[number] - begin
         inside = first >= 0 and last < size
-        start, end = (np.int32(place + self.passage_offset(index) if inside else 0) for place in (first, last))
+        start, end = (np.int32(token + self.passage_offset(index) if inside else 0) for token in (first, last))
         return {"tokens": tokens, "segments": segments, "start": start, "end": end, "index": np.int32(index)}
 
     def passage_offset(self, index: int) -> int:
@@ -140,15 +140,15 @@ class Windows:
         return f"Windows(questions={len(self.questions)}, windows={len(self)}, length={self.length})"
 
 
-def tokenized(contexts: Sequence[str], tokenizer: Tokenizer) -> Passages:
+def tokenize(contexts: Sequence[str], tokenizer: Tokenizer) -> Passages:
     """Tokenises passages, once each; see Tokenizer.encode_with_offsets."""
-    found = [tokenizer.encode_with_offsets(context) for context in contexts]
-    ids = [np.zeros(0, np.int32), *(ids for ids, _ in found)]
-    spans = [np.zeros((0, 2), np.int32), *(spans for _, spans in found)]
+    encoded = [tokenizer.encode_with_offsets(context) for context in contexts]
+    ids = [np.zeros(0, np.int32), *(ids for ids, _ in encoded)]
+    spans = [np.zeros((0, 2), np.int32), *(spans for _, spans in encoded)]
     return Passages(TokenLists(np.concatenate(ids), np.cumsum([*map(len, ids)], dtype=np.int64)), np.concatenate(spans))
 
 
-def cut(lengths: np.ndarray, room: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def window_bounds(lengths: np.ndarray, room: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cuts passages into windows that begin at 0, stride, 2 stride, ... until one reaches the end.
 
     Args:
@@ -197,10 +197,10 @@ def find_targets(questions: Sequence[Question], passages: Passages, passage_of: 
     first = np.searchsorted(stops, passage_of * _TEXT + wanted[:, 0], side="right")
     last = np.searchsorted(starts, passage_of * _TEXT + wanted[:, 1], side="left") - 1
     lost = answered & (first > last)
-    found = answered & ~lost
+    covered = answered & ~lost
     matching = np.zeros(len(questions), bool)
-    matching[found] = (passages.spans[first[found], 0] == wanted[found, 0]) & (
-        passages.spans[last[found], 1] == wanted[found, 1]
+    matching[covered] = (passages.spans[first[covered], 0] == wanted[covered, 0]) & (
+        passages.spans[last[covered], 1] == wanted[covered, 1]
     )
-    first, last = (np.where(found, place - passages.tokens.offsets[passage_of], -1) for place in (first, last))
+    first, last = (np.where(covered, token - passages.tokens.offsets[passage_of], -1) for token in (first, last))
     return Targets(first, last, answered & ~matching, lost)

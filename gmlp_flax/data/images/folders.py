@@ -33,8 +33,7 @@ def read_image(path: str, remote: File | None) -> bytes:
 
 
 class ImageFolder:
-    """A folder with one folder of images per class, on this disk or remote: then an image is copied to this disk when it
-    is first read.
+    """A folder with one folder of images per class, on this disk or remote; images of a remote one are read by copies.
 
     The class of an image is the name of the folder that holds it, at any depth; a folder called `images` counts as part
     of the class folder around it (Tiny-ImageNet's layout). Hidden files and files that are not images are ignored.
@@ -103,17 +102,14 @@ class ImageTar:
                 if member.isdir() and name not in ("", "."):
                     folders.append(name)
                 elif member.isreg() and _is_image(name):
-                    if member.issparse() or member.size > IMAGE_BYTES:
-                        raise tarfile.ReadError(
-                            f"{name!r} is a sparse file or claims {member.size:,} bytes: no image does"
-                        )
-                    if not compressed and not 0 <= member.size <= end - member.offset_data:
-                        raise tarfile.ReadError(f"{name!r} reaches beyond the end of the file")
+                    most = IMAGE_BYTES if compressed else min(IMAGE_BYTES, end - member.offset_data)
+                    if member.issparse() or not 0 <= member.size <= most:
+                        raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
                     unpacked += member.size if compressed else 0
                     if unpacked > UNPACKED_BYTES:
                         raise DataError(
-                            f"{self.path}: its images have more than {UNPACKED_BYTES >> 30} GiB, and those of a compressed tar "
-                            "file lie in memory: extract it to a folder, or do not compress it"
+                            f"{self.path}: its images have more than {UNPACKED_BYTES >> 30} GiB, which lie in memory "
+                            "if the tar file is compressed: extract it to a folder, or do not compress it"
                         )
                     file = tar.extractfile(member) if compressed else None
                     members[name] = file.read() if file else (member.offset_data, member.size)

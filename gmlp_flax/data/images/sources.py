@@ -140,9 +140,9 @@ def open_side(
         )
         source, share = TFDSImages(folder, chosen.splits[0], cache_folder), chosen.share
     if len(source.classes) < 2:
-        found = f"{len(source)} images of {len(source.classes)} class, {', '.join(map(repr, source.classes))}"
+        content = f"{len(source)} images of {len(source.classes)} class, {', '.join(map(repr, source.classes))}"
         raise DataError(
-            f"{source.path!r} has {found}: a classifier needs at least two classes, each a folder of images"
+            f"{source.path!r} has {content}: a classifier needs at least two classes, each a folder of images"
         )
     return split_images(source, share)[SIDES.index(side)] if share else source
 

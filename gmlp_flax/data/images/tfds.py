@@ -76,10 +76,10 @@ class TFDSImages:
 
     def __getitem__(self, index: int) -> dict:
         number = bisect.bisect_right(self._stops, index)
-        place = index - self._stops[number] + self._shards[number].records
-        where = f"record {place} of {self._shards[number].file.name}"
+        position = index - self._stops[number] + self._shards[number].records
+        where = f"record {position} of {self._shards[number].file.name}"
         try:
-            return self._item(records.example_features(self._files[number][place]), where)
+            return self._item(records.example_features(self._files[number][position]), where)
         except (BadRecord, RuntimeError) as error:  # ArrayRecord raises RuntimeError
             raise BadRecord(f"{where} cannot be read ({_line(error)})") from error
 
@@ -113,8 +113,8 @@ def _features(folder: Folder) -> tuple[tuple[str, ...], _Keys]:
     """The names of the classes, and the names of the features."""
     import tensorflow_datasets as tfds
 
-    image = _only(folder, tfds.features.Image, "image")
-    label = _only(folder, tfds.features.ClassLabel, "label")
+    image = _feature_of_kind(folder, tfds.features.Image, "image")
+    label = _feature_of_kind(folder, tfds.features.ClassLabel, "label")
     name = next((name for name in _NAMES if isinstance(folder.fields.get(name), tfds.features.Text)), "")
     classes = tuple(folder.fields[label].names or ())
     if not classes:
@@ -122,15 +122,15 @@ def _features(folder: Folder) -> tuple[tuple[str, ...], _Keys]:
     return classes, _Keys(image, label, name)
 
 
-def _only(folder: Folder, kind: type, name: str) -> str:
+def _feature_of_kind(folder: Folder, kind: type, name: str) -> str:
     """The feature of a kind: the one with this name, or the only one."""
-    found = [key for key, feature in folder.fields.items() if isinstance(feature, kind)]
-    if name not in found and len(found) != 1:
+    names = [key for key, feature in folder.fields.items() if isinstance(feature, kind)]
+    if name not in names and len(names) != 1:
         raise DataError(
-            f"{folder.path!r} has {len(found)} features of kind {kind.__name__} and none of them is {name!r}, found "
+            f"{folder.path!r} has {len(names)} features of kind {kind.__name__} and none of them is {name!r}, found "
             f"{folder.listed}; give a data set with one image and one label per example"
         )
-    return name if name in found else found[0]
+    return name if name in names else names[0]
 
 
 def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> Any:
@@ -171,9 +171,9 @@ class _RemoteShards:
         self._shards, self._indexes = shards, indexes
         # Open copies cannot be deleted: they take a quarter of the cache at most.
         most = local_cache.limit() // 4 // max(shard.file.size for shard in shards)
-        self._open = ResultCache(self._opened, max(1, min(len(shards), most)))
+        self._open = ResultCache(self._open_shard, max(1, min(len(shards), most)))
 
-    def _opened(self, number: int) -> tuple[Any, local_cache.Copy]:
+    def _open_shard(self, number: int) -> tuple[Any, local_cache.Copy]:
         copy = local_cache.Copy(self._shards[number].file)
         return _records(self._shards[number], copy.path, self._indexes[number]), copy
 
@@ -192,8 +192,8 @@ def _indexes(shards: list[Shard], cache_folder: str) -> list[np.ndarray]:
             np.savez(out, *pool.map(lambda shard: TFRecordFile(shard.file.path).offsets, shards))
 
     path = Path(cache_folder) / f"tfrecord-{cache.cache_key('index', [shard.file for shard in shards])}.npz"
-    with np.load(cache.cached_file(path, write)) as found:
-        return [found[f"arr_{number}"] for number in range(len(shards))]
+    with np.load(cache.cached_file(path, write)) as arrays:
+        return [arrays[f"arr_{number}"] for number in range(len(shards))]
 
 
 def _allow_open_files(count: int) -> None:

@@ -176,8 +176,8 @@ def _open_image(data: bytes, name: str) -> Iterator[Image.Image]:
 
 
 def _orientation(file: Image.Image) -> int:
-    found = file.getexif().get(ExifTags.Base.Orientation)
-    return found if isinstance(found, int) else 1
+    value = file.getexif().get(ExifTags.Base.Orientation)
+    return value if isinstance(value, int) else 1
 
 
 def _upright_shape(file: Image.Image) -> tuple[int, int]:

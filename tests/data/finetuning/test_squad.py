@@ -40,9 +40,8 @@ def test_questions_without_answers(tmp_path):
     path = write(tmp_path / "a.json", article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE))
     first, second = squad.read(path, "v2.0")
     assert second == ("q3", "Capitals", PARIS, "What is Rome?", ()) and second.impossible and not first.impossible
-    assert failure(squad.read, path, "v1.1") == (
-        f"{path}, article 1 ('Capitals'), paragraph 1, question q3: no answer, which only v2.0 allows; set "
-        "config.squad.version=v2.0 or remove the question"
+    assert "question q3: no answer, which only v2.0 allows; set config.squad.version=v2.0" in failure(
+        squad.read, path, "v1.1"
     )
 
 
@@ -53,20 +52,17 @@ def answer(text, start):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            answer("the capital", 8),
-            "the answer 'the capital' does not stand in the context at 8, its answer_start, but at",
-        ),
-        (answer("the capitol", 9), "does not stand in the context at 9, its answer_start, nor anywhere else; mend it"),
-        (answer("the capital", -35), "in the context at -35, its answer_start, but at 9"),
-        (answer(" ", 5), "an empty answer; a question without one has no 'answers'"),
-        (answer("Paris", 0.5), "found float 'answer_start'; expected an object with 'answer_start', an integer"),
+        (answer("the capital", 8), "the answer 'the capital' is not in the context at 8, its answer_start, but at 9"),
+        (answer("the capitol", 9), "the answer 'the capitol' is not in the context at 9"),
+        (answer("the capital", -35), "at -35, its answer_start, but at 9"),
+        (answer(" ", 5), "an empty answer"),
+        (answer("Paris", 0.5), "found float 'answer_start'"),
         (answer("Paris", False), "found bool 'answer_start'"),
         ({"answers": [{"text": "Paris"}]}, "found fields 'text'; expected an object with 'answer_start', an integer"),
         ({"answers": None}, "found fields 'id', 'question', 'answers'; expected an object with 'answers', a list"),
-        ({"question": " "}, "an empty question; remove or mend it"),
-        ({"question": 3}, "found int 'question'; expected an object with 'question', a string"),
-        ({"is_impossible": True}, "is_impossible is True beside 2 answer(s); mend one of the two"),
+        ({"question": " "}, "an empty question"),
+        ({"question": 3}, "found int 'question'"),
+        ({"is_impossible": True}, "is_impossible is True beside 2 answer(s)"),
     ],
 )
 def test_a_bad_question(tmp_path, change, message):
@@ -75,31 +71,26 @@ def test_a_bad_question(tmp_path, change, message):
     assert found.startswith(f"{path}, article 2 ('Capitals'), paragraph 1, question q1: ") and message in found
     bad = BadRecords(1)
     assert len(squad.read(path, "v2.0", bad=bad)) == 9 and bad.count == 1 and message in bad.first[0]
-    assert "(0 bad records skipped before; max_bad_records=0: mend" in failure(
-        squad.read, path, "v2.0", bad=BadRecords()
-    )
+    assert "max_bad_records=0" in failure(squad.read, path, "v2.0", bad=BadRecords())
 
 
 def test_scores_do_not_need_the_places_of_answers(tmp_path):
     path = write(tmp_path / "a.json", article("Capitals", PARIS, ENTRY | answer("the capitol", 0)))
-    assert squad.read(path, "v1.1", places=False)[0].answers == (("the capitol", 0),)
+    assert squad.read(path, "v1.1", check_spans=False)[0].answers == (("the capitol", 0),)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not JSON (line 1: Expecting property name enclosed in double quotes); copy or make it again"),
-        (b"\xff", "not JSON ('utf-8' codec can't decode byte 0xff"),
-        ([1], "found list; expected SQuAD's JSON, an object with a list 'data' of articles"),
+        ("{", "not JSON"),
+        (b"\xff", "not JSON"),
+        ([1], "found list; expected SQuAD's JSON"),
         ({"articles": []}, "found fields 'articles'; expected SQuAD's JSON"),
-        ({"data": []}, "no question in it; give SQuAD's JSON file or a TFDS folder"),
-        ({"data": [{"title": "x"}]}, ", article 1: found fields 'title'; expected an object with 'paragraphs', a list"),
+        ({"data": []}, "no question in it"),
+        ({"data": [{"title": "x"}]}, ", article 1: found fields 'title'; expected an object with 'paragraphs'"),
         ({"data": [{"title": "x", "paragraphs": [{"qas": []}]}]}, ", article 1 ('x'), paragraph 1: found fields 'qas'"),
-        (
-            {"data": [article("x", PARIS, "question")]},
-            ", paragraph 1, question 1: found str; expected an object with 'id'",
-        ),
-        ({"data": [article("x", "\t", ENTRY)]}, ", paragraph 1, question q1: an empty context; remove or mend it"),
+        ({"data": [article("x", PARIS, "question")]}, ", paragraph 1, question 1: found str"),
+        ({"data": [article("x", "\t", ENTRY)]}, ", paragraph 1, question q1: an empty context"),
         ({"data": [CAPITALS] * 2}, "article 2 ('Capitals'), paragraph 1, question q1: the id 'q1' occurs twice"),
     ],
 )
@@ -115,8 +106,7 @@ def test_what_is_no_file(tmp_path):
     assert "nothing at " in failure(squad.read, tmp_path / "a.json", "v1.1")
     write(tmp_path / "b.json", CAPITALS)
     assert "is a folder; give a JSON file" in failure(squad.read, tmp_path, "v1.1")
-    found = failure(squad.read, tmp_path / "b.json", "v1.1", "train")
-    assert "has no splits: config.data.split and heldout_split are for TFDS folders" in found
+    assert "has no splits" in failure(squad.read, tmp_path / "b.json", "v1.1", "train")
 
 
 def test_articles_are_held_out_whole(tmp_path):
@@ -134,11 +124,8 @@ def test_articles_are_held_out_whole(tmp_path):
 
 def test_sides_that_are_not_there(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS)
-    found = failure(squad.read_side, path, "heldout", "v1.1", heldout_share=0.01)
-    assert "the 1 article(s) of " in found and "leave nothing on the side 'heldout' with heldout_share=0.01" in found
-    assert "has no splits: config.data.split and heldout_split are for TFDS folders" in failure(
-        squad.read_side, path, "train", "v1.1", split="train"
-    )
+    assert "the 1 article(s) of " in failure(squad.read_side, path, "heldout", "v1.1", heldout_share=0.01)
+    assert "has no splits" in failure(squad.read_side, path, "train", "v1.1", split="train")
     assert squad.read_side(path, "heldout", "v1.1", split="train")
 
 
@@ -194,12 +181,10 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     assert "the split 'validation' of " in failure(
         squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="validation", heldout_share=0.1
     )
-    assert failure(squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="dev").endswith(
-        "has no split 'dev': it has 'train', 'validation'; set split or heldout_split to one of these"
-    )
-    assert "train.array_record-00000-of-00002, record 1: no answer" in failure(
+    assert "no split 'dev'" in failure(squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="dev")
+    assert f"train.{file_format}-00000-of-00002, record 1: no answer" in failure(
         squad.read_side, "tfds:squad/v2.0", "train", "v1.1"
-    ).replace("tfrecord", "array_record").replace("parquet", "array_record")
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +196,7 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
         ({"answers/answer_start": [9]}, "record 1: 2 answers and 1 starts; expected equally many"),
         (
             {"answers/answer_start": [9, 10]},
-            "record 1: the answer 'capital of France' does not stand in the context at 10",
+            "record 1: the answer 'capital of France' is not in the context at 10",
         ),
     ],
 )

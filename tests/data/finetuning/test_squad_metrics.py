@@ -18,7 +18,7 @@ def question(name, *answers):
         ("The  Cat, sat.", ["cat", "sat"]),
         ("an apple-a day", ["applea", "day"]),  # punctuation goes first, and joins
         ("a theory of the an", ["theory", "of"]),
-        ("Ä–Ö “the”", ["ä–ö", "“", "”"]),  # only ASCII punctuation, but any word boundary
+        ("Ä–Ö “the”", ["ä–ö", "“", "”"]),  # noqa: RUF001 - only ASCII punctuation, but any word boundary
         (" ,. The ", []),
     ],
 )

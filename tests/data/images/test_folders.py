@@ -200,7 +200,7 @@ def test_a_tar_writes_nothing(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_links_in_a_tar_are_images(tmp_path, suffix):
-    """Hard links by the whole name, as tar writes the second of two; symbolic ones from their folder, also to a link."""
+    """Hard links by the whole name, as tar writes them; symbolic ones from their folder, even to another link."""
     make_folder(tmp_path / "photos", {"cat/a.jpg": b"a", "dog/b.jpg": b"b"})
     os.link(tmp_path / "photos/cat/a.jpg", tmp_path / "photos/cat/c.jpg")
     os.symlink("../dog/b.jpg", tmp_path / "photos/cat/d.jpg")

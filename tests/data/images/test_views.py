@@ -65,14 +65,6 @@ def test_transparent_is_white(mode):
     assert decode(encoded(image), "a.png").tolist() == [[[255] * 3, [0] * 3]]
 
 
-def test_undecodable():
-    with pytest.raises(DataError, match="^image 'a.jpg' is in no format Pillow knows; replace or remove it$"):
-        decode(b"not an image", "a.jpg")
-    whole = encoded(Image.fromarray(noise(50, 50, 3)), "JPEG")
-    with pytest.raises(DataError, match="^image 'a.jpg' cannot be decoded .*truncated.*; replace or remove it$"):
-        decode(whole[: len(whole) // 2], "a.jpg")
-
-
 JPEG_KINDS = {
     "baseline": {},
     "progressive": {"progressive": True},
@@ -253,11 +245,6 @@ def test_training_view_switches():
 def test_training_view_falls_back_to_the_centre():
     view = training_view(coordinates(4, 200), 8, np.random.default_rng(0), flip=False, min_scale=1)
     assert abs(view[..., 1].mean() - 99.5) < 1
-
-
-def test_training_view_is_a_function_of_the_generator():
-    views = [training_view(noise(40, 50, 3), 16, np.random.default_rng(seed)) for seed in (1, 1, 2)]
-    assert np.array_equal(views[0], views[1]) and not np.array_equal(views[0], views[2])
 
 
 @pytest.fixture

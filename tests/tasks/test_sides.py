@@ -1,0 +1,43 @@
+"""Which key names the data of a side, what its opener gets, and that errors name the key."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks import sides
+
+
+def config(**data):
+    options = {"train": "t", "heldout": "", "split": "s", "heldout_split": "h", "heldout_share": 0.1}
+    return ConfigDict({"data": options | data})
+
+
+def opener(path, **options):
+    return path, options
+
+
+@pytest.mark.parametrize(
+    ("heldout", "side", "path", "share"),
+    [("", "train", "t", 0.1), ("", "heldout", "t", 0.1), ("o", "train", "t", 0.0), ("o", "heldout", "o", 0.0)],
+)
+def test_a_side_has_data_of_its_own_or_a_share(heldout, side, path, share):
+    found, options = sides.open_side(config(heldout=heldout), side, opener, more=1)
+    assert found == path == sides.path_of(config(heldout=heldout), side)
+    assert options == dict(side=side, split="s", heldout_split="h", heldout_share=share, more=1)
+
+
+def test_errors_name_the_key():
+    def fail(path, **_):
+        raise DataError("no such split")
+
+    with pytest.raises(DataError, match="^config.data.train: no such split$"):
+        sides.open_side(config(), "heldout", fail)
+    with pytest.raises(DataError, match="^config.data.heldout: no such split$"):
+        sides.open_side(config(heldout="o"), "heldout", fail)
+    with pytest.raises(DataError, match="^config.data.train is not set; give --config.data.train=tfds:NAME$"):
+        sides.open_side(config(train=""), "train", opener, "tfds:NAME")
+
+
+def test_warnings_name_the_side(capsys):
+    sides.warn("train", "examples", "2 are cut")
+    assert capsys.readouterr().err == "train examples: 2 are cut\n"

@@ -56,7 +56,7 @@ class MetricsFile:
             RunError: a line is damaged. The message gives its number, counted from 1.
         """
         complete = (append_log.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
-        return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
+        return [_parse_line(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
 
     def begin(self) -> None:
         """Drops what does not stay from the file, when a step is taken."""
@@ -74,7 +74,7 @@ class MetricsFile:
         if self._file is None:
             self._open([*self._kept, *self._changes])
         if self._file is not None:
-            self._file.write(_encoded(line))
+            self._file.write(_encode(line))
         if not self._begun:
             self._kept.append(line)
         if "eval" in line:
@@ -84,7 +84,7 @@ class MetricsFile:
     def _open(self, lines: list[dict[str, Any]]) -> None:
         if not self._read_only:
             self.close()
-            self._file = append_log.begin(self.path, b"".join(map(_encoded, lines)))
+            self._file = append_log.begin(self.path, b"".join(map(_encode, lines)))
 
     def flush(self) -> None:
         """Returns when all lines are in storage."""
@@ -106,25 +106,25 @@ def read_result(workdir: str) -> dict[str, Any] | None:
     content = run_files.read(path)
     if content is None:
         return None
-    found = _object(content)
-    if found is None or "eval" not in found or not _is_line({"step": 0} | found):
+    result = _parse_object(content)
+    if result is None or "eval" not in result or not _is_line({"step": 0} | result):
         raise RunError(f"{path} is damaged: expected an object with the metrics eval; remove it, and train again")
-    return found
+    return result
 
 
-def _encoded(line: dict[str, Any]) -> bytes:
+def _encode(line: dict[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-def _parsed(line: bytes, place: str) -> dict[str, Any]:
-    value = _object(line)
+def _parse_line(line: bytes, where: str) -> dict[str, Any]:
+    value = _parse_object(line)
     if value is None or not _is_line(value):
         what = f"{line[:40]!r} is no JSON object with a step"
-        raise RunError(f"{place} is damaged: {what}; remove that line and run again")
+        raise RunError(f"{where} is damaged: {what}; remove that line and run again")
     return value
 
 
-def _object(content: bytes) -> dict[str, Any] | None:
+def _parse_object(content: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):  # also text in another encoding, and numbers of thousands of digits

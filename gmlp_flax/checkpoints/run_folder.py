@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gmlp_flax.checkpoints import assets
-from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import (
     BEFORE,
     CHECKPOINTS,
@@ -71,14 +71,6 @@ class RunFolder:
         if distributed.is_first() and not self._identity.get("saved"):
             self._identity["saved"] = True
             self.write_json(RUN_FILE, self._identity)
-
-    def result(self) -> dict[str, Any] | None:
-        """The content of result.json, if there is one.
-
-        Raises:
-            RunError: it is damaged.
-        """
-        return read_result(self.path)
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Writes result.json."""

@@ -121,8 +121,8 @@ def _job() -> Job | None:
 def _cannot_join(coordinator: str, job: Job | None, error: Exception) -> str:
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if "should be defined" in line or "must be defined" in line:
-        found = f"{job.launcher} does not say where process 0 is" if job else "found no TPU slice, SLURM or Open MPI"
-        return f"cannot join other processes ({found}): give --coordinator=HOST:PORT, --processes=N and --process=I"
+        reason = f"{job.launcher} does not say where process 0 is" if job else "found no TPU slice, SLURM or Open MPI"
+        return f"cannot join other processes ({reason}): give --coordinator=HOST:PORT, --processes=N and --process=I"
     return f"cannot join the other processes at {coordinator or 'the coordinator'} ({line}); --multihost=off runs alone"
 
 

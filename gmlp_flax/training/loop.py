@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints import run_folder
-from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import run_files
@@ -311,7 +311,7 @@ class Trainer:
             distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {again}")
             return None
         shares = self.host_time.shares
-        known = self.folder.result() if distributed.is_first() and not shares else None
+        known = read_result(self.workdir) if distributed.is_first() and not shares else None
         if known is not None and known.get("step") == done:
             return known  # no step was taken
         result = {"step": done, "eval": self.metrics.evaluations[done]}

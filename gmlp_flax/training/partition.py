@@ -79,7 +79,7 @@ class Partition:
 
     def for_model(self, metadata: Mapping[str, ParamMetadata]) -> Partition:
         """The same, with what a model says of its parameters (`Task.param_metadata`)."""
-        return dataclasses.replace(self, model={path: each.sharding for path, each in metadata.items()})
+        return dataclasses.replace(self, model={path: parameter.sharding for path, parameter in metadata.items()})
 
     @property
     def batch_shares(self) -> int:
@@ -208,8 +208,8 @@ class Partition:
         devices = np.asarray(self.mesh.devices)
         rows = np.arange(self.batch_shares).reshape(devices.shape[:2])
         held: dict[int, set[int]] = {}
-        for place, device in np.ndenumerate(devices):
-            held.setdefault(device.process_index, set()).add(int(rows[place[:2]]))
+        for position, device in np.ndenumerate(devices):
+            held.setdefault(device.process_index, set()).add(int(rows[position[:2]]))
         parts = sorted({tuple(sorted(part)) for part in held.values()})
         if sum(map(len, parts)) != rows.size or len(set(map(len, parts))) != 1:
             raise RunError(

@@ -74,20 +74,20 @@ def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partitio
     """
     differentiate = jax.value_and_grad(task.loss, has_aux=True)
 
-    def of_one(params: Any, batch: Batch) -> tuple[Any, Sums]:
+    def of_microbatch(params: Any, batch: Batch) -> tuple[Any, Sums]:
         (_, sums), grads = differentiate(params, batch)
         return grads, sums
 
-    def of_all(params: Any, batch: Batch) -> tuple[Any, Sums]:
+    def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
         # Example i goes to microbatch i mod m. So each device splits its own share, and nothing moves between devices.
         parts = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
-        shapes = jax.eval_shape(of_one, params, jax.tree.map(lambda x: x[0], parts))
+        shapes = jax.eval_shape(of_microbatch, params, jax.tree.map(lambda x: x[0], parts))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, of_one(params, part)), None), zeros, parts
+            lambda total, part: (jax.tree.map(jnp.add, total, of_microbatch(params, part)), None), zeros, parts
         )[0]
 
-    grads, sums = partition.on_each_share(of_one if microbatches == 1 else of_all)(params, batch)
+    grads, sums = partition.on_each_share(of_microbatch if microbatches == 1 else accumulate)(params, batch)
     chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
     chex.assert_rank(jax.tree.leaves(sums), 0)
     weight = jnp.maximum(sums["loss"][1], 1e-8)
@@ -125,9 +125,12 @@ def make_train_step(
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)  # else the next step would compile again
         return state, window
 
-    kept = jax.tree.map(lambda x: x.sharding, template)
+    shardings = jax.tree.map(lambda x: x.sharding, template)
     return jax.jit(
-        step, donate_argnums=0, in_shardings=(kept, partition.over_batch), out_shardings=(kept, partition.replicated)
+        step,
+        donate_argnums=0,
+        in_shardings=(shardings, partition.over_batch),
+        out_shardings=(shardings, partition.replicated),
     )
 
 

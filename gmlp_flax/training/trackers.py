@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ml_collections import ConfigDict
 
@@ -87,31 +87,6 @@ class _Wandb:
         self._staged.close()
 
 
-class _Guarded:
-    """A tracker whose errors are told once, and end nothing but the tracker."""
-
-    def __init__(self, name: str, start: Callable[[], Tracker]):
-        self._name = name
-        self._tracker: Tracker | None = None
-        self._attempt(lambda: setattr(self, "_tracker", start()))
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        if (tracker := self._tracker) is not None:
-            self._attempt(lambda: tracker.log(step, values))
-
-    def close(self) -> None:
-        if (tracker := self._tracker) is not None:
-            self._attempt(tracker.close)
-
-    def _attempt(self, action: Callable[[], Any]) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._tracker = None
-            reason = " ".join(str(error).split())[:200]
-            distributed.say(f"{self._name}: {type(error).__name__}: {reason}; the run goes on without it")
-
-
 class Trackers:
     """The trackers that config.log asks for; on the first process alone.
 
@@ -133,19 +108,30 @@ class Trackers:
             "wandb": lambda _: _Wandb(config, folder, run),
         }
         self._starts = {name: start for name, start in starts.items() if config.log[name] and distributed.is_first()}
-        self._begun: list[Tracker] = []
+        self._trackers: dict[str, Tracker] = {}
 
     def begin(self, step: int) -> None:
         """Begins the trackers, unless that happened; `step` is the last one before those to be logged."""
-        if not self._begun:
-            self._begun = [_Guarded(name, functools.partial(start, step)) for name, start in self._starts.items()]
+        for name, start in self._starts.items():
+            self._attempt(name, lambda name=name, start=start: self._trackers.update({name: start(step)}))
+        self._starts = {}
 
     def log(self, step: int, group: str, values: dict[str, float]) -> None:
         """Records values as `group/name`."""
-        for tracker in self._begun:
-            tracker.log(step, {f"{group}/{name}": value for name, value in values.items()})
+        scalars = {f"{group}/{name}": value for name, value in values.items()}
+        for name, tracker in [*self._trackers.items()]:
+            self._attempt(name, functools.partial(tracker.log, step, scalars))
 
     def close(self) -> None:
         """Writes what is pending."""
-        for tracker in self._begun:
-            tracker.close()
+        for name, tracker in [*self._trackers.items()]:
+            self._attempt(name, tracker.close)
+
+    def _attempt(self, name: str, action: Callable[[], object]) -> None:
+        """An error ends nothing but the tracker, and is told once."""
+        try:
+            action()
+        except Exception as error:
+            self._trackers.pop(name, None)
+            reason = " ".join(str(error).split())[:200]
+            distributed.say(f"{name}: {type(error).__name__}: {reason}; the run goes on without it")

@@ -1,4 +1,3 @@
-import contextlib
 import errno
 import math
 import os
@@ -267,21 +266,6 @@ def test_reading_writes_nothing(two):
     assert {path: path.stat().st_mtime_ns for path in two.root.rglob("*")} == before
 
 
-ERRORS = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.ENOMEM,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.EBUSY,
-    errno.ECONNRESET,
-    errno.EREMOTEIO,
-)
-
-
 def failing(function, error: BaseException, times: float):
     """A function that first raises an error so many times; and a list of its calls."""
     calls = []
@@ -300,35 +284,20 @@ def quick(monkeypatch):
     monkeypatch.setattr(run_files, "PAUSES", (0.0, 0.0, 0.0))
 
 
-@pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("form", ["system", "TensorStore"])
-def test_read_error_is_not_damage(two, quick, monkeypatch, number, form):
-    """Neither the system's own errors nor those that TensorStore words. A restart may help against some of them."""
-    text = f"INTERNAL: Error reading [os_error_code='{number}']"
-    error = OSError(number, os.strerror(number)) if form == "system" else ValueError(text)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
+def test_read_error_is_not_damage(two, quick, monkeypatch, number):
+    """It is tried again, then told. A restart may help against some errors. More of them are in test_reading.py."""
     before = {path: path.read_bytes() for path in two.files(3) + two.files(5)}
     checkpoints = two.open()
-    fails, calls = failing(ocp.CheckpointManager.restore, error, math.inf)
+    fails, calls = failing(ocp.CheckpointManager.restore, OSError(number, os.strerror(number)), math.inf)
     monkeypatch.setattr(ocp.CheckpointManager, "restore", fails)
-    with pytest.raises(
-        RunError, match=rf"^reading {two.root}/checkpoints/5 failed \({os.strerror(number)}\): "
-    ) as caught:
+    with pytest.raises(RunError, match=f"{two.root}/checkpoints/5 .*{os.strerror(number)}") as caught:
         checkpoints.restore_newest(two.template)
     checkpoints.close()
-    assert isinstance(caught.value, StorageError) == (number not in (errno.EACCES, errno.EPERM))
+    assert isinstance(caught.value, StorageError) == (number != errno.EACCES)
     assert not isinstance(caught.value, checkpoint.Damaged) and "\n" not in str(caught.value)
     assert len(calls) == 4 and two.log == [] and not (two.root / "damaged").exists()
     assert {path: path.read_bytes() for path in two.files(3) + two.files(5)} == before
-
-
-@pytest.mark.parametrize("text", ["RESOURCE_EXHAUSTED: Out of memory", "UNAVAILABLE: 503", "DEADLINE_EXCEEDED: slow"])
-def test_error_of_a_store_is_not_damage(two, quick, monkeypatch, text):
-    checkpoints = two.open()
-    monkeypatch.setattr(ocp.CheckpointManager, "restore", failing(None, ValueError(text), math.inf)[0])
-    with pytest.raises(StorageError, match=f"^reading {two.root}/checkpoints/5 failed .{text}"):
-        checkpoints.restore_newest(two.template)
-    checkpoints.close()
-    assert not (two.root / "damaged").exists()
 
 
 def test_read_error_that_passes(two, quick, monkeypatch):
@@ -454,42 +423,27 @@ def test_older_foreign_checkpoint_is_refused_too(two):
         two.newest()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../x.json",
-        "/tmp/x.json",
-        "a/b.json",
-        "",
-        "a\0.json",
-        "a\\b.json",
-        ".json",
-        "..",
-        "config.json",
-        "run.json",
-        "x.py",
-        "x\n.txt",
-        "a" * 200 + ".txt",
-    ],
-)
-def test_evil_names(two, monkeypatch, name):
-    """In a checkpoint that somebody else made, without our check."""
+EVIL = ("../x.json", "/tmp/x.json", "a/b.json", "", "a\0.json", "a\\b.json", ".json", "..", "config.json", "run.json")
+
+
+@pytest.mark.parametrize("name", [*EVIL, "x.py", "x\n.txt", "a" * 200 + ".txt"])
+def test_evil_names(name):
+    with pytest.raises(RunError, match="^there has a file named"):
+        assets.check_names([name], "there")
+
+
+@pytest.mark.parametrize("name", ["../x.json", "config.json", "x.py"])
+def test_evil_names_in_a_checkpoint_that_somebody_else_made(two, monkeypatch, name):
     with monkeypatch.context() as patch:
         patch.setattr(assets, "check_names", lambda *_: None)
         checkpoints = two.open(files={name: b"pwned"})
-        with contextlib.suppress(RunError, ValueError):  # Orbax itself refuses some
-            checkpoints.save(8, two.state(8), None)
-            checkpoints.wait()
+        checkpoints.save(8, two.state(8), None)
+        checkpoints.wait()
         checkpoints.close()
     checkpoints = two.open(read_only=True)
-    saved = 8 in checkpoints.steps()
-    assert saved or name in ("", "a\0.json", "a" * 200 + ".txt"), name
-    if saved:
-        with pytest.raises(RunError, match=r"checkpoints/8 has a file named .*: expected the base name of a"):
-            checkpoints.read_files(8)
+    with pytest.raises(RunError, match="checkpoints/8 has a file named"):
+        checkpoints.read_files(8)
     checkpoints.close()
-    with pytest.raises(RunError, match="^there has a file named .*: expected the base name of a"):
-        assets.check_names([name], "there")
 
 
 def test_checkpoint_without_an_identity(two, monkeypatch):

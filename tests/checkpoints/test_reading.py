@@ -26,6 +26,9 @@ def quick(monkeypatch):
         (OSError(errno.EIO, "x"), True),
         (ValueError("INTERNAL: Error reading [os_error_code='5']"), True),
         (ValueError("PERMISSION_DENIED: x"), True),
+        (ValueError("RESOURCE_EXHAUSTED: Out of memory"), True),
+        (ValueError("UNAVAILABLE: 503"), True),
+        *((OSError(number, "x"), True) for number in (errno.EACCES, errno.ETIMEDOUT, errno.ENOMEM, errno.ECONNRESET)),
     ],
 )
 def test_errors_of_storage_and_of_content(tmp_path, error, passing):

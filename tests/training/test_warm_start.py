@@ -41,16 +41,10 @@ def adapt(old, new, saved, fresh=None):
     return warm_start.adapt(saved, new, old.config, "there/3", fresh or {})
 
 
-def test_same_shapes_are_taken_as_they_are(text_task):
+def test_same_shapes_are_taken_as_they_are_and_more_does_no_harm(text_task):
     saved = random(text_task.shapes())
-    jax.tree.map(np.testing.assert_array_equal, adapt(text_task, text_task, saved), saved)
-
-
-def test_more_than_is_wanted_does_no_harm(text_task):
-    saved = random(text_task.shapes())
-    assert jax.tree.structure(
-        adapt(text_task, text_task, saved | {"head": {"kernel": jnp.ones(3)}})
-    ) == jax.tree.structure(saved)
+    adapted = adapt(text_task, text_task, saved | {"head": {"kernel": jnp.ones(3)}})
+    jax.tree.map(np.testing.assert_array_equal, adapted, saved)
 
 
 def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
@@ -62,17 +56,6 @@ def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
         np.testing.assert_array_equal(toeplitz.expand(spatial(found)["taps"][layer]), matrix[:12, :12])
     np.testing.assert_array_equal(spatial(found)["bias"], spatial(saved)["bias"][:, :12])
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
-
-
-def test_extend_keeps_the_corner_and_adds_zeros(tmp_path):
-    old, new = text(tmp_path, 16), text(tmp_path, 20)
-    saved = random(old.shapes())
-    found = adapt(old, new, saved)
-    taps, bias = spatial(found)["taps"], spatial(found)["bias"]
-    np.testing.assert_array_equal(taps, np.pad(spatial(saved)["taps"], ((0, 0), (4, 4))))
-    np.testing.assert_array_equal(bias[:, :16], spatial(saved)["bias"])
-    np.testing.assert_allclose(bias[:, 16:], np.tile(spatial(saved)["bias"].mean(1)[:, None], (1, 4)), rtol=1e-5)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), found) == jax.tree.map(lambda x: (x.shape, x.dtype), new.shapes())
 
 
 def test_dense_projections_over_patches_are_resized(tmp_path):
@@ -170,19 +153,6 @@ def test_positions_with_a_cls_token_do_not_fit_without_one(tmp_path):
     old, new = images(tmp_path, 4, pool="cls", **vit), images(tmp_path, 4, pool="mean", **vit)
     with pytest.raises(RunError, match=r"positions/table is float32\[5, 8\], not float32\[4, 8\]"):
         adapt(old, new, random(old.shapes()))
-
-
-def test_biases_of_offsets_are_cropped_or_go_on_as_their_ends(tmp_path):
-    bert = {"block": "transformer", "positions": "relative", "heads": 2}
-    long, short = (text(tmp_path, length, **bert) for length in (16, 12))
-    saved = random(long.shapes())
-    bias = lambda tree: np.asarray(tree["encoder"]["blocks"]["attention"]["relative"]["bias"])  # noqa: E731
-    np.testing.assert_array_equal(bias(adapt(long, short, saved)), bias(saved)[..., 4:-4])
-    saved = random(short.shapes())
-    old, new = bias(saved), bias(adapt(short, long, saved))
-    np.testing.assert_array_equal(new[..., 4:-4], old)
-    np.testing.assert_array_equal(new[..., :4], np.repeat(old[..., :1], 4, -1))
-    np.testing.assert_array_equal(new[..., -4:], np.repeat(old[..., -1:], 4, -1))
 
 
 def test_buckets_of_offsets_are_no_offsets(tmp_path):

@@ -113,8 +113,9 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
 
 
 def layer_numbers(trained: loading.Trained) -> tuple[list[int], int]:
-    """The numbers, from 1, of the layers that `maps` shows, and how many layers there are: some blocks have attention in
-    the last ones alone."""
+    """The numbers, from 1, of the layers that `maps` shows, and how many layers there are.
+
+    Some blocks have attention in the last layers alone."""
     numbers, layers = [], 0
     for stack in trained.task.stacks(trained.weights):
         first, layers = layers + 1, layers + len(jax.tree.leaves(nnx.state(stack))[0])
@@ -139,12 +140,12 @@ def _maps(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> 
         weights = jax.nn.softmax(hide_padding(scores, padding_mask, heads=True), axis=-1)
         return y, jnp.broadcast_to(weights.max(-3), (len(x), *weights.shape[-2:]))
 
-    found = []
+    of_stacks = []
     for stack in stacks:
         definition, stacked = nnx.split(stack)
-        x, shown = jax.lax.scan(lambda x, params: layer(nnx.merge(definition, params), x), x, stacked)  # noqa: B023
-        found += [] if shown is None else [shown]
-    return found
+        x, weights = jax.lax.scan(lambda x, params: layer(nnx.merge(definition, params), x), x, stacked)  # noqa: B023
+        of_stacks += [] if weights is None else [weights]
+    return of_stacks
 
 
 def draw(
@@ -166,10 +167,10 @@ def draw(
     """
     require_attention(trained)
     sentences = encode(trained, first, second)
-    count, found = len(sentences.labels), maps(trained, sentences)
+    count, weights = len(sentences.labels), maps(trained, sentences)
     numbers, depth = layer_numbers(trained)
-    kept = len(numbers) if layers == ALL else first_half(numbers, depth)
-    shown, numbers = found[:kept, :count, :count], numbers[:kept]
+    most = len(numbers) if layers == ALL else first_half(numbers, depth)
+    shown, numbers = weights[:most, :count, :count], numbers[:most]
     figures = {"attention": draw_largest(shown, sentences, numbers), "attention_layers": draw_layers(shown, numbers)}
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
@@ -181,8 +182,8 @@ def first_half(numbers: Sequence[int], layers: int) -> int:
 
 @drawing.style()
 def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[int]) -> Figure:
-    """The elementwise maximum over layers, which `numbers` names, of maps [layers, tokens, tokens], with the tokens beside
-    it, and bars of the weight that each token receives, a mean over the tokens that look and over layers."""
+    """The elementwise maximum over layers of maps [layers, tokens, tokens], with the tokens beside it, and bars of the
+    mean weight that each token receives. `numbers` are the layers' numbers."""
     count = shown.shape[1]
     side = min(LARGEST, max(2.4, INCHES_PER_TOKEN * count))
     figure, (axis,) = drawing.subplots(1, 1, max(drawing.PAGE, side + BESIDE), side + 1.2)
@@ -207,8 +208,7 @@ def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[in
 
 @drawing.style()
 def draw_layers(shown: np.ndarray, numbers: Sequence[int]) -> Figure:
-    """Maps [layers, tokens, tokens] of the layers that `numbers` names, one by one, on one colour scale; titles tell each
-    one's largest weight."""
+    """Maps [layers, tokens, tokens] one by one, on one colour scale, with the largest weight of each in its title."""
     columns = min(COLUMNS, len(shown))
     rows = math.ceil(len(shown) / columns)
     width = drawing.COLUMN if columns <= 2 else drawing.PAGE

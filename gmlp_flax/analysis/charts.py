@@ -57,11 +57,11 @@ class Series:
     band: bool = True
     fit: Sequence[float] = ()
 
-    def keeping(self, places: Sequence[int]) -> Series:
-        """With the points of these places."""
+    def subset(self, indices: Sequence[int]) -> Series:
+        """With these of its points."""
         columns = ("x", "y", "low", "high", "labels", "fit")
-        kept = {name: [values[place] for place in places] for name in columns if (values := getattr(self, name))}
-        return dataclasses.replace(self, **kept)
+        chosen = {name: [values[index] for index in indices] for name in columns if (values := getattr(self, name))}
+        return dataclasses.replace(self, **chosen)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,21 +83,21 @@ class Panel:
 
     def drawable(self) -> Panel:
         """Without the points that cannot be drawn: not finite, or not positive on a logarithmic axis."""
-        series = (each.keeping(self._drawable(each)) for each in self.series)
-        return dataclasses.replace(self, series=[each for each in series if len(each.x)])
+        lines = (line.subset(self._drawable(line)) for line in self.series)
+        return dataclasses.replace(self, series=[line for line in lines if len(line.x)])
 
     def missing(self) -> list[str]:
         """A sentence per series that has such points."""
         why = "not finite and positive" if self.x.log or self.y.log else "not finite"
-        counts = ((each, len(each.x) - len(self._drawable(each))) for each in self.series)
-        return [f"Not drawn: {lost} of {each.name}'s {len(each.x)} points, {why}." for each, lost in counts if lost]
+        counts = ((line, len(line.x) - len(self._drawable(line))) for line in self.series)
+        return [f"Not drawn: {lost} of {line.name}'s {len(line.x)} points, {why}." for line, lost in counts if lost]
 
     def _drawable(self, series: Series) -> list[int]:
         def fits(value: float, log: bool) -> bool:
             return math.isfinite(value) and (value > 0 or not log)
 
         pairs = enumerate(zip(series.x, series.y, strict=True))
-        return [place for place, (x, y) in pairs if fits(x, self.x.log) and fits(y, self.y.log)]
+        return [index for index, (x, y) in pairs if fits(x, self.x.log) and fits(y, self.y.log)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,14 +199,14 @@ def _plot(axis: Axes, panel: Panel, letters: int) -> None:
 def _label_ends(axis: Axes, panel: Panel) -> None:
     """Names of series at the right edge, each at the height of its line's end or as near as there is room."""
     last = min if panel.x.backwards else max
-    ends = [(each.name, each.look, *last(zip(each.x, each.y, strict=True))) for each in panel.series]
+    ends = [(line.name, line.look, *last(zip(line.x, line.y, strict=True))) for line in panel.series]
     edge = axis.get_xlim()[1]
     ends += [(name, Look(drawing.GREY), edge, y) for name, y in panel.references]
     to_axes = axis.transData + axis.transAxes.inverted()
     heights = [float(to_axes.transform((x, y))[1]) for _, _, x, y in ends]
     figure: Any = axis.get_figure(root=True)
     least = LINE / (axis.get_window_extent().height * 72 / figure.dpi)
-    for (name, look, x, y), height in zip(ends, drawing.spaced(heights, least, 0.0, 1.0), strict=True):
+    for (name, look, x, y), height in zip(ends, drawing.spread_out(heights, least, 0.0, 1.0), strict=True):
         arrow = {
             "arrowstyle": "-",
             "color": look.colour,
@@ -235,9 +235,9 @@ def _label_points(axis: Axes, panel: Panel) -> None:
     figure: Any = axis.get_figure(root=True)
     per_point = figure.dpi / 72
     words = [
-        (x, y, label, each.look)
-        for each in panel.series
-        for x, y, label in zip(each.x, each.y, each.labels, strict=False)
+        (x, y, label, series.look)
+        for series in panel.series
+        for x, y, label in zip(series.x, series.y, series.labels, strict=False)
     ]
     taken: list[tuple[float, ...]] = [
         (x - size * per_point, y - size * per_point, x + size * per_point, y + size * per_point)

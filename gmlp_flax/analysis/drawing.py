@@ -118,8 +118,8 @@ def subplots(
 def save(figure: Figure, workdir: str, name: str) -> str:
     """Writes RUN/figures/NAME.png, .svg and .pdf; returns the path of the first."""
     folder = os.path.join(workdir, FIGURES)
-    for each in FORMATS:
-        run_files.write(os.path.join(folder, f"{name}.{each}"), content(figure, each))
+    for kind in FORMATS:
+        run_files.write(os.path.join(folder, f"{name}.{kind}"), content(figure, kind))
     return os.path.join(folder, f"{name}.{FORMATS[0]}")
 
 
@@ -150,14 +150,14 @@ def scaled_images(
 
 def looks(families: Sequence[str]) -> list[Look]:
     """A look for each of some series, whose families are given: no two are the same."""
-    found = []
+    chosen = []
     colours = [FAMILIES.get(family, GREY) for family in families]
     for number, base in enumerate(colours):
-        place, count = colours[:number].count(base), colours.count(base)
-        step = 0.0 if count == 1 else 0.7 * place / (count - 1) - 0.35  # of white, if negative, or black
+        index, count = colours[:number].count(base), colours.count(base)
+        step = 0.0 if count == 1 else 0.7 * index / (count - 1) - 0.35  # of white, if negative, or black
         colour = mixed(base, "#ffffff" if step < 0 else "#000000", abs(step))
-        found.append(Look(colour, MARKERS[place % len(MARKERS)], DASHES[place % len(DASHES)]))
-    return found
+        chosen.append(Look(colour, MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)]))
+    return chosen
 
 
 def mixed(colour: str, other: str, share: float) -> str:
@@ -189,7 +189,7 @@ def plain_ticks(low: float, high: float) -> list[float]:
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= rough)
-    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def plain_axis(axis: Axis, log: bool) -> None:
@@ -205,17 +205,17 @@ def plain_axis(axis: Axis, log: bool) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 
-def spaced(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
-    """Moves places apart until neighbours have the distance `least`, in the same order, as little as it can; between
+def spread_out(heights: Sequence[float], least: float, low: float, high: float) -> list[float]:
+    """Moves heights apart until neighbours have the distance `least`, in the same order, as little as it can; between
     `low` and `high` if there is room."""
-    order = sorted(range(len(places)), key=lambda index: places[index])
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
     groups: list[tuple[list[int], float]] = []  # members in order, and where the first stands
     for index in order:
-        members, start = [index], places[index]
+        members, start = [index], heights[index]
         while groups and groups[-1][1] + len(groups[-1][0]) * least > start:
             members = groups.pop()[0] + members
-            start = sum(places[each] - rank * least for rank, each in enumerate(members)) / len(members)
+            start = sum(heights[member] - rank * least for rank, member in enumerate(members)) / len(members)
             start = max(low, min(start, high - (len(members) - 1) * least))
         groups.append((members, start))
-    moved = {each: start + rank * least for members, start in groups for rank, each in enumerate(members)}
-    return [moved[index] for index in range(len(places))]
+    moved = {member: start + rank * least for members, start in groups for rank, member in enumerate(members)}
+    return [moved[index] for index in range(len(heights))]

@@ -32,7 +32,7 @@ def matrices(trained: loading.Trained) -> np.ndarray:
     Raises:
         RunError: the run's blocks have none.
     """
-    found = []
+    of_stacks = []
     for stack in trained.task.stacks(trained.weights):
         definition, stacked = nnx.split(stack)
         if nnx.merge(definition, jax.tree.map(lambda x: x[0], stacked)).spatial_matrix() is None:
@@ -40,8 +40,8 @@ def matrices(trained: loading.Trained) -> np.ndarray:
             raise RunError(
                 f"the run's config.model.block is {block!r}, which has no spatial matrices: give another run"
             )
-        found.append(jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked))  # noqa: B023
-    return np.concatenate(found)
+        of_stacks.append(jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked))  # noqa: B023
+    return np.concatenate(of_stacks)
 
 
 def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
@@ -92,8 +92,9 @@ def draw_text(weights: np.ndarray) -> Figure:
 
 
 def between_tokens(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, ...]]:
-    """A run's spatial weights, [layers, n, n], and how the n tokens lie: (n,) in a text, (rows, columns) for the patches
-    of an image, whose cls token is left out.
+    """A run's spatial weights, [layers, n, n], and how the n tokens lie: (n,) in a text, (rows, columns) for patches.
+
+    The cls token of an image model is left out.
 
     Raises:
         RunError: the run's blocks have none.
@@ -122,8 +123,8 @@ def draw_images(weights: np.ndarray, grid: tuple[int, ...], tokens: Sequence[int
     figure, axes = drawing.subplots(len(weights), len(shown), drawing.COLUMN, max(1.4, height))
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, hspace=0.04, wspace=0.08)
     images = []
-    for place, axis in enumerate(axes):
-        layer, column = divmod(place, len(shown))
+    for index, axis in enumerate(axes):
+        layer, column = divmod(index, len(shown))
         images.append((axis, weights[layer, shown[column]].reshape(grid)))
         row, left = divmod(int(shown[column]), grid[1])
         axis.add_patch(Rectangle((left - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8))

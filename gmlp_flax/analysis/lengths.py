@@ -41,15 +41,15 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     if trained.config.task != TASK:
         raise RunError(f"{workdir} trained {trained.config.task}: give a run of {TASK}")
     own, spec = trained.config.model.length, trained.task.spec()
-    found: dict[str, Any] = {"length": own, "takes": {}, "perplexity": {}, "why": {}}
+    scores: dict[str, Any] = {"length": own, "takes": {}, "perplexity": {}, "why": {}}
     for tokens in dict.fromkeys((own, *lengths)):
-        found["takes"][str(tokens)] = bool(spec.block.supports_length(spec, tokens))
+        scores["takes"][str(tokens)] = bool(spec.block.supports_length(spec, tokens))
         try:
             value = _perplexity(trained, workdir, tokens)
         except RunError as error:
-            value, found["why"][str(tokens)] = None, str(error)
-        found["perplexity"][str(tokens)] = value
-    return found
+            value, scores["why"][str(tokens)] = None, str(error)
+        scores["perplexity"][str(tokens)] = value
+    return scores
 
 
 def _perplexity(trained: loading.Trained, workdir: str, tokens: int) -> float:

@@ -45,9 +45,9 @@ def toeplitz_share(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 def _offsets(shape: Sequence[int]) -> np.ndarray:
     """A number for the offset of each token from each, int [n, n]; equal offsets have equal numbers."""
-    places = np.indices(shape).reshape(len(shape), -1)
+    positions = np.indices(shape).reshape(len(shape), -1)
     last = np.array(shape) - 1
-    steps = places[:, None] - places[:, :, None] + last[:, None, None]
+    steps = positions[:, None] - positions[:, :, None] + last[:, None, None]
     return np.asarray(np.ravel_multi_index(tuple(steps), 2 * last + 1))
 
 
@@ -56,15 +56,15 @@ def noise_share(shape: Sequence[int]) -> float:
     return (math.prod(2 * side - 1 for side in shape) - 1) / (math.prod(shape) ** 2 - 1)
 
 
-class Found(NamedTuple):
-    """What a run's checkpoints show."""
+class ShiftInvariance(NamedTuple):
+    """How near the spatial matrices of a run's checkpoints are to Toeplitz."""
 
     shares: dict[int, np.ndarray]  # step -> the share of each layer, [layers]
     weights: np.ndarray  # of the newest checkpoint, [layers, n, n]
     shape: tuple[int, ...]  # how the n tokens lie
 
 
-def of_run(workdir: str) -> Found:
+def of_run(workdir: str) -> ShiftInvariance:
     """The shares of every checkpoint that the run kept.
 
     Raises:
@@ -75,24 +75,24 @@ def of_run(workdir: str) -> Found:
     checkpoints = loading.open_checkpoints(newest.config, run_files.absolute(workdir), read_only=True)
     steps = [step for step in checkpoints.steps() if step < newest.step]
     checkpoints.close()
-    found = {step: filters.between_tokens(loading.load(workdir, str(step)))[0] for step in steps}
-    found[newest.step] = weights
-    return Found({step: toeplitz_share(each, shape) for step, each in found.items()}, weights, shape)
+    by_step = {step: filters.between_tokens(loading.load(workdir, str(step)))[0] for step in steps}
+    by_step[newest.step] = weights
+    return ShiftInvariance({step: toeplitz_share(w, shape) for step, w in by_step.items()}, weights, shape)
 
 
-def draw(found: Found, workdir: str) -> list[str]:
+def draw(measured: ShiftInvariance, workdir: str) -> list[str]:
     """Draws the matrices of the newest checkpoint (Figure 9) and the shares over the steps.
 
     Args:
-        found: what `of_run` returns.
+        measured: what `of_run` returns.
         workdir: the run's folder.
 
     Returns:
         The paths of the figures, RUN/figures/spatial_matrices.png and toeplitz_share.png; .svg and .pdf lie beside.
     """
     figures = {
-        "spatial_matrices": draw_matrices(found.weights),
-        "toeplitz_share": charts.draw(shares_chart(found)),
+        "spatial_matrices": draw_matrices(measured.weights),
+        "toeplitz_share": charts.draw(shares_chart(measured)),
     }
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
@@ -113,10 +113,10 @@ def draw_matrices(weights: np.ndarray) -> Figure:
     return figure
 
 
-def shares_chart(found: Found) -> charts.Chart:
+def shares_chart(measured: ShiftInvariance) -> charts.Chart:
     """The shares over the steps, or over the layers if there is one step; beside the share of noise."""
-    by_step = np.stack(list(found.shares.values()))
-    steps, layers = list(found.shares), len(by_step[0])
+    by_step = np.stack(list(measured.shares.values()))
+    steps, layers = list(measured.shares), len(by_step[0])
     newest = by_step[-1]
     title = f"After {steps[-1]:,} steps offsets explain {newest.min():.2f} to {newest.max():.2f} of W's variance"
     if len(steps) == 1:
@@ -131,4 +131,4 @@ def shares_chart(found: Found) -> charts.Chart:
         charts.Scale("step" if len(steps) > 1 else "layer"),
         charts.Scale("share of W's variance (1: Toeplitz)"),
     )
-    return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(found.shape))])])
+    return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(measured.shape))])])

@@ -208,8 +208,8 @@ _B24 = "129 is recalled; 116 and 23, which its README prints under S36, are B24'
 _FF_LARGE = "patch 32, as in its code, which keeps 14 x 14 positions and shrinks them: 206.4M"
 
 _FNET = (
-    "the paper's is recalled, not read; without its pooler and next-sentence head, with which it has {}; as products: by FFT "
-    "fewer operations"
+    "the paper's is recalled, not read; without its pooler and next-sentence head, with which it has {}; as products: "
+    "by FFT fewer operations"
 )
 _HYBRID = "FNet-base with attention in its last two layers; without pooler and next-sentence head"
 _MIXING = "FNet's transform, as products, in its post-norm frame, with learned positions"

@@ -28,10 +28,11 @@ def attention_in_a_pair(
     """
     (row,), (task,) = table.rows, table.tasks
     pretrained = (run for run in tuned.get(row, ()) if run.finished and run.config.init_parameters)
-    found = [run for run in pretrained if task_of(run.config) == task]
-    if not found:
+    runs_of_task = [run for run in pretrained if task_of(run.config) == task]
+    if not runs_of_task:
         raise RunError(f"{row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA")
-    trained = loading.load(found[0].path)
+    path = runs_of_task[0].path
+    trained = loading.load(path)
     sentences = attention.encode(trained, *PAIR)
     count = len(sentences.labels)
     maps = attention.maps(trained, sentences)[:, :count, :count]
@@ -41,7 +42,7 @@ def attention_in_a_pair(
     even = float(across(np.full((1, count, count), 1 / count), segments)[0, 0])
     notes = (
         *unfinished(runs[:1]),
-        f"Finetuned: {found[0].path}. The pair: {' / '.join(PAIR)}",
+        f"Finetuned: {path}. The pair: {' / '.join(PAIR)}",
         "Across: the share of its weight that a token gives to the other sentence, a mean over tokens. Within and "
         f"across add up to less than 1 if weight lies on padding. Equal weights on the {count} tokens would give "
         f"{even:.3f}. The image shows the largest weight in the layers of the first half, as in the paper, which sees "

@@ -53,15 +53,15 @@ def tally(claims: Sequence[Claim]) -> str:
     }
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in words}
     always = (HOLDS, REVERSED, OPEN)
-    told = (f"{count} {words[verdict]}" for verdict, count in counts.items() if count or verdict in always)
-    return f"{len(claims)} claims: {', '.join(told)}."
+    parts = (f"{count} {words[verdict]}" for verdict, count in counts.items() if count or verdict in always)
+    return f"{len(claims)} claims: {', '.join(parts)}."
 
 
 def verdict(better: Sequence[float], worse: Sequence[float]) -> str:
     """Whether the claim that `better` is lower than `worse` holds for every pair of seeds, for none, or for some.
 
     Of two models that are equal, n seeds each all fall one way with probability 2 / C(2n, n): 0.33 for two seeds, 0.1
-    for three, 0.01 for five. With a single seed of either model that says nothing of its spread, and the verdict says so.
+    for three, 0.01 for five. A single seed of either model says nothing of its spread, and the verdict says so.
     """
     single = min(len(better), len(worse)) == 1
     if max(better) < min(worse):
@@ -81,10 +81,10 @@ def orderings(
         last: row -> the last value of each run.
         curves: row -> the curve of each run.
     """
-    ranked = sorted(papers, key=lambda row: papers[row])
+    rows = sorted(papers, key=lambda row: papers[row])
     values = sorted(set(papers.values()))
     neighbours, others = [], []
-    for better, worse in itertools.combinations(ranked, 2):
+    for better, worse in itertools.combinations(rows, 2):
         if papers[better] == papers[worse]:
             continue
         since = emerges(curves[better], curves[worse])
@@ -137,18 +137,18 @@ def rank_curve(curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float
     tokens = shared_tokens([curve for row in papers for curve in curves[row]])
     values = [np.array([[dict(curve)[count] for count in tokens] for curve in curves[row]]) for row in papers]
     random = np.random.default_rng(0)
-    drawn = np.stack([each[random.integers(len(each), size=(DRAWS, len(each)))].mean(1) for each in values], axis=-1)
-    found = _spearman(np.stack([each.mean(0) for each in values], axis=-1), list(papers.values()))
+    draws = np.stack([row[random.integers(len(row), size=(DRAWS, len(row)))].mean(1) for row in values], axis=-1)
+    ranks = _spearman(np.stack([row.mean(0) for row in values], axis=-1), list(papers.values()))
     if max(map(len, values)) == 1:
-        return [RankPoint(count, float(rank), None, None) for count, rank in zip(tokens, found, strict=True)]
+        return [RankPoint(count, float(rank), None, None) for count, rank in zip(tokens, ranks, strict=True)]
     # A draw in which all rows are equal has no order: 0.
-    low, high = np.percentile(np.nan_to_num(_spearman(drawn, list(papers.values()))), (2.5, 97.5), axis=0)
-    return [RankPoint(count, *map(float, point)) for count, *point in zip(tokens, found, low, high, strict=True)]
+    low, high = np.percentile(np.nan_to_num(_spearman(draws, list(papers.values()))), (2.5, 97.5), axis=0)
+    return [RankPoint(count, *map(float, point)) for count, *point in zip(tokens, ranks, low, high, strict=True)]
 
 
 def _spearman(ours: np.ndarray, papers: Sequence[float]) -> np.ndarray:
     """`spearman` of the last axis of [..., rows]."""
     ranks = stats.rankdata(ours, axis=-1), stats.rankdata(papers)
-    centred = [each - each.mean(-1, keepdims=True) for each in ranks]
+    centred = [of_column - of_column.mean(-1, keepdims=True) for of_column in ranks]
     norms = np.sqrt(np.square(centred[0]).sum(-1) * np.square(centred[1]).sum(-1))
     return (centred[0] * centred[1]).sum(-1) / np.where(norms, norms, np.nan)

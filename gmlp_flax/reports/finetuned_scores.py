@@ -43,7 +43,7 @@ def score(runs: Sequence[Run], column: ScoreColumn, pretrained: bool = True) -> 
             by_choice.setdefault(choice, []).append(column.percent * curve[-1][1])
     scores = (Score(Spread(statistics.median(values), tuple(values)), *choice) for choice, values in by_choice.items())
     # A choice of one seed would win by its luck over one that a sweep gave all of them.
-    return max(scores, key=lambda each: (len(each.spread.values), each.spread.centre), default=None)
+    return max(scores, key=lambda one: (len(one.spread.values), one.spread.centre), default=None)
 
 
 def _higher(text: str, better: Spread, worse: Spread) -> claims.Claim:
@@ -64,17 +64,17 @@ class Scores:
             column
             for column in SCORE_COLUMNS
             if column.task in tasks
-            and any(printed_score(row, column) is not None or score(each, column) for row, each in runs.items())
+            and any(printed_score(row, column) is not None or score(of_row, column) for row, of_row in runs.items())
         ]
-        each_run = [run for each in runs.values() for run in each]
+        every_run = [run for of_row in runs.values() for run in of_row]
         self.baselines = {
             column.title: trivial
             for column in self.columns
-            for run in each_run
+            for run in every_run
             if task_of(run.config) == column.task and (trivial := run.baseline(column.metric))
         }
-        self.by_row = {row: [score(each, column) for column in self.columns] for row, each in runs.items()}
-        self.random = {row: [score(each, column, False) for column in self.columns] for row, each in runs.items()}
+        self.by_row = {row: [score(of_row, column) for column in self.columns] for row, of_row in runs.items()}
+        self.random = {row: [score(of_row, column, False) for column in self.columns] for row, of_row in runs.items()}
         self.transfers = transfers
 
     @property
@@ -95,47 +95,47 @@ class Scores:
     def of(self, row: str) -> dict[str, Spread]:
         """Title of a column -> a row's median over seeds."""
         pairs = zip(self.columns, self.by_row.get(row, ()), strict=False)
-        return {column.title: found.spread for column, found in pairs if found}
+        return {column.title: score.spread for column, score in pairs if score}
 
     def claims(self) -> list[claims.Claim]:
         """Whether pretraining helps each row, and whether the paper's orderings of finetuned models hold: in both for
         every pair of runs, for none, or for some."""
         return [
             claim
-            for place, column in enumerate(self.columns)
-            for claim in (*self._gains(place, column), *self._orderings(column))
+            for index, column in enumerate(self.columns)
+            for claim in (*self._gains(index, column), *self._orderings(column))
         ]
 
-    def _gains(self, place: int, column: ScoreColumn) -> Iterator[claims.Claim]:
+    def _gains(self, index: int, column: ScoreColumn) -> Iterator[claims.Claim]:
         for row, scores in self.by_row.items():
-            pretrained, random = scores[place], self.random[row][place]
+            pretrained, random = scores[index], self.random[row][index]
             if pretrained and random:
                 yield _higher(f"{column.title}: pretraining helps {row}{OURS}", pretrained.spread, random.spread)
 
     def _orderings(self, column: ScoreColumn) -> Iterator[claims.Claim]:
         for better, worse, tasks in self.transfers:
-            found = [self.of(row).get(column.title) for row in (better, worse)]
-            if column.task in tasks and found[0] and found[1]:
+            high, low = (self.of(row).get(column.title) for row in (better, worse))
+            if column.task in tasks and high and low:
                 ours = OURS if column.task == "rte" else ""
-                yield _higher(f"{column.title}: {better} > {worse}{ours}", found[0], found[1])
+                yield _higher(f"{column.title}: {better} > {worse}{ours}", high, low)
 
     def notes(self) -> list[str]:
         """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""
         lines = []
-        for place, column in enumerate(self.columns):
-            found = {row: score for row, scores in self.by_row.items() if (score := scores[place])}
-            spread = (f"{row} {score.words()}" for row, score in found.items())
-            if found:
+        for index, column in enumerate(self.columns):
+            tuned = {row: score for row, scores in self.by_row.items() if (score := scores[index])}
+            spread = (f"{row} {score.words()}" for row, score in tuned.items())
+            if tuned:
                 lines.append(f"{column.title} is the median of runs; lowest to highest: {', '.join(spread)}.")
-            random = {row: score for row, scores in self.random.items() if (score := scores[place])}
+            random = {row: score for row, scores in self.random.items() if (score := scores[index])}
             if random:
                 beside = (f"{row} {score.words()}" for row, score in random.items())
                 lines.append(f"{column.title} from random parameters: {', '.join(beside)}.")
             if trivial := self.baselines.get(column.title):
                 lines.append(f"{column.title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}.")
-            ranked = {row: paper for row in found if (paper := printed_score(row, column)) is not None}
-            if len(ranked) > 1:
-                rank = claims.spearman([found[row].spread.centre for row in ranked], list(ranked.values()))
-                over = f"over {len(ranked)} models"
+            papers = {row: paper for row in tuned if (paper := printed_score(row, column)) is not None}
+            if len(papers) > 1:
+                rank = claims.spearman([tuned[row].spread.centre for row in papers], list(papers.values()))
+                over = f"over {len(papers)} models"
                 lines.append(f"{column.title}: rank correlation with the paper's column {rank:.2f} {over}.")
         return lines

@@ -70,8 +70,8 @@ class Row:
     def footnotes(self) -> list[str]:
         """Which of its runs are behind the others, and whether they count."""
         so_far = ", ".join(f"seed {run.config.seed} at {run.curve(METRIC)[-1][0]:,} tokens" for run in self.behind)
-        how = "not counted" if self.compared else "shown, but compared with no other row"
-        return [f"{so_far}: behind the other runs, {how}"] if self.behind else []
+        use = "not counted" if self.compared else "shown, but compared with no other row"
+        return [f"{so_far}: behind the other runs, {use}"] if self.behind else []
 
 
 def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
@@ -119,11 +119,11 @@ def _table(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> Table:
     """A line per row that was trained, then the paper's own."""
     lines: list[Sequence[Cell]] = [(*row.cells(), *scores.cells(name)) for name, row in rows.items()]
     empty = [None] * (len(COLUMNS) - 2)
-    lines += [(each.name, printed(each.params_m), *empty, *scores.quoted_cells(each)) for each in table.quoted]
+    lines += [(row.name, printed(row.params_m), *empty, *scores.quoted_cells(row)) for row in table.quoted]
     notes = {name: row.footnotes() for name, row in rows.items()} | {
-        each.name: ["the paper's row, not trained here", *([each.note] if each.note else [])] for each in table.quoted
+        row.name: ["the paper's row, not trained here", *([row.note] if row.note else [])] for row in table.quoted
     }
-    footnotes = {name: found for name, found in notes.items() if found}
+    footnotes = {name: of_row for name, of_row in notes.items() if of_row}
     return Table((*COLUMNS, *scores.titles), lines, footnotes).full()
 
 
@@ -169,8 +169,8 @@ def _absent(names: Sequence[str], rows: Mapping[str, Row]) -> list[str]:
 
 def _baseline(runs: Sequence[Run]) -> list[str]:
     """What a model without any context scores."""
-    found = dict.fromkeys(each for run in runs if (each := run.baseline(METRIC)))
-    return [f"To compare: {name}: {METRIC} {shown(value)}." for name, value in found]
+    baselines = dict.fromkeys(baseline for run in runs if (baseline := run.baseline(METRIC)))
+    return [f"To compare: {name}: {METRIC} {shown(value)}." for name, value in baselines]
 
 
 def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> list[str]:
@@ -185,7 +185,7 @@ def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -
 def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
     """Held-out perplexity over tokens: the mean of a row's seeds, and a band from the lowest to the highest. None if no
     row has two points."""
-    seen = looks(names)
+    look_of = looks(names)
     series = []
     for name, row in rows.items():
         tokens = claims.shared_tokens(row.curves)
@@ -194,14 +194,14 @@ def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
         series.append(
             Series(
                 name,
-                seen[name],
+                look_of[name],
                 tokens,
-                [statistics.mean(each) for each in values],
-                [min(each) for each in values] if several else (),
-                [max(each) for each in values] if several else (),
+                [statistics.mean(seeds) for seeds in values],
+                [min(seeds) for seeds in values] if several else (),
+                [max(seeds) for seeds in values] if several else (),
             )
         )
-    if not any(len(each.x) > 1 for each in series):
+    if not any(len(line.x) > 1 for line in series):
         return None
     best = min((row for row in rows.values() if row.compared), key=lambda row: row.last.centre, default=None)
     several = any(len(row.runs) > 1 for row in rows.values())
@@ -224,10 +224,10 @@ def correlation_chart(ranks: Sequence[claims.RankPoint], papers: Mapping[str, fl
     series = Series(
         "Spearman's rho",
         Look(FAMILIES["gMLP"]),
-        [each.tokens for each in ranks],
-        [each.correlation for each in ranks],
-        [each.low for each in ranks if each.low is not None],
-        [each.high for each in ranks if each.high is not None],
+        [rank.tokens for rank in ranks],
+        [rank.correlation for rank in ranks],
+        [rank.low for rank in ranks if rank.low is not None],
+        [rank.high for rank in ranks if rank.high is not None],
     )
     title = f"The order of {len(papers)} models agrees with the paper's to rho = {ranks[-1].correlation:.2f} at the end"
     caption = (

@@ -15,7 +15,6 @@ from gmlp_flax.io import run_files
 from gmlp_flax.reports import plotly_charts
 from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
-from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def of_report(report: Report, library: str) -> str:
         f'<a href="{escape(folder)}/index.html">All reports</a>' if folder else "",
         f"<h1>{escape(report.title)}</h1>",
         _claims(report),
-        _setting(report.setting) if report.setting else "",
+        f"<p>{escape(report.setting.sentence())}</p>" if report.setting else "",
         *(heading + _table(name, table) for heading, (name, table) in tables),
         *(_figure(name, figure) for name, figure in report.figures.items()),
         f"<h2>Notes</h2>{_list('notes', map(escape, report.notes))}" if report.notes else "",
@@ -107,16 +106,6 @@ def _claim_list(claims: Sequence[Claim]) -> str:
         for claim in claims
     )
     return f'<ul class="claims">{"".join(items)}</ul>'
-
-
-def _setting(setting: Setting) -> str:
-    if not setting.scaled:
-        return f"<p>{escape(setting.sentence())}</p>"
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in change)}</tr>" for change in setting.scaled)
-    head = f"<thead><tr><th>setting of {escape(setting.row)}</th><th>here</th><th>paper</th></tr></thead>"
-    summary = f"Scale {setting.scale}: {len(setting.scaled)} settings are smaller than the paper's"
-    table = f"<table>{head}<tbody>{rows}</tbody></table>"
-    return f'<details class="setting"><summary>{escape(summary)}</summary>{table}</details>'
 
 
 def _table(name: str, table: Table) -> str:

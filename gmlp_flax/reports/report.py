@@ -62,9 +62,9 @@ class Report:
 
     def sentences(self) -> list[str]:
         """All that is said beside the table."""
-        said = [tally(self.every_claim)] if self.every_claim else []
-        said += [claim.sentence() for claim in self.every_claim]
-        said += [self.setting.sentence()] if self.setting else []
+        sentences = [tally(self.every_claim)] if self.every_claim else []
+        sentences += [claim.sentence() for claim in self.every_claim]
+        sentences += [self.setting.sentence()] if self.setting else []
         captions = (
             sentence
             for chart in self.figures.values()
@@ -72,7 +72,7 @@ class Report:
             for sentence in (chart.caption, chart.missing())
             if sentence
         )
-        return [*said, *self.notes, *dict.fromkeys(captions)]
+        return [*sentences, *self.notes, *dict.fromkeys(captions)]
 
 
 def _with_legend(table: Table) -> str:

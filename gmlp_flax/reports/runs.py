@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -83,8 +84,8 @@ class Run:
 
     def baseline(self, metric: str) -> tuple[str, float] | None:
         """What a trivial model scores on the same held-out data: its name and its value; None if that is not known."""
-        found = [line["baseline"] for line in self.lines if metric in line.get("baseline", {}).get("eval", ())]
-        return (found[-1]["name"], found[-1]["eval"][metric]) if found else None
+        lines = [line["baseline"] for line in self.lines if metric in line.get("baseline", {}).get("eval", ())]
+        return (lines[-1]["name"], lines[-1]["eval"][metric]) if lines else None
 
 
 class Setting(NamedTuple):
@@ -127,16 +128,14 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     runs: dict[tuple, Run] = {}
     for run in _runs(pattern, rows, ("task", *_architecture(rows), "model.length")):
         _refuse_twin(runs, (run.row, run.config.seed), run, f"the row {run.row}")
-    found = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
-    if not found and not run_files.matching(pattern):
-        raise NoRuns(f"there is nothing at {pattern}: give a folder of run folders")
-    if not found:
-        raise NoRuns(
-            f"{pattern} holds no run of {', '.join(rows)}, or only runs of other sizes: give a folder of their run folders"
-        )
-    _check_alike(found, _steps_key(rows))
-    _check_tokenizers(found)
-    return found
+    in_order = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
+    if not in_order:
+        empty = f"{pattern} holds no run of {', '.join(rows)}, or only runs of other sizes"
+        what = empty if run_files.matching(pattern) else f"there is nothing at {pattern}"
+        raise NoRuns(f"{what}: give a folder of run folders")
+    _check_alike(in_order, _steps_key(rows))
+    _check_tokenizers(in_order)
+    return in_order
 
 
 def at_budget(runs: Sequence[Run], tokens: int) -> list[Run]:
@@ -171,7 +170,7 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
         RunError: two rows are the same; two runs are the same; or the runs of a task with one batch size differ in more
             than row, seed and rate.
     """
-    found: dict[str, list[Run]] = {row: [] for row in rows}
+    tuned: dict[str, list[Run]] = {row: [] for row in rows}
     same: dict[tuple, Run] = {}
     alike: dict[tuple, Run] = {}
     not_taken_over = {key for row in rows.values() for key in schema.of_task(row.task) if key not in TEXT_OPTIONS}
@@ -186,20 +185,20 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
             first = alike.setdefault(task, run)
             both = config_lib.keys(first.config).keys() & config_lib.keys(config).keys()
             _compare(first, run, [*_compared([run], free), *(key for key in READING if key in both)])
-            found[run.row].append(run)
-    return found
+            tuned[run.row].append(run)
+    return tuned
 
 
 def tables_of(config: ConfigDict) -> list[tuple[str, str]]:
     """The tables, with their scale, of which a config's model is a row, trained as long."""
-    found = []
+    names = []
     for name, table in TABLES.items():
         for scale, trained in table.trained.items():
             rows = {row: table.config(row, scale) for row in trained}
             keys = ("task", *_architecture(rows), "model.length", STEPS)
             if any(all(row.get(key) == config.get(key) for key in keys) for row in rows.values()):
-                found.append((name, scale))
-    return found
+                names.append((name, scale))
+    return names
 
 
 def task_of(config: ConfigDict) -> str:
@@ -218,9 +217,9 @@ def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> Setting:
 def unfinished(runs: Sequence[Run]) -> list[str]:
     """A note on the runs that are not finished, if there are any."""
     named = ", ".join(
-        f"{each.row} seed {each.config.seed} (step {each.last_step} of {each.config.steps})"
-        for each in runs
-        if not each.finished
+        f"{run.row} seed {run.config.seed} (step {run.last_step} of {run.config.steps})"
+        for run in runs
+        if not run.finished
     )
     return [f"Not finished: {named}."] if named else []
 
@@ -260,7 +259,7 @@ def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
 def _run_folders(pattern: str) -> Iterator[str]:
     for path in run_files.matching(pattern):
         inside = (os.path.join(path, name) for name in run_files.names(path))
-        yield from (each for each in (path, *inside) if run_files.exists(os.path.join(each, CONFIG_FILE)))
+        yield from (one for one in (path, *inside) if run_files.exists(os.path.join(one, CONFIG_FILE)))
 
 
 def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
@@ -271,14 +270,14 @@ def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> No
 
 def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
     """The keys that make a model a row of a table: two models that agree in them are the same row."""
-    found = (config_lib.keys(row).items() for row in rows.values())
-    return list(dict.fromkeys(name for each in found for name, option in each if option.architecture))
+    options = itertools.chain(*(config_lib.keys(row).items() for row in rows.values()))
+    return list(dict.fromkeys(name for name, option in options if option.architecture))
 
 
 def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
     """The keys in which runs of one table must agree."""
-    found = dict.fromkeys(name for run in runs for name in config_lib.keys(run.config))
-    return [name for name in found if name not in free and not name.startswith(FREE)]
+    keys = dict.fromkeys(name for run in runs for name in config_lib.keys(run.config))
+    return [name for name in keys if name not in free and not name.startswith(FREE)]
 
 
 def _check_alike(runs: Sequence[Run], steps: Sequence[str]) -> None:
@@ -308,5 +307,5 @@ def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:
             what = next((what for what, names in COLUMN_KEYS.items() if key in names), "configs")
             raise RunError(
                 f"runs of different {what}: {key} is {one.config.get(key)!r} in {one.path} and "
-                f"{other.config.get(key)!r} in {other.path}: give runs that differ only in model, seed and a row's rates"
+                f"{other.config.get(key)!r} in {other.path}: give runs that differ in model, seed and rates alone"
             )

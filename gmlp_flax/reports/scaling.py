@@ -114,7 +114,7 @@ def papers_laws(series: Mapping[str, Sequence[str]]) -> list[str]:
     notes = []
     for name, rows in series.items():
         models = [published.PUBLISHED[row] for row in rows]
-        printed = [(each.params_m, each.perplexity) for each in models if each.params_m and each.perplexity]
+        printed = [(model.params_m, model.perplexity) for model in models if model.params_m and model.perplexity]
         if len(printed) > 1:
             law = power_law(*zip(*printed, strict=True))
             notes.append(f"{name} in the paper: {_law(law)}.")
@@ -144,27 +144,27 @@ def _series(
     lines: Lines, x_of: Callable[[Point], float], y_of: Callable[[Point], Spread], laws: Mapping[str, PowerLaw]
 ) -> list[Series]:
     """One series per line that has points; `laws` are drawn dashed, and then nothing joins the points."""
-    found = []
+    series = []
     families = [family(points[0].row) if points else "" for points in lines.values()]
     for (name, points), look in zip(lines.items(), looks(families), strict=True):
         points = sorted(points, key=x_of)
         if points:
             x, y = [x_of(point) for point in points], [y_of(point) for point in points]
-            found.append(
+            series.append(
                 Series(
                     name,
                     look._replace(dashes=DASHES[0]),
                     x,
-                    [each.centre for each in y],
-                    low=[min(each.values) for each in y],
-                    high=[max(each.values) for each in y],
+                    [value.centre for value in y],
+                    low=[min(value.values) for value in y],
+                    high=[max(value.values) for value in y],
                     labels=[point.row.split("_", 1)[-1] for point in points],
                     joined=name not in laws,
                     band=False,
-                    fit=[laws[name](each) for each in x] if name in laws else (),
+                    fit=[laws[name](value) for value in x] if name in laws else (),
                 )
             )
-    return found
+    return series
 
 
 def _law(law: PowerLaw) -> str:

@@ -34,11 +34,11 @@ def classifiers(table: PaperTable) -> Report:
     models = {name: published.PUBLISHED[name] for name in table.rows}
     lines = [(name, printed(model.top1), *_counted(model)) for name, model in models.items()]
     lines += [
-        (each.name, printed(each.top1), None, printed(each.params_m), None, None, printed(_flops(each.madds_g)), None)
-        for each in table.quoted
+        (row.name, printed(row.top1), None, printed(row.params_m), None, None, printed(_flops(row.madds_g)), None)
+        for row in table.quoted
     ]
-    made = Table(("model", "top-1 (%)", *COLUMNS), lines, _footnotes(table)).full()
-    return Report(table.title, made, notes=(ACCURACIES, NOTE), figures={"accuracies": _chart(models, table.quoted)})
+    sizes = Table(("model", "top-1 (%)", *COLUMNS), lines, _footnotes(table)).full()
+    return Report(table.title, sizes, notes=(ACCURACIES, NOTE), figures={"accuracies": _chart(models, table.quoted)})
 
 
 def _footnotes(table: PaperTable) -> dict[str, list[str]]:

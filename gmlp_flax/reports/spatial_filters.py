@@ -26,22 +26,22 @@ def image_filters(table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Ma
     Raises:
         RunError: the run has no checkpoint.
     """
-    found = shift_invariance.of_run(runs[0].path)
-    weights, grid = found.weights, found.shape
-    rows = zip(locality(weights, grid), list(found.shares.values())[-1], strict=True)
+    measured = shift_invariance.of_run(runs[0].path)
+    weights, grid = measured.weights, measured.shape
+    rows = zip(locality(weights, grid), list(measured.shares.values())[-1], strict=True)
     lines = [(layer, *map(float, near), float(share)) for layer, (near, share) in enumerate(rows, start=1)]
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
     notes = (
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
-        f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the share "
-        "of W's variance that offsets between patches explain, "
+        f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the "
+        "share of W's variance that offsets between patches explain, "
         f"{shift_invariance.noise_share(grid):.3f} for noise, 1 if W depends on nothing else.",
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
     figures = {
         "filters": filters.draw_images(weights, grid),
-        "offsets_share": shift_invariance.shares_chart(found),
+        "offsets_share": shift_invariance.shares_chart(measured),
     }
     return _report(table, runs, scale, Table(columns, lines), notes, figures)
 
@@ -73,16 +73,16 @@ def shift_invariance_report(
     Raises:
         RunError: the run has no checkpoint.
     """
-    found = shift_invariance.of_run(runs[0].path)
-    columns = ("step", *(f"layer {layer + 1}" for layer in range(len(found.weights))))
-    lines = [(step, *map(float, share)) for step, share in found.shares.items()]
+    measured = shift_invariance.of_run(runs[0].path)
+    columns = ("step", *(f"layer {layer + 1}" for layer in range(len(measured.weights))))
+    lines = [(step, *map(float, share)) for step, share in measured.shares.items()]
     notes = (
         "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
-        f"{shift_invariance.noise_share(found.shape):.3f} for noise.",
+        f"{shift_invariance.noise_share(measured.shape):.3f} for noise.",
     )
     figures = {
-        "matrices": shift_invariance.draw_matrices(found.weights),
-        "toeplitz_share": shift_invariance.shares_chart(found),
+        "matrices": shift_invariance.draw_matrices(measured.weights),
+        "toeplitz_share": shift_invariance.shares_chart(measured),
     }
     return _report(table, runs, scale, Table(columns, lines), notes, figures)
 
@@ -91,13 +91,13 @@ def _report(
     table: PaperTable,
     runs: Sequence[Run],
     scale: str,
-    made: Table,
+    numbers: Table,
     notes: Sequence[str],
     figures: Mapping[str, Chart | Figure],
 ) -> Report:
     """A report of the first run."""
     told = (*unfinished(runs[:1]), *notes, f"The run: {runs[0].path}")
-    return Report(table.title, made, setting=setting(table, runs, scale), notes=told, figures=figures)
+    return Report(table.title, numbers, setting=setting(table, runs, scale), notes=told, figures=figures)
 
 
 def spread(weights: np.ndarray) -> np.ndarray:

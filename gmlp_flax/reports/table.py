@@ -54,9 +54,9 @@ class Table:
 
     def full(self) -> Table:
         """Without the columns that are empty in every row."""
-        kept = [place for place in range(len(self.columns)) if any(row[place] is not None for row in self.rows)]
-        rows = [[row[place] for place in kept] for row in self.rows]
-        return dataclasses.replace(self, columns=[self.columns[place] for place in kept], rows=rows)
+        full = [index for index in range(len(self.columns)) if any(row[index] is not None for row in self.rows)]
+        rows = [[row[index] for index in full] for row in self.rows]
+        return dataclasses.replace(self, columns=[self.columns[index] for index in full], rows=rows)
 
     def numbered(self) -> tuple[dict[str, list[int]], list[str]]:
         """Name of a row -> the numbers of its footnotes, from 1; and the footnotes in order, each once."""
@@ -81,11 +81,11 @@ class Table:
 
     def csv(self) -> str:
         """With all digits. A number over seeds takes five columns; footnotes are a column of their own."""
-        spread = [any(isinstance(row[place], Spread) for row in self.rows) for place in range(len(self.columns))]
+        spread = [any(isinstance(row[index], Spread) for row in self.rows) for index in range(len(self.columns))]
         columns: list[str] = []
         for name, wide in zip(self.columns, spread, strict=True):
             more = ("deviation", "lowest", "highest", self.over) if wide else ()
-            columns += [name, *(f"{name} {each}" for each in more)]
+            columns += [name, *(f"{name} {statistic}" for statistic in more)]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*columns, *(["note"] if self.footnotes else [])])
@@ -142,10 +142,10 @@ def _shown_spread(cell: Spread) -> str:
     centre, deviation = shown(float(cell.centre)), cell.deviation
     if deviation is None or not math.isfinite(deviation):
         return centre
-    places = decimals(cell.centre)
-    if round(deviation, places) == 0:
-        places = min(decimals(deviation, 1), 6)
-    return f"{centre} ± {deviation:,.{places}f}"
+    digits = decimals(cell.centre)
+    if round(deviation, digits) == 0:
+        digits = min(decimals(deviation, 1), 6)
+    return f"{centre} ± {deviation:,.{digits}f}"
 
 
 def _marked(name: str, numbers: Sequence[int]) -> str:

@@ -111,14 +111,14 @@ def test_there_are_always_some_ticks(low, factor):
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
 def test_labels_are_apart_in_order_and_inside(places):
-    moved = drawing.spaced(places, 0.1, 0.0, 1.0)
+    moved = drawing.spread_out(places, 0.1, 0.0, 1.0)
     ordered = [moved[index] for index in sorted(range(len(places)), key=lambda index: places[index])]
     assert all(later - earlier > 0.0999 for earlier, later in itertools.pairwise(ordered))
     assert min(moved) >= -1e-9 and max(moved) <= 1 + 1e-9
 
 
 def test_labels_with_room_stay():
-    assert drawing.spaced([0.1, 0.9, 0.5], 0.1, 0, 1) == [0.1, 0.9, 0.5]
+    assert drawing.spread_out([0.1, 0.9, 0.5], 0.1, 0, 1) == [0.1, 0.9, 0.5]
 
 
 def test_images_of_one_figure_have_one_scale():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.analysis import filters, shift_invariance
-from gmlp_flax.analysis.shift_invariance import Found
+from gmlp_flax.analysis.shift_invariance import ShiftInvariance
 from gmlp_flax.models import toeplitz
 from gmlp_flax.training import loading
 
@@ -75,7 +75,7 @@ def test_every_checkpoint_of_a_run_is_read(kind, request):
 def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
     weights = np.random.default_rng(0).standard_normal((7, 5, 5))
     share = shift_invariance.toeplitz_share(weights, (5,))
-    paths = shift_invariance.draw(Found({1: share, 2: share / 2}, weights, (5,)), str(tmp_path))
+    paths = shift_invariance.draw(ShiftInvariance({1: share, 2: share / 2}, weights, (5,)), str(tmp_path))
     assert paths == [f"{tmp_path}/figures/{name}" for name in ("spatial_matrices.png", "toeplitz_share.png")]
     for path in paths:
         with open(path, "rb") as file:
@@ -85,11 +85,11 @@ def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
 def test_shares_over_steps_or_over_layers():
     """A single checkpoint has no curve over steps."""
     share, weights = np.array([0.5, 0.75]), np.ones((2, 5, 5))
-    [several] = shift_invariance.shares_chart(Found({1: share, 2: share / 2}, weights, (5,))).panels
+    [several] = shift_invariance.shares_chart(ShiftInvariance({1: share, 2: share / 2}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in several.series] == [
         ("layer 1", [1, 2], [0.5, 0.25]),
         ("layer 2", [1, 2], [0.75, 0.375]),
     ]
-    [one] = shift_invariance.shares_chart(Found({2: share}, weights, (5,))).panels
+    [one] = shift_invariance.shares_chart(ShiftInvariance({2: share}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
     assert one.x.label == "layer" and one.references == [("noise", 8 / 24)]

@@ -24,7 +24,7 @@ STOPPED = """
 import subprocess, sys
 from gmlp_flax.commands import cli, columns
 
-CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0))); " \\
+CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0))); " \\
     "print('ready', flush=True); time.sleep(60)"
 columns.runner.tied_command = lambda words: [sys.executable, "-c", CHILD]
 cli.explained(lambda: columns.run("sweep"))

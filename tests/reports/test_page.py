@@ -94,7 +94,7 @@ def test_claims_and_settings_stand_above_the_table(text):
     rows = '<li class="holds">a &lt; b', '<li class="reversed">', '<li class="open">'
     order = [text.index(part) for part in (*rows, "The other 1 orderings", '<table class="sortable"')]
     assert order == sorted(order)
-    assert "Scale cpu: 1 settings are smaller than the paper" in text and "<td>steps</td><td>9</td><td>100</td>" in text
+    assert "<p>Scale cpu. Scaled down for sgu: steps 9 (paper: 100).</p>" in text
 
 
 def test_cells_footnotes_and_what_a_spread_is_over(text):

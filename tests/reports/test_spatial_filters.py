@@ -31,10 +31,10 @@ def test_locality_agrees_with_its_definition():
     for layer in weights:
         shares, square = [0.0, 0.0, 0.0], 0.0
         for (i, j), row in zip(places, layer, strict=True):
-            for (k, l), w in zip(places, row, strict=True):
+            for (m, n), w in zip(places, row, strict=True):
                 energy = w * w / sum(row * row) / 6
-                shares[min(2, max(abs(i - k), abs(j - l)))] += energy
-                square += energy * ((i - k) ** 2 + (j - l) ** 2)
+                shares[min(2, max(abs(i - m), abs(j - n)))] += energy
+                square += energy * ((i - m) ** 2 + (j - n) ** 2)
         expected.append((*shares, np.sqrt(square)))
     np.testing.assert_allclose(locality(weights, (2, 3)), expected, rtol=1e-12)
 

@@ -53,7 +53,9 @@ def require_attention(trained: loading.Trained) -> None:
     task = trained.task
     if task.predicts_files:
         raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    if not jax.eval_shape(lambda params, x: _maps(task.stacks(params), x, None), task.shapes(), _stream(trained)):
+    if not jax.eval_shape(
+        lambda params, x: stack_weights(task.stacks(params), x, None), task.shapes(), _stream(trained)
+    ):
         model = settings(task.spec())
         what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
         raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
@@ -106,7 +108,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
         stacks = [stack for _, stack in encoder.stacks()]
-        text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(_maps(stacks, x, padding_mask))
+        text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(stack_weights(stacks, x, padding_mask))
         return text_model.hidden(tokens, None, segments, padding_mask)
 
     return np.asarray(jax.jit(every_layer)(trained.weights))[:, 0]
@@ -119,7 +121,7 @@ def layer_numbers(trained: loading.Trained) -> tuple[list[int], int]:
     numbers, layers = [], 0
     for stack in trained.task.stacks(trained.weights):
         first, layers = layers + 1, layers + len(jax.tree.leaves(nnx.state(stack))[0])
-        if jax.eval_shape(lambda x, stack=stack: _maps([stack], x, None), _stream(trained)):
+        if jax.eval_shape(lambda x, stack=stack: stack_weights([stack], x, None), _stream(trained)):
             numbers += range(first, layers + 1)
     return numbers, layers
 
@@ -130,7 +132,7 @@ def _stream(trained: loading.Trained) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
 
 
-def _maps(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> list[jax.Array]:
+def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> list[jax.Array]:
     """Runs stacked blocks on [batch, n, d_model]; of each stack with attention its weights [layers, batch, n, n]."""
 
     def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:

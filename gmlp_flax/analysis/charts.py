@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import itertools
 import math
 import re
 import textwrap
@@ -18,9 +17,11 @@ from gmlp_flax.analysis.drawing import COLUMN, PAGE, Look
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 LINE = 8.5  # points from one label to the next
 LETTERS = 14  # of a title, per inch
+SIDES = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))  # of a point: right, up
 
 
 class Scale(NamedTuple):
@@ -231,65 +232,42 @@ def _label_ends(axis: Axes, panel: Panel) -> None:
 
 
 def _label_points(axis: Axes, panel: Panel) -> None:
-    """Words at points, each at the side where it covers least of other words and points."""
-    figure: Any = axis.get_figure(root=True)
-    per_point = figure.dpi / 72
-    words = [
-        (x, y, label, series.look)
-        for series in panel.series
-        for x, y, label in zip(series.x, series.y, series.labels, strict=False)
-    ]
-    taken: list[tuple[float, ...]] = [
-        (x - size * per_point, y - size * per_point, x + size * per_point, y + size * per_point)
-        for series in panel.series
-        if words
-        for x, y, size in _marks(axis, series)
-    ]
-    frame = axis.get_window_extent().extents
-    for x, y, label, look in words:
-        best = None
-        for across, up in ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)):
-            text = axis.annotate(
-                label,
-                (x, y),
-                (across * 4, up * 4),
-                textcoords="offset points",
-                fontsize=5.5,
-                color=look.text,
-                ha=("center", "left", "right")[across],
-                va=("center", "bottom", "top")[up],
-                parse_math=False,
-            )
-            text.set_in_layout(False)
-            box = tuple(text.get_window_extent().extents)
-            cost = sum(_overlap(box, other) for other in taken) + 10 * (_area(box) - _overlap(box, frame))
-            if best is None or cost < best[0] - 1:
-                if best:
-                    best[1].remove()
-                best = cost, text, box
-            else:
-                text.remove()
-        if best:
-            taken.append(best[2])
+    """Words at points, each at the side where it covers fewest other words and points."""
+    from matplotlib.transforms import Bbox
+
+    frame, boxes = axis.get_window_extent(), []
+    points = [point for series in panel.series for point in zip(series.x, series.y, strict=True)]
+    pixels = axis.transData.transform(points) if points else ()
+
+    def covered(text: Annotation) -> float:
+        box = text.get_window_extent()
+        common = [shared.width * shared.height for other in boxes if (shared := Bbox.intersection(box, other))]
+        outside = 4 - frame.count_contains(box.corners())
+        return box.count_contains(pixels) + 4 * sum(common) / (box.width * box.height) + 10 * outside
+
+    for series in panel.series:
+        for x, y, label in zip(series.x, series.y, series.labels, strict=False):
+            texts = [_word(axis, label, (x, y), side, series.look.text) for side in SIDES]
+            best = min(texts, key=covered)
+            boxes.append(best.get_window_extent())
+            for text in texts:
+                if text is not best:
+                    text.remove()
 
 
-def _marks(axis: Axes, series: Series) -> Iterator[tuple[float, float, float]]:
-    """Where a series has ink, in pixels, and half the size of each mark in points: its points, dots on its lines."""
-    points = axis.transData.transform(list(zip(series.x, series.y, strict=True)))
-    yield from ((x, y, 2) for x, y in points)
-    lines = list(itertools.pairwise(points)) if series.joined else []
-    if series.low and not series.band:
-        ends = (axis.transData.transform(list(zip(series.x, side, strict=True))) for side in (series.low, series.high))
-        lines += zip(*ends, strict=True)
-    for (x, y), (next_x, next_y) in lines:
-        yield from ((x + part / 30 * (next_x - x), y + part / 30 * (next_y - y), 0.6) for part in range(1, 30))
-
-
-def _area(box: Sequence[float]) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """The area that two boxes (left, bottom, right, top) share."""
-    sides = [min(one[side + 2], other[side + 2]) - max(one[side], other[side]) for side in (0, 1)]
-    return max(0.0, sides[0]) * max(0.0, sides[1])
+def _word(axis: Axes, label: str, point: tuple[float, float], side: tuple[int, int], colour: str) -> Annotation:
+    """A word at a side of a point: (right, up), each -1, 0 or 1."""
+    across, up = side
+    text = axis.annotate(
+        label,
+        point,
+        (across * 4, up * 4),
+        textcoords="offset points",
+        fontsize=5.5,
+        color=colour,
+        ha=("center", "left", "right")[across],
+        va=("center", "bottom", "top")[up],
+        parse_math=False,
+    )
+    text.set_in_layout(False)
+    return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,8 +60,7 @@ def _in_column(scores: Sequence[float | None], column: ScoreColumn) -> float | N
     return dict(zip(SCORE_COLUMNS, scores, strict=False)).get(column)
 
 
-@dataclasses.dataclass(frozen=True)
-class Quoted:
+class Quoted(NamedTuple):
     """A row of the paper's tables that is shown as printed: a model that is not built here, or not trained as there.
 
     Attributes:
@@ -70,10 +68,8 @@ class Quoted:
         params_m: parameters in millions.
         madds_g: multiply-adds per image in billions; None for a language model.
         top1: ImageNet-1K accuracy without extra data in percent; None for a language model.
-        image_size: (height, width) in pixels; None for a language model.
-        scores: percentages after finetuning in the order of SCORE_COLUMNS, None where nothing is printed; empty for an
+        scores: percentages after finetuning in the order of SCORE_COLUMNS, None if nothing is printed; empty for an
             image model.
-        group: Table 2's name for its kind.
         note: what to know of the row.
     """
 
@@ -81,20 +77,12 @@ class Quoted:
     params_m: float
     madds_g: float | None = None
     top1: float | None = None
-    image_size: tuple[int, int] | None = None
     scores: tuple[float | None, ...] = ()
-    group: str = ""
     note: str = ""
 
     def score(self, column: ScoreColumn) -> float | None:
         """The percentage in a column, if the paper prints one."""
         return _in_column(self.scores, column)
-
-
-def _quoted_image(
-    name: str, params_m: float, madds_g: float, top1: float, image: int = 224, group: str = "ConvNet", note: str = ""
-) -> Quoted:
-    return Quoted(name, params_m, madds_g, top1, (image, image), group=group, note=note)
 
 
 _OWN_RECIPE = "mixer_b16 in the recipe of the gMLPs, which imagenet:mixer_b16 has; 76.4 is its own paper's"
@@ -104,13 +92,13 @@ _DEVLIN_BASE = "where SQuAD v2.0's 76.3 comes from is not known: its own paper p
 # Table of the paper -> the rows that are no models of PUBLISHED.
 QUOTED: dict[str, tuple[Quoted, ...]] = {
     "Table 2": (
-        _quoted_image("ResNet-152", 60, 11.3, 78.3),
-        _quoted_image("RegNetY-8GF", 39, 8.0, 81.7),
-        _quoted_image("EfficientNet-B0", 5, 0.39, 77.1),
-        _quoted_image("EfficientNet-B3", 12, 1.8, 81.6, 300),
-        _quoted_image("EfficientNet-B7", 66, 37.0, 84.3, 600),
-        _quoted_image("NFNet-F0", 72, 12.4, 83.6, 192),
-        _quoted_image("Mixer-B/16 (our setup)", 59, 12.7, 77.3, group="MLP-like", note=_OWN_RECIPE),
+        Quoted("ResNet-152", 60, 11.3, 78.3),
+        Quoted("RegNetY-8GF", 39, 8.0, 81.7),
+        Quoted("EfficientNet-B0", 5, 0.39, 77.1),
+        Quoted("EfficientNet-B3", 12, 1.8, 81.6),
+        Quoted("EfficientNet-B7", 66, 37.0, 84.3),
+        Quoted("NFNet-F0", 72, 12.4, 83.6),
+        Quoted("Mixer-B/16 (our setup)", 59, 12.7, 77.3, note=_OWN_RECIPE),
     ),
     "Table 6": (
         Quoted("BERT-base (Devlin et al.)", 110, scores=(92.7, 84.4, None, 88.5, 76.3), note=_DEVLIN_BASE),

@@ -306,8 +306,8 @@ def _frame(scale: str, configs: Mapping[str, ConfigDict]) -> list[str]:
     same = f"the same up to {100 * (high / low - 1):.1f} %" if scale != "paper" else "by BERT's depth and widths"
     layers = ", ".join(map(str, depths))
     return [
-        f"One frame: {low:.3f} to {high:.3f} M parameters in the encoder ({same}), {layers} layers, the same text, steps, "
-        "batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
+        f"One frame: {low:.3f} to {high:.3f} M parameters in the encoder ({same}), {layers} layers, the same text, "
+        "steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
     ]
 
 

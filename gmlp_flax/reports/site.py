@@ -64,8 +64,11 @@ def _report(name: str, pattern: str, scale: str, site: Site) -> Report | None:
     if not TABLES[name].trained:
         return catalogue.of_sizes(name)
     try:
-        if name in catalogue.FOLDERS:
-            return catalogue.of_folder(name, _own_folder(name, pattern, scale), scale)
+        if name in catalogue.FOLDERS:  # its columns are looked for nowhere else
+            folders = _own_folders(name, pattern, scale)
+            if not folders:
+                raise run_finder.NoRuns(f"{pattern} has no folder {name}-{scale} or {name}")
+            return catalogue.of_folder(name, folders[0], scale)
         folder, runs = _find(name, pattern, scale)
     except run_finder.NoRuns:
         site.absent[name] = "there is no run of it"
@@ -81,16 +84,10 @@ def _report(name: str, pattern: str, scale: str, site: Site) -> Report | None:
         return None
 
 
-def _named_folders(name: str, pattern: str, scale: str) -> list[str]:
-    return [os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)]
-
-
-def _own_folder(name: str, pattern: str, scale: str) -> str:
-    """The folder of a report's name: columns of its own are looked for nowhere else. Raises NoRuns."""
-    folders = [folder for folder in _named_folders(name, pattern, scale) if run_files.exists(folder)]
-    if not folders:
-        raise run_finder.NoRuns(f"{pattern} has no folder {name}-{scale} or {name}")
-    return folders[0]
+def _own_folders(name: str, pattern: str, scale: str) -> list[str]:
+    """The folders of a report's name that are there."""
+    folders = os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)
+    return [folder for folder in folders if run_files.exists(folder)]
 
 
 def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run]]:
@@ -100,7 +97,7 @@ def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run
         RunError: as `runs.find`.
     """
     rows = TABLES[name].configs(scale)
-    for folder in _named_folders(name, pattern, scale):
+    for folder in _own_folders(name, pattern, scale):
         with contextlib.suppress(run_finder.NoRuns):
             return folder, run_finder.find(folder, rows)
     folders = run_files.matching(os.path.join(pattern, "*", ""))

@@ -27,9 +27,7 @@ from tests.training import tiny
 
 MODELS = {
     "amlp": {"d_attn": 4},
-    "dense amlp": {"d_attn": 4, "spatial": "dense"},
     "transformer": {"block": "transformer", "heads": 2, "scale_embeddings": True},
-    "relative": {"block": "transformer", "heads": 2, "positions": "relative"},
     "relative_only": {"block": "transformer", "heads": 2, "positions": "relative_only"},
     "absolute": {"block": "transformer", "heads": 2, "positions": "absolute"},
 }
@@ -118,17 +116,6 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
         np.testing.assert_allclose(found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5)
 
 
-def test_maps_agree_with_the_models_own_attention(tokenizer, tmp_path):
-    """What the first layer adds to its gate is its map times the values."""
-    trained = untrained(tokenizer, tmp_path, d_attn=4)
-    sentences = attention.encode(trained, PAIR[0])
-    p = jax.tree.map(lambda leaf: leaf[0], trained.weights["encoder"]["blocks"])
-    normed = reference.layer_norm(p["norm"], trained.weights["embedding"][sentences.tokens])
-    v = np.split(reference.linear(p["attention"]["qkv"], normed), 3, axis=1)[2]
-    mixed = reference.linear(p["attention"]["out"], attention.maps(trained, sentences)[0] @ v)
-    np.testing.assert_allclose(mixed, reference.tiny_attention(p["attention"], normed), atol=1e-4)
-
-
 def test_what_the_model_reads(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     one = attention.encode(trained, "the time")
@@ -179,18 +166,10 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, mon
         np.testing.assert_array_equal(axis.images[0].get_array(), weights)
 
 
-@pytest.mark.parametrize(("layers", "numbers", "half"), [(6, [5, 6], 1), (6, [2, 3, 4, 5, 6], 2), (4, [1, 2, 3, 4], 2)])
-def test_what_lies_in_the_first_half(layers, numbers, half):
-    """At least one map is shown."""
-    assert attention.first_half(numbers, layers) == half
-
-
 @pytest.mark.parametrize(
     ("model", "numbers"),
     [
-        ({"block": "fnet_hybrid", "attention_layers": 1}, [3]),
         ({"block": "fnet_hybrid", "attention_layers": 2}, [2, 3]),
-        ({"block": "transformer"}, [1, 2, 3]),
         ({"d_attn": 4}, [1, 2, 3]),
     ],
 )
@@ -210,21 +189,15 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path, monkeypatch, model, numb
 @pytest.mark.parametrize(
     ("model", "texts", "message"),
     [
-        (
-            {"d_attn": 4},
-            ("the " * 19,),
-            "the text has 21 tokens with [CLS] and [SEP], the model reads at most 20: give a shorter text",
-        ),
-        ({"d_attn": 4}, (" ",), "--text has no words: give a sentence"),
-        ({"d_attn": 4}, ("the", ""), "--second has no words: give a sentence"),
-        ({}, ("the",), "the run's model has no attention (block gmlp, d_attn 0): give an aMLP or a Transformer"),
-        ({"block": "mixer"}, ("the",), "the run's model has no attention (block mixer): give an aMLP or a Transformer"),
+        ({"d_attn": 4}, ("the " * 19,), "the text has 21 tokens .* at most 20"),
+        ({"d_attn": 4}, (" ",), "--text has no words"),
+        ({"d_attn": 4}, ("the", ""), "--second has no words"),
+        ({"block": "mixer"}, ("the",), r"no attention \(block mixer\)"),
     ],
 )
 def test_mistakes(tokenizer, tmp_path, model, texts, message):
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(RunError, match=message):
         attention.draw(untrained(tokenizer, tmp_path, **model), str(tmp_path), *texts)
-    assert str(caught.value) == message
 
 
 def test_a_pair_that_is_read_apart(tokenizer, tmp_path):
@@ -279,14 +252,14 @@ def test_maps_of_a_model_with_several_kinds_of_layers():
         return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks()
 
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)
-    (found,) = attention._maps([stack for _, stack in hybrid], x, None)
+    (found,) = attention.stack_weights([stack for _, stack in hybrid], x, None)
     assert found.shape == (2, 2, 5, 5)
     definition, params = nnx.split(hybrid[0][1])
     first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x, operator.add)
     definition, params = nnx.split(hybrid[1][1])
     scores = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params)).attention_scores(first)
     np.testing.assert_allclose(found[0], jax.nn.softmax(scores).max(1), atol=1e-5)
-    assert attention._maps([stack for _, stack in stacks(block="fnet")], x, None) == []
-    (random,) = attention._maps([stack for _, stack in stacks(block="synthesizer")], x, None)
+    assert attention.stack_weights([stack for _, stack in stacks(block="fnet")], x, None) == []
+    (random,) = attention.stack_weights([stack for _, stack in stacks(block="synthesizer")], x, None)
     assert random.shape == (3, 2, 5, 5)
     np.testing.assert_array_equal(random[:, 0], random[:, 1])

@@ -35,12 +35,12 @@ def lab(rgb):
 
 @pytest.mark.parametrize("vision", VISION)
 def test_families_can_be_told_apart_by_every_reader(vision):
-    seen = {
+    colours = {
         name: lab(np.array(VISION[vision]) @ linear(colour))
         for name, colour in (drawing.FAMILIES | {"none": drawing.GREY}).items()
     }
-    for one, other in itertools.combinations(seen, 2):
-        assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
+    for one, other in itertools.combinations(colours, 2):
+        assert np.linalg.norm(colours[one] - colours[other]) > 15, (one, other)
 
 
 def test_series_of_a_family_have_its_colour_in_shades_and_markers_of_their_own():
@@ -75,15 +75,8 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (50, "50"),
-        (200, "200"),
-        (2000, "2000"),
-        (0.002, "0.002"),
-        (0, "0"),
-        (500_000, "500 k"),
-        (1_843_200, "1.84 M"),
-        (2.5e9, "2.5 B"),
-        (-0.25, "-0.25"),
+        *((50, "50"), (2000, "2000"), (0.002, "0.002"), (0, "0"), (-0.25, "-0.25")),
+        *((500_000, "500 k"), (1_843_200, "1.84 M"), (2.5e9, "2.5 B")),
     ],
 )
 def test_plain_numbers(value, text):

@@ -17,56 +17,38 @@ from gmlp_flax.paper.published import (
 
 IMAGE = [name for name, model in PUBLISHED.items() if model.pool]
 GMLP = [name for name in IMAGE if PUBLISHED[name].source == "Table 1"]
-# What the paper prints: parameters in millions and perplexity (of Table 5's models in Table 6).
-TABLES = {
-    "Table 3": {
-        "bert": (110, 4.37), "bert_rel": (110, 4.26), "bert_rel_only": (96, 5.64), "mixer": (112, 5.34),
-        "linear": (92, 5.14), "additive": (92, 4.97), "multiplicative": (92, 4.53), "sgu": (102, 4.35),
-    },
-    "Table 4": {
-        "transformer_6": (67, 4.91), "gmlp_18": (59, 5.25), "transformer_12": (110, 4.26), "gmlp_36": (102, 4.35),
-        "transformer_24": (195, 3.83), "gmlp_72": (187, 3.79), "transformer_48": (365, 3.47), "gmlp_144": (357, 3.43),
-    },
-    "Table 5": {
-        "bert_base": (110, 4.17), "gmlp_base": (130, 4.28), "amlp_base": (109, 3.95), "bert_large": (336, 3.35),
-        "gmlp_large": (365, 3.32), "amlp_large": (316, 3.19), "gmlp_xlarge": (941, 2.89),
-    },
-    "Table 10": {"thin_12": (110, 4.83), "thin_24": (92, 5.08), "thin_48": (98, 4.99), "thin_96": (84, 5.30)},
-    "ablation": dict.fromkeys(("amlp_18", "amlp_36", "amlp_72", "amlp_36_128"), (None, None)),
-    "main": dict.fromkeys(("bert_base_rel", "bert_large_rel"), (None, None)),
-    "2105.03824": {"fnet_base": (83, None), "fnet_large": (238, None), "fnet_hybrid": (None, None)},
-    "sibling": dict.fromkeys(("fnet", "random", "fixed_random", "factorized", "dense", "factorized_dense", "random_vanilla", "external", "lightweight", "dynamic", "growing", "hybrid", "bert_t5", "resmlp", "feed_forward"), (None, None)),
-}  # fmt: skip
-# Image models: source, printed parameters and multiply-adds, layers, d_model, heads, patch; then the counted parameters
-# in millions, with and without the head.
+# Source -> how many models, and the sums of what it prints: parameters in millions, perplexities, multiply-adds in
+# billions, top-1. The sums are taken from the papers' tables, not from our rows.
+SUMS = {
+    "Table 1": (6, 197.6, 0, 0, 467.0),
+    "Table 2": (10, 862, 0, 344.9, 772.1),
+    "Table 3": (8, 806, 38.60, 0, 0),
+    "Table 4": (8, 1442, 33.29, 0, 0),
+    "Table 5": (7, 2307, 25.15, 0, 0),
+    "Table 10": (4, 384, 20.20, 0, 0),
+    "2010.11929": (2, 0, 0, 0, 0),
+    "2105.01601": (4, 303, 0, 0, 0),
+    "2105.02723": (3, 275.7, 0, 0, 0),
+    "2105.03404": (1, 129, 0, 100, 0),
+    "2105.03824": (3, 321, 0, 0, 0),
+    "ablation": (4, 0, 0, 0, 0),
+    "main": (2, 0, 0, 0, 0),
+    "sibling": (15, 0, 0, 0, 0),
+}
+# Image models of other papers -> parameters in millions, as counted from their own code, and whether that prints them
+# without the head of 1,000 classes.
 PEERS = {
-    "vit_b16": ("2010.11929", None, None, 12, 768, 12, 16, 86.57, 85.80),
-    "vit_l16": ("2010.11929", None, None, 24, 1024, 16, 16, 304.33, 303.30),
-    "vit_b16_384": ("Table 2", 86, 55.4, 12, 768, 12, 16, 86.86, 86.09),
-    "vit_l16_384": ("Table 2", 307, 190.7, 24, 1024, 16, 16, 304.72, 303.69),
-    "deit_ti": ("Table 2", 5, 1.3, 12, 192, 3, 16, 5.72, 5.52),
-    "deit_s": ("Table 2", 22, 4.6, 12, 384, 6, 16, 22.05, 21.67),
-    "deit_b": ("Table 2", 86, 17.5, 12, 768, 12, 16, 86.57, 85.80),
-    "mixer_s32": ("2105.01601", 19, None, 8, 512, 4, 32, 19.1, 18.6),
-    "mixer_s16": ("2105.01601", 18, None, 8, 512, 4, 16, 18.5, 18.0),
-    "mixer_b32": ("2105.01601", 60, None, 12, 768, 4, 32, 60.3, 59.5),
-    "mixer_b16": ("Table 2", 59, 12.7, 12, 768, 4, 16, 59.9, 59.1),
-    "mixer_l32": ("2105.01601", 206, None, 24, 1024, 4, 32, 206.9, 205.9),
-    "mixer_l16": ("Table 2", 207, 44.8, 24, 1024, 4, 16, 208.2, 207.2),
-    "resmlp_s12": ("Table 2", 15, 3.0, 12, 384, 4, 16, 15.35, 14.97),
-    "resmlp_s24": ("Table 2", 30, 6.0, 24, 384, 4, 16, 30.02, 29.64),
-    "resmlp_s36": ("Table 2", 45, 8.9, 36, 384, 4, 16, 44.69, 44.31),
-    "resmlp_b24": ("2105.03404", 129, 100, 24, 768, 4, 8, 129.14, 128.37),
-    "ff_tiny": ("2105.02723", 7.7, None, 12, 192, 4, 16, 7.68, 7.48),
-    "ff_base": ("2105.02723", 62, None, 12, 768, 4, 16, 61.94, 61.17),
-    "ff_large": ("2105.02723", 206, None, 24, 1024, 4, 32, 206.2, 205.2),
+    "vit_b16": 86.57, "vit_l16": 304.33, "vit_b16_384": 86.86, "vit_l16_384": 304.72, "deit_ti": 5.72, "deit_s": 22.05,
+    "deit_b": 86.57, "mixer_s32": 19.1, "mixer_s16": 18.5, "mixer_b32": 60.3, "mixer_b16": 59.9, "mixer_l32": 206.9,
+    "mixer_l16": 208.2, "resmlp_s12": 15.35, "resmlp_s24": 30.02, "resmlp_s36": 44.69, "resmlp_b24": 129.14,
+    "ff_tiny": 7.68, "ff_base": 61.94, "ff_large": 206.2,
 }  # fmt: skip
 PEER = pytest.mark.parametrize("name", PEERS)
 # What the printed figures are not, each with its reason in the note.
 HEADLESS = {name for name in PEERS if name.startswith("mixer")} | {"vit_b16_384", "deit_b"}
 ODD_PARAMS, NO_CLS = {"vit_l16_384", "deit_ti"}, {"vit_b16_384", "vit_l16_384", "deit_b"}
 ODD_MADDS = {"mixer_b16": 0.008, "mixer_l16": 0.006}
-TEXT = [(source, name) for source, models in TABLES.items() for name in models]
+TEXT = [name for name, model in PUBLISHED.items() if not model.pool]
 
 
 def with_fields(name, **fields):
@@ -111,30 +93,31 @@ def test_parameters_are_timms(name, expected):
     assert param_count(PUBLISHED[name]) == expected
 
 
-@pytest.mark.parametrize("name, printed", [("gmlp_ti_cls", 5.9), ("gmlp_s_cls", 19.5), ("gmlp_b_cls", 73.4)])
-def test_parameters_with_a_cls_token_are_table_1s(name, printed):
-    model = PUBLISHED[name]
-    assert model.params_m == printed
-    # 73.350 M is printed as 73.4: round() would go to the even digit, so compare with half a digit.
-    assert abs(param_count(model) / 1e6 - printed) <= 0.05
+def test_what_the_tables_print():
+    sums = {}
+    for model in PUBLISHED.values():
+        row = (1, model.params_m or 0, model.perplexity or 0, model.madds_g or 0, model.top1 or 0)
+        sums[model.source] = [total + value for total, value in zip(sums.get(model.source, [0] * 5), row, strict=True)]
+    assert sums.keys() == SUMS.keys()
+    for source, expected in SUMS.items():
+        assert sums[source] == pytest.approx(expected), source
 
 
-def test_every_model_has_its_row():
-    assert set(GMLP) | set(PEERS) == set(IMAGE) and len(GMLP) == 6
-    assert {name for _, name in TEXT} | set(IMAGE) == set(PUBLISHED)
+@pytest.mark.parametrize("name", ["gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls"])
+def test_parameters_with_a_cls_token_are_table_1s(name):
+    """73.350 M is printed as 73.4: round() would go to the even digit, so compare with half a digit."""
+    assert abs(param_count(PUBLISHED[name]) / 1e6 - PUBLISHED[name].params_m) <= 0.05
 
 
 @PEER
 def test_parameters_of_the_peers(name):
-    """To the printed digit, where the note does not say otherwise; and what they come to with and without the head."""
-    source, printed, _, _, d_model, *_, whole, headless = PEERS[name]
+    """As their own code has them; to the printed digit, if the note does not say otherwise."""
     model, count = PUBLISHED[name], param_count(PUBLISHED[name]) / 1e6
-    head = (d_model + 1) * 1000 / 1e6
-    assert (model.source, model.params_m) == (source, printed)
-    assert round(count, digits(whole)) == whole and round(count - head, digits(headless)) == headless
+    assert round(count, digits(PEERS[name])) == PEERS[name]
     assert ("without the head" in model.note) == (name in HEADLESS | {"vit_l16_384"})
-    if printed is not None and name not in ODD_PARAMS:
-        assert round(count - head * (name in HEADLESS), digits(printed)) == printed
+    if model.params_m is not None and name not in ODD_PARAMS:
+        head = (model.spec.d_model + 1) * 1000 / 1e6
+        assert round(count - head * (name in HEADLESS), digits(model.params_m)) == model.params_m
     else:
         assert model.note
 
@@ -142,9 +125,9 @@ def test_parameters_of_the_peers(name):
 @PEER
 def test_operations_of_the_peers(name):
     """Exactly those of their products by hand; to the printed digit, where the note does not say otherwise."""
-    printed, model = PEERS[name][2], PUBLISHED[name]
+    printed, model = PUBLISHED[name].madds_g, PUBLISHED[name]
     madds = forward_flops(model) / 2
-    assert madds == madds_by_hand(name) and model.madds_g == printed and model.flops_g is None
+    assert madds == madds_by_hand(name) and model.flops_g is None
     assert ("multiply-adds fit its patches" in model.note) == (name in NO_CLS)
     assert ("multiply-adds exceed" in model.note) == (name in ODD_MADDS)
     if name in NO_CLS:
@@ -166,34 +149,18 @@ def test_figures_that_notes_explain():
 
 
 @PEER
-def test_shapes_of_the_peers(name):
-    _, _, _, layers, d_model, heads, patch, *_ = PEERS[name]
-    model, side = PUBLISHED[name], 384 if name.endswith("384") else 224
-    spec, patches = model.spec, (side // patch) ** 2
-    assert (spec.layers, spec.d_model, spec.d_ffn) == (layers, d_model, 4 * d_model)
-    assert (model.image_size, model.patch_size, model.pre_logits) == ((side, side), (patch, patch), False)
-    family = name.partition("_")[0]
-    block, pool, positions = {
-        "mixer": ("mixer", "mean", "none"),
-        "resmlp": ("resmlp", "mean", "none"),
-        "ff": ("feed_forward", "cls", "absolute"),
-    }.get(family, ("transformer", "cls", "absolute"))
-    assert (name_of(spec.block), model.pool, spec.positions) == (block, pool, positions)
-    assert spec.length == patches + (pool == "cls")
-    assert getattr(spec, "heads", None) == (heads if block == "transformer" else None)
-    assert getattr(spec, "d_spatial", None) == {"mixer": d_model // 2, "ff": 4 * spec.length}.get(family)
+def test_recipes_of_the_peers(name):
+    """Counts do not show stochastic depth and layer scale."""
+    spec, family = PUBLISHED[name].spec, name.partition("_")[0]
     recipe = {"resmlp": (0.95, "constant"), "deit": (0.9, "linear"), "ff": (0.9, "linear")}
     assert (spec.survival, spec.survival_schedule) == recipe.get(family, (1.0, "constant"))
     scales = {"resmlp_s12": 0.1, "resmlp_s24": 1e-5, "resmlp_s36": 1e-6, "resmlp_b24": 1e-6}
     assert getattr(spec, "layer_scale", None) == scales.get(name)
 
 
-@pytest.mark.parametrize("source, name", TEXT)
-def test_parameters_of_text_models_are_the_papers(source, name):
-    model, (printed, perplexity) = PUBLISHED[name], TABLES[source][name]
-    assert (model.params_m, model.perplexity, model.source) == (printed, perplexity, source)
-    if printed is not None and name != "fnet_large":
-        assert round(param_count(model) / 1e6) == printed
+@pytest.mark.parametrize("name", [name for name in TEXT if PUBLISHED[name].params_m and name != "fnet_large"])
+def test_parameters_of_text_models_are_the_papers(name):
+    assert round(param_count(PUBLISHED[name]) / 1e6) == PUBLISHED[name].params_m
 
 
 def fnet_params(layers, d, attention=0):
@@ -315,58 +282,40 @@ def test_choices_that_the_counts_bear_on():
     assert round(with_fields("bert_base", positions="relative")) == 110
 
 
-@pytest.mark.parametrize("name, d, flops_g", [("ti", 128, 2.7), ("s", 256, 8.9), ("b", 512, 31.6)])
-def test_operations_of_image_models_are_near_table_1s(name, d, flops_g):
+@pytest.mark.parametrize("name", ["gmlp_ti", "gmlp_s", "gmlp_b"])
+def test_operations_of_image_models_are_near_table_1s(name):
     """With a cls token to the printed digit, but for S (8.84, printed 8.9); without one, within 1.6 %."""
-    plain, cls = (forward_flops(PUBLISHED[f"gmlp_{name}{pool}"]) / 1e9 for pool in ("", "_cls"))
-    assert round(cls, 1) == (8.8 if name == "s" else flops_g)
-    assert abs(cls / flops_g - 1) < 0.01
-    assert abs(plain / flops_g - 1) < 0.016
+    plain, cls = (forward_flops(PUBLISHED[f"{name}{pool}"]) / 1e9 for pool in ("", "_cls"))
+    printed, d = PUBLISHED[name].flops_g, PUBLISHED[name].spec.d_model
+    assert round(cls, 1) == (8.8 if name == "gmlp_s" else printed)
+    assert abs(cls / printed - 1) < 0.01 and abs(plain / printed - 1) < 0.016
     n = 196
-    by_hand = 2 * (n * 768 * d + 30 * n * (d * 6 * d + n * 3 * d + 3 * d * d) + d * 1000)
-    assert plain == by_hand / 1e9
+    assert plain == 2 * (n * 768 * d + 30 * n * (d * 6 * d + n * 3 * d + 3 * d * d) + d * 1000) / 1e9
 
 
-@pytest.mark.parametrize("name, flops_g", [
-    ("bert_base", 100.8), ("bert_large", 341.2), ("gmlp_base", 158.0), ("gmlp_large", 430.1), ("gmlp_xlarge", 1091.3),
-    ("amlp_base", 128.9), ("amlp_large", 370.3),
-])  # fmt: skip
-def test_operations_of_text_models_are_near_table_5s(name, flops_g):
-    model = PUBLISHED[name]
-    assert model.flops_g == flops_g
-    flops = forward_flops(model)
-    assert abs(flops / 1e9 / flops_g - 1) < 0.015
-    n, d, f, a = 512, model.spec.d_model, model.spec.d_ffn, getattr(model.spec, "d_attn", 0)
-    gmlp = d * f + n * f // 2 + f // 2 * d + d * 3 * a + 2 * n * a + a * f // 2
-    block = 4 * d * d + 2 * n * d + 2 * d * f if name.startswith("bert") else gmlp
-    assert flops == 2 * (model.spec.layers * n * block + round(PREDICTED * n) * VOCAB_SIZE * d)
+def test_operations_of_text_models_are_near_table_5s():
+    listed = {name: model for name, model in PUBLISHED.items() if model.source == "Table 5"}
+    assert sum(model.flops_g for model in listed.values()) == pytest.approx(2620.6)
+    for name, model in listed.items():
+        flops = forward_flops(model)
+        assert abs(flops / 1e9 / model.flops_g - 1) < 0.015, name
+        n, d, f, a = 512, model.spec.d_model, model.spec.d_ffn, getattr(model.spec, "d_attn", 0)
+        gmlp = d * f + n * f // 2 + f // 2 * d + d * 3 * a + 2 * n * a + a * f // 2
+        block = 4 * d * d + 2 * n * d + 2 * d * f if name.startswith("bert") else gmlp
+        assert flops == 2 * (model.spec.layers * n * block + round(PREDICTED * n) * VOCAB_SIZE * d), name
 
 
-def test_rows_state_the_papers_choices():
+def test_choices_that_counts_do_not_show():
     for name in GMLP:
+        model = PUBLISHED[name]
+        assert model.pre_logits == (model.pool == "cls") == name.endswith("cls")
+        assert model.spec.survival == {128: 1.0, 256: 0.95, 512: 0.8}[model.spec.d_model]
+    for name in TEXT:
         spec = PUBLISHED[name].spec
-        assert PUBLISHED[name].pre_logits == (PUBLISHED[name].pool == "cls") == name.endswith("cls")
-        assert (spec.layers, spec.d_ffn, spec.spatial) == (30, 6 * spec.d_model, "dense")
-        assert spec.survival == {128: 1.0, 256: 0.95, 512: 0.8}[spec.d_model]
-        assert spec.length == (197 if name.endswith("cls") else 196)
-    for source, name in TEXT:
-        spec = PUBLISHED[name].spec
-        assert spec.length == (512 if source in ("Table 5", "main", "2105.03824") else 128)
-        if name_of(spec.block) == "gmlp":
-            assert spec.spatial == "toeplitz"
-        attention = {"amlp_large": 128, "amlp_36_128": 128}.get(name, 64) if name.startswith("amlp") else 0
-        assert getattr(spec, "d_attn", 0) == attention
-        assert (name_of(spec.block) == "transformer") == name.startswith(("bert", "transformer", "thin"))
-        if name_of(spec.block) == "transformer":
-            assert spec.d_ffn == 4 * spec.d_model
-            assert (spec.positions == "absolute") == (name in ("bert", "bert_base", "bert_large"))
-        else:
-            assert (spec.positions == "absolute") == name.startswith(("fnet", "hybrid", "external"))
-    for name in ("linear", "additive", "multiplicative"):
-        spec = PUBLISHED[name].spec
-        assert (spec.gate, spec.layers, spec.d_model) == (name, 36, 512)
-    mixer = PUBLISHED["mixer"].spec
-    assert (name_of(mixer.block), mixer.layers, mixer.d_model, mixer.d_spatial) == ("mixer", 24, 768, 384)
+        assert spec.length == (512 if PUBLISHED[name].source in ("Table 5", "main", "2105.03824") else 128)
+        assert name_of(spec.block) != "gmlp" or spec.spatial == "toeplitz"
+        absolute = name in ("bert", "bert_base", "bert_large") or name.startswith(("fnet", "hybrid", "external"))
+        assert (spec.positions == "absolute") == absolute
     heads = [PUBLISHED[f"thin_{layers}"].spec.heads for layers in (12, 24, 48, 96)]
     assert heads == [12, 8, 12, 8] and PUBLISHED["bert_large"].spec.heads == 16
 

@@ -49,10 +49,8 @@ def test_costs_are_per_thousand_tokens(made):
     assert rows["dynamic"]["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
     assert rows["bert"]["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
     assert rows["bert"]["MB of a step, n = 16,384"] == pytest.approx(2e4)
-    assert rows["bert"]["time grows as n^"] == pytest.approx(2) and rows["dynamic"][
-        "time grows as n^"
-    ] == pytest.approx(1)
-    assert rows["dynamic"]["memory grows as n^"] == pytest.approx(1)
+    assert rows["bert"]["time grows as n^"] == pytest.approx(2)
+    assert (rows["dynamic"]["time grows as n^"], rows["dynamic"]["memory grows as n^"]) == pytest.approx((1, 1))
     assert any(note.startswith("Compiled but not run, for want of memory: bert at 16,384.") for note in made.notes)
 
 
@@ -72,9 +70,7 @@ def test_what_is_absent_is_said(made):
     [absent] = [note for note in made.notes if note.startswith("Rows without anything: ")]
     assert "bert_rel, " in absent and "external" in absent and "sgu" not in absent
     [frame] = [note for note in made.notes if note.startswith("One frame: ")]
-    assert (
-        "0.397 to 0.402 M parameters in the encoder" in frame or "M parameters in the encoder (the same up to" in frame
-    )
+    assert "M parameters in the encoder (the same up to" in frame
     assert ("steps", "900", "125000") in made.setting.scaled
 
 
@@ -86,7 +82,7 @@ def test_figures_and_claims(made):
 
 
 def test_nothing_at_all(tmp_path):
-    with pytest.raises(NoRuns, match="holds no run and no measurement of alternatives: make some of its columns first"):
+    with pytest.raises(NoRuns, match="no measurement of alternatives"):
         alternatives.of_folder(str(tmp_path), "cpu")
 
 
@@ -96,7 +92,7 @@ def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
         config.data.train = train
         write_run(tmp_path / "cifar10" / row, config, finished=row == "bert")
         made_up_columns.write_cost(tmp_path, row, 128, (1.0,))
-    with pytest.raises(RunError, match="runs of different configs: data.train is 'a' in .* and 'b' in .*fnet"):
+    with pytest.raises(RunError, match="data.train is 'a' in .* and 'b' in .*fnet"):
         alternatives.of_folder(str(tmp_path), "cpu")
     made = alternatives.of_folder(str(tmp_path), "cpu", rows=("sgu", "bert"))
     assert any(note.startswith("CIFAR-10, top-1 (%): Not finished: sgu seed 0") for note in made.notes)
@@ -131,27 +127,32 @@ def test_statements_are_about_rows_and_columns_that_there_are():
     assert {row for _, *rows in FASTER for row in rows} <= set(ROWS)
 
 
-def test_lower_perplexities_and_higher_accuracies_are_better():
-    found = verdicts(
-        claims(
-            {
-                "mlm": scores(
-                    sgu=(50.0, 51.0), bert=(60.0, 61.0), bert_rel=(70.0,), random=(9.0, 70.0), dynamic=(10.0,)
-                ),
-                "mnli": scores(bert_rel=(50.0,), sgu=(40.0, 41.0), amlp_36=(39.0,)),
-                "cifar10": scores(sgu=(45.0,), bert=(45.5,), resmlp=(46.0,)),
-            },
-            {},
-        )
-    )
-    assert found["CIFAR-10, top-1 (%): sgu > 0.98 of bert"] == "holds with one seed"
-    assert found["CIFAR-10, top-1 (%): sgu > resmlp"] == "is reversed with one seed"
-    assert found["masked LM, perplexity: sgu < 1.02 of bert"] == "holds"
-    assert found["masked LM, perplexity: bert_rel < sgu"] == "is reversed with one seed"
-    assert found["masked LM, perplexity: random < dynamic"] == "is inside the spread"
-    assert found["MNLI-m (%): bert_rel > sgu"] == "holds with one seed"
-    assert found["MNLI-m (%): amlp_36 > sgu"] == "is reversed with one seed"
-    assert not any("fnet" in text for text in found)
+@pytest.mark.parametrize(
+    ("column", "values", "claim", "verdict"),
+    [
+        ("mlm", {"sgu": (50.0, 51.0), "bert": (60.0, 61.0)}, "sgu < 1.02 of bert", "holds"),
+        ("mlm", {"sgu": (50.0, 51.0), "bert_rel": (70.0,)}, "bert_rel < sgu", "is reversed with one seed"),
+        ("mlm", {"random": (9.0, 70.0), "dynamic": (10.0,)}, "random < dynamic", "is inside the spread"),
+        ("mnli", {"bert_rel": (50.0,), "sgu": (40.0, 41.0)}, "bert_rel > sgu", "holds with one seed"),
+        ("cifar10", {"sgu": (45.0,), "bert": (45.5,)}, "sgu > 0.98 of bert", "holds with one seed"),
+        (
+            "imdb",
+            {"lightweight": (97.9,), "bert_t5": (100.0,)},
+            "lightweight > 0.98 of bert_t5",
+            "is reversed with one seed",
+        ),
+        # 92 % of 80 is 73.6.
+        ("sst2", {"fnet": (74.0, 75.0), "bert": (80.0, 80.0)}, "fnet > 0.92 of bert", "holds"),
+        ("sst2", {"fnet": (73.0, 73.5), "bert": (80.0, 80.0)}, "fnet > 0.92 of bert", "is reversed"),
+        ("sst2", {"fnet": (73.0, 74.0), "bert": (80.0, 80.0)}, "fnet > 0.92 of bert", "is inside the spread"),
+    ],
+)
+def test_lower_perplexities_and_higher_accuracies_are_better(column, values, claim, verdict):
+    assert verdicts(claims({column: scores(**values)}, {}))[f"{COLUMNS[column].title}: {claim}"] == verdict
+
+
+def test_a_claim_needs_both_rows():
+    assert claims({"mlm": scores(sgu=(50.0,))}, {}) == []
 
 
 def test_what_has_hardly_begun_is_not_judged():
@@ -179,24 +180,6 @@ def test_an_accuracy_near_the_most_frequent_label_is_not_judged():
         found["IMDB by bytes (%): fnet > bert"].detail == "53.0 and 47.0; fnet has hardly begun; bert has hardly begun"
     )
     assert found["SST-2 (%): bert > fnet"].verdict == "is reversed with one seed"
-
-
-def test_a_share_of_the_others_accuracy():
-    """92 % of 80 is 73.6."""
-    for fnet, verdict in {
-        (74.0, 75.0): "holds",
-        (73.0, 73.5): "is reversed",
-        (73.0, 74.0): "is inside the spread",
-    }.items():
-        found = claims({"sst2": scores(fnet=fnet, bert=(80.0, 80.0))}, {})
-        assert verdicts(found)["SST-2 (%): fnet > 0.92 of bert"] == verdict
-        assert verdicts(found)["SST-2 (%): bert > fnet"] == "holds"
-
-
-def test_keeping_up_is_within_two_per_cent():
-    for lightweight, verdict in {98.1: "holds with one seed", 97.9: "is reversed with one seed"}.items():
-        found = claims({"imdb": scores(lightweight=(lightweight,), bert_t5=(100.0,))}, {})
-        assert verdicts(found)["IMDB (%): lightweight > 0.98 of bert_t5"] == verdict
 
 
 def test_speeds_and_growth(tmp_path):

@@ -58,25 +58,13 @@ def test_a_pattern_names_runs_or_folders_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"seed": 1, "steps": 9},
-            "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ",
-        ),
-        ({"seed": 1, "batch_size": 8}, "runs of different token budgets: batch_size is 4"),
-        (
-            {"seed": 1, "data.tokenizer": "other"},
-            "runs of different tokenizers: data.tokenizer is '' in .*a and 'other'",
-        ),
-        (
-            {"seed": 1, "data.heldout_share": 0.2},
-            "runs of different configs: data.heldout_share is 0.05 in .*a and 0.2",
-        ),
+        ({"seed": 1, "steps": 9}, "token budgets: steps is 8 in .*a and 9 in .*b"),
+        ({"seed": 1, "batch_size": 8}, "token budgets: batch_size is 4"),
+        ({"seed": 1, "data.tokenizer": "other"}, "tokenizers: data.tokenizer is '' in .*a and 'other'"),
+        ({"seed": 1, "data.heldout_share": 0.2}, "data.heldout_share is 0.05 in .*a and 0.2"),
         ({"seed": 1, "optimizer.learning_rate": 0.5}, "optimizer.learning_rate is 0.001 in .*a and 0.5"),
-        (
-            {"seed": 1, "optimizer.lr_multipliers": ("norm=2",)},
-            r"optimizer.lr_multipliers is \(\) in .*a and \('norm=2',\)",
-        ),
-        ({}, "a and .*b are both the row split with seed 0: leave one out"),
+        ({"seed": 1, "optimizer.lr_multipliers": ("norm=2",)}, "optimizer.lr_multipliers is .* in .*a and .*norm=2"),
+        ({}, "a and .*b are both the row split with seed 0"),
     ],
 )
 def test_what_cannot_stand_in_one_table(tmp_path, changes, message):
@@ -189,11 +177,7 @@ def test_rows_that_are_one(tmp_path):
 
 def test_no_run_of_any_row(tmp_path):
     write_run(tmp_path / "z", config("linear"))
-    for pattern, message in {
-        str(
-            tmp_path
-        ): "holds no run of split, additive, or only runs of other sizes: give a folder of their run folders",
-        f"{tmp_path}/none": "there is nothing at .*/none: give a folder of run folders",
-    }.items():
+    empty = {str(tmp_path): "holds no run of split, additive", f"{tmp_path}/none": "nothing at .*/none"}
+    for pattern, message in empty.items():
         with pytest.raises(RunError, match=message):
             find(pattern, ROWS)

@@ -16,12 +16,12 @@ NAME is a table or figure of gmlp_flax/paper/tables.py:
 {names}
 figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnli.
 
-The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column or
-page; the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from disk
-without a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering of the
-paper holds for every pair of seeds, and how its ranks correlate with the paper's over tokens. --tokens=N compares the
-runs after N tokens, as far as they have come by then. --all makes every report that RUNS has runs for, with an index: those
-of NAME are looked for in RUNS/NAME-SCALE, in RUNS/NAME, in RUNS and in its folders.
+The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column
+or page; the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from
+disk without a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering
+of the paper holds for every pair of seeds, and how its ranks correlate with the paper's over tokens. --tokens=N
+compares the runs after N tokens, as far as they have come by then. --all makes every report that RUNS has runs for,
+with an index: those of NAME are looked for in RUNS/NAME-SCALE, in RUNS/NAME, in RUNS and in its folders.
 
 Runs are trained by `gmlp sweep --sweep=paper:NAME,scale=SCALE` in --runs
 (runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains nothing and reads a

@@ -43,8 +43,8 @@ def by_id(path: str, kind: type | tuple[type, ...], what: str, questions: list[s
         raise DataError(f"{path}: found {type(values).__name__}; {expected}")
     for name, value in values.items():
         if not isinstance(value, kind) or isinstance(value, bool) or value != value:
-            found = "NaN" if value != value else type(value).__name__
-            raise DataError(f"{path}, question {name}: found {found}; {expected}")
+            what = "NaN" if value != value else type(value).__name__
+            raise DataError(f"{path}, question {name}: found {what}; {expected}")
     if not any(question.id in values for question in questions):
         raise DataError(f"{path}: none of its {len(values)} ids is a question of DATA; give the file made for it")
     return values

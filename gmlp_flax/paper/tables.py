@@ -132,7 +132,7 @@ def _depths(title: str, series: Series) -> PaperTable:
 
 def _depths_and_data(title: str) -> PaperTable:
     """Figure 7: half, twice and once the middle depth, then the middle on more data; on a CPU up to four times."""
-    depths = [rows[place] for place in (0, 2, 1) for rows in _DEPTHS_WITH_AMLP.values()]
+    depths = [rows[depth] for depth in (0, 2, 1) for rows in _DEPTHS_WITH_AMLP.values()]
     trained = {
         scale: (*depths, *(row for rows in _MORE_DATA.values() for row in rows[1 : 3 if scale == "cpu" else 4]))
         for scale in SCALES

@@ -73,13 +73,13 @@ def _chart(models: Mapping[str, published.Published], quoted: Sequence[Quoted]) 
             kind, _, label = name.partition("_")
             point = published.param_count(model) / 1e6, model.top1, label.removesuffix("_cls")
             lines.setdefault((NAMES.get(kind, kind), family(name)), []).append(point)
-    for each in quoted:
-        if each.top1 is not None:
-            kind, _, label = each.name.partition("-")
+    for row in quoted:
+        if row.top1 is not None:
+            kind, _, label = row.name.partition("-")
             # A model that the table has twice is a line of its own.
             kind = f"{kind} (our setup)" if kind in NAMES.values() else kind
-            point = each.params_m, each.top1, label.partition(" ")[0]
-            lines.setdefault((kind, each.name.partition("-")[0]), []).append(point)
+            point = row.params_m, row.top1, label.partition(" ")[0]
+            lines.setdefault((kind, row.name.partition("-")[0]), []).append(point)
     series = []
     for ((name, _), points), look in zip(lines.items(), looks([name for _, name in lines]), strict=True):
         x, y, labels = zip(*sorted(points), strict=True)

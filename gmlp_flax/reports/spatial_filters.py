@@ -96,8 +96,8 @@ def _report(
     figures: Mapping[str, Chart | Figure],
 ) -> Report:
     """A report of the first run."""
-    told = (*unfinished(runs[:1]), *notes, f"The run: {runs[0].path}")
-    return Report(table.title, numbers, setting=setting(table, runs, scale), notes=told, figures=figures)
+    sentences = (*unfinished(runs[:1]), *notes, f"The run: {runs[0].path}")
+    return Report(table.title, numbers, setting=setting(table, runs, scale), notes=sentences, figures=figures)
 
 
 def spread(weights: np.ndarray) -> np.ndarray:
@@ -129,8 +129,8 @@ def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
     """
     energy = np.square(weights.astype(np.float64))
     energy /= energy.sum(-1, keepdims=True)
-    places = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=-1)
-    steps = np.abs(places[:, None] - places)
+    positions = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=-1)
+    steps = np.abs(positions[:, None] - positions)
     away = steps.max(-1)  # a king's moves
     shares = [np.where(ring, energy, 0).sum(-1).mean(-1) for ring in (away == 0, away == 1, away > 1)]
     return np.stack([*shares, np.sqrt((energy * np.square(steps).sum(-1)).sum(-1).mean(-1))], axis=-1)

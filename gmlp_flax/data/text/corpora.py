@@ -30,7 +30,7 @@ from typing import NamedTuple
 from gmlp_flax.data.splits import SPLIT_WORDS, TRAIN_SPLIT, missing_split
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import damaged, files, records, shards, tfds_folders
+from gmlp_flax.io import files, records, shards, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
@@ -219,10 +219,9 @@ def _ends(file: File) -> str:
     """A hash of a local file's two ends, as its time may be that of an archive, and say nothing."""
     if files.is_remote(file.path):
         return ""  # the store's tag is of the content
-    with damaged.explained(f"{file.path!r} cannot be read", "check its permissions"), open(file.path, "rb") as stream:
-        start = stream.read(_END)
-        stream.seek(max(len(start), file.size - _END))
-        return hashlib.sha256(start + stream.read(_END)).hexdigest()
+    start = files.read_range(file.path, 0, _END)
+    end = files.read_range(file.path, max(len(start), file.size - _END), file.size)
+    return hashlib.sha256(start + end).hexdigest()
 
 
 def _reader(name: str) -> str:

@@ -104,8 +104,8 @@ def _json_text(line: bytes) -> str:
     except ValueError as error:
         raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
     if not isinstance(record, dict) or not isinstance(record.get(TEXT), str):
-        found = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
-        raise BadRecord(f"found {found}; expected an object with a string field {TEXT!r}")
+        kind = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
+        raise BadRecord(f"found {kind}; expected an object with a string field {TEXT!r}")
     return record[TEXT]
 
 

@@ -175,18 +175,18 @@ class Order:
             {"tokens": int32 [batch_size / hosts, length], "index": int32 [batch_size / hosts]}: windows, and their
             numbers in the corpus.
         """
-        remaining = batch_size // hosts
-        start, tokens, index = step * batch_size + host * remaining, [], []
-        while remaining:
-            epoch, position = divmod(start, len(self.packing))
+        share, done = batch_size // hosts, 0
+        tokens, index = np.empty((share, self.packing.length), np.int32), np.empty(share, np.int32)
+        while done < share:
+            epoch, position = divmod(step * batch_size + host * share + done, len(self.packing))
             _, bounds = self._epochs(epoch)
             pool = int(np.searchsorted(bounds, position, "right")) - 1
-            windows, numbers = self._pools((epoch, pool))
-            first = position - int(bounds[pool])
-            tokens.append(windows[first : first + remaining])
-            index.append(numbers[first : first + remaining])
-            start, remaining = start + len(index[-1]), remaining - len(index[-1])
-        return {"tokens": np.concatenate(tokens, dtype=np.int32), "index": np.concatenate(index, dtype=np.int32)}
+            windows, order, numbers = self._pools((epoch, pool))
+            first, stop = position - int(bounds[pool]), min(share, done + int(bounds[pool + 1]) - position)
+            rows = order[first : first + stop - done]
+            tokens[done:stop], index[done:stop] = windows[rows], numbers[rows]
+            done = stop
+        return {"tokens": tokens, "index": index}
 
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The groups in their order, and where each pool begins, counted in windows of the epoch, and the end."""
@@ -195,18 +195,18 @@ class Order:
         sizes = np.minimum(group, len(self.packing) - order * group)
         return order, np.cumsum(np.insert(sizes, 0, 0))[self._bounds]
 
-    def _pool(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """The windows of a pool in their order, [windows, length], and their numbers in the corpus."""
+    def _pool(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The windows of a pool, [windows, length], their order, and their numbers in the corpus."""
         epoch, pool = key
         order, _ = self._epochs(epoch)
         firsts = np.sort(order[self._bounds[pool] : self._bounds[pool + 1]]) * self.packing.group
         stops = np.minimum(firsts + self.packing.group, len(self.packing))
-        groups = list(zip(firsts.tolist(), stops.tolist(), strict=True))
-        numbers = np.concatenate([np.arange(*group) for group in groups])
+        numbers = np.concatenate([np.arange(*group) for group in zip(firsts, stops, strict=True)])
+        windows, end = np.empty((len(numbers), self.packing.length), self.packing.prepared.dtype), 0
+        for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
+            windows[end : (end := end + stop - first)] = self.packing.windows(first, stop)
         # Plus one, because NumPy ignores trailing zeros of a seed.
-        shuffled = np.random.default_rng([self.seed, epoch, pool + 1]).permutation(len(numbers))
-        windows = np.concatenate([self.packing.windows(*group) for group in groups])
-        return windows[shuffled], numbers[shuffled]
+        return windows, np.random.default_rng([self.seed, epoch, pool + 1]).permutation(len(numbers)), numbers
 
     def __reduce__(self):
         return Order, (self.packing, self.seed)

@@ -54,8 +54,8 @@ def ids_dtype(vocab_size: int) -> np.dtype:
 
 def shard_files(folder: str | os.PathLike, number: int, count: int) -> tuple[Path, Path]:
     """The two files of a shard: (ids, lengths)."""
-    place = f"{number:05}-of-{count:05}"
-    return Path(folder) / f"ids-{place}.array_record", Path(folder) / f"lengths-{place}.npy"
+    name = f"{number:05}-of-{count:05}"
+    return Path(folder) / f"ids-{name}.array_record", Path(folder) / f"lengths-{name}.npy"
 
 
 def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int]:
@@ -72,17 +72,17 @@ def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np
     Raises:
         DataError: the files cannot be written.
     """
-    waiting, lengths = np.empty(0, dtype), [np.empty(0, np.uint32)]
+    unwritten, lengths = np.empty(0, dtype), [np.empty(0, np.uint32)]
     with new_array_record(ids_path, _WRITER_OPTIONS) as write:
         for ids, ended in batches:
             lengths.append(np.array(ended, np.uint32))
-            waiting = np.concatenate([waiting, ids.astype(dtype)])
-            whole = len(waiting) - len(waiting) % BLOCK
+            unwritten = np.concatenate([unwritten, ids.astype(dtype)])
+            whole = len(unwritten) - len(unwritten) % BLOCK
             for first in range(0, whole, BLOCK):
-                write(waiting[first : first + BLOCK].tobytes())
-            waiting = waiting[whole:]
-        if len(waiting):
-            write(waiting.tobytes())
+                write(unwritten[first : first + BLOCK].tobytes())
+            unwritten = unwritten[whole:]
+        if len(unwritten):
+            write(unwritten.tobytes())
     content, all_lengths = io.BytesIO(), np.concatenate(lengths)
     np.save(content, all_lengths)
     files.write(lengths_path, content.getvalue())
@@ -154,7 +154,7 @@ class Prepared:
         while start < stop:
             shard = int(np.searchsorted(self.offsets, start, "right")) - 1
             end = min(stop, int(self.offsets[shard + 1]))
-            parts.append(self._read_shard(shard, *(int(place - self.offsets[shard]) for place in (start, end))))
+            parts.append(self._read_shard(shard, start - int(self.offsets[shard]), end - int(self.offsets[shard])))
             start = end
         return np.concatenate(parts)
 
@@ -162,10 +162,11 @@ class Prepared:
         """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`, in spread blocks."""
         blocks = -(-self.tokens // BLOCK)
         chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, max(1, most // BLOCK))).astype(int)).tolist()
-        found = np.zeros(vocab_size, np.int64)
+        counts = np.zeros(vocab_size, np.int64)
         for block in chosen:
-            found += np.bincount(self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens)), minlength=vocab_size)
-        return found
+            ids = self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens))
+            counts += np.bincount(ids, minlength=vocab_size)
+        return counts
 
     def lengths(self, shard: int) -> np.ndarray:
         """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""

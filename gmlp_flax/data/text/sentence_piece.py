@@ -70,16 +70,16 @@ class SentencePieces:
         self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():
-            found = _first(processor, names)
-            if found is None and role not in _ADDED:
+            piece_id = _first(processor, names)
+            if piece_id is None and role not in _ADDED:
                 raise DataError(
                     f"{name}: the model has no special token {names[0]} (nor {' or '.join(names[1:])}); "
                     "use a model with padding and an end of text, or train one with gmlp prepare"
                 )
-            if found is None:
-                found = pieces + len(self._added)
+            if piece_id is None:
+                piece_id = pieces + len(self._added)
                 self._added.append(role)
-            self.special[role] = found
+            self.special[role] = piece_id
         control = filter(processor.is_control, range(pieces))
         self.special_ids = tuple(sorted({*self.special.values(), *control}))
         self.vocab_size = pieces + len(self._added)
@@ -94,15 +94,15 @@ class SentencePieces:
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """See Tokenizer.encode_with_offsets."""
         text = utf8(text).decode()
-        found = self._processor.encode(text, return_type="offset_mapping")
-        ids, spans = np.array(found["ids"], np.int32), np.array(found["offsets"], np.int32).reshape(-1, 2)
+        encoding = self._processor.encode(text, return_type="offset_mapping")
+        ids, spans = np.array(encoding["ids"], np.int32), np.array(encoding["offsets"], np.int32).reshape(-1, 2)
         # If one character becomes several pieces, such as bytes, only the last of them has a span.
         last = np.where(spans[:, 0] < spans[:, 1], np.arange(len(spans)), len(spans))
         shared = np.minimum(np.minimum.accumulate(last[::-1])[::-1], len(spans) - 1)
         spans = spans[shared]
-        for place in np.flatnonzero([start < stop and is_blank(text[start]) for start, stop in spans.tolist()]):
-            start, stop = spans[place]
-            spans[place, 0] = next((i for i in range(start, stop) if not is_blank(text[i])), stop)
+        for i in np.flatnonzero([start < stop and is_blank(text[start]) for start, stop in spans.tolist()]):
+            start, stop = spans[i]
+            spans[i, 0] = next((j for j in range(start, stop) if not is_blank(text[j])), stop)
         return ids, spans
 
     def encode_after(self, text: str) -> list[int]:

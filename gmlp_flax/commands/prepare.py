@@ -41,11 +41,7 @@ FLAGS = {
     "split": ("", None, "a split, such as train, if the corpus has splits; default: all"),
     "tokenizer": ("", None, "a SentencePiece model or BERT's vocab.txt; default: train one"),
     "vocab_size": (32_000, 1, "pieces of a tokenizer that is trained (32000)"),
-    "tokenizer_sample": (
-        _SAMPLE,
-        1,
-        f"characters to train a tokenizer on, from the beginning of each part ({_SAMPLE})",
-    ),
+    "tokenizer_sample": (_SAMPLE, 1, f"characters to train a tokenizer on, at most, from all parts ({_SAMPLE})"),
     "heldout_share": (0.0, None, "share of documents to hold out (0)"),
     "side": ("train", None, "train or heldout: the documents to take if some are held out"),
     "workers": (_CORES, 1, "cores to use (all)"),

@@ -121,12 +121,9 @@ class Prepared:
         for number, shard in enumerate(shards):
             names = [path.name for path in shard_files("", number, len(shards))]
             for name, size in zip(names, (shard["ids_bytes"], shard["lengths_bytes"]), strict=True):
-                if name not in present:
-                    raise DataError(f"{self.folder}/{name}: missing from a prepared corpus; {_AGAIN}")
-                if present[name].size != size:
-                    raise DataError(
-                        f"{self.folder}/{name}: {present[name].size} bytes where {size} were written; {_AGAIN}"
-                    )
+                if (file := present.get(name)) is None or file.size != size:
+                    state = "missing" if file is None else f"{file.size} bytes where {size} were written"
+                    raise DataError(f"{self.folder}/{name}: {state}; {_AGAIN}")
             self._files.append((present[names[0]], present[names[1]]))
         model = files.join(self.folder, TOKENIZER_FILE)
         self.tokenizer = Tokenizer(files.read_small(model), model)

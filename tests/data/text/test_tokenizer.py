@@ -57,9 +57,9 @@ def test_every_kind(tokenizer, tmp_path, kind, texts):
         batch = copy.encode_batch(texts, threads)
         assert [ids.tolist() for ids in batch] == expected and {ids.dtype.name for ids in batch} == {"int32"}
     for text, ids in zip(texts, expected, strict=True):
-        found, spans = tokenizer.encode_with_offsets(text)
-        assert tokenizer.encode(text) == found.tolist() == ids
-        assert spans.shape == (len(ids), 2) and (found.dtype, spans.dtype) == ("int32", "int32")
+        tokens, spans = tokenizer.encode_with_offsets(text)
+        assert tokenizer.encode(text) == tokens.tolist() == ids
+        assert spans.shape == (len(ids), 2) and (tokens.dtype, spans.dtype) == ("int32", "int32")
         assert not set(ids) & ({*tokenizer.special_ids} - {tokenizer.unk_id})
         assert tokenizer.decode([tokenizer.cls_id, *ids, tokenizer.pad_id]) == tokenizer.decode(ids)
 
@@ -91,9 +91,9 @@ def test_offsets_of_any_text(tokenizer, text):
     assert spans.size == 0 or (spans.min() >= 0 and spans.max() <= len(text))
     blank = " \t\u2003\u200b\x01\u00ad"
     assert not any(start < stop and text[start] in blank for start, stop in spans)
-    covered = {place for start, stop in spans for place in range(start, stop)}
+    covered = {i for start, stop in spans for i in range(start, stop)}
     # Characters outside of all spans are white space, or dropped like it.
-    assert all(text[place] in blank for place in set(range(len(text))) - covered)
+    assert all(text[i] in blank for i in set(range(len(text))) - covered)
 
 
 def test_pieces_show_words(tokenizer):

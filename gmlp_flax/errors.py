@@ -1,7 +1,10 @@
 """The three mistakes that a user can mend. Each message is one line: what was given, what was expected, what to do.
 
-And the error of storage, which may pass.
+A file that cannot be read or written is a mistake of the data and of the run alike.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
@@ -16,8 +19,34 @@ class RunError(RuntimeError):
     """A run cannot start, go on or be read."""
 
 
-class StorageError(RunError):
-    """Files cannot be read or written just now. A restart may help, so commands end with exit code 1."""
+class FileError(DataError, RunError):
+    """A file of data or of a run cannot be read or written: a path, permissions, credentials or space are missing."""
+
+
+class StorageError(FileError):
+    """A file cannot be read or written just now. A restart may help, so commands end with exit code 1."""
+
+
+@contextmanager
+def decode_errors(what: str, advice: str, error: type[Exception] = DataError) -> Iterator[None]:
+    """Turns every error in the block into one line, `{what} ({reason}); {advice}`.
+
+    Libraries do not say which errors a damaged file leads to: image decoders raise a dozen kinds. Hold nothing but their
+    calls in the block, as mistakes of our own would read as damage.
+
+    Args:
+        what: names the file, and says that it is damaged.
+        advice: what to do.
+        error: what is raised, with a single message.
+    """
+    try:
+        yield
+    except (ConfigError, DataError, RunError):
+        raise
+    except Exception as raised:
+        # The errors of libraries quote source code after a semicolon.
+        reason = " ".join(str(raised).partition("\n")[0].partition(";")[0].split())[:200] or type(raised).__name__
+        raise error(f"{what} ({reason}); {advice}") from raised
 
 
 def install(extra: str) -> str:

@@ -8,7 +8,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 
 SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
 
@@ -30,7 +30,7 @@ def chart(workdir: str) -> charts.Chart:
         for name, look, points in zip(names, looks, (training, heldout), strict=True)
         if points
     ]
-    name = os.path.basename(run_files.absolute(workdir))
+    name = os.path.basename(files.absolute(workdir))
     title = f"{name}: held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else name
     return charts.Chart([charts.Panel(title, charts.Scale("step"), charts.Scale("loss (nats)"), series)])
 
@@ -38,5 +38,5 @@ def chart(workdir: str) -> charts.Chart:
 def _of_targets(workdir: str) -> str:
     """What makes the loss in training another one than that held out, for its name."""
     path = os.path.join(workdir, CONFIG_FILE)
-    config = config_lib.load(path) if run_files.exists(path) else {}
+    config = config_lib.load(path) if files.exists(path) else {}
     return ", of softened targets" if any(config.get(key) for key in SOFTENING) else ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gmlp_flax.checkpoints.names import FIGURES
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,7 +119,7 @@ def save(figure: Figure, workdir: str, name: str) -> str:
     """Writes RUN/figures/NAME.png, .svg and .pdf; returns the path of the first."""
     folder = os.path.join(workdir, FIGURES)
     for kind in FORMATS:
-        run_files.write(os.path.join(folder, f"{name}.{kind}"), content(figure, kind))
+        files.write(os.path.join(folder, f"{name}.{kind}"), content(figure, kind))
     return os.path.join(folder, f"{name}.{FORMATS[0]}")
 
 

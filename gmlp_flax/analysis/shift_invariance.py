@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gmlp_flax.analysis import charts, drawing, filters
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 from gmlp_flax.training import loading
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def of_run(workdir: str) -> ShiftInvariance:
     """
     newest = loading.load(workdir)
     weights, shape = filters.between_tokens(newest)
-    checkpoints = loading.open_checkpoints(newest.config, run_files.absolute(workdir), read_only=True)
+    checkpoints = loading.open_checkpoints(newest.config, files.absolute(workdir), read_only=True)
     steps = [step for step in checkpoints.steps() if step < newest.step]
     checkpoints.close()
     by_step = {step: filters.between_tokens(loading.load(workdir, str(step)))[0] for step in steps}

@@ -31,7 +31,8 @@ from gmlp_flax.checkpoints.pytree import SHOWN, digest, from_dict, path_name, re
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.retention import About, Retention
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.io import buckets, run_files
+from gmlp_flax.io import files as io_files
+from gmlp_flax.io import storage
 from gmlp_flax.processes import distributed
 
 ABOUT = "about"
@@ -81,10 +82,10 @@ class Checkpoints:
         )  # whether this object saved any; the steps that it gave to `_deletion`
         self._deletion: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, "deletion")
-        if run_files.is_remote(folder):
+        if io_files.is_remote(folder):
             limit_retries()
         if distributed.is_first():
-            for name in run_files.names(folder):
+            for name in io_files.listdir(folder):
                 if ".orbax-checkpoint-tmp" in name:
                     logging.error("%s/%s was never finished and is ignored", folder, name)
             if not read_only:
@@ -307,7 +308,7 @@ class Checkpoints:
     def _put_aside(self, step: int, error: Damaged) -> None:
         if distributed.is_first():
             damaged = os.path.join(os.path.dirname(self.folder), DAMAGED, str(step))
-            logging.error("%s; it is put aside in %s", error, run_files.move(self._path(step), damaged))
+            logging.error("%s; it is put aside in %s", error, io_files.move(self._path(step), damaged))
         distributed.wait_for_all(f"put {self._path(step)} aside")
         self._contents.pop(step, None)
         self._manager.reload()
@@ -361,14 +362,13 @@ class Checkpoints:
 
     def last_good(self) -> str:
         """A phrase, for messages, that names the newest finished checkpoint."""
-        steps = [step for step in self.steps() if run_files.exists(self._path(step))]
+        steps = [step for step in self.steps() if io_files.exists(self._path(step))]
         return f"the last good checkpoint is {self._path(steps[-1])}" if steps else "there is no checkpoint yet"
 
     def _failure(self, doing: str, error: Exception) -> RunError:
         """The error to raise for one of Orbax."""
-        if run_files.is_remote(self.folder):
-            return buckets.explained(self.folder, error)
-        return run_files.failure(doing, next(filter(run_files.number_of, reading.chain(error)), error))
+        causes = () if io_files.is_remote(self.folder) else reading.chain(error)
+        return storage.storage_error(doing, next(filter(storage.errno_of, causes), error))
 
     def _path(self, step: int) -> str:
         return os.path.join(self.folder, str(step))

@@ -8,7 +8,7 @@ from typing import Any
 
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import append_log, run_files
+from gmlp_flax.io import files, logs
 
 
 class MetricsFile:
@@ -33,7 +33,7 @@ class MetricsFile:
 
     def __init__(self, path: str, resume_step: int, read_only: bool = False):
         self.path, self.resume_step, self._read_only = path, resume_step, read_only
-        self._file: append_log.Log | None = None
+        self._file: logs.Log | None = None
         self._begun, self._kept, self._changes, self.undone = False, [], [], {}
         for line in self.read(path):
             # A change at this very step was made for steps that are taken again.
@@ -55,7 +55,7 @@ class MetricsFile:
         Raises:
             RunError: a line is damaged. The message gives its number, counted from 1.
         """
-        complete = (append_log.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
+        complete = (logs.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
         return [_parse_line(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
 
     def begin(self) -> None:
@@ -84,7 +84,7 @@ class MetricsFile:
     def _open(self, lines: list[dict[str, Any]]) -> None:
         if not self._read_only:
             self.close()
-            self._file = append_log.begin(self.path, b"".join(map(_encode, lines)))
+            self._file = logs.begin(self.path, b"".join(map(_encode, lines)))
 
     def flush(self) -> None:
         """Returns when all lines are in storage."""
@@ -103,7 +103,7 @@ def read_result(workdir: str) -> dict[str, Any] | None:
         RunError: it is damaged.
     """
     path = os.path.join(workdir, RESULT_FILE)
-    content = run_files.read(path)
+    content = files.read(path)
     if content is None:
         return None
     result = _parse_object(content)

@@ -1,6 +1,6 @@
 """What a run folder holds, by name."""
 
-from gmlp_flax.io.lease import LEASE_FILE
+from gmlp_flax.io.locks import LEASE_FILE
 
 RUN_FILE, CONFIG_FILE, ENVIRONMENT_FILE = "run.json", "config.json", "environment.json"
 METRICS_FILE, RESULT_FILE = "metrics.jsonl", "result.json"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files, storage
 from gmlp_flax.processes import distributed
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
 
     Raises:
         Damaged: the content is wrong, or a file is missing.
-        RunError: raised by `action` itself, or storage is in the way as `run_files.failure` says.
+        RunError: raised by `action` itself, or storage is in the way as `storage.storage_error` says.
     """
-    for pause in (*run_files.PAUSES, None):
+    for pause in (*storage.PAUSES, None):
         result, error = _attempt(action)
         if error is None:
             return result  # type: ignore[return-value] - there was no error
@@ -48,11 +48,11 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
             raise error
         storage_error = _storage_error(checkpoint, error)
         if storage_error is None:
-            if not run_files.exists(checkpoint):
+            if not files.exists(checkpoint):
                 raise StorageError(f"{checkpoint} was deleted, as by a run that goes on: give the command again")
             raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
         if pause is None:
-            raise run_files.failure(f"reading {checkpoint}", storage_error)
+            raise storage.storage_error(f"reading {checkpoint}", storage_error)
         time.sleep(pause)
     raise AssertionError("unreachable")
 
@@ -94,7 +94,7 @@ def _storage_error(checkpoint: str, error: BaseException) -> BaseException | Non
         if is_passing(cause):
             return cause
     try:
-        run_files.read_all(checkpoint)
+        files.read_all(checkpoint)
     except (OSError, RunError) as unreadable:
         return unreadable
     return None
@@ -102,9 +102,9 @@ def _storage_error(checkpoint: str, error: BaseException) -> BaseException | Non
 
 def is_passing(error: BaseException) -> bool:
     """Whether an error is one of storage or memory, and says nothing of the content of a file."""
-    number = run_files.number_of(error)
+    number = storage.errno_of(error)
     if number is not None:
-        return number not in run_files.MISSING
+        return number not in storage.MISSING
     return isinstance(error, TimeoutError | ConnectionError | MemoryError) or bool(_PASSING.search(first_line(error)))
 
 

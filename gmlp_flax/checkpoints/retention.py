@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 
 DELETED = "deleted"  # the folder, among the checkpoints, of those that are being deleted
 
@@ -88,15 +88,15 @@ def delete(folder: str, step: int) -> None:
         RunError: storage does not let it be moved; it is then whole.
     """
     checkpoint = os.path.join(folder, str(step))
-    if run_files.is_remote(checkpoint):
-        run_files.remove_all(checkpoint)
+    if files.is_remote(checkpoint):
+        files.remove_all(checkpoint)
     else:
-        run_files.move(checkpoint, os.path.join(folder, DELETED, str(step)))
+        files.move(checkpoint, os.path.join(folder, DELETED, str(step)))
         finish_deletion(folder)
 
 
 def finish_deletion(folder: str) -> None:
     """Deletes what `delete` moved, in this process or in one that was killed. What cannot be deleted now, such as a
     file that is open on another machine, is tried again next time."""
-    if not run_files.is_remote(folder):
+    if not files.is_remote(folder):
         shutil.rmtree(os.path.join(folder, DELETED), ignore_errors=True)

@@ -31,8 +31,8 @@ from gmlp_flax.checkpoints.names import (
     RUN_FILE,
 )
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
-from gmlp_flax.io.lease import Lease
+from gmlp_flax.io import files as io_files
+from gmlp_flax.io.locks import Lease
 from gmlp_flax.processes import distributed
 
 
@@ -63,7 +63,7 @@ class RunFolder:
         if not self._identity:
             self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")}
             self.write_json(RUN_FILE, self._identity)
-        run_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
+        io_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
         write_files(self.path, files, replace=True)
 
     def note_checkpoint(self) -> None:
@@ -111,15 +111,15 @@ def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
 
 def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     scheme = path.partition("://")[0]
-    if run_files.is_remote(path) and scheme != "gs":
+    if io_files.is_remote(path) and scheme != "gs":
         raise RunError(
             f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give a bucket of gs://, or "
             "the folder at which this bucket is mounted"
         )
     missing = _missing(os.path.join(path, CHECKPOINTS))
-    run_files.make_folder(path)
+    io_files.make_folder(path)
     lease = Lease(path)
-    closing.callback(_remove_empty, missing, lease)
+    closing.callback(_remove_empty, missing)
     closing.callback(lease.close)
     lease.take()
     if restart:
@@ -133,20 +133,19 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
 def _missing(folder: str) -> list[str]:
     """The folder and those above it that do not exist, the deepest first; none in a bucket, which has no folders."""
     missing = []
-    while not run_files.is_remote(folder) and not run_files.exists(folder):
+    while not io_files.is_remote(folder) and not io_files.exists(folder):
         missing.append(folder)
         folder = os.path.dirname(folder)
     return missing
 
 
-def _remove_empty(folders: list[str], lease: Lease) -> None:
-    with contextlib.suppress(RunError):
-        for folder in folders if lease.is_own else ():
-            run_files.remove_if_empty(folder)
+def _remove_empty(folders: list[str]) -> None:
+    for folder in folders:
+        io_files.remove_if_empty(folder)
 
 
 def _next_aside(path: str) -> str:
-    numbers = (name.removeprefix(BEFORE) for name in run_files.names(path) if name.startswith(BEFORE))
+    numbers = (name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE))
     return os.path.join(
         path, f"{BEFORE}{1 + max((int(number) for number in numbers if number.isdecimal()), default=0)}"
     )
@@ -158,39 +157,39 @@ def _put_aside(path: str, aside: str) -> None:
     Raises:
         RunError: there is something else than a run, such as a folder of other runs, which may be written to.
     """
-    names = [name for name in run_files.names(path) if name != LEASE_FILE and not name.startswith(BEFORE)]
+    names = [name for name in io_files.listdir(path) if name != LEASE_FILE and not name.startswith(BEFORE)]
     if names and not {RUN_FILE, CONFIG_FILE, CHECKPOINTS} & set(names):
         raise RunError(f"--restart: {path} holds no run, but {names[0]!r}: give the folder of the run to begin anew")
     for name in sorted(names, key=lambda name: name != RUN_FILE):
-        run_files.move(os.path.join(path, name), os.path.join(aside, name))
+        io_files.move(os.path.join(path, name), os.path.join(aside, name))
     if names:
         distributed.say(f"the run before is put aside in {aside}")
 
 
 def _put_back(path: str, aside: str, lease: Lease) -> None:
     """After a restart that took no step, all is as before."""
-    if lease.is_own and run_files.exists(aside) and not run_files.exists(os.path.join(path, RUN_FILE)):
-        for name in sorted(run_files.names(aside), key=lambda name: name == RUN_FILE):
+    if lease.is_own and io_files.exists(aside) and not io_files.exists(os.path.join(path, RUN_FILE)):
+        for name in sorted(io_files.listdir(aside), key=lambda name: name == RUN_FILE):
             _merge(os.path.join(aside, name), os.path.join(path, name))
-        run_files.remove_if_empty(aside)
+        io_files.remove_if_empty(aside)
         distributed.say(f"no step was taken: the run before is back in {path}")
 
 
 def _merge(source: str, target: str) -> None:
     """Moves a file or a folder; file by file if the target exists, as the folder of checkpoints does if half of them
     were moved, or if the new run made it."""
-    run_files.remove_if_empty(target)
-    if not run_files.exists(target):
-        run_files.move(source, target)
+    io_files.remove_if_empty(target)
+    if not io_files.exists(target):
+        io_files.move(source, target)
     elif not os.path.isfile(target):
-        for name in run_files.names(source):
+        for name in io_files.listdir(source):
             _merge(os.path.join(source, name), os.path.join(target, name))
-        run_files.remove_if_empty(source)
+        io_files.remove_if_empty(source)
 
 
 def _refuse_lost(path: str) -> None:
     """Refuses a folder whose run has got somewhere, and has no checkpoint to go on from."""
-    identity, names = read_identity(path), set(run_files.names(path))
+    identity, names = read_identity(path), set(io_files.listdir(path))
     if checkpoint_steps(path):
         lost = [name for name in (CONFIG_FILE, RUN_FILE) if name not in names]
         if lost:
@@ -199,7 +198,7 @@ def _refuse_lost(path: str) -> None:
     lines = MetricsFile.read(os.path.join(path, METRICS_FILE))
     signs = {
         RESULT_FILE: RESULT_FILE in names,
-        f"files in {DAMAGED}/": bool(run_files.names(os.path.join(path, DAMAGED))),
+        f"files in {DAMAGED}/": bool(io_files.listdir(os.path.join(path, DAMAGED))),
         f"a {RUN_FILE} that tells of checkpoints": bool(identity.get("saved")),
         f"{METRICS_FILE} up to step {lines[-1]['step'] if lines else 0}": bool(lines) and not identity,
         **{name: name in names and not identity for name in (CONFIG_FILE, ENVIRONMENT_FILE)},
@@ -215,7 +214,7 @@ def _refuse_lost(path: str) -> None:
 
 def checkpoint_steps(path: str) -> list[int]:
     """The steps of what looks like a checkpoint in a run folder, oldest first."""
-    return sorted(int(name) for name in run_files.names(os.path.join(path, CHECKPOINTS)) if name.isdecimal())
+    return sorted(int(name) for name in io_files.listdir(os.path.join(path, CHECKPOINTS)) if name.isdecimal())
 
 
 def read_identity(path: str) -> dict[str, Any]:
@@ -225,7 +224,7 @@ def read_identity(path: str) -> dict[str, Any]:
         RunError: it is damaged.
     """
     file = os.path.join(path, RUN_FILE)
-    content = run_files.read(file)
+    content = io_files.read(file)
     if content is None:
         return {}
     try:
@@ -252,8 +251,8 @@ def write_files(path: str, files: assets.Files, replace: bool) -> None:
     """
     for name, content in files.items():
         file = os.path.join(path, name)
-        if replace or not run_files.exists(file):
-            run_files.write(file, content)
+        if replace or not io_files.exists(file):
+            io_files.write(file, content)
 
 
 def write_json(path: str, value: Any) -> None:
@@ -262,4 +261,4 @@ def write_json(path: str, value: Any) -> None:
     Raises:
         RunError: the folder cannot be written to.
     """
-    run_files.write(path, (json.dumps(value, indent=2) + "\n").encode())
+    io_files.write(path, (json.dumps(value, indent=2) + "\n").encode())

@@ -19,7 +19,7 @@ from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files as io_files
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, TRAINED
 from gmlp_flax.processes import signals
@@ -159,7 +159,7 @@ def listing(plan: Plan) -> str:
         minutes = column.minutes * len(plan.rows) / len(alternatives.ROWS) * share
         total += minutes
         time = f", about {max(1, round(minutes))} minutes on two cores" if plan.scale == "cpu" else ""
-        there = sum(map(run_files.exists, files))
+        there = sum(map(io_files.exists, files))
         lines.append(f"{name}: {column.title}: {there} of {len(files)} there{time}")
         words = [shlex.join(["gmlp", *command]) for command in commands(plan, name, dict.fromkeys(plan.rows, RUN))]
         lines += [f"    {command}" for command in words[:2]]
@@ -245,7 +245,7 @@ def _measurements(plan: Plan, name: str, missing: bool = False) -> list[tuple[st
     """The (row, tokens, file) of a measured column, or those that are not there."""
     by_length = {"costs": plan.lengths, "tpu": alternatives.TPU_LENGTHS, "lengths": (0,)}[name]
     files = [(row, n, measured_costs.path(plan.runs, name, row, n)) for row in plan.rows for n in by_length]
-    return [(row, n, file) for row, n, file in files if not (missing and run_files.exists(file))]
+    return [(row, n, file) for row, n, file in files if not (missing and io_files.exists(file))]
 
 
 def _score_lengths(plan: Plan) -> None:

@@ -37,7 +37,7 @@ def main(_argv: list[str]) -> None:
 
 def _evaluate(workdir: str) -> None:
     from gmlp_flax.checkpoints.names import CHECKPOINTS
-    from gmlp_flax.io import run_files
+    from gmlp_flax.io import files
     from gmlp_flax.processes import distributed
     from gmlp_flax.training import evaluation, loading
 
@@ -50,7 +50,7 @@ def _evaluate(workdir: str) -> None:
         return
     if flags.FLAGS.predictions:
         _write(trained.task.prediction_files(outputs), flags.FLAGS.predictions)
-    checkpoint = os.path.join(run_files.absolute(workdir), CHECKPOINTS, str(trained.step))
+    checkpoint = os.path.join(files.absolute(workdir), CHECKPOINTS, str(trained.step))
     print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 
 

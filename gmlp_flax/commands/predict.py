@@ -73,7 +73,7 @@ def given_lines() -> Iterator[str]:
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:
             records.refuse_utf16(line)
-            if text := records.decoded(line).strip():
+            if text := records.decode_utf8(line).strip():
                 yield text
         except records.NotUTF8 as error:
             raise DataError(f"standard input, line {number}: {error}") from None

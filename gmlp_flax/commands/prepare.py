@@ -29,7 +29,6 @@ from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.io import cache, files
-from gmlp_flax.io.buckets import is_remote
 
 LISTOPS = "listops:"  # what its name begins with
 _GRAMMAR = Grammar()
@@ -80,7 +79,9 @@ def arguments() -> argparse.Namespace:
         if least is not None and not least <= getattr(options, name) < 2**31:
             cli.fail(f"--{name}={getattr(options, name)}: expected a number from {least} to 2,147,483,647")
     if not is_listops:
-        corpus, out = (path if is_remote(path) else os.path.realpath(path) for path in (options.corpus, options.out))
+        corpus, out = (
+            path if files.is_remote(path) else os.path.realpath(path) for path in (options.corpus, options.out)
+        )
         if f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
             cli.fail(f"--out={options.out} lies in the corpus, which would grow by it; give a folder beside it")
     return options
@@ -94,7 +95,7 @@ def make_listops(options: argparse.Namespace) -> None:
     """
     sizes = folder.parse_sizes(options.corpus.removeprefix(LISTOPS))
     shortest, longest = folder.parse_numbers(options.lengths, f"--lengths={options.lengths}", 2)
-    out = options.out if is_remote(options.out) else os.path.realpath(options.out)
+    out = options.out if files.is_remote(options.out) else os.path.realpath(options.out)
     report_listops(folder.make(out, sizes, Grammar(shortest, longest, options.depth), options.seed), out)
 
 

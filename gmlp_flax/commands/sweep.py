@@ -49,7 +49,7 @@ from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.commands import cli, launch
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.io import files, run_files
+from gmlp_flax.io import files
 from gmlp_flax.sweeps import definition, points, status, summary
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
@@ -187,7 +187,7 @@ class Runner:
         return [self._failure(names) for names in alike.values()]
 
     def _failure(self, names: Sequence[str]) -> str:
-        error, log = self.failed[names[0]], os.path.join(run_files.absolute(self._sweep.out), f"{names[0]}.log")
+        error, log = self.failed[names[0]], os.path.join(files.absolute(self._sweep.out), f"{names[0]}.log")
         if len(names) > 1:
             return f"{len(names)} runs failed ({_told(error)}): the output of the first is in {log}"
         return str(error) if log in str(error) else f"{error} (its output is in {log})"

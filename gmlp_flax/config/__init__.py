@@ -264,7 +264,7 @@ def _from_json(path: str) -> ml_collections.ConfigDict:  # whose values may stil
     try:
         return from_dict(json_files.read(path, dict), path)
     except DataError as error:
-        raise ConfigError(f"cannot read the config {error}") from None
+        raise ConfigError(f"cannot read the config: {error}") from None
 
 
 def locate(name: str, kind: str = "config") -> str:

@@ -53,7 +53,7 @@ class Batches(Iterator[Batch]):
         try:
             return next(self._iterators[0])
         except DataError as error:  # Grain adds lines about tracebacks
-            raise DataError(str(error).partition("\n")[0]) from error
+            raise type(error)(str(error).partition("\n")[0]) from error
 
     def close(self) -> None:
         """Stops reading ahead and ends the worker processes. May be called more than once."""

@@ -16,14 +16,14 @@ from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE, RUN_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files as io_files
 from gmlp_flax.training import loading
 
 
 def require_free(out: str, *more: str) -> None:
     """Raises RunError if a folder holds a run already, or a file with one of `more` names."""
     entries = CONFIG_FILE, RUN_FILE, CHECKPOINTS, *more
-    if taken := [entry for entry in entries if run_files.exists(os.path.join(out, entry))]:
+    if taken := [entry for entry in entries if io_files.exists(os.path.join(out, entry))]:
         raise RunError(f"--out={out} holds {taken[0]} already, which would be overwritten: give another folder")
 
 
@@ -46,12 +46,12 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
         raise RunError(
             f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights"
         )
-    with run_folder.hold(run_files.absolute(out)):
+    with run_folder.hold(io_files.absolute(out)):
         require_free(out, *files)  # another command may have filled it meanwhile
         try:
             own = run_folder.make_identity(out)
             run_folder.write_files(out, files, replace=True)
-            checkpoints = loading.open_checkpoints(config, run_files.absolute(out), files, run=own)
+            checkpoints = loading.open_checkpoints(config, io_files.absolute(out), files, run=own)
             checkpoints.save(0, {"params": jax.device_put(params)}, None)
             checkpoints.wait()
             checkpoints.close()
@@ -59,5 +59,5 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
         except BaseException:  # the same command can be run again
             for name in (RUN_FILE, CHECKPOINTS, *files):
                 with contextlib.suppress(RunError):
-                    run_files.remove_all(os.path.join(out, name))
+                    io_files.remove_all(os.path.join(out, name))
             raise

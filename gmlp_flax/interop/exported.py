@@ -23,7 +23,7 @@ from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted, weight_files
 from gmlp_flax.interop.timm_names import require_all
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 from gmlp_flax.models import parameters
 from gmlp_flax.training import loading
 
@@ -66,14 +66,14 @@ def convert(folder: str, out: str) -> None:
         DataError: a file cannot be read or written.
     """
     converted.require_free(out)
-    folder = run_files.absolute(folder)
+    folder = files.absolute(folder)
     where, described = os.path.join(folder, WEIGHTS), os.path.join(folder, CONFIG_FILE)
-    if not run_files.exists(described):
+    if not files.exists(described):
         raise RunError(f"{folder} has no {CONFIG_FILE}: expected a folder that `gmlp export --out=FOLDER` has written")
     config, state = config_lib.load(described), weight_files.read(where)
     found = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
     needed = (*found.shared_assets, *found.heads)
-    if missing := [name for name in needed if not run_files.exists(os.path.join(folder, name))]:
+    if missing := [name for name in needed if not files.exists(os.path.join(folder, name))]:
         raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
     task = tasks.create(config, folder)
     like: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")

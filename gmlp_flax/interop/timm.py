@@ -13,9 +13,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.errors import RunError, install
+from gmlp_flax.errors import RunError, decode_errors, install
 from gmlp_flax.interop import converted, timm_names, weight_files
-from gmlp_flax.io import damaged
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
 
@@ -166,7 +165,7 @@ def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
     """
     path, described = weight_files.download(repository)
     what = f"{weight_files.HUB}{repository}: its config.json describes no model of timm"
-    with damaged.explained(what, "give another", RunError):
+    with decode_errors(what, "give another", RunError):
         name = known(described.get("architecture", repository))
         config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
         config.data.update({ours: _as_tuple(hub[theirs]) for ours, theirs in PREPROCESSING.items() if theirs in hub})

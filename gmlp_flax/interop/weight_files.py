@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gmlp_flax.errors import RunError, install
-from gmlp_flax.io import buckets, damaged, files, json_files, run_files
+from gmlp_flax.errors import RunError, decode_errors, install
+from gmlp_flax.io import files, json_files
+from gmlp_flax.io.cache import LocalCopy
 
 HUB = "hf-hub:"  # what stands before the name of a repository
 PICKLES = (".pth", ".pt", ".bin")
@@ -23,9 +24,9 @@ def read(path: str) -> dict[str, np.ndarray]:
     Raises:
         RunError: the file is missing, of another kind, damaged, or holds more than tensors; or its library is missing.
     """
-    if buckets.is_remote(path):
-        with files.local_copy(path) as copy:
-            return read(copy)
+    if files.is_remote(path):
+        with LocalCopy(path) as copy:
+            return read(copy.path)
     if not os.path.isfile(path):
         raise RunError(f"there is no file {path}: give a .safetensors or .pth file")
     suffix = os.path.splitext(path)[1]
@@ -37,7 +38,7 @@ def read(path: str) -> dict[str, np.ndarray]:
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     safetensors = _safetensors()
-    with damaged.explained(f"{path} is no safetensors file, or is damaged", "download it again", RunError):
+    with decode_errors(f"{path} is no safetensors file, or is damaged", "download it again", RunError):
         return safetensors.numpy.load_file(path)
 
 
@@ -46,7 +47,7 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise RunError(f"{path} needs torch to be read: pip install torch, or give the .safetensors file") from None
-    with damaged.explained(f"{path} cannot be read by torch", "download it again", RunError):
+    with decode_errors(f"{path} cannot be read by torch", "download it again", RunError):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
@@ -60,7 +61,7 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
     state: dict[str, Any] = content if isinstance(content, dict) else {"": content}
     if not all(isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()):
         raise RunError(f"{path} holds no state dict: expected tensors by name, alone or under {' or '.join(INNER)}")
-    with damaged.explained(f"{path} holds tensors of a kind that is not read", "save plain, dense weights", RunError):
+    with decode_errors(f"{path} holds tensors of a kind that is not read", "save plain, dense weights", RunError):
         return {name: _wide(tensor).detach().numpy() for name, tensor in state.items()}
 
 
@@ -78,7 +79,7 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
     """
     if not path.endswith(".safetensors"):
         raise RunError(f"--out={path}: expected a name that ends in .safetensors")
-    if run_files.exists(path):
+    if files.exists(path):
         raise RunError(f"--out={path} is there already, and would be overwritten: give another name, or move it away")
     content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
     files.write(path, content)

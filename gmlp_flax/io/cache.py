@@ -1,17 +1,30 @@
-"""Files that are built once: written atomically, checked when they are read, rebuilt if they are damaged."""
+"""Results that are kept: files that are built once, copies of remote files on this disk, and values in memory.
+
+The copies of all processes lie in one folder of the cache, `remote/`. If they would come to more than `limit()` bytes, those
+that were used longest ago are deleted, but none that a process holds. A file that changes in the bucket is another copy.
+"""
+
+from __future__ import annotations
 
 import contextlib
-import errno
+import fcntl
 import hashlib
 import os
-import secrets
-from collections.abc import Callable
+import shutil
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
+from gmlp_flax.io.files import File
+from gmlp_flax.io.locks import file_lock
+from gmlp_flax.io.storage import storage_error
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+GIGABYTES = "GMLP_CACHE_GB"  # the environment variable with the limit
+USUAL = 50.0
 
 
 def default_folder() -> str:
@@ -24,72 +37,173 @@ def cache_key(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
-    """Calls `write(file)` on a new file beside `path`, then renames that file: readers see the whole file or none. If it
-    fails, no empty folder is left.
-
-    Raises:
-        DataError: the folder cannot be made or written to, or a device or a pipe has that name, which would be replaced.
-    """
-    path = Path(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise unwritable(path, OSError(0, "a folder, a device or a pipe"))
-    # Only the owner may read the files of `tempfile`, but caches are shared.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    absent = [folder for folder in path.parents if not os.path.exists(folder)]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "xb") as file:
-                write(file)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except BaseException as error:
-        for folder in absent:
-            with contextlib.suppress(OSError):  # it is not empty, or was not made
-                folder.rmdir()
-        if isinstance(error, OSError):
-            raise unwritable(path, error) from error
-        raise
-
-
-def unwritable(path: str | os.PathLike, error: Exception) -> DataError:
-    """What to tell a user if writing a file or a folder has failed."""
-    # The errors of libraries quote source code after a semicolon.
-    reason = getattr(error, "strerror", None) or str(error).partition(";")[0]
-    full = getattr(error, "errno", None) in _FULL or "No space left" in reason
-    advice = "free space and run again" if full else "give a folder that can be written to"
-    return DataError(f"cannot write {str(path)!r} ({reason}); {advice}")
-
-
-def cached_file(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> Path:
-    """Builds `path` with `write(file)` unless the file is there and intact, and returns it.
+def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
+    """Writes the content that `make()` returns to `path` unless the file is there and intact, and returns the path.
 
     A file is intact if its SHA-256 is the one in `<path>.sha256`. Formats such as .npy do not notice a changed byte.
 
     Raises:
-        DataError: the folder cannot be made or written to.
+        FileError: the folder cannot be made or written to; before `make` is called.
     """
-    path = Path(path)
-    record = path.with_name(path.name + ".sha256")
-    if _checksum(path) != _recorded(record):
-        write_atomically(path, write)
-        checksum = _checksum(path)
-        write_atomically(record, lambda file: file.write(checksum.encode()))
+    path, record = Path(path), Path(f"{path}.sha256")
+    content = files.read(str(path))
+    if content is None or hashlib.sha256(content).hexdigest().encode() != files.read(str(record)):
+        files.write(record, b"")
+        content = make()
+        files.write(path, content)
+        files.write(record, hashlib.sha256(content).hexdigest().encode())
     return path
 
 
-def _checksum(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return "absent"
+class ResultCache:
+    """Calls `make(key)` once for each key and keeps the `size` results last asked for; thread-safe.
+
+    Threads that ask for a result in the making wait for it; other threads do not. If `make` raises, all threads that
+    wait get the error, and the next call tries again.
+    """
+
+    def __init__(self, make: Callable[[Any], Any], size: int):
+        self._make, self._size = make, size
+        self._lock, self._results = threading.Lock(), {}
+
+    def __call__(self, key: Hashable) -> Any:
+        with self._lock:
+            future = self._results.pop(key, None)
+            absent = future is None
+            self._results[key] = future = Future() if absent else future
+            if len(self._results) > self._size:
+                del self._results[next(iter(self._results))]
+        if absent:
+            try:
+                future.set_result(self._make(key))
+            except BaseException as error:
+                with self._lock:
+                    if self._results.get(key) is future:
+                        del self._results[key]
+                future.set_exception(error)
+        return future.result()
 
 
-def _recorded(record: Path) -> str:
-    try:
-        return record.read_bytes().decode(errors="replace")
-    except OSError:
-        return "no record"
+def limit() -> int:
+    """How many bytes the copies may have; raises DataError if the environment variable is no positive number."""
+    given = os.environ.get(GIGABYTES, USUAL)
+    with contextlib.suppress(OverflowError, ValueError):
+        if (limit := int(float(given) * 1e9)) > 0:
+            return limit
+    raise DataError(f"{GIGABYTES} is {given!r}: expected a number of gigabytes above 0")
+
+
+class LocalCopy:
+    """A file on this disk: a local file itself or the copy of a remote one, which stays until `close`.
+
+    Args:
+        file: the file, or its path.
+
+    Attributes:
+        path: where it is.
+
+    Raises:
+        DataError: it cannot be read or copied, or it alone has more than `limit()` bytes.
+    """
+
+    def __init__(self, file: File | str):
+        self._closing = contextlib.ExitStack()
+        if isinstance(file, str):
+            file = files.find_files(file)[0] if files.is_remote(file) else File(file, os.path.basename(file), 0, "")
+        self._file, self.path = file, file.path
+        if not files.is_remote(file.path):
+            return
+        key = cache_key(file.path, file.size, file.version)
+        path = Path(default_folder()) / "remote" / f"{key}-{os.path.basename(file.path)}"
+        self.path = str(path)
+        try:
+            while True:
+                try:
+                    held = self._closing.enter_context(file_lock(path, mode=fcntl.LOCK_SH))
+                    break
+                except FileNotFoundError:  # also if it is deleted between copying and opening
+                    _fetch(file, path)
+        except OSError as error:
+            raise storage_error(f"copying {file.path} to {path}", error) from error
+        with contextlib.suppress(OSError):  # another user's copy, or a cache that is mounted for reading
+            os.utime(held)
+
+    def read(self) -> bytes:
+        """The file's content."""
+        return Path(self.path).read_bytes()
+
+    def close(self) -> None:
+        """Lets the copy be deleted."""
+        self._closing.close()
+
+    def __reduce__(self):
+        return LocalCopy, (self._file,)
+
+    def __enter__(self) -> LocalCopy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _fetch(file: File, path: Path) -> None:
+    """Copies a remote file, unless another process does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with file_lock(part, os.O_RDWR | os.O_CREAT) as descriptor, open(descriptor, "r+b", closefd=False) as target:
+        if path.exists():
+            part.unlink()
+            return
+        _make_room(path.parent, file, target)
+        with files.open_file(file.path, decompress=False) as source:
+            shutil.copyfileobj(source, target, 1 << 20)
+        if (copied := target.tell()) != file.size:
+            raise DataError(f"{file.path}: {copied} bytes came where {file.size} were expected; run again")
+        target.flush()
+        os.replace(part, path)
+
+
+def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
+    """Deletes the copies used longest ago, until the file has room, or all that is left is in use; takes that room.
+
+    The lock's file holds the bytes of all copies, or more, so that the folder need not be listed for each of many copies.
+    """
+    most = limit()
+    if file.size > most:
+        raise DataError(
+            f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: set {GIGABYTES} to more gigabytes, "
+            "or make the file's shards smaller"
+        )
+    with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT) as counter:
+        target.truncate(file.size)
+        counted = os.pread(counter, 32, 0)
+        total = int(counted) + file.size if counted.isdigit() else most + 1
+        if total > most:
+            total = _delete_oldest(folder, most)
+        os.truncate(counter, 0)
+        os.pwrite(counter, b"%d" % total, 0)
+
+
+def _delete_oldest(folder: Path, most: int) -> int:
+    """Deletes until the files have `most` bytes at most, and then a tenth of them, so that it is not called for each copy of
+    many; returns what is left."""
+    copies = sorted(_copies(folder), key=lambda copy: copy[1].st_mtime)
+    total = sum(status.st_size for _, status in copies)
+    if total > most:
+        for number, (path, status) in enumerate(copies):
+            if total <= most and number >= len(copies) // 10:
+                break
+            with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
+                path.unlink()
+                total -= status.st_size
+    return total
+
+
+def _copies(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
+            if not path.name.startswith("."):
+                yield path, path.stat()

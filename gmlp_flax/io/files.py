@@ -1,50 +1,56 @@
-"""Local and remote files: finding, opening and unpacking them, with errors of one line.
+"""Local and remote files: read, written, listed and moved, with errors of one line (see storage)."""
 
-A path with a scheme (`gs://bucket/c4`, `s3://`, `memory://`) goes through fsspec; every other path is local. `gs://`
-needs the extra `gcs`. Nothing is kept on disk: `local_copy` serves readers that accept only file names.
-"""
+from __future__ import annotations
 
 import bz2
+import contextlib
+import glob as local_glob
 import gzip
 import io
+import itertools
 import lzma
 import os
+import re
+import secrets
 import shutil
-import stat
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from gmlp_flax.errors import DataError
-from gmlp_flax.io import buckets, cache
-from gmlp_flax.io.buckets import file_system, is_remote
+from gmlp_flax.errors import DataError, FileError
+from gmlp_flax.io import storage
+from gmlp_flax.io.storage import ABSENT, is_remote, remote, retry, storage_error
 
-_UNPACKERS: dict[str, Callable[[BinaryIO], Any]] = {
+_DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
     ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor),
     ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
     ".zst": lambda raw: _zstandard(raw),
 }
-PACKINGS = tuple(_UNPACKERS)
+COMPRESSIONS = tuple(_DECOMPRESSORS)
 _BUFFER = 1 << 20
 _DEEPEST = 30  # folders in each other
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
 SMALL = 64 << 20
-MOST = 1 << 30  # bytes that are held at once: a small packed file can hold more than the memory
-# fsspec's names for a stamp that changes with a file's content, the most reliable first.
+MOST = 1 << 30  # bytes that are held at once: a small compressed file can hold more than the memory
+COMMIT_MARK = "commit_success.txt"  # Orbax writes it last to a checkpoint
+SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")  # c4-train.00000-of-01024.json.gz
+# fsspec's names for a stamp that changes with a file's content, the most reliable first, and for when it was written.
 _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastModified", "created")
+_TIMES = ("mtime", "updated", "LastModified", "created")
 
 
 class File(NamedTuple):
     """One file of a data set.
 
     Attributes:
-        path: the file's path, for `opened`.
+        path: the file's path, for `open_file`.
         name: its path below the folder that was searched, with `/`; its base name if a single file was given.
-        size: bytes, before unpacking.
+        size: bytes, before decompression.
         version: changes when the file does: its modification time or, for a remote file, the store's tag.
     """
 
@@ -54,14 +60,14 @@ class File(NamedTuple):
     version: str
 
 
-def packing(path: str) -> str:
-    """The suffix among PACKINGS that `path` ends with, or ''."""
-    return next((packed for packed in PACKINGS if path.lower().endswith(packed)), "")
+def compression(path: str) -> str:
+    """The suffix among COMPRESSIONS that `path` ends with, or ''."""
+    return next((kind for kind in COMPRESSIONS if path.lower().endswith(kind)), "")
 
 
 def suffix(path: str) -> str:
-    """The suffix of `path` in small letters, without that of its packing: ".jsonl" of "A.JSONL.gz"; or ''."""
-    return os.path.splitext(path.lower().removesuffix(packing(path)))[1]
+    """The suffix of `path` in small letters, without that of its compression: ".jsonl" of "A.JSONL.gz"; or ''."""
+    return os.path.splitext(path.lower().removesuffix(compression(path)))[1]
 
 
 def join(folder: str, *names: str) -> str:
@@ -69,21 +75,48 @@ def join(folder: str, *names: str) -> str:
     return "/".join([folder.rstrip("/"), *names]) if is_remote(folder) else os.path.join(folder, *names)
 
 
-def exists(path: str) -> bool:
-    """Whether there is a file or folder at `path`; raises DataError if the store cannot be reached."""
-    if not is_remote(path):
-        return os.path.exists(path)
-    with _remote_errors(path):
-        return buckets.exists(path)
+def absolute(path: str) -> str:
+    """The path, independent of the current folder."""
+    return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
+
+
+def exists(path: str | os.PathLike) -> bool:
+    """Whether there is a file or a folder. A bucket itself counts as there, as asking for it takes another right.
+
+    Raises:
+        FileError: the disk or the store does not say.
+    """
+    try:
+        if "\0" in os.fspath(path):
+            return False
+        if not is_remote(path):
+            retry(lambda: os.stat(path), f"reading {path}")
+        elif str(path).partition("://")[2].strip("/").partition("/")[2]:
+            with remote(str(path)) as (system, name):
+                system.info(name)
+    except ABSENT:
+        return False
+    return True
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder at `path`; raises DataError if the store cannot be reached."""
+    """Whether there is a folder at `path`; raises FileError if the store cannot be reached."""
     if not is_remote(path):
         return os.path.isdir(path)
-    with _remote_errors(path):
-        system, name = file_system(path)
+    with remote(path) as (system, name):
         return system.isdir(name)
+
+
+def age(path: str) -> float | None:
+    """Seconds since a file was written to; None if there is no such file."""
+    try:
+        if not is_remote(path):
+            return time.time() - retry(lambda: os.stat(path), f"reading {path}").st_mtime
+        with remote(path) as (system, name):
+            info = system.info(name)
+            return time.time() - next(info[key] for key in _TIMES if info.get(key)).timestamp()
+    except ABSENT:
+        return None
 
 
 def find_files(path: str) -> tuple[File, ...]:
@@ -92,129 +125,144 @@ def find_files(path: str) -> tuple[File, ...]:
     Raises:
         DataError: there is nothing at `path`, or a file or the store cannot be reached.
     """
-    found = _find_remote(path) if is_remote(path) else _find_local(path)
-    if found is None:
+    files = _find_remote(path) if is_remote(path) else _find_local(path)
+    if files is None:
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
-    shown = (file for file in found if not any(part.startswith(".") for part in file.name.split("/")))
-    return tuple(sorted(shown, key=lambda file: file.name.split("/")))
+    visible = (file for file in files if not any(part.startswith(".") for part in file.name.split("/")))
+    return tuple(sorted(visible, key=lambda file: file.name.split("/")))
+
+
+def _find_local(path: str) -> list[File] | None:
+    if os.path.isdir(path):
+        paths = [os.path.join(folder, name) for folder, _, names in walk(path) for name in names]
+    elif os.path.isfile(path):
+        paths, path = [path], os.path.dirname(path)
+    else:
+        return None
+    files = []
+    for file in paths:
+        try:
+            status = os.stat(file)
+        except OSError as error:
+            raise storage_error(f"reading {file}", error) from error
+        name = os.path.relpath(file, path or ".").replace(os.sep, "/")
+        files.append(File(file, name, status.st_size, str(status.st_mtime_ns)))
+    return files
+
+
+def _find_remote(path: str) -> list[File] | None:
+    if not exists(path):
+        return None
+    with remote(path) as (system, root):
+        if system.isfile(root):
+            return [_remote_file(path, os.path.basename(root), system.info(root))]
+        names = {name.removeprefix(root).strip("/"): info for name, info in system.find(root, detail=True).items()}
+        return [_remote_file(join(path, name), name, info) for name, info in names.items()]
+
+
+def _remote_file(path: str, name: str, info: dict[str, Any]) -> File:
+    return File(path, name, int(info["size"]), next((str(info[key]) for key in _VERSIONS if info.get(key)), ""))
+
+
+def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """`os.walk` through links as well; raises DataError for a folder that cannot be read, or that is inside itself."""
+
+    def refuse(error: OSError) -> None:
+        raise storage_error(f"reading {error.filename}", error) from error
+
+    for folder, folders, names in os.walk(path, onerror=refuse, followlinks=True):
+        if os.path.relpath(folder, path).count(os.sep) >= _DEEPEST:
+            raise DataError(
+                f"{folder}: more than {_DEEPEST} folders in each other; remove a link to a folder around it"
+            )
+        yield folder, folders, names
+
+
+def check_shards(path: str, files: Iterable[File]) -> None:
+    """Raises DataError if one of a set of numbered files in the folder `path` is not among its files."""
+    sets: dict[tuple[str, str, str], set[int]] = {}
+    for file in files:
+        folder, name = os.path.split(file.name)
+        if shard := SHARD.match(name):
+            key = (os.path.join(folder, shard["stem"]), shard["count"], suffix(name) + compression(name))
+            sets.setdefault(key, set()).add(int(shard["number"]))
+    for (stem, count, _), numbers in sets.items():
+        missing = int(count) - len([number for number in numbers if number < int(count)])
+        if missing > 0:
+            first = next(number for number in itertools.count() if number not in numbers)
+            more = f" and {missing - 1} more are" if missing > 1 else " is"
+            raise DataError(
+                f"{path!r}: of the {int(count)} shards of {stem!r}, {first:0{len(count)}d}-of-{count}{more} "
+                "missing; copy the rest, or give single files"
+            )
 
 
 def subfolders(path: str) -> tuple[str, ...]:
     """Names of the folders directly in `path`, sorted; () if there is no such folder."""
     if not is_remote(path):
         return tuple(sorted(next(walk(path))[1])) if os.path.isdir(path) else ()
-    with _remote_errors(path):
-        system, root = file_system(path)
+    with remote(path) as (system, root):
         entries = system.ls(root, detail=True) if system.isdir(root) else []
         return tuple(sorted(os.path.basename(e["name"].rstrip("/")) for e in entries if e["type"] == "directory"))
 
 
-@contextmanager
-def opened(path: str, unpack: bool = True, buffer: int = _BUFFER) -> Iterator[BinaryIO]:
-    """Opens a file for reading, unpacking one of PACKINGS on the fly; errors inside the block name the file.
+def listdir(folder: str) -> list[str]:
+    """The names in a folder, sorted; nothing if there is no such folder."""
+    try:
+        if not is_remote(folder):
+            return sorted(retry(lambda: os.listdir(folder), f"reading {folder}"))
+        with remote(folder) as (system, root):
+            paths = (path.rstrip("/").removeprefix(root.rstrip("/")).strip("/") for path in system.ls(root, False))
+            return sorted(name for name in paths if name and "/" not in name)
+    except ABSENT:
+        return []
 
-    Files that are not packed can seek. A local file is read `buffer` bytes at a time.
+
+def glob(pattern: str) -> list[str]:
+    """The paths that a glob pattern matches, sorted; ~ is the home folder."""
+    if not is_remote(pattern):
+        return sorted(local_glob.glob(os.path.expanduser(pattern)))
+    with remote(pattern) as (system, name):
+        paths = system.glob(name) if any(sign in name for sign in "*?[") else [name]
+        return sorted(f"{pattern.partition('://')[0]}://{path.strip('/')}" for path in paths)
+
+
+@contextmanager
+def open_file(path: str, decompress: bool = True, buffer: int = _BUFFER) -> Iterator[BinaryIO]:
+    """Opens a file for reading, by default decompressing one of COMPRESSIONS; errors inside the block name the file.
+
+    Files that are not compressed can seek. A local file is read `buffer` bytes at a time.
 
     Raises:
         DataError: the file cannot be read, or it is a truncated or damaged archive.
     """
-    packed = packing(path) if unpack else ""
-    try:
-        with ExitStack() as stack:
-            stream = stack.enter_context(_raw(path, buffer))
-            if packed:
-                stream = stack.enter_context(_unpacked(stream, packed))
-            yield stream
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise _damaged(path, packed, error) from error
-    except OSError as error:
-        if packed and error.errno is None:  # from the unpacking of .bz2 and .zst
-            raise _damaged(path, packed, error) from error
-        reason = error.strerror or str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(f"{path}: cannot be read ({reason}); check the file and its permissions") from error
-
-
-def read_small(path: str | os.PathLike, most: int = SMALL) -> bytes:
-    """The content of a file that is read whole: a config, a vocabulary, an index. Not a device, a pipe or a folder.
-
-    Raises:
-        DataError: the file cannot be read, is no plain file, or has more than `most` bytes.
-    """
-    path = os.fspath(path)
-    # A pipe without a writer would hang where it is opened.
-    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
-        kind = "a folder" if os.path.isdir(path) else "a device or a pipe"
-        raise DataError(f"{path}: {kind}; expected a plain file")
-    with opened(path, unpack=False) as file:
-        size = most if is_remote(path) else min(os.path.getsize(path), most)
-        content = file.read(size + 1)  # which takes so much memory at once, however little there is
-    if len(content) > most:
-        raise DataError(f"{path}: more than {most:,} bytes, which no such file has; check the path")
-    return content
-
-
-def read_range(path: str, start: int, stop: int) -> bytes:
-    """Bytes [start, stop) of a file, in one read or request; raises DataError if the file cannot be read."""
-    if not is_remote(path):
-        with opened(path, unpack=False, buffer=0) as file:
-            file.seek(start)
-            return file.read(stop - start)
-    with _remote_errors(path):
-        system, name = file_system(path)
-        return system.cat_file(name, start=start, end=stop)
-
-
-def write(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file completely or not at all; raises DataError if that fails."""
-    if is_remote(path):
-        with _remote_errors(os.fspath(path)):
-            buckets.write(os.fspath(path), content)
-    else:
-        cache.write_atomically(path, lambda file: file.write(content))
-
-
-def move_to(folder: str, paths: Iterable[Path]) -> None:
-    """Moves local files to a remote folder, in this order; raises DataError if it cannot be written to."""
-    for path in paths:
-        target = join(folder, path.name)
-        with _remote_errors(target):
-            buckets.upload(path, target)
-        path.unlink()
-
-
-@contextmanager
-def local_copy(path: str) -> Iterator[str]:
-    """Yields the path itself or, for a remote file, the path of a copy that is deleted at the end of the block."""
-    if not is_remote(path):
-        yield path
-        return
-    with tempfile.NamedTemporaryFile(prefix="gmlp_flax_", suffix="_" + os.path.basename(path)) as copy:
-        with opened(path, unpack=False) as stream:
-            shutil.copyfileobj(stream, copy, _BUFFER)
-        copy.flush()
-        yield copy.name
-
-
-def _raw(path: str, buffer: int = _BUFFER) -> Any:
-    if not is_remote(path):
+    kind = compression(path) if decompress else ""
+    with ExitStack() as stack:
+        raw = stack.enter_context(_open_raw(path, buffer))
         try:
+            if kind and not raw.read(1):
+                raise EOFError("the file is empty")  # gzip accepts it as an empty archive
+            raw.seek(0)
+            yield stack.enter_context(io.BufferedReader(_DECOMPRESSORS[kind](raw), _BUFFER)) if kind else raw
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            if kind and getattr(error, "errno", None) is None:
+                what = f"{path}: truncated or not a {kind} archive"
+                raise DataError(f"{what} ({error}); copy or download it again") from error
+            raise storage_error(f"reading {path}", error) from error
+
+
+def _open_raw(path: str, buffer: int) -> Any:
+    try:
+        if not is_remote(path):
             return open(path, "rb", buffering=buffer)
-        except ValueError as error:  # a zero byte, or a character that no file's name has
-            raise DataError(f"{path!r} is no name of a file ({error})") from error
-    with _remote_errors(path):
-        system, name = file_system(path)
-        return system.open(name, "rb")
-
-
-def _damaged(path: str, packed: str, error: Exception) -> DataError:
-    return DataError(f"{path}: truncated or not a {packed} archive ({error}); copy or download it again")
-
-
-def _unpacked(raw: BinaryIO, packed: str) -> BinaryIO:
-    if not raw.read(1):
-        raise EOFError("the file is empty")  # gzip accepts it as an empty archive
-    raw.seek(0)
-    return io.BufferedReader(_UNPACKERS[packed](raw), _BUFFER)
+        with remote(path) as (system, name):
+            return system.open(name, "rb")
+    except FileError:
+        raise
+    except ValueError as error:  # a zero byte, or a character that no file's name has
+        raise DataError(f"reading {path!r} failed ({error}): check the path") from error
+    except OSError as error:
+        raise storage_error(f"reading {path}", error) from error
 
 
 def _zstandard(raw: BinaryIO) -> Any:
@@ -252,68 +300,239 @@ class _Streams(io.RawIOBase):
                 self._stream = self._decompressor()
             elif self._stream.needs_input and not (data := self._raw.read(_BUFFER)):
                 raise EOFError("its end is missing")
-            if unpacked := self._stream.decompress(data, len(buffer)):
-                buffer[: len(unpacked)] = unpacked
-                return len(unpacked)
+            if content := self._stream.decompress(data, len(buffer)):
+                buffer[: len(content)] = content
+                return len(content)
 
 
-def _find_local(path: str) -> list[File] | None:
-    if os.path.isfile(path):
-        return [_local_file(path, os.path.basename(path))]
-    if not os.path.isdir(path):
+def read(path: str) -> bytes | None:
+    """A file's content; None if there is no such file."""
+    try:
+        if not is_remote(path):
+            return retry(Path(path).read_bytes, f"reading {path}")
+        with remote(path) as (system, name):
+            return system.cat_file(name)
+    except ABSENT:
         return None
-    return [
-        _local_file(file, os.path.relpath(file, path).replace(os.sep, "/"))
-        for folder, _, names in walk(path)
-        for file in (os.path.join(folder, name) for name in names)
-    ]
 
 
-def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk` through links as well; raises DataError for a folder that cannot be read, or that is inside itself."""
+def read_small(path: str | os.PathLike, most: int = SMALL) -> bytes:
+    """The content of a file that is read whole: a config, a vocabulary, an index.
+
+    Raises:
+        DataError: the file cannot be read, is no plain file, or has more than `most` bytes.
+    """
+    path = os.fspath(path)
+    # A pipe without a writer would hang where it is opened.
+    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: expected a plain file, not a folder, a device or a pipe")
+    with open_file(path, decompress=False) as file:
+        size = most if is_remote(path) else min(os.path.getsize(path), most)
+        content = file.read(size + 1)  # which takes so much memory at once, however little there is
+    if len(content) > most:
+        raise DataError(f"{path}: more than {most:,} bytes, which no such file has; check the path")
+    return content
+
+
+def read_range(path: str, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of a file, in one read or request; raises FileError if the file cannot be read."""
+    if is_remote(path):
+        with remote(path) as (system, name):
+            return system.cat_file(name, start=start, end=stop)
+    with open_file(path, decompress=False, buffer=0) as file:
+        file.seek(start)
+        return file.read(stop - start)
+
+
+def read_all(folder: str) -> None:
+    """Reads every byte of every file below a folder, and raises the first error, but not if something is missing."""
+    if is_remote(folder):
+        with remote(folder) as (system, name):
+            for path in system.find(name):
+                with contextlib.suppress(FileNotFoundError):
+                    system.cat_file(path)
+        return
 
     def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror}); check the folder and its permissions")
+        if error.errno not in storage.MISSING:
+            raise error
 
-    for found in os.walk(path, onerror=refuse, followlinks=True):
-        if os.path.relpath(found[0], path).count(os.sep) >= _DEEPEST:
-            raise DataError(
-                f"{found[0]}: more than {_DEEPEST} folders in each other; remove a link to a folder around it"
-            )
-        yield found
-
-
-def _local_file(path: str, name: str) -> File:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path}: is a pipe or a device, not a file; move it away")
-    return File(path, name, status.st_size, str(status.st_mtime_ns))
-
-
-def _find_remote(path: str) -> list[File] | None:
-    with _remote_errors(path):
-        system, root = file_system(path)
-        if not buckets.exists(path):
-            return None
-        if system.isfile(root):
-            return [_remote_file(path, os.path.basename(root), system.info(root))]
-        found = system.find(root, detail=True)
-        names = {name: name.removeprefix(root).strip("/") for name in found}
-        return [_remote_file(join(path, names[name]), names[name], info) for name, info in found.items()]
-
-
-def _remote_file(path: str, name: str, info: dict[str, Any]) -> File:
-    version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
-    return File(path, name, int(info["size"]), version)
+    for path, _, names in os.walk(folder, onerror=refuse):
+        for name in names:
+            try:
+                with open(os.path.join(path, name), "rb", buffering=0) as file:
+                    while file.read(1 << 22):
+                        pass
+            except OSError as error:
+                refuse(error)
 
 
 @contextmanager
-def _remote_errors(path: str) -> Iterator[None]:
-    """Names the path in all that a store raises."""
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields a new local path; the file written there gets the name `path` at the end of the block, unless it raises.
+
+    Readers find the old file or the whole new one, also after a power cut. The folder is made if it is missing.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
     try:
-        yield
-    except Exception as error:
-        raise DataError(str(buckets.explained(path, error))) from error
+        with _atomic_path(Path(path)) as temporary:
+            yield temporary
+    except OSError as error:
+        raise storage_error(f"writing {path}", error) from error
+
+
+@contextmanager
+def _atomic_path(path: Path) -> Iterator[Path]:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())  # else a power cut may leave the new name with nothing in it
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def write(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file completely or not at all, and makes its folder if it is missing; raises FileError if that fails."""
+    if is_remote(path):
+        with remote(os.fspath(path), "writing") as (system, name):
+            system.pipe_file(name, content)
+        return
+
+    def attempt() -> None:
+        with _atomic_path(Path(path)) as temporary:
+            temporary.write_bytes(content)
+
+    _change(attempt, f"writing {path}")
+
+
+def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
+    """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
+
+    On a bucket nobody can write in between, on a disk one may: there a lock decides (see locks).
+    """
+    if is_remote(path):
+        return storage.compare_and_swap(path, old, new)
+    if old is not None:
+        if same := read(path) == old:
+            write(path, new)
+        return same
+
+    def attempt() -> None:
+        with open(path, "xb") as file:
+            try:
+                file.write(new)
+                file.flush()
+            except OSError:
+                os.unlink(path)
+                raise
+
+    try:
+        retry(attempt, f"writing {path}")
+    except FileExistsError:
+        return False
+    except OSError as error:  # another process has removed the folder that both had made
+        raise storage_error(f"writing {path}", error) from error
+    return True
+
+
+def upload(folder: str, paths: Iterable[Path]) -> None:
+    """Moves local files to a remote folder, in this order; raises FileError if it cannot be written to."""
+    for path in paths:
+        with remote(join(folder, path.name), "writing") as (system, name):
+            system.put_file(str(path), name)
+        path.unlink()
+
+
+class StagingFolder:
+    """A folder for libraries that write to disks alone: the folder itself, or a temporary one for a folder in a bucket.
+
+    Attributes:
+        path: where to write.
+    """
+
+    def __init__(self, folder: str):
+        self._folder = folder
+        self.path = tempfile.mkdtemp(prefix="gmlp_flax_") if is_remote(folder) else folder
+
+    def close(self) -> None:
+        """Moves what was written to the bucket."""
+        if self.path != self._folder:
+            for inside, _, names in os.walk(self.path):
+                target = join(self._folder, *Path(inside).relative_to(self.path).parts)
+                upload(target, [Path(inside, name) for name in names])
+            shutil.rmtree(self.path)
+
+
+def make_folder(folder: str) -> None:
+    """Makes a folder and those above it, unless they exist. A bucket has none to make."""
+    if not is_remote(folder):
+        _change(lambda: os.makedirs(folder, exist_ok=True), f"making {folder}")
+
+
+def move(path: str, target: str) -> str:
+    """Moves a file or a folder to `target`, or beside it to TARGET.1, TARGET.2, ... if that is taken; returns where.
+
+    In a bucket each file is copied, then the old ones are deleted.
+    """
+    free = next(name for number in itertools.count() if not exists(name := f"{target}.{number}" if number else target))
+    if is_remote(path):
+        with remote(path, "writing") as (system, name):
+            root = storage.file_system(free)[1]
+            for file in system.find(name):
+                system.cp_file(file, root + file.removeprefix(name))
+        remove_all(path)
+        return free
+    make_folder(os.path.dirname(free))
+    if os.stat(path).st_dev == os.stat(os.path.dirname(free)).st_dev:
+        _change(lambda: os.rename(path, free), f"moving {path} to {free}")
+    else:
+        try:
+            shutil.move(path, free)  # to another device: copied, then deleted
+        except OSError as error:
+            raise storage_error(f"moving {path} to {free}", error) from error
+    return free
+
+
+def remove(path: str) -> None:
+    """Deletes a file, if there is one."""
+    with contextlib.suppress(*ABSENT):
+        if not is_remote(path):
+            retry(lambda: os.unlink(path), f"deleting {path}")
+            return
+        with remote(path, "deleting") as (system, name):
+            system.rm_file(name)
+
+
+def remove_all(path: str) -> None:
+    """Deletes a file, or a folder with all that is in it; of a remote checkpoint first Orbax's mark that it is whole."""
+    if is_remote(path):
+        with remote(path, "deleting") as (system, name):
+            files = system.find(name)
+            for file in sorted(files, key=lambda file: (not file.endswith(f"/{COMMIT_MARK}"), file.count("/"), file)):
+                with contextlib.suppress(FileNotFoundError):
+                    system.rm_file(file)
+    elif os.path.isdir(path):
+        _change(lambda: shutil.rmtree(path), f"deleting {path}")
+    else:
+        remove(path)
+
+
+def remove_if_empty(folder: str) -> None:
+    """Deletes a folder in which there is nothing; anything else stays as it is."""
+    if not is_remote(folder):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
+def _change(action: Callable[[], object], doing: str) -> None:
+    """As `retry`, if what is absent or in the way is an error as well."""
+    try:
+        retry(action, doing)
+    except OSError as error:
+        raise storage_error(doing, error) from error

@@ -40,19 +40,19 @@ def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> An
             has a whole number of more than DIGITS digits.
     """
     try:
-        value = loaded(data.decode("utf-8-sig"))
+        value = loads(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not JSON (line {error.lineno}: {error.msg}); copy or make it again") from None
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error}); copy or make it again") from None
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        expected = " or ".join(each.__name__ for each in kinds)
+        expected = " or ".join(kind.__name__ for kind in kinds)
         raise DataError(f"{where} holds a {type(value).__name__}: expected a {expected}")
     return value
 
 
-def loaded(text: str) -> Any:
+def loads(text: str) -> Any:
     """`json.loads` within the limits; every error is a ValueError."""
     try:
         value = json.loads(text, parse_int=_whole)
@@ -72,8 +72,9 @@ def _whole(text: str) -> int:
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(DEPTH + 1):
-        inside = [list(each.values()) if isinstance(each, dict) else each for each in level]
-        level = [each for entries in inside if isinstance(entries, list) for each in entries]
-        if not level:
-            return False
-    return True
+        level = [entry for node in level if isinstance(node, dict | list) for entry in _entries(node)]
+    return bool(level)
+
+
+def _entries(node: dict | list) -> Any:
+    return node.values() if isinstance(node, dict) else node

@@ -7,16 +7,19 @@ hides where the next record begins is an error of the file.
 
 import os
 import struct
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
-from gmlp_flax.errors import DataError
-from gmlp_flax.io import damaged, files, json_files
+from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import files, json_files
+from gmlp_flax.io.cache import LocalCopy
+from gmlp_flax.io.storage import storage_error
 
 _HEADER = struct.Struct("<QI")  # length of the data, checksum of the length
 _FOOTER = struct.Struct("<I")  # checksum of the data
@@ -72,7 +75,7 @@ def check_limit(message: str, before: int, added: int, limit: int) -> None:
         )
 
 
-def decoded(data: bytes, keep_mark: bool = False) -> str:
+def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
     """UTF-8 text, by default without a byte-order mark; raises NotUTF8."""
     try:
         text = data.decode("utf-8")
@@ -131,7 +134,7 @@ class TFRecordFile:
     def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
         """Yields (position, record) for records [start, stop), in order, without building the index."""
         number = -1
-        with files.opened(self.path, unpack=False) as stream:
+        with files.open_file(self.path, decompress=False) as stream:
             for number, (_, length) in enumerate(self._walk(stream)):
                 if number == stop:
                     return
@@ -148,7 +151,7 @@ class TFRecordFile:
     def offsets(self) -> np.ndarray:
         """int64 [records + 1]: where each record's header begins, and the end."""
         # With a small buffer, little more than the headers of large records is read.
-        with files.opened(self.path, unpack=False, buffer=8192) as stream:
+        with files.open_file(self.path, decompress=False, buffer=8192) as stream:
             places = list(self._walk(stream))
         end = sum(places[-1]) + _HEADER.size + _FOOTER.size if places else 0
         return np.array([*(offset for offset, _ in places), end], np.int64)
@@ -184,12 +187,12 @@ class TFRecordFile:
 def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | BadRecord]]:
     """Yields (position, record) for records [start, stop) of an ArrayRecord file.
 
-    The library reads only local files: a remote one is copied to a temporary file while it is read.
+    The library reads only local files: a remote one is copied to the cache.
 
     Raises:
         DataError: the file cannot be read, or it holds fewer records or none (the library's only sign of damage).
     """
-    with files.local_copy(path) as local, _array_reader(local) as reader:
+    with LocalCopy(path) as copy, _array_reader(copy.path) as reader:
         count = reader.num_records()
         _check_count(path, count, stop or 1)
         end = count if stop is None else stop
@@ -200,6 +203,31 @@ def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int
             except RuntimeError:
                 batch = [_array_record(reader, number) for number in numbers]
             yield from zip(numbers, batch, strict=True)
+
+
+@contextmanager
+def array_record_writer(path: Path, options: str = "group_size:1") -> Iterator[Callable[[bytes], None]]:
+    """Yields a function that writes a record to an ArrayRecord file, which appears at the end of the block, unless it raises.
+
+    Args:
+        path: of the new file, on this disk.
+        options: of ArrayRecordWriter; with one record per group, each can be read alone.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    def call(function: Callable, *arguments: object) -> Any:
+        try:
+            return function(*arguments)
+        except (OSError, RuntimeError) as error:
+            raise storage_error(f"writing {path}", error) from error
+
+    with files.atomic_path(path) as temporary:
+        writer = call(ArrayRecordWriter, str(temporary), options)
+        yield lambda record: call(writer.write, record)
+        call(writer.close)
 
 
 def parquet_records(path: str, column: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | None]]:
@@ -252,7 +280,7 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
                 columns.append([known.get(value, value) if isinstance(value, int) else value for value in values])
             for values in zip(*columns, strict=True):
                 try:
-                    cells = (decoded(value) if isinstance(value, bytes) else value for value in values)
+                    cells = (decode_utf8(value) if isinstance(value, bytes) else value for value in values)
                     yield row, dict(zip(names, cells, strict=True))
                 except NotUTF8 as error:
                     yield row, error
@@ -262,7 +290,7 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
 def _classes(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str | None]]:
     """Column -> number -> name of each class, by the description that the package datasets writes; {} without one."""
     try:
-        features = json_files.loaded(metadata[b"huggingface"].decode())["info"]["features"]
+        features = json_files.loads(metadata[b"huggingface"].decode())["info"]["features"]
         named = {name: feature["names"] for name, feature in features.items() if feature.get("_type") == "ClassLabel"}
         return {name: {-1: None, **dict(enumerate(map(str, names)))} for name, names in named.items()}
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -286,8 +314,8 @@ def parquet_sizes(path: str) -> list[int]:
 def _parquet(path: str) -> Iterator[Any]:
     import pyarrow.parquet  # slow, and only parquet needs it
 
-    with files.opened(path, unpack=False) as stream:
-        with damaged.explained(f"{path}: truncated, damaged or not parquet", "copy or download it again"):
+    with files.open_file(path, decompress=False) as stream:
+        with decode_errors(f"{path}: truncated, damaged or not parquet", "copy or download it again"):
             yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
 
 
@@ -295,7 +323,7 @@ def _parquet(path: str) -> Iterator[Any]:
 def _array_reader(path: str) -> Iterator[Any]:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    with files.opened(path, unpack=False):  # the library reads an absent file as one without records
+    with files.open_file(path, decompress=False):  # the library reads an absent file as one without records
         reader = ArrayRecordReader(path)
         yield reader
         with suppress(RuntimeError):  # an error that reading has met already

@@ -1,21 +1,27 @@
-"""Folders that TFDS prepared: finding them by name, and their shards and records. Needs no TensorFlow."""
+"""Folders that TFDS prepared: finding, reading and writing them. Needs no TensorFlow."""
 
+from __future__ import annotations
+
+import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from gmlp_flax.errors import DataError
-from gmlp_flax.io import damaged, files, json_files, records
+from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import files, json_files, records
 from gmlp_flax.io.files import File
-from gmlp_flax.io.records import BadRecord
+from gmlp_flax.io.records import BadRecord, array_record_writer
+from gmlp_flax.io.storage import storage_error
 
 FORMATS = ("array_record", "tfrecord", "parquet")
 DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
 
-_METADATA = ("features.json", "dataset_info.json")
+INFO = "dataset_info.json"
+_METADATA = ("features.json", INFO)
 _CLASS_NAMES = ".labels.txt"
 # Names of classes in features.json: today's, in either spelling, and that of old versions of TFDS.
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
@@ -131,7 +137,7 @@ def load(path: str, found: tuple[File, ...]) -> Folder | None:
         for name in _METADATA:
             _refuse_code(json_files.read(os.path.join(folder, name)), f"{path}/{name}")
         what = f"{path!r}: {' or '.join(_METADATA)} is damaged"
-        with damaged.explained(what, "prepare or copy them again"):
+        with decode_errors(what, "prepare or copy them again"):
             info, file_format, lengths = _read_info(folder)
     if file_format not in FORMATS:
         raise DataError(f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew")
@@ -177,7 +183,7 @@ def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
         for name in (
             name for name in by_name if name in _METADATA or (name.endswith(_CLASS_NAMES) and "/" not in name)
         ):
-            with files.opened(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
+            with files.open_file(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
                 copy.write(source.read())
         yield folder
 
@@ -189,3 +195,82 @@ def require_text(folder: Folder) -> None:
     text = folder.fields.get("text")
     if not isinstance(text, tfds.features.Text) or text.shape:  # a shape means ids of a deprecated encoder
         raise DataError(f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus with one")
+
+
+def write_labelled_texts(
+    folder: str,
+    name: str,
+    classes: tuple[str, ...],
+    splits: Mapping[str, Iterable[tuple[str, int]]],
+    more: Mapping[str, Callable[[], bytes]],
+) -> None:
+    """Writes examples of a "text" and a "label", one shard per split. The same examples give the same bytes.
+
+    A folder is whole if it has INFO, which is written last.
+
+    Args:
+        folder: may be remote; then everything is made on this disk and moved there.
+        name: of the data set.
+        classes: names of the labels.
+        splits: name -> texts with the number of their class; read in this order.
+        more: other files of the folder, which its readers do not look at; each made when the splits are written.
+
+    Raises:
+        DataError: the folder cannot be written to.
+    """
+    if files.is_remote(folder):
+        with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as local:
+            files.upload(folder, _write_folder(Path(local), name, classes, splits, more))
+        return
+    _write_folder(Path(folder), name, classes, splits, more)
+
+
+def _write_folder(
+    folder: Path,
+    name: str,
+    classes: tuple[str, ...],
+    splits: Mapping[str, Iterable[tuple[str, int]]],
+    more: Mapping[str, Callable[[], bytes]],
+) -> list[Path]:
+    """The files, in the order in which they were written."""
+    import tensorflow_datasets as tfds  # slow, and only such folders need it
+
+    features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=classes)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / INFO).unlink(missing_ok=True)
+        tfds.features.FeaturesDict(features).save_config(str(folder))
+    except OSError as error:
+        raise storage_error(f"writing {folder}", error) from error
+    counts, shards = {}, []
+    for split, examples in splits.items():
+        shards.append(folder / f"{name}-{split}.array_record-00000-of-00001")
+        counts[split] = 0
+        with array_record_writer(shards[-1]) as write:
+            for text, label in examples:
+                write(_example(text, label))
+                counts[split] += 1
+    for title, content in more.items():
+        files.write(folder / title, content())
+    files.write(folder / INFO, (json.dumps(_dataset_info(name, counts), indent=1) + "\n").encode())
+    last = [*shards, *(folder / title for title in more), folder / INFO]
+    return [*sorted(path for path in folder.iterdir() if path not in last), *last]
+
+
+def _example(text: str, label: int) -> bytes:
+    """A serialised `tf.train.Example`."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    message: Any = tf_example_pb2.Example()  # type: ignore[reportAttributeAccessIssue]
+    message.features.feature["text"].bytes_list.value.append(text.encode())
+    message.features.feature["label"].int64_list.value.append(label)
+    return message.SerializeToString(deterministic=True)
+
+
+def _dataset_info(name: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    """What TFDS reads of a data set that no builder of its own describes."""
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    splits = [
+        {"name": split, "filepathTemplate": template, "shardLengths": [str(count)]} for split, count in counts.items()
+    ]
+    return {"name": name, "version": "1.0.0", "fileFormat": "array_record", "moduleName": name, "splits": splits}

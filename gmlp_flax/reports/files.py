@@ -6,7 +6,7 @@ import os
 
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 from gmlp_flax.reports import page
 from gmlp_flax.reports.report import Report
 
@@ -35,7 +35,7 @@ def write(report: Report, folder: str, library: str = "") -> str:
         drawn = charts.draw(figure) if isinstance(figure, Chart) else figure
         content |= {f"{name}.{kind}": drawing.content(drawn, kind) for kind in drawing.FORMATS}
     for name, data in content.items():
-        run_files.write(os.path.join(folder, name), data)
+        files.write(os.path.join(folder, name), data)
     if report.interactive and not library:
         page.write_library(folder)
     return os.path.join(folder, "index.html")

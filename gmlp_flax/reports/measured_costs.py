@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.io import json_files, run_files
+from gmlp_flax.io import files, json_files
 from gmlp_flax.reports.scaling import PowerLaw, power_law
 
 FITTED_FROM = 1024  # tokens: below, what does not grow with n takes most of a step
@@ -57,7 +57,7 @@ def measurements(folder: str, column: str, rows: Sequence[str], kind: type = dic
         RunError: a file is damaged.
     """
     by_row: dict[str, dict[int, Any]] = {}
-    for name in run_files.names(os.path.join(folder, column)):
+    for name in files.listdir(os.path.join(folder, column)):
         match = re.fullmatch(r"(\w+)(?:-(\d+))?\.json", name)
         if match and match[1] in rows:
             file = os.path.join(folder, column, name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.analysis.drawing import FORMATS
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 from gmlp_flax.reports import plotly_charts
 from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 def write_library(folder: str) -> None:
     """Writes the charts' JavaScript, as the Python package of the same name brings it (4.8 MB)."""
     source = importlib.resources.files("plotly") / "package_data" / LIBRARY
-    run_files.write(os.path.join(folder, LIBRARY), source.read_bytes())
+    files.write(os.path.join(folder, LIBRARY), source.read_bytes())
 
 
 def of_report(report: Report, library: str) -> str:

@@ -17,7 +17,7 @@ from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import files, run_files
+from gmlp_flax.io import files
 from gmlp_flax.paper.tables import TABLES, PaperTable
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
 from gmlp_flax.training import loading
@@ -64,7 +64,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its last step and wrote its result."""
-        return run_files.exists(os.path.join(self.path, RESULT_FILE))
+        return files.exists(os.path.join(self.path, RESULT_FILE))
 
     @functools.cached_property
     def per_step(self) -> int:
@@ -131,7 +131,7 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     in_order = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
     if not in_order:
         empty = f"{pattern} holds no run of {', '.join(rows)}, or only runs of other sizes"
-        what = empty if run_files.matching(pattern) else f"there is nothing at {pattern}"
+        what = empty if files.glob(pattern) else f"there is nothing at {pattern}"
         raise NoRuns(f"{what}: give a folder of run folders")
     _check_alike(in_order, _steps_key(rows))
     _check_tokenizers(in_order)
@@ -253,13 +253,13 @@ def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
     """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
     path = os.path.join(loading.source_folder(config.init_from)[0], CONFIG_FILE)
-    return config_lib.load(path) if config.init_from and run_files.exists(path) else {STEPS: None}
+    return config_lib.load(path) if config.init_from and files.exists(path) else {STEPS: None}
 
 
 def _run_folders(pattern: str) -> Iterator[str]:
-    for path in run_files.matching(pattern):
-        inside = (os.path.join(path, name) for name in run_files.names(path))
-        yield from (one for one in (path, *inside) if run_files.exists(os.path.join(one, CONFIG_FILE)))
+    for path in files.glob(pattern):
+        inside = (os.path.join(path, name) for name in files.listdir(path))
+        yield from (one for one in (path, *inside) if files.exists(os.path.join(one, CONFIG_FILE)))
 
 
 def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
@@ -293,7 +293,7 @@ def _check_tokenizers(runs: Sequence[Run]) -> None:
     known: tuple[str, bytes] | None = None
     for run in runs:
         path = os.path.join(run.path, TOKENIZER_FILE)
-        if run_files.exists(path):
+        if files.exists(path):
             content = files.read_small(path)
             known = known or (path, content)
             if content != known[1]:

@@ -15,7 +15,7 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.config import overrides as overrides_lib
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.points import CONFIG, Point, Points
 
@@ -133,7 +133,7 @@ def _checked(source: str, points: Points, overrides: Point, out: str, more: Sequ
         if len(os.fsencode(trial.name)) > LONGEST_NAME:
             raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
         path = os.path.join(out, trial.name, CONFIG_FILE)
-        if run_files.exists(path) and (changed := _difference(config_lib.load(path), config)):
+        if files.exists(path) and (changed := _difference(config_lib.load(path), config)):
             raise RunError(f"{os.path.dirname(path)} is a run of another config ({changed}): give another --out")
         trials.append(trial)
     return tuple(trials)

@@ -17,7 +17,7 @@ from typing import Any, TextIO, TypeVar
 
 from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files, storage
 from gmlp_flax.processes import signals
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -50,7 +50,7 @@ class TrainingPool:
     """
 
     def __init__(self, out: str, jobs: int):
-        self._out, self._threads = run_files.absolute(out), concurrent.futures.ThreadPoolExecutor(jobs)
+        self._out, self._threads = files.absolute(out), concurrent.futures.ThreadPoolExecutor(jobs)
         # XLA makes as many threads as it believes to have cores.
         self._environment = os.environ | {"PJRT_NPROC": str(max(1, _cores() // jobs))}
         self._processes: set[subprocess.Popen] = set()
@@ -95,8 +95,8 @@ class TrainingPool:
     @contextlib.contextmanager
     def _log(self, path: str) -> Iterator[TextIO]:
         """A file to be added to; one in a bucket is written there when the block ends."""
-        if not run_files.is_remote(path):
-            run_files.make_folder(self._out)
+        if not files.is_remote(path):
+            files.make_folder(self._out)
             with contextlib.ExitStack() as stack:
                 with _explaining(path):
                     log = stack.enter_context(open(path, "a+", errors="replace"))
@@ -107,7 +107,7 @@ class TrainingPool:
                 yield log
             finally:
                 log.seek(0)
-                run_files.write(path, (run_files.read(path) or b"") + log.read().encode())
+                files.write(path, (files.read(path) or b"") + log.read().encode())
 
     def __enter__(self) -> TrainingPool:
         self._handled = signals.handled((signal.SIGTERM, signal.SIGHUP), _interrupt)
@@ -163,7 +163,7 @@ def _explaining(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise run_files.failure(f"writing {path}", error) from error
+        raise storage.storage_error(f"writing {path}", error) from error
 
 
 def _reason(log: TextIO, begin: int) -> str:

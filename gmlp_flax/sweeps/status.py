@@ -11,7 +11,7 @@ from typing import Any
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
-from gmlp_flax.io import append_log, run_files
+from gmlp_flax.io import files, logs
 from gmlp_flax.sweeps.definition import Sweep, Trial
 
 STATES = ("done", "failed", "part way", "not begun")
@@ -61,7 +61,7 @@ def _row(sweep: Sweep, trial: Trial) -> list[str]:
         state = "failed"
     elif _begun(folder):
         state, left = "part way", _time_left(trial, lines)
-        written = f"{_clock(append_log.age(metrics) or 0)} ago" if lines else ""
+        written = f"{_clock(logs.age(metrics) or 0)} ago" if lines else ""
     else:
         state = "not begun"
     value = evaluation.get(sweep.metric)
@@ -74,12 +74,12 @@ def _folder(sweep: Sweep, trial: Trial) -> str:
 
 
 def _begun(folder: str) -> bool:
-    return run_files.exists(folder) or run_files.exists(f"{folder}.log")
+    return files.exists(folder) or files.exists(f"{folder}.log")
 
 
 def _failure(log: str) -> str:
     """Why the last command in a log failed; empty if it did not, or was killed: that leaves no message."""
-    words = (run_files.read(log) or b"").decode(errors="replace")
+    words = (files.read(log) or b"").decode(errors="replace")
     last = re.split(r" -m gmlp_flax\.train '?--workdir=", words)[-1]  # the shell's quotes, if it needs some
     errors = re.findall(r"^error: (.*)", last, re.MULTILINE)
     return errors[-1] if errors else f"a traceback is in {log}" if "\nTraceback (most" in last else ""

@@ -18,7 +18,7 @@ from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.run_folder import read_identity, write_files
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files as io_files
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Candidates, Task
 from gmlp_flax.tasks.sampling import Sampling
@@ -137,11 +137,11 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
         ConfigError, DataError, RunError: this is not a run folder, its files cannot be read or written, or the
             checkpoint does not exist or is damaged.
     """
-    workdir = run_files.absolute(os.fspath(workdir))
-    if not run_files.exists(os.path.join(workdir, CONFIG_FILE)):
+    workdir = io_files.absolute(os.fspath(workdir))
+    if not io_files.exists(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
-    if not run_files.exists(os.path.join(workdir, CHECKPOINTS)):
+    if not io_files.exists(os.path.join(workdir, CHECKPOINTS)):
         raise RunError(f"there is no checkpoint in {workdir} yet: wait for the first one, or train it")
     run = read_identity(workdir).get("id", "")
     checkpoints = open_checkpoints(config, workdir, read_only=True, run=run)
@@ -185,7 +185,7 @@ def partition_here(config: ConfigDict) -> Partition:
 
 def source_folder(path: str) -> tuple[str, str]:
     """The run folder that `config.init_from` names, as RUN or as RUN/checkpoints/STEP; and "best", or the step."""
-    path = run_files.absolute(path)
+    path = io_files.absolute(path)
     folder, last = os.path.split(path)
     is_checkpoint = last.isdigit() and os.path.basename(folder) == CHECKPOINTS
     return (os.path.dirname(folder), last) if is_checkpoint else (path, "best")
@@ -205,7 +205,7 @@ def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
         RunError: there is no such checkpoint.
     """
     run, which = source_folder(path)
-    if not run_files.exists(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
+    if not io_files.exists(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
         raise RunError(f"config.init_from is {path}: expected a run folder or RUN/{CHECKPOINTS}/STEP")
     config = config_lib.load(os.path.join(run, CONFIG_FILE))
     checkpoints = open_checkpoints(config, run, read_only=True)

@@ -22,8 +22,8 @@ from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.io import run_files
-from gmlp_flax.io.progress_lines import waiting
+from gmlp_flax.io import files
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.processes.watchdog import Watchdog
@@ -54,7 +54,7 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
     """
     config_lib.validate(config)
-    with run_folder.hold(run_files.absolute(workdir), restart) as folder:
+    with run_folder.hold(files.absolute(workdir), restart) as folder:
         trainer = Trainer(config, folder, again)
         try:
             result = trainer.train()
@@ -170,7 +170,7 @@ class Trainer:
         with self.task.train_batches(done, *self.partition.host_share()) as batches:
             while not end:
                 batch = self._next_batch(batches, pending)
-                compiling = waiting("compiling the training step", self.progress.say)
+                compiling = heartbeat("compiling the training step", self.progress.say)
                 with compiling if done + 1 == first else contextlib.nullcontext():
                     state, window = self.profile.step(done + 1, train_step, state, batch)
                 done += 1

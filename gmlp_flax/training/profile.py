@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.config import parsing
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 from gmlp_flax.processes import distributed
 
 FOLDER = "profile"
@@ -39,7 +39,7 @@ class Profile:
         if number not in self._steps:
             return function(*arguments)
         if not self._tracing:
-            self._staged = run_files.Staged(self._folder)
+            self._staged = files.StagingFolder(self._folder)
             jax.profiler.start_trace(self._staged.path)
             self._tracing = True
         with jax.profiler.StepTraceAnnotation("train", step_num=number):

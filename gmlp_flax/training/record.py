@@ -17,7 +17,7 @@ from gmlp_flax.checkpoints.names import CONFIG_FILE, ENVIRONMENT_FILE
 from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps
 from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files as io_files
 from gmlp_flax.processes import distributed
 from gmlp_flax.training.environment import environment
 
@@ -36,7 +36,7 @@ def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = No
         ConfigError: config.json is damaged.
     """
     path = os.path.join(workdir, CONFIG_FILE)
-    if not run_files.exists(path):
+    if not io_files.exists(path):
         return {}
     new = config_lib.flat(config)
     pairs = config_lib.differences(config_lib.load(path), config)
@@ -79,7 +79,7 @@ def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: Metr
     if changed:
         pairs = {name: [_plain(old), _plain(new)] for name, (old, new) in changed.items()}
         metrics.write({"step": metrics.resume_step, "changed": pairs})
-    run_files.write(os.path.join(folder.path, CONFIG_FILE), config_lib.to_json(config).encode())
+    io_files.write(os.path.join(folder.path, CONFIG_FILE), config_lib.to_json(config).encode())
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files
 from gmlp_flax.processes import distributed
 
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by key of config.log
@@ -40,7 +40,7 @@ class _TensorBoard:
         from tensorboardX.summary import hparams  # type: ignore[import-not-found]
 
         # Events of steps that are taken again are not shown twice.
-        self._staged = run_files.Staged(os.path.join(folder, "tensorboard"))
+        self._staged = files.StagingFolder(os.path.join(folder, "tensorboard"))
         self._writer = tensorboardX.SummaryWriter(self._staged.path, purge_step=step + 1)
         values = {
             name: value if isinstance(value, bool | int | float) else str(value)
@@ -68,7 +68,7 @@ class _Wandb:
         offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False)
         if offline:
             distributed.say(f"not logged in to W&B: the run is recorded in {folder}/wandb, for `wandb sync`")
-        self._staged = run_files.Staged(folder)
+        self._staged = files.StagingFolder(folder)
         self._run = wandb.init(
             project=config.log.wandb,
             name=os.path.basename(folder),

@@ -17,7 +17,7 @@ from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.checkpoints.pytree import Unfit, require_fit
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files as io_files
 from gmlp_flax.models.image import patch_grid
 from gmlp_flax.models.resize import Grids, of_offsets
 from gmlp_flax.processes import distributed
@@ -44,7 +44,7 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
     if not config.init_from or not task.shared_assets:
         return config, {}
     own_config, files = os.path.join(workdir, CONFIG_FILE), {}
-    if run_files.exists(own_config):
+    if io_files.exists(own_config):
         old_config = config_lib.load(own_config)
     else:
         source, step, old_config = loading.parameter_source(config.init_from)

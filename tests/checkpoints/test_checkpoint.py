@@ -15,7 +15,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.checkpoints import assets, checkpoint
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files, storage
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
@@ -281,7 +281,7 @@ def failing(function, error: BaseException, times: float):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(run_files, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
@@ -312,16 +312,16 @@ def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, 
     """An error without a number, in a checkpoint of which a file cannot be read now."""
     checkpoints = two.open()
     monkeypatch.setattr(ocp.CheckpointManager, "restore", failing(None, ValueError("no structure"), math.inf)[0])
-    original = run_files.read_all
+    original = files.read_all
 
     def unreadable(folder):
         original(folder)
         raise OSError(errno.EIO, "I/O")
 
-    monkeypatch.setattr(run_files, "read_all", unreadable)
+    monkeypatch.setattr(files, "read_all", unreadable)
     with pytest.raises(StorageError, match="Input/output error"):
         checkpoints.restore_newest(two.template)
-    monkeypatch.setattr(run_files, "read_all", original)
+    monkeypatch.setattr(files, "read_all", original)
     with pytest.raises(RunError, match=r"no checkpoint in \S+ is good"):
         checkpoints.restore_newest(two.template)
     checkpoints.close()

@@ -4,12 +4,12 @@ import pytest
 
 from gmlp_flax.checkpoints import reading
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import storage
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(run_files, "PAUSES", (0.0,))
+    monkeypatch.setattr(storage, "PAUSES", (0.0,))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from gmlp_flax.checkpoints import retention
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.retention import DELETED, About, Retention
 from gmlp_flax.errors import StorageError
-from gmlp_flax.io import buckets, run_files
+from gmlp_flax.io import files as io_files
+from gmlp_flax.io import storage
 
 
 def kept(known: dict, steps=None, unverified=None, **options) -> list[int]:
@@ -136,7 +137,7 @@ def test_step_that_cannot_be_moved_is_whole(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     checkpoints.save(2, {"x": jnp.zeros(3)}, None)
-    monkeypatch.setattr(run_files, "move", stuck)
+    monkeypatch.setattr(io_files, "move", stuck)
     with pytest.raises(StorageError, match="Input/output error"):
         checkpoints.wait()
     checkpoints.close()
@@ -145,10 +146,10 @@ def test_step_that_cannot_be_moved_is_whole(tmp_path, monkeypatch):
 
 def test_mark_goes_first_in_a_bucket(monkeypatch):
     folder = f"memory://{uuid.uuid4()}/checkpoints"
-    for name in ("_METADATA", "a/b", buckets.FINISHED, "manifest.ocdbt"):
-        buckets.write(f"{folder}/7/{name}", b"x")
-    system, _ = buckets.file_system(folder)
+    for name in ("_METADATA", "a/b", io_files.COMMIT_MARK, "manifest.ocdbt"):
+        io_files.write(f"{folder}/7/{name}", b"x")
+    system, _ = storage.file_system(folder)
     order = []
     monkeypatch.setattr(type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2]))
     retention.delete(folder, 7)
-    assert order == [buckets.FINISHED, "_METADATA", "manifest.ocdbt", "a/b"]
+    assert order == [io_files.COMMIT_MARK, "_METADATA", "manifest.ocdbt", "a/b"]

@@ -9,7 +9,7 @@ import pytest
 
 from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import files as io_files
 
 FILES = {
     "run.json": '{"id": "abc"}',
@@ -36,7 +36,7 @@ def files(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("moves", [1, 2, 3])
 def test_a_restart_that_is_cut_short_changes_nothing(run, monkeypatch, moves):
     """By Ctrl-C between two moves, of four."""
-    move, done = run_files.move, []
+    move, done = io_files.move, []
 
     def interrupted(path, target):
         if len(done) == moves:
@@ -45,7 +45,7 @@ def test_a_restart_that_is_cut_short_changes_nothing(run, monkeypatch, moves):
         done.append(path)
         return move(path, target)
 
-    monkeypatch.setattr(run_files, "move", interrupted)
+    monkeypatch.setattr(io_files, "move", interrupted)
     with pytest.raises(KeyboardInterrupt), run_folder.hold(str(run), restart=True):
         pass
     assert files(run) == FILES and not (run / "before-1").exists()

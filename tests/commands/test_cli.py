@@ -99,7 +99,7 @@ def test_config_file_that_returns_nothing(tmp_path):
 def test_bad_saved_config(tmp_path):
     path = tmp_path / "config.json"
     missing = train(f"--config={path}", f"--workdir={tmp_path}/run")
-    assert_one_line(missing, f"cannot read the config {path}: cannot be read (No such file")
+    assert_one_line(missing, f"cannot read the config: reading {path} failed (No such file")
     path.write_text('{"model": {"layrs": 3}}')
     for flag in ([f"--config={path}"], ["--config", str(path)]):
         result = train(*flag, f"--workdir={tmp_path}/run")

@@ -96,7 +96,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
     (tmp_path / "v.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
     for words, message in (
         ((tmp_path / "nowhere", out, model), "nothing at '"),
-        ((text, f"--out={tmp_path}/file/x", model), "cannot write '"),
+        ((text, f"--out={tmp_path}/file/x", model), "file/x failed ("),
         ((text, out, "--vocab_size=20", f"--cache={tmp_path}/c"), "vocab_size=20 is too small"),
         ((text, out, f"--tokenizer={tmp_path}/v.txt"), "[MASK]"),
         ((text, out, "--tokenizer=nowhere.model"), "no tokenizer: nowhere.model"),

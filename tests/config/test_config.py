@@ -330,12 +330,12 @@ def test_bad_json(tmp_path, text, message):
 def test_json_that_is_not_utf8(tmp_path, encoded):
     path = tmp_path / "config.json"
     path.write_bytes(encoded)
-    with pytest.raises(ConfigError, match=f"cannot read the config {path}: not JSON"):
+    with pytest.raises(ConfigError, match=f"cannot read the config: {path}: not JSON"):
         gmlp_config.load(str(path))
 
 
 def test_missing_json(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read the config .*none.json: cannot be read .No such file"):
+    with pytest.raises(ConfigError, match="cannot read the config: reading .*none.json failed .No such file"):
         gmlp_config.load(str(tmp_path / "none.json"))
 
 

@@ -33,7 +33,7 @@ from absl import logging
 
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import run_files
+from gmlp_flax.io import storage
 from gmlp_flax.processes import output
 from gmlp_flax.training.partition import Partition
 
@@ -169,8 +169,8 @@ def campaign(seed: int, minutes: float, count: int) -> collections.Counter[str]:
     logging.set_verbosity(logging.FATAL)
     std_logging.getLogger("asyncio").disabled = True  # reads that Orbax has abandoned
     found: collections.Counter[str] = collections.Counter()
-    end, pauses = time.monotonic() + 60 * minutes, run_files.PAUSES
-    run_files.PAUSES = (0.0,)
+    end, pauses = time.monotonic() + 60 * minutes, storage.PAUSES
+    storage.PAUSES = (0.0,)
     try:
         with tempfile.TemporaryDirectory(prefix="gmlp-damage-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -180,7 +180,7 @@ def campaign(seed: int, minutes: float, count: int) -> collections.Counter[str]:
                 if sum(found.values()) % 50 == 0:
                     gc.collect()
     finally:
-        run_files.PAUSES = pauses
+        storage.PAUSES = pauses
     return found
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests import buckets
+from tests.data.conftest import shared_data  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,20 @@
-import errno
-import os
-import re
-import stat
+"""Files that are built once, copies of remote files, and values in memory."""
 
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import fsspec
 import pytest
 
-from gmlp_flax.errors import DataError
-from gmlp_flax.io.cache import cached_file, default_folder, write_atomically
+from gmlp_flax.errors import FileError
+from gmlp_flax.io import cache as cache_lib
+from gmlp_flax.io import files
+from gmlp_flax.io.cache import LocalCopy, ResultCache, cached_file, default_folder
+from tests.failures import failure
 
 
 def test_default_folder(monkeypatch, tmp_path):
@@ -20,9 +28,9 @@ def test_default_folder(monkeypatch, tmp_path):
 def test_built_once_and_rebuilt_when_damaged(tmp_path):
     built = []
 
-    def build(file):
+    def build():
         built.append(1)
-        file.write(b"content")
+        return b"content"
 
     path = tmp_path / "deep" / "a.bin"
     for damage in (b"content", b"cOntent", b"conten", b""):
@@ -33,64 +41,179 @@ def test_built_once_and_rebuilt_when_damaged(tmp_path):
     assert sorted(file.name for file in path.parent.iterdir()) == ["a.bin", "a.bin.sha256"]
 
 
-def test_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "a.bin"
-    path.write_bytes(b"old")
-
-    def fail(file):
-        file.write(b"half")
-        raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        write_atomically(path, fail)
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_unwritable_folder(tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot write '.*file/a.bin' .*; give a folder that can be written to"):
-        cached_file(tmp_path / "file" / "a.bin", lambda file: None)
+    with pytest.raises(FileError, match="file/a.bin.sha256 failed"):
+        cached_file(tmp_path / "file" / "a.bin", pytest.fail)
 
 
-def test_a_failure_leaves_no_folder(tmp_path):
-    def fail(file):
-        raise DataError("no text")
-
-    with pytest.raises(DataError, match="^no text$"):
-        write_atomically(tmp_path / "a" / "b" / "c", fail)
-    assert not list(tmp_path.iterdir())
+def test_keeps_the_last_asked_for():
+    made = []
+    cache = ResultCache(lambda key: made.append(key) or key * 10, 2)
+    assert [cache(key) for key in (1, 2, 1, 3, 1, 2)] == [10, 20, 10, 30, 10, 20]
+    assert made == [1, 2, 3, 2]
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOSPC, "free space and run again"),
-        (errno.EDQUOT, "free space and run again"),
-        (errno.EACCES, "give a folder that can be written to"),
-        (errno.EIO, "give a folder that can be written to"),
-    ],
-)
-def test_space_is_named_only_if_it_is_the_cause(tmp_path, number, advice):
-    def fail(file):
-        raise OSError(number, os.strerror(number))
+def test_threads_share_one_call_and_do_not_wait_for_other_keys():
+    made, release = [], threading.Event()
 
-    with pytest.raises(DataError, match=re.escape(f"({os.strerror(number)}); {advice}")):
-        write_atomically(tmp_path / "a", fail)
+    def make(key):
+        made.append(key)
+        if key == "slow":
+            assert release.wait(10)
+        return key
+
+    cache, found = ResultCache(make, 2), []
+    threads = [threading.Thread(target=lambda: found.append(cache("slow"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert cache("quick") == "quick"
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert found == ["slow"] * 4 and sorted(made) == ["quick", "slow"]
 
 
-def test_a_device_or_a_pipe_is_not_replaced(tmp_path):
-    """Root could: /dev/full was once a tokenizer."""
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("/dev/null")
-    (tmp_path / "folder").mkdir()
-    for name in ("pipe", "link", "folder"):
-        with pytest.raises(
-            DataError, match=r"^cannot write '.*' \(a folder, a device or a pipe\); give a folder that can be"
-        ):
-            write_atomically(tmp_path / name, lambda file: file.write(b"x"))
-    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode) and sorted(os.listdir(tmp_path)) == [
-        "folder",
-        "link",
-        "pipe",
-    ]
+def test_an_error_is_not_kept():
+    answers = iter([ValueError("first"), "second"])
+
+    def make(_):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    cache = ResultCache(make, 2)
+    with pytest.raises(ValueError, match="first"):
+        cache(0)
+    assert cache(0) == "second"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of the copies, which may have 1,000 bytes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(cache_lib.GIGABYTES, "1e-6")
+    return tmp_path / "gmlp_flax" / "remote"
+
+
+def remote(name, size=400):
+    """A file in fsspec's memory."""
+    with fsspec.open(f"memory://copies/{name}", "wb") as file:
+        file.write(name.encode() * (size // len(name)))
+    return files.find_files(f"memory://copies/{name}")[0]
+
+
+def names(cache):
+    return sorted(path.name.partition("-")[2] for path in cache.iterdir() if not path.name.startswith("."))
+
+
+def test_a_file_is_copied_once(cache, monkeypatch):
+    file = remote("a")
+    with LocalCopy(file) as copy:
+        assert Path(copy.path).read_bytes() == b"a" * 400
+    monkeypatch.setattr(files, "open_file", None)
+    with LocalCopy(file) as copy, pickle.loads(pickle.dumps(copy)) as other:
+        assert other.path == copy.path and Path(other.path).read_bytes() == b"a" * 400
+
+
+def test_a_copy_of_another_user_is_read(cache, monkeypatch):
+    """Its time cannot be set, as on a cache that is mounted for reading."""
+
+    def refuse(_):
+        raise PermissionError(1, "")
+
+    file = remote("a")
+    with LocalCopy(file), monkeypatch.context() as patched:
+        patched.setattr(os, "utime", refuse)
+        with LocalCopy(file) as copy:
+            assert copy.read() == b"a" * 400
+
+
+def test_a_changed_file_is_another_copy(cache):
+    before, after = remote("a"), remote("a", 300)
+    with LocalCopy(after) as copy:
+        assert os.path.getsize(copy.path) == 300
+    assert "400 were expected" in failure(LocalCopy, before)  # it is gone
+
+
+def test_local_files_are_not_copied(cache, tmp_path):
+    (tmp_path / "x").write_bytes(b"x")
+    with LocalCopy(str(tmp_path / "x")) as copy:
+        assert copy.path == str(tmp_path / "x")
+    assert not cache.exists()
+
+
+def test_those_used_longest_ago_make_room(cache):
+    a, b, c = (remote(name) for name in "abc")
+    for file in (a, b, a, c):
+        LocalCopy(file).close()
+        time.sleep(0.02)
+    assert names(cache) == ["a", "c"]
+
+
+def test_what_is_held_stays(cache):
+    a, b, c, d = (remote(name) for name in "abcd")
+    with LocalCopy(a) as held:
+        for file in (b, c, d):
+            LocalCopy(file).close()
+            time.sleep(0.02)
+        assert names(cache) == ["a", "d"] and Path(held.path).read_bytes() == b"a" * 400
+
+
+def test_file_that_has_no_room(cache):
+    message = failure(LocalCopy, remote("a", 1001))
+    assert "has 1,001 bytes and copies may have 1,000 in all: set GMLP_CACHE_GB to more gigabytes" in message
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "nan", "inf", "much"])
+def test_limit_that_makes_no_sense(cache, monkeypatch, given):
+    monkeypatch.setenv(cache_lib.GIGABYTES, given)
+    assert f"GMLP_CACHE_GB is {given!r}: expected a number of gigabytes" in failure(cache_lib.limit)
+
+
+def test_half_a_copy_is_made_again(cache):
+    file = remote("a")
+    with LocalCopy(file) as copy:
+        path = copy.path
+    os.rename(path, path + ".part")
+    with open(path + ".part", "ab") as part:
+        part.write(b"more")
+    with LocalCopy(file) as copy:
+        assert Path(copy.path).read_bytes() == b"a" * 400
+
+
+def _read(folder, numbers, found):
+    os.environ |= {"XDG_CACHE_HOME": str(folder), cache_lib.GIGABYTES: "1e-6"}
+    for number in numbers:
+        with LocalCopy(files.find_files(f"gs://test/copies/{number}")[0]) as copy, open(copy.path, "rb") as file:
+            if file.read() != str(number).encode() * 200:
+                found.put(number)
+    found.put("done")
+
+
+def test_several_processes_share_the_copies(store, cache, tmp_path):
+    """Three processes read eight files of which five have room, in other orders; none is ever half there or gone."""
+    for number in range(8):
+        files.write(f"gs://test/copies/{number}", str(number).encode() * 200)
+    context = multiprocessing.get_context("spawn")
+    found = context.Queue()
+    orders = [[(start + step * place) % 8 for place in range(24)] for start, step in ((0, 1), (3, 3), (7, 5))]
+    processes = [context.Process(target=_read, args=(tmp_path, order, found)) for order in orders]
+    for process in processes:
+        process.start()
+    assert [found.get(timeout=200) for _ in processes] == ["done"] * 3
+    for process in processes:
+        process.join(10)
+    assert sum(path.stat().st_size for path in cache.iterdir() if not path.name.startswith(".")) <= 1000
+
+
+def test_of_many_small_copies_a_tenth_is_deleted_at_once(cache):
+    left = []
+    for number in range(60):
+        file = remote(f"{number:02}", 40)
+        LocalCopy(file).close()
+        os.utime(next(cache.glob(f"*-{number:02}")), (number, number))
+        left.append(names(cache))
+        assert sum(path.stat().st_size for path in cache.iterdir() if path.name != ".lock") <= 1000
+    assert left[-1][-1] == "59" and {len(kept) for kept in left[30:]} == {24, 25}

@@ -1,3 +1,4 @@
+import os
 import pickle
 
 import fsspec
@@ -119,7 +120,7 @@ def test_damaged_array_record(tmp_path):
         message = failure(lambda: list(records.array_records(str(path), 0, 20)))
         assert "a.array_record: 0 records where 20 or more were expected" in message
         assert "0 records where 1 or more" in failure(lambda: list(records.array_records(str(path), 0, None)))
-    assert "cannot be read" in failure(lambda: list(records.array_records(str(tmp_path / "gone"), 0, None)))
+    assert "gone failed" in failure(lambda: list(records.array_records(str(tmp_path / "gone"), 0, None)))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
@@ -181,3 +182,27 @@ def test_bad_records_of_parts_add_up():
     total.add(BadRecords(3))
     assert (total.count, total.first) == (2, ["a, line 1: wrong", "a, line 2: wrong"])
     assert "a, line 2: wrong (2 bad records skipped before" in failure(lambda: total.add(part))
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path):
+    path = tmp_path / "x.array_record"
+    with records.array_record_writer(path) as write:
+        for record in (b"one", b"", b"three"):
+            write(record)
+        assert not path.exists()
+    assert list(records.array_records(str(path), 0, None)) == [(0, b"one"), (1, b""), (2, b"three")]
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_an_error_leaves_nothing(tmp_path):
+    with pytest.raises(KeyError), records.array_record_writer(tmp_path / "x.array_record") as write:
+        write(b"one")
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    (tmp_path / "no").touch()
+    with pytest.raises(DataError, match="no/x failed") as caught, records.array_record_writer(tmp_path / "no" / "x"):
+        pass
+    assert "\n" not in str(caught.value)

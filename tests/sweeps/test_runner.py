@@ -113,15 +113,15 @@ def test_a_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
 def test_log_that_cannot_be_written_is_one_line(monkeypatch, trainer):
     out = trainer.folder / "out"
     out.write_text("")
-    with pytest.raises(RunError, match=r"^making .*/out failed \(File exists\): give another folder$"):
+    with pytest.raises(RunError, match=r"^making .*/out failed \(File exists\): "):
         results(monkeypatch, trainer, "a")
     out.unlink()
     (out / "a.log").mkdir(parents=True)
-    with pytest.raises(RunError, match=r"^writing .*/out/a.log failed \(Is a directory\): check it"):
+    with pytest.raises(RunError, match=r"^writing .*/out/a.log failed \(Is a directory\): "):
         results(monkeypatch, trainer, "a")
     (out / "a.log").rmdir()
     (out / "a.log").symlink_to("/dev/full")
-    with pytest.raises(RunError, match=r"^writing .*/out/a.log failed \(No space left on device\): free space"):
+    with pytest.raises(RunError, match=r"^writing .*/out/a.log failed \(No space left on device\): .*free space"):
         results(monkeypatch, trainer, "a")
     assert not trainer.calls()
 

@@ -139,7 +139,7 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
 
 def test_a_run_that_goes_on_is_not_finished_any_more(tmp_path, monkeypatch):
     """Not for a moment: killed after config.json has more steps, a sweep would take the old result for the new one."""
-    options, workdir, write = small_text_config(tmp_path / "cache"), str(tmp_path / "run"), loop.run_files.write
+    options, workdir, write = small_text_config(tmp_path / "cache"), str(tmp_path / "run"), loop.files.write
     options.steps = options.checkpoint.every = 3
     first = loop.train(options, workdir)
 
@@ -150,7 +150,7 @@ def test_a_run_that_goes_on_is_not_finished_any_more(tmp_path, monkeypatch):
 
     options.steps = 6
     with monkeypatch.context() as patched:
-        patched.setattr(loop.run_files, "write", killed)
+        patched.setattr(loop.files, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             loop.train(options, workdir)
     assert not (tmp_path / "run" / "result.json").exists()

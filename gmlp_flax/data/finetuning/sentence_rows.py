@@ -10,9 +10,9 @@ from typing import Any
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.splits import SPLIT_WORDS
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, json_files, records, shards, tfds_folders
+from gmlp_flax.io import files, json_files, records, tfds_folders
 from gmlp_flax.io.files import File
-from gmlp_flax.io.records import BadRecord, decoded, refuse_utf16
+from gmlp_flax.io.records import BadRecord, decode_utf8, refuse_utf16
 
 # Names that the columns of a row's id and split may have.
 IDS = ("index", "idx", "pairID", "id")
@@ -51,7 +51,7 @@ def split_name(name: str) -> str:
 
 
 def file_rows(path: str, task: SentenceTask) -> Rows:
-    """The rows of a file, by its suffix: one of READERS, all but .parquet also with one of files.PACKINGS.
+    """The rows of a file, by its suffix: one of READERS, all but .parquet also with one of files.COMPRESSIONS.
 
     Blank lines are skipped. Tab-separated files are split only at tabs and line feeds; a quotation mark is a character
     like any other. In those with commas, cells in quotation marks may hold commas and line feeds.
@@ -62,7 +62,7 @@ def file_rows(path: str, task: SentenceTask) -> Rows:
     if files.suffix(path) not in READERS:
         raise DataError(
             f"{path!r} has no format in which labelled sentences are read; expected {', '.join(READERS)}, or text "
-            f"with {' or '.join(files.PACKINGS)}"
+            f"with {' or '.join(files.COMPRESSIONS)}"
         )
     yield from READERS[files.suffix(path)](path, task)
 
@@ -85,8 +85,8 @@ def _split_files(path: str, contents: tuple[File, ...]) -> dict[str, list[File]]
     # Suffix -> split -> set of shards -> files.
     formats: dict[str, dict[str, dict[tuple, list[File]]]] = {suffix: {} for suffix in READERS}
     for file in contents:
-        suffix, shard = files.suffix(file.name), shards.NAME.match(file.name)
-        stem = shard["stem"] if shard else file.name[: len(file.name) - len(suffix + files.packing(file.name))]
+        suffix, shard = files.suffix(file.name), files.SHARD.match(file.name)
+        stem = shard["stem"] if shard else file.name[: len(file.name) - len(suffix + files.compression(file.name))]
         name, shard_set = split_name(stem), (stem, shard["count"]) if shard else (file.name,)
         if suffix in READERS and name and "/" not in file.name:
             formats[suffix].setdefault(name, {}).setdefault(shard_set, []).append(file)
@@ -107,13 +107,13 @@ def _split_files(path: str, contents: tuple[File, ...]) -> dict[str, list[File]]
             )
     parts = {name: next(iter(shard_sets.values())) for name, shard_sets in whole.items()}
     for shard_files in parts.values():
-        shards.check(path, shard_files)
+        files.check_shards(path, shard_files)
     return parts
 
 
 def _lines(path: str) -> Iterator[bytes]:
     """The lines of a file, which end only at line feeds; raises DataError for one that no memory would hold."""
-    with files.opened(path) as stream:
+    with files.open_file(path) as stream:
         for number, line in enumerate(iter(lambda: stream.readline(files.MOST + 1), b""), start=1):
             if len(line) > files.MOST:
                 raise DataError(f"{path}, line {number} has more than {files.MOST >> 20:,} MiB")
@@ -190,7 +190,7 @@ def _header(where: str, cells: tuple[str, ...], separators: str, task: SentenceT
 def _json_rows(path: str, task: SentenceTask) -> Rows:
     for number, line in _numbered_lines(path):
         try:
-            record = json_files.loaded(_text(line))
+            record = json_files.loads(_text(line))
             if not isinstance(record, dict):
                 record = BadRecord(f"found {type(record).__name__}; expected an object")
         except BadRecord as error:
@@ -218,7 +218,7 @@ READERS: dict[str, Callable[[str, SentenceTask], Rows]] = {
 
 def _text(data: bytes) -> str:
     refuse_utf16(data)
-    return decoded(data)
+    return decode_utf8(data)
 
 
 def _require_features(folder: tfds_folders.Folder, task: SentenceTask) -> None:

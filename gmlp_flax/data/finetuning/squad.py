@@ -15,7 +15,7 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN, TRAIN_SPLIT
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files, tfds_folders
-from gmlp_flax.io.records import BadRecord, BadRecords, decoded, example_features
+from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8, example_features
 
 VERSIONS = ("v1.1", "v2.0")
 
@@ -165,7 +165,7 @@ def read_json(path: str) -> Any:
     path = str(path)
     if files.find_files(path)[0].path != path:
         raise DataError(f"{path!r} is a folder; give a JSON file")
-    with files.opened(path) as stream:
+    with files.open_file(path) as stream:
         data = stream.read(files.MOST + 1)
     if len(data) > files.MOST:
         raise DataError(f"{path} has more than {files.MOST >> 20:,} MiB, unpacked: cut it into several files")
@@ -210,8 +210,8 @@ def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
     if lacking := [name for name, values in fields.items() if len(values) != 1]:
         raise BadRecord(f"{len(fields[lacking[0]])} strings {lacking[0]!r}; expected one")
     # The places of answers count a byte-order mark.
-    name, title, context, text = (decoded(values[0], keep_mark=True) for values in fields.values())
-    texts = [decoded(value, keep_mark=True) for value in feature["answers/text"].bytes_list.value]
+    name, title, context, text = (decode_utf8(values[0], keep_mark=True) for values in fields.values())
+    texts = [decode_utf8(value, keep_mark=True) for value in feature["answers/text"].bytes_list.value]
     starts = feature["answers/answer_start"].int64_list.value
     if len(texts) != len(starts):
         raise BadRecord(f"{len(texts)} answers and {len(starts)} starts; expected equally many")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gmlp_flax.errors import DataError
-from gmlp_flax.io import damaged, files, local_cache
+from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
@@ -25,7 +25,7 @@ def read_image(path: str, remote: File | None) -> bytes:
     """An image file, by its path on this disk, or `remote` by a copy on it; raises BadRecord if it is gone."""
     try:
         if remote:
-            with local_cache.Copy(remote) as copy:
+            with cache.LocalCopy(remote) as copy:
                 return copy.read()
         return files.read_small(path, IMAGE_BYTES)
     except DataError as error:
@@ -86,8 +86,8 @@ class ImageTar:
         self.path = str(path)
         if not files.is_remote(self.path) and not os.path.isfile(self.path):
             raise DataError(f"no tar file at {self.path!r}; check the path")
-        self._copy = local_cache.of(self.path)
-        with damaged.explained(f"{self.path}: truncated or not a tar file", "copy or download it again"):
+        self._copy = cache.LocalCopy(self.path)
+        with decode_errors(f"{self.path}: truncated or not a tar file", "copy or download it again"):
             members, folders = self._read_members()
         self.names, self.labels, self.classes = _label_by_folder(self.path, members, folders)
         self._members = [members[name] for name in self.names]

@@ -19,7 +19,7 @@ from gmlp_flax.data.images.folders import read_image
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.files import File
-from gmlp_flax.io.records import NotUTF8, decoded
+from gmlp_flax.io.records import NotUTF8, decode_utf8
 
 CLASSES: tuple[str, ...] = ("apart", "joined")
 
@@ -94,7 +94,7 @@ def _read_labels(file: File) -> dict[str, int]:
         raise DataError(f"{file.path}: a NumPy array; expected lines of text, as Long Range Arena publishes them")
     for number, line in enumerate(data.split(b"\n"), start=1):
         try:
-            words = decoded(line).split()
+            words = decode_utf8(line).split()
         except NotUTF8 as error:
             raise DataError(f"{file.path}, line {number}: {error}") from error
         if not words:

@@ -70,7 +70,7 @@ def _read(path: str) -> list[list[int]]:
     try:
         lists = json_files.read(path, list)
     except DataError as error:
-        raise DataError(f"config.eval.real_labels={error}") from error
+        raise DataError(f"config.eval.real_labels: {error}") from error
     whole = all(isinstance(labels, list) for labels in lists)
     if not whole or not all(type(label) is int and 0 <= label < 2**31 for label in chain(*lists)) or not any(lists):
         raise DataError(f"config.eval.real_labels={path}: expected a list of labels for each image, as in real.json")

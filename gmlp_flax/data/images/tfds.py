@@ -4,19 +4,20 @@ Positions are those of `tfds.data_source`. Images stay encoded, as with `tfds.de
 """
 
 import bisect
+import io
 import itertools
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gmlp_flax.data.splits import missing_split
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import cache, files, local_cache, records, tfds_folders
+from gmlp_flax.io import cache, files, records, tfds_folders
+from gmlp_flax.io.cache import ResultCache
 from gmlp_flax.io.records import BadRecord, TFRecordFile
-from gmlp_flax.io.result_cache import ResultCache
 from gmlp_flax.io.tfds_folders import Folder, Shard
 
 FORMATS = ("array_record", "tfrecord")
@@ -80,6 +81,8 @@ class TFDSImages:
         where = f"record {position} of {self._shards[number].file.name}"
         try:
             return self._item(records.example_features(self._files[number][position]), where)
+        except DataError:
+            raise
         except (BadRecord, RuntimeError) as error:  # ArrayRecord raises RuntimeError
             raise BadRecord(f"{where} cannot be read ({_line(error)})") from error
 
@@ -170,11 +173,11 @@ class _RemoteShards:
     def __init__(self, shards: list[Shard], indexes: list[Any]):
         self._shards, self._indexes = shards, indexes
         # Open copies cannot be deleted: they take a quarter of the cache at most.
-        most = local_cache.limit() // 4 // max(shard.file.size for shard in shards)
+        most = cache.limit() // 4 // max(shard.file.size for shard in shards)
         self._open = ResultCache(self._open_shard, max(1, min(len(shards), most)))
 
-    def _open_shard(self, number: int) -> tuple[Any, local_cache.Copy]:
-        copy = local_cache.Copy(self._shards[number].file)
+    def _open_shard(self, number: int) -> tuple[Any, cache.LocalCopy]:
+        copy = cache.LocalCopy(self._shards[number].file)
         return _records(self._shards[number], copy.path, self._indexes[number]), copy
 
     def __getitem__(self, number: int) -> Any:
@@ -187,12 +190,14 @@ class _RemoteShards:
 def _indexes(shards: list[Shard], cache_folder: str) -> list[np.ndarray]:
     """`TFRecordFile.offsets` of every shard, kept in a file until the shards change, as each record takes a read."""
 
-    def write(out: BinaryIO) -> None:
+    def offsets() -> bytes:
+        content = io.BytesIO()
         with ThreadPoolExecutor(_THREADS) as pool:
-            np.savez(out, *pool.map(lambda shard: TFRecordFile(shard.file.path).offsets, shards))
+            np.savez(content, *pool.map(lambda shard: TFRecordFile(shard.file.path).offsets, shards))
+        return content.getvalue()
 
     path = Path(cache_folder) / f"tfrecord-{cache.cache_key('index', [shard.file for shard in shards])}.npz"
-    with np.load(cache.cached_file(path, write)) as arrays:
+    with np.load(cache.cached_file(path, offsets)) as arrays:
         return [arrays[f"arr_{number}"] for number in range(len(shards))]
 
 

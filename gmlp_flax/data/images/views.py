@@ -14,8 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from gmlp_flax.data.images import jpeg
-from gmlp_flax.errors import DataError
-from gmlp_flax.io import damaged
+from gmlp_flax.errors import DataError, decode_errors
 
 _MODES = {1: "L", 3: "RGB"}
 _SIDE, _PIXELS = 65_535, 89_478_485  # as of JPEG files, and as where Pillow begins to warn
@@ -164,7 +163,7 @@ def _resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 @contextlib.contextmanager
 def _open_image(data: bytes, name: str) -> Iterator[Image.Image]:
     """Yields the file before its pixels are decoded; errors, also in the block, become a DataError with its name."""
-    with damaged.explained(f"image {name!r} cannot be decoded", "replace or remove it"):
+    with decode_errors(f"image {name!r} cannot be decoded", "replace or remove it"):
         try:
             with Image.open(io.BytesIO(data)) as file:
                 if max(file.size) > _SIDE or file.width * file.height > _PIXELS:

@@ -12,7 +12,7 @@ from typing import Any
 from gmlp_flax.data.listops import trees
 from gmlp_flax.data.listops.trees import Grammar, Tree
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, json_files, tfds_writing
+from gmlp_flax.io import files, json_files, tfds_folders
 
 SPLITS = ("train", "validation", "test")
 PUBLISHED = (96_000, 2_000, 2_000)  # trees of each split
@@ -79,13 +79,13 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
         return (json.dumps({"made of": asked, "statistics": statistics}, indent=1) + "\n").encode()
 
     splits = {name: examples(name, size) for name, size in zip(SPLITS, sizes, strict=True)}
-    tfds_writing.write_labelled_texts(folder, "listops", trees.DIGITS, splits, {FACTS: facts_file})
+    tfds_folders.write_labelled_texts(folder, "listops", trees.DIGITS, splits, {FACTS: facts_file})
     return (_read_facts(folder) or {})["statistics"]
 
 
 def _read_facts(folder: str) -> dict[str, Any] | None:
     """What a whole folder was made of; {} of another's data set, None if there is nothing whole."""
-    if not files.exists(files.join(folder, tfds_writing.INFO)):
+    if not files.exists(files.join(folder, tfds_folders.INFO)):
         if not files.is_remote(folder) and os.path.isdir(folder) and not _is_ours(os.listdir(folder)):
             raise DataError(f"{folder!r} holds other files: give a new folder")
         return None

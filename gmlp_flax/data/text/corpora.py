@@ -30,7 +30,7 @@ from typing import NamedTuple
 from gmlp_flax.data.splits import SPLIT_WORDS, TRAIN_SPLIT, missing_split
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, records, shards, tfds_folders
+from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
@@ -177,7 +177,7 @@ def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Cor
     else:
         chosen = groups[split] if split else _texts(path, present)
         if present[0].path != path:
-            shards.check(path, chosen)
+            files.check_shards(path, chosen)
         parts = [part for file in chosen for part in _text_parts(file, part_bytes)]
     for file in chosen:
         if file.size == 0 and (folder or _reader(file.name) != "text"):
@@ -245,7 +245,7 @@ def _texts(path: str, present: tuple[File, ...]) -> list[File]:
     if not texts:
         raise DataError(
             f"folder {path!r} holds no readable text: expected files ending in {', '.join(_READERS_BY_SUFFIX)}, "
-            f"or text with {' or '.join(files.PACKINGS)}"
+            f"or text with {' or '.join(files.COMPRESSIONS)}"
         )
     return texts
 
@@ -267,7 +267,7 @@ def _splits(folder: tfds_folders.Folder | None, present: tuple[File, ...]) -> di
     others = groups.pop("", [])
     sides = {SPLIT_WORDS.get(name, name) for name in groups}
     if TRAIN_SPLIT not in sides or len(sides) == 1:  # nothing that is held out could be trained on
-        return groups if not others and all(shards.NAME.match(os.path.basename(file.name)) for file in texts) else {}
+        return groups if not others and all(files.SHARD.match(os.path.basename(file.name)) for file in texts) else {}
     if others:
         raise DataError(
             f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}: move it away, "
@@ -279,15 +279,15 @@ def _splits(folder: tfds_folders.Folder | None, present: tuple[File, ...]) -> di
 def _split(path: str) -> str:
     """The split at the end of a file's name, without the numbers of a shard, or else of the nearest folder's; or ""."""
     *folders, name = path.lower().split("/")
-    shard = shards.NAME.match(name)
-    stem = shard["stem"] if shard else name.removesuffix(files.packing(name)).removesuffix(files.suffix(name))
+    shard = files.SHARD.match(name)
+    stem = shard["stem"] if shard else name.removesuffix(files.compression(name)).removesuffix(files.suffix(name))
     word = _SPLIT.search(stem)
     return word[1] if word else next((folder for folder in reversed(folders) if folder in SPLIT_WORDS), "")
 
 
 def _text_parts(file: File, part_bytes: int) -> Iterator[FilePart]:
     reader = _reader(file.name)
-    if file.size <= part_bytes or reader == "text" or files.packing(file.name):
+    if file.size <= part_bytes or reader == "text" or files.compression(file.name):
         yield FilePart(file.name, file.path, reader, file.size)
     elif reader == "parquet":
         yield from _row_group_parts(file, reader, part_bytes)

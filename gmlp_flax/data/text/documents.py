@@ -27,13 +27,13 @@ Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
 def read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
     """The file as one document; raises DataError, naming the line, if it is not UTF-8."""
-    with files.opened(path) as stream:
+    with files.open_file(path) as stream:
         data = stream.read(LONGEST + 1)
     if len(data) > LONGEST:
         raise DataError(f"{path} is one document of more than {LONGEST >> 20:,} MiB: cut it into several files")
     try:
         records.refuse_utf16(data[:1024])
-        yield records.decoded(data)
+        yield records.decode_utf8(data)
     except NotUTF8 as error:
         line = 1 + data.count(b"\n", 0, error.offset)
         raise DataError(f"{path}, line {line}: {error}") from error
@@ -41,7 +41,7 @@ def read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
 
 def read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
     """The string field `text` of each line that begins in the bytes [start, stop); blank lines are skipped."""
-    with files.opened(path) as stream:
+    with files.open_file(path) as stream:
         if start:
             stream.seek(start - 1)
             start += len(stream.readline()) - 1
@@ -66,7 +66,7 @@ def read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadR
         try:
             if value is None:
                 raise BadRecord("null; expected a string")
-            yield records.decoded(value)
+            yield records.decode_utf8(value)
         except BadRecord as error:
             yield BadRecord(f"row {row}: {error}")
 
@@ -82,7 +82,7 @@ def _read_examples(numbered: Iterator[tuple[int, bytes | BadRecord | None]]) -> 
             values = features[TEXT].bytes_list.value if TEXT in features else ()
             if len(values) != 1:
                 raise BadRecord(f"found features {', '.join(map(repr, features))}; expected one string {TEXT!r}")
-            yield records.decoded(values[0])
+            yield records.decode_utf8(values[0])
         except BadRecord as error:
             yield BadRecord(f"record {number}: {error}")
 
@@ -100,7 +100,7 @@ READERS: dict[str, Reader] = {
 def _json_text(line: bytes) -> str:
     records.refuse_utf16(line)
     try:
-        record = json_files.loaded(records.decoded(line))
+        record = json_files.loads(records.decode_utf8(line))
     except ValueError as error:
         raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
     if not isinstance(record, dict) or not isinstance(record.get(TEXT), str):
@@ -113,5 +113,5 @@ def _lines_before(path: str, start: int) -> int:
     """How many lines of an unpacked file end before byte `start`; needed only to name a line in a message."""
     if not start:
         return 0
-    with files.opened(path) as stream:
+    with files.open_file(path) as stream:
         return sum(stream.read(min(1 << 20, start - at)).count(b"\n") for at in range(0, start, 1 << 20))

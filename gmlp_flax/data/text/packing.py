@@ -10,7 +10,7 @@ import numpy as np
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.errors import DataError
-from gmlp_flax.io.result_cache import ResultCache
+from gmlp_flax.io.cache import ResultCache
 
 # Windows are read in groups of consecutive windows, and shuffled within pools of groups.
 GROUP_TOKENS = 2**18

@@ -34,8 +34,8 @@ from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import cache_key, default_folder
-from gmlp_flax.io.lock import locked
-from gmlp_flax.io.progress_lines import EVERY, to_standard_error
+from gmlp_flax.io.locks import folder_lock
+from gmlp_flax.io.logs import BEAT, to_stderr
 from gmlp_flax.io.records import BadRecords, check_limit
 
 # The least size of a shard's parts: less is not worth a worker, which takes seconds to start.
@@ -145,9 +145,9 @@ def prepare(
         work = Path(default_folder()) / f"preparing-{cache_key(folder, plan)}"
     common = tokenizer, selection, max_bad_records, work, folder
     shards = [_Shard(number, len(groups), parts, *common) for number, parts in enumerate(groups)]
-    with locked(work):
+    with folder_lock(work):
         if not _is_done(shards, plan):
-            to_standard_error(f"tokenising {corpus.name}{f', {selection.side}' if selection.share else ''}")
+            to_stderr(f"tokenising {corpus.name}{f', {selection.side}' if selection.share else ''}")
             _begin(corpus, shards, plan)
             results = _write_shards(shards, workers or os.cpu_count() or 1)
             files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
@@ -171,7 +171,7 @@ def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathL
         _check_limit(whole.index["shards"], options.get("max_bad_records", 0))
         return whole
     if folder.exists():
-        with locked(folder):
+        with folder_lock(folder):
             if _open_whole(folder) is None:
                 for name in (prepared.INDEX, TOKENIZER_FILE):
                     (folder / name).unlink(missing_ok=True)
@@ -262,7 +262,7 @@ def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
     waiting = [shard for shard in shards if shard.number not in results]
     total, processes = sum(shard.size for shard in shards), max(1, min(cores, len(waiting)))
     # Drawn also while no shard is done, at the rate of the whole time, as shards end in groups.
-    drawing = {"delay": DELAY, "mininterval": 0.25 if sys.stderr.isatty() else EVERY, "miniters": 0, "smoothing": 0}
+    drawing = {"delay": DELAY, "mininterval": 0.25 if sys.stderr.isatty() else BEAT, "miniters": 0, "smoothing": 0}
     drawing |= {"initial": total - sum(shard.size for shard in waiting), "file": sys.stderr}
     bar = tqdm.tqdm(total=total, desc="tokenising", unit="B", unit_scale=True, **drawing)
     with bar, _executor(processes) as executor:
@@ -319,7 +319,7 @@ def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
 
     result = prepared.write_shard(*shard.paths, batches(), prepared.ids_dtype(shard.tokenizer.vocab_size))
     if files.is_remote(shard.folder):
-        files.move_to(shard.folder, shard.paths)
+        files.upload(shard.folder, shard.paths)
     result |= {"skipped": bad.count, "skipped_first": bad.first}
     files.write(shard.record, _json(result))
     return result

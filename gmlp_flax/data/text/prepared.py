@@ -22,11 +22,11 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
-from gmlp_flax.errors import DataError
-from gmlp_flax.io import damaged, files, json_files, local_cache
-from gmlp_flax.io.array_writer import new_array_record
+from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import cache, files, json_files
+from gmlp_flax.io.cache import ResultCache
 from gmlp_flax.io.files import File
-from gmlp_flax.io.result_cache import ResultCache
+from gmlp_flax.io.records import array_record_writer
 
 FORMAT = 1
 INDEX = "index.json"
@@ -73,7 +73,7 @@ def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np
         DataError: the files cannot be written.
     """
     unwritten, lengths = np.empty(0, dtype), [np.empty(0, np.uint32)]
-    with new_array_record(ids_path, _WRITER_OPTIONS) as write:
+    with array_record_writer(ids_path, _WRITER_OPTIONS) as write:
         for ids, ended in batches:
             lengths.append(np.array(ended, np.uint32))
             unwritten = np.concatenate([unwritten, ids.astype(dtype)])
@@ -136,7 +136,7 @@ class Prepared:
         largest = max(shard["ids_bytes"] for shard in shards)
         # Open copies of remote files cannot be deleted: they take a quarter of the cache at most.
         remote = files.is_remote(self.folder)
-        most = max(1, min(OPEN_READERS, local_cache.limit() // 4 // largest)) if remote else OPEN_READERS
+        most = max(1, min(OPEN_READERS, cache.limit() // 4 // largest)) if remote else OPEN_READERS
         self._readers = ResultCache(self._open_reader, most)
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -168,7 +168,7 @@ class Prepared:
     def lengths(self, shard: int) -> np.ndarray:
         """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
         file = self._files[shard][1]
-        with local_cache.Copy(file) as copy, damaged.explained(f"{file.path}: damaged", _AGAIN):
+        with cache.LocalCopy(file) as copy, decode_errors(f"{file.path}: damaged", _AGAIN):
             lengths = np.load(copy.path, mmap_mode="r", allow_pickle=False)  # a header of any shape takes no memory
             expected = self.index["shards"][shard]
             if (lengths.dtype, lengths.shape) != (np.uint32, (expected["documents"],)):
@@ -187,7 +187,7 @@ class Prepared:
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         first = start // BLOCK
-        with damaged.explained(f"{self._files[shard][0].path}: damaged or removed", _AGAIN):
+        with decode_errors(f"{self._files[shard][0].path}: damaged or removed", _AGAIN):
             reader, _ = self._readers(shard)
             # One by one: the library would fetch a range with a pool of threads, which is slower.
             blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
@@ -196,8 +196,8 @@ class Prepared:
                 raise ValueError("fewer ids than were written, or ids that the tokenizer does not have")
             return ids
 
-    def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, local_cache.Copy]:
-        copy = local_cache.Copy(self._files[shard][0])
+    def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
+        copy = cache.LocalCopy(self._files[shard][0])
         return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
 
     def __reduce__(self):

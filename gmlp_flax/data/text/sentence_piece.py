@@ -10,8 +10,7 @@ import numpy as np
 import sentencepiece
 
 from gmlp_flax.data.text.byte_level import SPECIAL_PIECES, is_blank, utf8
-from gmlp_flax.errors import DataError
-from gmlp_flax.io import damaged
+from gmlp_flax.errors import DataError, decode_errors
 
 # Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
 TRAINING = {
@@ -64,7 +63,7 @@ class SentencePieces:
     """
 
     def __init__(self, model: bytes, name: str):
-        with damaged.explained(f"{name}: damaged or not a SentencePiece model", "train or copy it again"):
+        with decode_errors(f"{name}: damaged or not a SentencePiece model", "train or copy it again"):
             self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             pieces = processor.vocab_size()
         self.special: dict[str, int] = {"unk": processor.unk_id()}

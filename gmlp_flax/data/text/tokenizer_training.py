@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from gmlp_flax.data.text.corpora import Corpus
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
 from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.io.cache import cache_key, cached_file
-from gmlp_flax.io.progress_lines import waiting
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.io.records import BadRecords
 
 # Characters to train on, at most.
@@ -38,13 +37,13 @@ def cached_tokenizer(
     """
     selection.check()
 
-    def write(file: BinaryIO) -> None:
-        with waiting(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
+    def model() -> bytes:
+        with heartbeat(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
             documents = sample_documents(corpus, selection, sample, BadRecords(max_bad_records))
-            file.write(Tokenizer.train(documents, vocab_size).model)
+            return Tokenizer.train(documents, vocab_size).model
 
     name = cache_key(corpus.digest, vocab_size, selection, sample, TRAINING_THREADS, TRAINING)
-    return Tokenizer.load(cached_file(Path(cache_folder) / f"tokenizer-{name}.model", write))
+    return Tokenizer.load(cached_file(Path(cache_folder) / f"tokenizer-{name}.model", model))
 
 
 def sample_documents(corpus: Corpus, selection: Selection, sample: int, bad: BadRecords) -> Iterator[str]:

@@ -7,7 +7,7 @@ from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS, SENTENCE_TASK
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
-from gmlp_flax.io.tfds_writing import write_labelled_texts
+from gmlp_flax.io.tfds_folders import write_labelled_texts
 
 PAIRS = '1.0\tP09-1\tW02-7\tfirst document \\xe9\tsecond "document\n0.0\tP09-1\tC90-3\tfirst document \\xe9\tthird\n'
 LISTOPS = "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM 5 ) 6 ) ] )\t1\n"

@@ -65,7 +65,7 @@ def test_linked_class_folders(tmp_path):
 def test_file_that_is_gone_is_a_bad_record(tmp_path):
     source = ImageFolder(make_folder(tmp_path, {"cat/1.png": b"", "cat/2.png": b"2"}))
     (tmp_path / "cat" / "1.png").unlink()
-    with pytest.raises(BadRecord, match="cat/1.png: cannot be read .No such file or directory.; check the file"):
+    with pytest.raises(BadRecord, match="reading .*cat/1.png failed .No such file or directory."):
         source[0]
     assert source[1]["image"] == b"2"
 

@@ -44,7 +44,7 @@ def test_labels_of_tfds(tmp_path, file_format):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"a": 1}, "real_labels=.*real.json holds a dict: expected a list"),
+        ({"a": 1}, "real_labels: .*real.json holds a dict: expected a list"),
         ([[0], 1], "expected a list of labels for each image"),
         ([[0], ["1"]], "expected a list of labels for each image"),
         ([], "expected a list of labels for each image"),
@@ -61,7 +61,7 @@ def test_wrong_files(tmp_path, labels, message):
 
 def test_unreadable_files(tmp_path):
     source = folder(tmp_path, "a/ILSVRC2012_val_00000001.JPEG")
-    with pytest.raises(DataError, match="real_labels=nowhere.json: cannot be read .No such file or directory.; check"):
+    with pytest.raises(DataError, match="real_labels: reading nowhere.json failed .No such file or directory."):
         RealLabels(source, "nowhere.json")
     (tmp_path / "cut.json").write_text("[[1], [")
     with pytest.raises(DataError, match="cut.json: not JSON"):

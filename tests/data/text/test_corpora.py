@@ -86,7 +86,7 @@ def test_large_files_are_cut_into_parts(c4, where):
     read = [list(part.documents()) for part in parts]
     assert sum(read, []) == TEXTS
     assert len({part.name for part in parts}) == len(parts)
-    uncut = files.packing(parts[0].path) or (files.is_remote(path) and "record" in parts[0].reader)
+    uncut = files.compression(parts[0].path) or (files.is_remote(path) and "record" in parts[0].reader)
     most = sum(-(-file.size // 150) for file in files.find_files(path))
     assert len(parts) == 3 if uncut else 9 < len(parts) <= most
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.io import damaged
+from gmlp_flax.errors import DataError, RunError, StorageError, decode_errors
 
 
 @pytest.mark.parametrize(
@@ -16,13 +15,13 @@ from gmlp_flax.io import damaged
     ],
 )
 def test_any_error_becomes_one_line(raised, reason):
-    with pytest.raises(DataError) as caught, damaged.explained("a.png: damaged", "replace it"):
+    with pytest.raises(DataError) as caught, decode_errors("a.png: damaged", "replace it"):
         raise raised
     assert str(caught.value) == f"a.png: damaged ({reason}); replace it"
 
 
-@pytest.mark.parametrize("raised", [DataError("told"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("raised", [DataError("told"), StorageError("later"), KeyboardInterrupt(), SystemExit(3)])
 def test_what_is_told_already_stays(raised):
-    with pytest.raises(type(raised)) as caught, damaged.explained("a", "b", RunError):
+    with pytest.raises(type(raised)) as caught, decode_errors("a", "b", RunError):
         raise raised
     assert caught.value is raised

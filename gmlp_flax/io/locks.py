@@ -1,0 +1,252 @@
+"""One process at a time: locks of files, which the system releases when their process ends, and the lease of a run folder.
+
+On one machine the lock decides. In a bucket, which has no locks, and between machines that share storage the file lease.json
+does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by the clock of whoever
+watches, is dead, and its lease is taken over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.io import files, json_files
+from gmlp_flax.io.logs import heartbeat
+from gmlp_flax.io.storage import storage_error
+
+LOCK_FILE, LEASE_FILE = ".lock", "lease.json"
+BEAT, STALE = 10.0, 40.0  # seconds
+ENDING = 3.0  # seconds that a process which was just killed may need to end
+
+
+@contextmanager
+def file_lock(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = fcntl.LOCK_EX) -> Iterator[int]:
+    """Locks a file or a folder until the end of the block; yields its descriptor.
+
+    Args:
+        path: of the file; if another process deletes or renames it meanwhile, the file that now has the name is locked.
+        flags: of os.open; with O_CREAT, a missing file is made.
+        mode: of fcntl.flock; LOCK_SH for readers, with LOCK_NB a lock that is taken raises BlockingIOError.
+    """
+    with contextlib.ExitStack() as closing:
+        while True:
+            descriptor = os.open(path, flags, 0o666)
+            closing.callback(os.close, descriptor)
+            fcntl.flock(descriptor, mode)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    break
+            closing.close()
+        yield descriptor
+
+
+@contextmanager
+def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
+    """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends. If the
+    block raises an error and leaves nothing in the folder, it is deleted.
+
+    Raises:
+        FileError: the folder cannot be made or written to.
+    """
+    with contextlib.ExitStack() as closing:
+        try:
+            closing.enter_context(_made_and_locked(str(folder)))
+        except OSError as error:  # some network file systems have no locks
+            raise storage_error(f"locking {folder}", error) from error
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if os.listdir(folder) == [LOCK_FILE]:
+                    os.unlink(os.path.join(folder, LOCK_FILE))
+                    os.rmdir(folder)
+            raise
+
+
+@contextmanager
+def _made_and_locked(folder: str) -> Iterator[None]:
+    path, flags = os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT
+    os.makedirs(folder, exist_ok=True)
+    with contextlib.ExitStack() as closing:
+        try:
+            closing.enter_context(file_lock(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            with heartbeat(f"waiting for another process that prepares {folder!r}"):
+                while True:
+                    with contextlib.suppress(FileNotFoundError):  # whoever had the lock has deleted the folder
+                        closing.enter_context(file_lock(path, flags))
+                        break
+                    os.makedirs(folder, exist_ok=True)
+        yield
+
+
+class Lease:
+    """The right to write to a run folder.
+
+    Args:
+        folder: of the run; it exists.
+    """
+
+    def __init__(self, folder: str):
+        self.folder, self._path = folder, files.join(folder, LEASE_FILE)
+        self._own = {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "since": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
+            "machine": _machine(),
+            "token": secrets.token_hex(8),
+            "beats": 0,
+        }
+        self._lost, self._renewed, self._written = "", _clock(), b""
+        self._mutex, self._closed, self._lock = threading.Lock(), threading.Event(), contextlib.ExitStack()
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> None:
+        """Takes the lease, and keeps it until `close`.
+
+        Raises:
+            RunError: another process has it; it is named by host, number and beginning.
+        """
+        locked, there = self._lock_folder(), files.read(self._path)
+        owner = _parse(there)
+        gone = owner.get("machine") == self._own["machine"] and (locked or not _is_alive(owner.get("process")))
+        if there is not None and not gone:
+            there = self._watch(there)
+        self._written = self._content()
+        if not files.compare_and_swap(self._path, there, self._written):
+            raise self._refusal(files.read(self._path))
+        self._renewed = _clock()
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads no file, unless the
+        last beat is late."""
+        if _clock() - self._renewed > STALE / 2:
+            self._renew()
+        if self._lost:
+            raise RunError(f"{self.folder} is not this run's any more: {self._lost}; this run ends and writes no more")
+        if (silent := _clock() - self._renewed) > STALE:
+            raise StorageError(f"{self._path} could not be written for {silent:.0f} s: another run may take the folder")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the lease was taken, and not lost."""
+        return self._thread is not None and not self._lost
+
+    def close(self) -> None:
+        """Gives the lease back."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+            with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
+                if _parse(files.read(self._path)).get("token") == self._own["token"]:
+                    files.remove(self._path)
+        self._lock.close()
+
+    def _lock_folder(self) -> bool:
+        """Locks the folder for this process; False if its file system has no such locks.
+
+        Raises:
+            RunError: another process of this machine has it.
+        """
+        deadline = _clock() + ENDING
+        while not files.is_remote(self.folder):
+            try:
+                self._lock.enter_context(file_lock(self.folder, mode=fcntl.LOCK_EX | fcntl.LOCK_NB))
+                return True
+            except BlockingIOError:
+                if _clock() > deadline:
+                    raise self._refusal(files.read(self._path)) from None
+                time.sleep(0.1)
+            except OSError:
+                break
+        return False
+
+    def _watch(self, content: bytes) -> bytes | None:
+        """The lease, None if it is gone by now, if its owner on another machine is dead.
+
+        Raises:
+            RunError: it is alive.
+        """
+        deadline = _clock() + STALE
+        with heartbeat(f"{self.folder} has the lease of {_name(content)}: waiting {STALE:.0f} s for a sign of life"):
+            while _clock() < deadline:
+                time.sleep(BEAT / 10)
+                now = files.read(self._path)
+                if now is None:
+                    return None
+                if now != content:
+                    raise self._refusal(now)
+        return content
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT):
+            self._renew()
+
+    def _renew(self) -> None:
+        with self._mutex, contextlib.suppress(RunError):  # `check` tells if it goes on
+            if self._lost:
+                return
+            self._own["beats"] += 1
+            new = self._content()
+            there = new if files.compare_and_swap(self._path, self._written, new) else files.read(self._path)
+            if there and _parse(there).get("token") == self._own["token"]:
+                self._written, self._renewed = there, _clock()  # perhaps by a beat that seemed to fail
+            else:
+                self._lost = f"{_name(there)} has taken it" if there else f"{LEASE_FILE} was deleted"
+
+    def _content(self) -> bytes:
+        return json.dumps(self._own).encode() + b"\n"
+
+    def _refusal(self, content: bytes | None) -> RunError:
+        return RunError(f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir")
+
+
+def _parse(content: bytes | None) -> dict[str, Any]:
+    """A lease; an empty one if it makes no sense."""
+    with contextlib.suppress(ValueError):
+        return json_files.parse(content or b"", LEASE_FILE, dict)
+    return {}
+
+
+def _name(content: bytes | None) -> str:
+    lease = _parse(content)
+    return (
+        f"process {lease.get('process')} on {lease.get('host')}, since {lease.get('since')}"
+        if lease
+        else "another process"
+    )
+
+
+def _clock() -> float:
+    """Seconds that also pass while the machine is suspended, in which another one may take the folder."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def _machine() -> str:
+    """Tells apart where numbers of processes mean the same: a host, or a container on it."""
+    with contextlib.suppress(OSError):
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+def _is_alive(process: Any) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, TypeError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,207 @@
+"""Disks and stores: fsspec's file systems, what is tried again, and the one line that tells of an error that stays.
+
+A path with a scheme (`gs://` through gcsfs, `s3://` through s3fs, `memory://`) is opened by fsspec; every other path is
+local. An error of a local disk is tried again a few times. The clients of stores try again by themselves: gcsfs six
+times, over half a minute.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import re
+import time
+import urllib.parse
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from gmlp_flax.errors import DataError, FileError, RunError, StorageError, install
+
+T = TypeVar("T")
+PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt on a local disk
+ABSENT = (FileNotFoundError, NotADirectoryError)
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # a file is gone, or something else is in its place
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FOR_THE_USER = (*MISSING, *FULL, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG)
+_AT_ONCE = (*FULL, errno.ENAMETOOLONG)  # no use to try again
+
+EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # by scheme
+CONNECT, SILENCE = 10.0, 30.0  # seconds to wait for a connection, and for the next bytes of an answer
+_MESSAGE = 240  # characters of a library's own words
+_DENIED = re.compile(r"Forbidden|AccessDenied|PermissionError|\b403\b")
+_CREDENTIALS = re.compile(
+    r"Invalid Credentials|\b401\b|RefreshError|DefaultCredentialsError|NoCredentialsError|Expired ?Token"
+    "|[Tt]oken (?:has )?expired"
+)
+_NAMES = re.compile(r"\S*(?:/|%2F)\S*|\b\d[\d,]* (?:of \d[\d,]* )?bytes")  # numbers in these are no HTTP codes
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether the path has a scheme, so that fsspec opens it."""
+    return "://" in os.fspath(path)
+
+
+def retry(action: Callable[[], T], doing: str) -> T:
+    """Calls `action` until the disk lets it.
+
+    Args:
+        action: may be called again after an OSError.
+        doing: begins the message, as in "reading PATH".
+
+    Raises:
+        FileNotFoundError, NotADirectoryError, FileExistsError: at once.
+        FileError: an error that stays; StorageError if it may pass later.
+    """
+    for pause in (*PAUSES, None):
+        try:
+            return action()
+        except (*ABSENT, FileExistsError):
+            raise
+        except (OSError, MemoryError) as error:
+            if pause is None or errno_of(error) in _AT_ONCE:
+                raise storage_error(doing, error) from error
+            time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+def storage_error(doing: str, error: BaseException) -> FileError:
+    """The error to raise for one of a disk or a store, in one line: StorageError if it may pass."""
+    if isinstance(error, FileError):
+        return error
+    number, words = errno_of(error), " ".join(f"{type(error).__name__}: {error}".split())
+    told = _NAMES.sub("", words)
+    kind, reason = FileError, os.strerror(number) if number and "://" not in doing else words
+    if isinstance(error, ImportError):
+        scheme = doing.partition("://")[0].rpartition(" ")[2]
+        extra = EXTRAS.get(scheme)
+        reason = f"{scheme}:// needs a package that cannot be imported: {error.__cause__ or error}"
+        advice = install(extra) if extra else "install it"
+    elif number in _FOR_THE_USER:
+        advice = "check the path, its permissions and the free space"
+    elif _CREDENTIALS.search(told):
+        reason = f"the store does not accept the credentials: {words}"
+        advice = "renew them, with gcloud auth application-default login or the service account's key"
+    elif _DENIED.search(told):
+        reason = f"permission denied: {words}"
+        advice = "give the account the right to read and write the bucket"
+    else:
+        kind, advice = StorageError, "nothing was moved or deleted"
+    reason = reason if len(reason) <= _MESSAGE else f"{reason[:_MESSAGE]} ..."
+    return kind(f"{doing} failed ({reason}): {advice}; run the same command again")
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The system's number of an error; TensorStore writes it into its message."""
+    number = getattr(error, "errno", None)
+    if isinstance(number, int) and number in errno.errorcode:
+        return number
+    if isinstance(error, FileNotFoundError):  # of a store
+        return errno.ENOENT
+    if told := re.search(r"(?:\[OS error |os_error_code=')(\d+)", str(error)):
+        return int(told[1])
+    return next((full for full in FULL if os.strerror(full) in str(error)), None)  # some messages have only the words
+
+
+@contextmanager
+def remote(path: str, doing: str = "reading") -> Iterator[tuple[Any, str]]:
+    """Yields fsspec's file system for a remote path, and the path's name there.
+
+    Whatever the store raises becomes one line, except FileNotFoundError when reading, and FileExistsError.
+
+    Args:
+        path: of a file or folder, with its scheme.
+        doing: "reading", "writing" or "deleting".
+    """
+    try:
+        yield file_system(path)
+    except FileNotFoundError as error:
+        if doing != "writing":
+            raise
+        bucket = path.partition("://")[2].partition("/")[0]
+        raise FileError(f"{doing} {path} failed: there is no bucket {bucket!r}; make it, or check the name") from error
+    except (FileExistsError, DataError, RunError):
+        raise
+    except Exception as error:
+        raise storage_error(f"{doing} {path}", error) from error
+
+
+def file_system(path: str) -> tuple[Any, str]:
+    """fsspec's file system for a path, and the path's name there; it raises whatever the store's package raises."""
+    _configure(path.partition("://")[0])
+    import fsspec.core  # slow, and only remote paths need it
+
+    return fsspec.core.url_to_fs(path)
+
+
+@functools.cache
+def _configure(scheme: str) -> None:
+    """Tells fsspec's own settings, which Orbax shares, not to remember listings, as other processes write too."""
+    if scheme not in EXTRAS:
+        return
+    import fsspec.config
+
+    options = fsspec.config.conf.setdefault("gcs" if scheme == "gs" else scheme, {})
+    options.setdefault("use_listings_cache", False)
+    if EXTRAS[scheme] == "gcs":
+        # Else the first request to a bucket asks a service of its own about it, for up to a minute.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        import aiohttp
+
+        if os.environ.get("STORAGE_EMULATOR_HOST"):
+            options.setdefault("token", "anon")  # an emulator asks for no credentials
+        options.setdefault("requests_timeout", aiohttp.ClientTimeout(sock_connect=CONNECT, sock_read=SILENCE))
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)  # it prints a traceback of each error that it raises
+        logging.getLogger("google.auth").setLevel(logging.ERROR)
+        # aiohttp says so of more than 1 MB; fsspec's event loop has a thread of its own.
+        warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)
+
+
+def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
+    """Writes a remote file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
+
+    On gs:// and s3:// the store sees to it that nobody else writes in between.
+    """
+    with remote(path, "writing") as (system, name):
+        try:
+            if old is None:
+                system.pipe_file(name, new, mode="create")
+                return True
+            version = system.info(name)  # before the content, so that a change after it is noticed
+            if system.cat_file(name) != old:
+                return False
+            _put_if_unchanged(system, name, version, new)
+            return True
+        except FileNotFoundError:
+            if old is None:
+                raise
+            return False
+        except FileExistsError:
+            # If the answer to a first attempt was lost, the second one finds what the first has written.
+            return system.cat_file(name) == new
+
+
+def _put_if_unchanged(system: Any, name: str, version: dict[str, Any], content: bytes) -> None:
+    """Raises FileExistsError if the file is not this version of it any more."""
+    if "generation" in version:
+        bucket, key, _ = system.split_path(name)
+        system.call(
+            "POST",
+            f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o",
+            uploadType="media",
+            name=key,
+            ifGenerationMatch=version["generation"],
+            data=content,
+            headers={"Content-Type": "application/octet-stream"},
+        )
+    elif "ETag" in version:
+        bucket, key, _ = system.split_path(name)
+        try:
+            system.call_s3("put_object", Bucket=bucket, Key=key, Body=content, IfMatch=version["ETag"])
+        except OSError as error:
+            raise FileExistsError(name) if "PreconditionFailed" in str(error) else error from error
+    else:
+        system.pipe_file(name, content)

@@ -1,0 +1,243 @@
+"""One process at a time in a folder. Leases: real processes on this machine; others by what their leases look like."""
+
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gmlp_flax.errors import FileError, RunError
+from gmlp_flax.io import files, locks
+from gmlp_flax.io.locks import LOCK_FILE, Lease, folder_lock
+
+HOLD = """
+import sys, time
+from gmlp_flax.io import locks
+locks.BEAT = 0.2
+locks.Lease(sys.argv[1]).take()
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+def hold(folder, ready, seconds):
+    with folder_lock(folder):
+        ready.set()
+        time.sleep(seconds)
+
+
+def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
+    context = multiprocessing.get_context("spawn")
+    for seconds in (0.5, 100):
+        ready = context.Event()
+        process = context.Process(target=hold, args=(tmp_path / "a", ready, seconds))
+        process.start()
+        assert ready.wait(20)
+        if seconds == 100:
+            process.kill()
+            process.join()
+        with folder_lock(tmp_path / "a"):
+            process.join(10)
+            assert process.exitcode == (0 if seconds == 0.5 else -signal.SIGKILL)
+    assert "waiting for another process that prepares" in capfd.readouterr().err
+
+
+def test_an_error_that_leaves_nothing_leaves_no_folder(tmp_path):
+    for written in (False, True):
+        with pytest.raises(KeyError), folder_lock(tmp_path / "a"):
+            (tmp_path / "a" / "file").write_text("") if written else None
+            raise KeyError
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ([LOCK_FILE, "a", "file"] if written else [])
+
+
+def test_whoever_waits_for_a_folder_that_is_deleted_makes_it_anew(tmp_path):
+    done = []
+
+    def wait():
+        with folder_lock(tmp_path / "a" / "b"):
+            done.append((tmp_path / "a" / "b" / LOCK_FILE).exists())
+
+    thread = threading.Thread(target=wait)
+    with pytest.raises(KeyError), folder_lock(tmp_path / "a" / "b"):
+        thread.start()
+        time.sleep(0.3)
+        raise KeyError
+    thread.join(10)
+    assert done == [True]
+
+
+@pytest.mark.parametrize("name", ["file/a", 300 * "x"])
+def test_folder_that_cannot_be_made(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="locking .* failed"), folder_lock(tmp_path / name):
+        pass
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    """As in a bucket, and in some network file systems."""
+
+    def unsupported(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+
+
+def test_file_system_without_locks(tmp_path, without_locks):
+    with pytest.raises(FileError, match="Function not implemented"), folder_lock(tmp_path / "a"):
+        pass
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(locks, "BEAT", 0.2)
+    monkeypatch.setattr(locks, "STALE", 1.0)
+    monkeypatch.setattr(locks, "ENDING", 0.3)
+
+
+def written(folder) -> dict:
+    return json.loads((folder / "lease.json").read_text())
+
+
+def leave(folder, **values) -> None:
+    """A lease of a process on another machine."""
+    other = {"host": "elsewhere", "process": 7, "since": "2026-11-25", "machine": "another", "token": "x", "beats": 1}
+    (folder / "lease.json").write_text(json.dumps(other | values))
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process on this machine that has the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"taken\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_second_process_is_refused_by_name(tmp_path, holder, quick):
+    """Its lock speaks for it, also if it is stopped and gives no sign of life."""
+    for _ in range(2):
+        lease, since = Lease(str(tmp_path)), re.escape(written(tmp_path)["since"])
+        with pytest.raises(RunError, match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: "):
+            lease.take()
+        lease.close()
+        assert written(tmp_path)["process"] == holder.pid
+        holder.send_signal(signal.SIGSTOP)
+
+
+def test_lease_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+    assert written(tmp_path)["process"] == holder.pid
+    begin, lease = time.monotonic(), Lease(str(tmp_path))
+    lease.take()
+    assert written(tmp_path)["process"] == os.getpid() and time.monotonic() - begin < locks.BEAT
+    lease.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_locks_the_process_number_decides(tmp_path, holder, quick, without_locks):
+    with pytest.raises(RunError, match=f"is in use by process {holder.pid} on"):
+        Lease(str(tmp_path)).take()
+    holder.kill()
+    holder.wait()
+    machine = written(tmp_path)["machine"]
+    lease = Lease(str(tmp_path))
+    lease.take()
+    lease.close()
+    # A container that is started again gets the number of the process that was killed, which gives no sign of life.
+    leave(tmp_path, machine=machine, process=os.getpid())
+    lease = Lease(str(tmp_path))
+    lease.take()
+    assert written(tmp_path)["token"] != "x"
+    lease.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff\0", b"[" * 100_000])
+def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, content):
+    """Also if its lease makes no sense."""
+    leave(tmp_path)
+    if content is not None:
+        (tmp_path / "lease.json").write_bytes(content)
+    begin, lease = time.monotonic(), Lease(str(tmp_path))
+    lease.take()
+    assert 1.0 <= time.monotonic() - begin < 5 and written(tmp_path)["process"] == os.getpid()
+    assert f"{tmp_path} has the lease of {'process 7' if content is None else 'another'}" in capsys.readouterr().err
+    lease.close()
+
+
+def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
+    leave(tmp_path)
+    beat = threading.Timer(0.5, leave, (tmp_path,), {"beats": 2})
+    beat.start()
+    with pytest.raises(RunError, match="is in use by process 7 on elsewhere, since 2026-11-25: wait"):
+        Lease(str(tmp_path)).take()
+    beat.join()
+    assert written(tmp_path)["beats"] == 2
+
+
+def test_lease_that_cannot_be_written_leaves_nothing(tmp_path):
+    """No file of no bytes, whose owner the next start would wait for."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lease = Lease(str(tmp_path))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as if the disk were full
+    try:
+        with pytest.raises(RunError, match=r"lease.json failed \(File too large\): "):
+            lease.take()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    lease.close()
+    assert not lease.is_own and os.listdir(tmp_path) == []
+
+
+def test_beats_and_a_lost_lease(tmp_path, quick):
+    lease = Lease(str(tmp_path))
+    lease.take()
+    time.sleep(0.7)
+    lease.check()
+    assert written(tmp_path)["beats"] >= 2 and lease.is_own
+    leave(tmp_path)
+    time.sleep(0.7)
+    with pytest.raises(RunError, match=rf"^{tmp_path} is not this run's any more: process 7 on elsewhere, since "):
+        lease.check()
+    lease.close()
+    assert written(tmp_path)["host"] == "elsewhere" and not lease.is_own  # it is not ours to delete
+
+
+def test_late_beat_is_made_up_for_before_writing(tmp_path, quick, monkeypatch):
+    """A process that slept finds out at its first write, not at its next beat."""
+    monkeypatch.setattr(locks, "BEAT", 100.0)
+    lease = Lease(str(tmp_path))
+    lease.take()
+    leave(tmp_path)
+    lease.check()  # the last sign of life is young: no file is read
+    time.sleep(0.6)
+    with pytest.raises(RunError, match="is not this run's any more"):
+        lease.check()
+    lease.close()
+
+
+def test_lease_that_cannot_be_renewed(tmp_path, quick, monkeypatch):
+    lease = Lease(str(tmp_path))
+    lease.take()
+
+    def broken(*_):
+        raise RunError("broken")
+
+    monkeypatch.setattr(files, "write", broken)
+    lease.check()
+    time.sleep(1.2)
+    with pytest.raises(RunError, match="lease.json could not be written for 1 s"):
+        lease.check()
+    lease.close()

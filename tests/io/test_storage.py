@@ -1,0 +1,137 @@
+"""Errors of disks and of stores, the stores' conditions, and what is tried again."""
+
+import errno
+import os
+import sys
+
+import pytest
+
+from gmlp_flax.errors import FileError, RunError, StorageError
+from gmlp_flax.io import files, storage
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0, 0.0))
+
+
+PASSING = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT, errno.ENOMEM)
+STAYING = (errno.ENAMETOOLONG, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOENT)
+
+
+@pytest.mark.parametrize("number", PASSING + STAYING, ids=errno.errorcode.get)
+def test_each_error_says_whether_it_may_pass(number):
+    def fails():
+        raise OSError(number, "x") if number != errno.ENOENT else PermissionError(number, "x")
+
+    with pytest.raises(FileError) as caught:
+        storage.retry(fails, "reading there")
+    assert isinstance(caught.value, StorageError) == (number in PASSING)
+    assert str(caught.value).startswith(f"reading there failed ({os.strerror(number)}): ")
+
+
+def test_error_that_passes():
+    tries = []
+
+    def passes():
+        tries.append(1)
+        if len(tries) < 4:
+            raise OSError(errno.EIO, "x")
+        return "read"
+
+    assert storage.retry(passes, "") == "read" and len(tries) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (PermissionError("AccessDenied"), FileError, ["permission denied"]),
+        (OSError("Forbidden, 403"), FileError, ["permission denied"]),
+        (RuntimeError("RefreshError: reauthentication is needed"), FileError, ["credentials", "gcloud auth"]),
+        (OSError("https://storage.googleapis.com/b/x: 401"), FileError, ["credentials"]),
+        (OSError("ExpiredToken: The provided token has expired"), FileError, ["credentials"]),
+        (ImportError("Please install s3fs"), FileError, ["Please install s3fs", "pip install 'gmlp_flax[s3]'"]),
+        (TimeoutError("no answer\nfor 30 s"), StorageError, ["(TimeoutError: no answer for 30 s)"]),
+        (OSError("x" * 9999), StorageError, ["xxx"]),
+        # Numbers in names and counts are no codes.
+        (TimeoutError("writing gs://b/run/checkpoints%2F140100/d: no answer"), StorageError, []),
+        (OSError("503 for gs://b/ids-00403-of-01024"), StorageError, []),
+        (ConnectionError("received 24030 of 140401 bytes"), StorageError, []),
+        (ConnectionError("received 401 bytes"), StorageError, []),
+    ],
+)
+def test_errors_of_stores(error, kind, words):
+    told = storage.storage_error("reading s3://runs/x", error)
+    assert type(told) is kind and len(str(told)) < 500 and "\n" not in str(told)
+    assert str(told).startswith("reading s3://runs/x failed (") and all(word in str(told) for word in words)
+
+
+def test_gs_without_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    # Where it stays once it was found.
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "gs", raising=False)
+    with pytest.raises(FileError, match=r"gs://bucket/c4 failed .*pip install 'gmlp_flax\[gcs\]'"):
+        files.find_files("gs://bucket/c4")
+
+
+def test_unknown_scheme():
+    with pytest.raises(FileError, match="nosuch://c4 failed .*Protocol not known: nosuch"):
+        files.find_files("nosuch://c4")
+
+
+@pytest.fixture(params=["gs://test/swap", "memory://test/swap"])
+def path(request):
+    if request.param.startswith("gs"):
+        request.getfixturevalue("store")
+    files.remove(request.param)
+    return request.param
+
+
+def test_only_one_makes_a_file_and_only_its_content_is_replaced(path):
+    assert not files.compare_and_swap(path, b"", b"x") and not files.exists(path)
+    assert files.compare_and_swap(path, None, b"mine") and not files.compare_and_swap(path, None, b"yours")
+    assert files.read(path) == b"mine"
+    assert not files.compare_and_swap(path, b"yours", b"theirs") and files.compare_and_swap(path, b"mine", b"ours")
+    assert files.read(path) == b"ours"
+
+
+def test_write_in_between_is_noticed(store, monkeypatch):
+    """Somebody writes after the content was compared, and before it is replaced."""
+    path = "gs://test/between"
+    files.write(path, b"old")
+    system, _ = storage.file_system(path)
+    read = system.cat_file
+
+    def late(name):
+        content = read(name)
+        if content == b"old":
+            files.write(path, b"another's")
+        return content
+
+    monkeypatch.setattr(system, "cat_file", late)
+    assert not storage.compare_and_swap(path, b"old", b"new") and files.read(path) == b"another's"
+
+
+@pytest.mark.parametrize("kind", ["503", "drop", "lost"])
+def test_what_passes_is_tried_again(store, kind):
+    """If the answer to a first attempt is lost, the second one meets what the first has written."""
+    path = f"gs://test/again-{kind}"
+    for old, new in ((None, b"1"), (b"1", b"2")):
+        store.faults({"kind": kind, "method": "POST"})
+        assert files.compare_and_swap(path, old, new) and store.met() == {kind: 1}
+    assert files.read(path) == b"2"
+
+
+def test_missing_permission_is_one_line(store):
+    store.faults({"kind": "403", "times": 100})
+    for act in (files.read, files.exists, files.listdir, lambda path: files.write(path, b"")):
+        with pytest.raises(RunError, match="gs://test/x failed .permission denied: .*storage.objects.create") as caught:
+            act("gs://test/x")
+        assert "\n" not in str(caught.value) and not isinstance(caught.value, StorageError)
+
+
+def test_bucket_that_does_not_exist(store):
+    for act in (files.write, lambda path, content: files.compare_and_swap(path, None, content)):
+        with pytest.raises(RunError, match="^writing gs://nobody/x failed: there is no bucket 'nobody'"):
+            act("gs://nobody/x", b"")
+    assert files.listdir("gs://nobody/x") == [] and not files.exists("gs://nobody/x")

@@ -110,7 +110,7 @@ class Task(abc.ABC):
 
     @classmethod
     def without_data(cls, config: ConfigDict) -> Task:
-        """The task of a config as far as its model, loss and shapes go, for checks and planning. It reads no data."""
+        """A task that reads no data: its model, loss and shapes, for checks and planning."""
         return cls(config, "")
 
     @abc.abstractmethod
@@ -124,7 +124,7 @@ class Task(abc.ABC):
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The names of the classes that it tells apart; none for other tasks."""
+        """The names of the classes of a classifier; () for other tasks."""
         return ()
 
     @abc.abstractmethod
@@ -186,7 +186,9 @@ class Task(abc.ABC):
 
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
         """This host's share of the training batches, batch `start` first."""
-        return pipeline.train_batches(self.examples("train"), start=start, host=host, hosts=hosts, **self.reading())
+        return pipeline.train_batches(
+            self.examples("train"), start=start, host=host, hosts=hosts, **self.pipeline_options()
+        )
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> Batches:
         """This host's share of the held-out batches, with "weight" [batch]; `shares` divides their size."""
@@ -201,7 +203,7 @@ class Task(abc.ABC):
         """Number of training examples, over all hosts; None: not known."""
         return len(self.examples("train"))
 
-    def reading(self) -> dict[str, Any]:
+    def pipeline_options(self) -> dict[str, Any]:
         """The config's arguments of `pipeline.train_batches`."""
         return dict(seed=self.config.seed, batch_size=self.config.batch_size, workers=self.config.data.workers)
 
@@ -278,11 +280,11 @@ class Task(abc.ABC):
         return nnx.eval_shape(lambda: self.module(nnx.Rngs(0)))
 
     def param_metadata(self) -> dict[str, parameters.ParamMetadata]:
-        """How each parameter is sharded, decayed and fitted to other lengths, by its path."""
+        """Path of each parameter -> how it is sharded, decayed and resized."""
         return parameters.metadata(self._abstract_module)
 
     def notes(self) -> list[str]:
-        """What in the config may not be meant, a line each, for the start of a run."""
+        """Warnings about the config at the start of a run, a line each."""
         return []
 
     def spec(self) -> Any:

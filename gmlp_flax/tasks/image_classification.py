@@ -267,7 +267,7 @@ class ImageClassification(Task):
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         images, repeats = self.examples("train"), self.config.augment.repeats
-        options = dict(start=start, host=host, hosts=hosts, repeats=repeats, **self.reading())
+        options = dict(start=start, host=host, hosts=hosts, repeats=repeats, **self.pipeline_options())
         return pipeline.train_batches(images, transform=images.train, **options)
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:

@@ -139,7 +139,9 @@ class LanguageModeling(TextTask):
         return windows if side == "train" else pipeline.Spread(windows, self.config.eval.examples)
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        return packing.train_batches(self.windows("train"), start=start, host=host, hosts=hosts, **self.reading())
+        return packing.train_batches(
+            self.windows("train"), start=start, host=host, hosts=hosts, **self.pipeline_options()
+        )
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> packing.Packing:

@@ -120,13 +120,13 @@ class MaskedLanguageModeling(LanguageModeling):
             masked = self.fixed_mask(batch, self.config.seed)
         else:
             masked = self.mask(batch["key"], batch["tokens"])
-        sums = self._sums(params, masked, masked.weights, model_keys(batch))
+        sums = self.masked_loss(params, masked, masked.weights, model_keys(batch))
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         masked = self.fixed_mask(batch, self.config.eval.seed)
         weights = masked.weights * batch["weight"][:, None]
-        sums = self._sums(params, masked, weights, None)
+        sums = self.masked_loss(params, masked, weights, None)
         return self.evaluation_sums(sums, batch, masked.targets, weights), {}
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
@@ -139,7 +139,8 @@ class MaskedLanguageModeling(LanguageModeling):
         base = jax.random.key(seed)
         return self.mask(jax.vmap(functools.partial(jax.random.fold_in, base))(batch["index"]), batch["tokens"])
 
-    def _sums(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
+    def masked_loss(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
+        """Loss and hits of masked sequences, summed by weights [batch, predictions]; `key` is given in training."""
         logits = self.apply(params, masked.inputs, masked.positions, key, self.padding_mask(masked.inputs))
         return cross_entropy(logits, masked.targets, weights)
 

@@ -75,7 +75,7 @@ class QuestionAnswering(Finetuning):
         scores, weights = self._span_scores(params, batch, None), batch["weight"]
         n_best = min(self.config.squad.n_best, scores.shape[-1])
         starts, ends = (jax.lax.top_k(scores[:, i], n_best) for i in (0, 1))
-        outputs = SpanScores(*starts, *ends, null=scores[..., 0].sum(-1))._asdict()
+        outputs = dict(zip(SpanScores._fields, (*starts, *ends, scores[..., 0].sum(-1)), strict=True))
         return _sums(scores, batch, weights) | {"examples": weighted_sum(jnp.ones_like(weights), weights)}, outputs
 
     def _span_scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:

@@ -241,8 +241,8 @@ class TextClassification(Finetuning):
         # No more tokens are ever read, and one more tells that a text is cut.
         encode = functools.partial(pairs.encode, tokenizer=self.tokenizer, max_tokens=self.length)
         tokens = [encode(texts) for texts in (first, second) if texts is not None]
-        options = dict(length=self.length, tokenizer=self.tokenizer, name=name, dual_encoder=self.dual_encoder)
-        return pairs.Pairs(tokens, columns, **options)
+        options: dict[str, Any] = dict(length=self.length, tokenizer=self.tokenizer, dual_encoder=self.dual_encoder)
+        return pairs.Pairs(tokens, columns, name=name, **options)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def sentences(self, side: str) -> sentences.Sentences:

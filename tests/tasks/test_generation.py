@@ -66,9 +66,10 @@ class Counting:
     """A model that says which token comes next, and keeps how many it was given."""
 
     def __init__(self, next_token):
-        self.next_token = next_token
+        self.next_token, self.programs = next_token, 0
 
     def __call__(self, params, tokens, kept, first, last):
+        self.programs += 1
         logits = jax.nn.one_hot(self.next_token(tokens[0, last]), 270)[None] * 50
         return logits, {"first": first + jnp.zeros((1, 3))}
 
@@ -77,6 +78,7 @@ def test_windows_end_by_their_length_and_texts_by_sep():
     up = TextGenerator(Counting(lambda token: jnp.where(token < 5 + 97, 5 + 97, token + 1)), 6, BYTES)
     done = up.generate({}, "", Sampling(tokens=12, temperature=0))
     assert done.text == "abcdefghijkl" and (done.new_tokens, done.prompt_tokens, done.ended) == (12, 0, False)
+    assert up.extend.programs == 3  # for [CLS] alone, for [CLS] and 3 tokens, and for each further token
     assert done.windows == 3  # 6 after [CLS] and up to 5; then twice 3 after [CLS], the last 3 and up to 2
     done = up.generate({}, "xyz", Sampling(tokens=2))
     assert done.text == "{|" and (done.prompt_tokens, done.windows) == (3, 1)
@@ -101,5 +103,3 @@ def test_a_seed_gives_a_text_and_lines_do_not_depend_on_each_other(tmp_path):
     task, params = made(tmp_path, "gmlp")
     first, again, other = (task.generate(params, "a", Sampling(tokens=10, seed=seed)).text for seed in (1, 1, 2))
     assert first == again != other
-    program = task.generator._read  # one program for the beginning, one for each further token
-    assert program._cache_size() == 2

@@ -26,15 +26,15 @@ def task(folder, *, real="", **data):
     return ImageClassification(config, str(folder))
 
 
-@pytest.fixture(params=["array_record", "tfrecord"])
-def imagenet(tmp_path, monkeypatch, request):
+@pytest.fixture
+def imagenet(tmp_path, monkeypatch):
     """TFDS's imagenet2012 in small: 11 to train on; of 26 to validate on, the 4th is no image, the 6th no record."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     validation = [image_files.record(i, image=b"no image" if i == 3 else None) for i in range(26)]
     validation[5] = b"\xff"
     shards = {"train": [[image_files.record(i) for i in range(11)]], "validation": [validation[:9], validation[9:]]}
-    writers.tfds_folder(tmp_path / "imagenet2012" / "5.1.0", shards, request.param, **image_files.FEATURES)
+    writers.tfds_folder(tmp_path / "imagenet2012" / "5.1.0", shards, "array_record", **image_files.FEATURES)
     return tmp_path
 
 
@@ -52,7 +52,7 @@ def test_training_on_tfds(imagenet):
     assert set(batch) == {"image", "label"}
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 4])
+@pytest.mark.parametrize("hosts", [1, 3])
 def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     """Batches of 12 do not divide 26; two of the 26 cannot be read, and three of the others have no ReaL label."""
     real = [[i % 3, (i + 1) % 3] if i % 2 else [(i + 2) % 3] for i in range(26)]

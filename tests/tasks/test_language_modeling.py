@@ -228,7 +228,7 @@ MODELS = {
 def evaluated(config, monkeypatch) -> dict[int, tuple]:
     """What evaluation has the model read and predict, by the sequence."""
     found, held = task(config), {}
-    monkeypatch.setattr(found, "_sums", lambda _, masked, weights, key: {"seen": (*masked[:3], weights)})
+    monkeypatch.setattr(found, "masked_loss", lambda _, masked, weights, key: {"seen": (*masked[:3], weights)})
     evaluate = jax.jit(lambda batch: found.evaluate(None, batch)[0]["seen"])
     with found.evaluation_batches(0, 1) as batches:
         for batch in batches:
@@ -262,7 +262,7 @@ def masks_by_index(config, monkeypatch) -> dict[int, list[list[int]]]:
     """For each sequence, what the model was to read each time that it was seen in three epochs of training."""
     found, task_, seen = {}, task(config), []
     sums = {"loss": (jnp.float32(0), jnp.float32(1))}
-    monkeypatch.setattr(task_, "_sums", lambda _, masked, *__: seen.append(masked) or sums)
+    monkeypatch.setattr(task_, "masked_loss", lambda _, masked, *__: seen.append(masked) or sums)
     with task_.train_batches(0, 0, 1) as batches:
         for step in range(3 * len(task_.windows("train")) // config.batch_size):
             batch = next(batches)

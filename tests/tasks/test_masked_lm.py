@@ -137,12 +137,6 @@ def test_shares_at_their_ends(shares, expected):
         )
 
 
-def test_same_key_same_mask():
-    tokens = np.arange(5, 5 + LENGTH)
-    jax.tree.map(np.testing.assert_array_equal, masked(1, tokens), masked(1, tokens))
-    assert not np.array_equal(masked(1, tokens).positions, masked(2, tokens).positions)
-
-
 def fixed_masks(task, batch_size):
     """What evaluation masks, by index of the sequence."""
     task.config.eval.batch_size, found = batch_size, {}

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 import json
 import math
 
@@ -100,13 +99,6 @@ def test_the_model(task, params):
     assert task.metrics == ("loss", "accuracy") and task.best == ("accuracy", "max") and task.unit == "examples"
 
 
-def test_a_pooler(vocabulary, tmp_path):
-    options = config(vocabulary, rte(tmp_path), "mnli")
-    options.model.pooler = True
-    shapes = TextClassification(options, str(tmp_path)).shapes()
-    assert shapes["pooler"]["kernel"].shape == (8, 8) and shapes["head"]["kernel"].shape == (8, 3)
-
-
 def test_the_mean_of_the_tokens_may_be_read_in_place_of_cls(vocabulary, tmp_path):
     options = config(vocabulary, rte(tmp_path))
     options.model.update(pool="mean", spatial_init_std=0.0)  # blocks that mix no tokens
@@ -124,22 +116,6 @@ def test_the_mean_of_the_tokens_may_be_read_in_place_of_cls(vocabulary, tmp_path
     assert np.abs(scores(other) - found).max() > 1e-4
 
 
-def test_training_batches(task):
-    with task.train_batches(0, 0, 1) as batches:
-        found = list(itertools.islice(batches, 15))
-    assert found[0]["tokens"].shape == found[0]["segments"].shape == (8, 16)
-    index = np.concatenate([batch["index"] for batch in found])
-    for epoch in range(4):
-        assert sorted(index[30 * epoch : 30 * (epoch + 1)]) == list(range(30))
-    assert index[:30].tolist() != index[30:60].tolist() != list(range(30))
-    examples = task.examples("train")
-    for place, batch in enumerate(found[:4]):
-        for row, i in enumerate(batch["index"]):
-            assert {name: values[row].tolist() for name, values in batch.items()} == {
-                name: value.tolist() for name, value in examples[i].items()
-            }, place
-
-
 def test_loss(task, params):
     with task.train_batches(0, 0, 1) as batches:
         batch = next(batches) | {"key": jax.random.split(jax.random.key(0), 8)}
@@ -150,7 +126,7 @@ def test_loss(task, params):
     assert float(sums["accuracy"][0]) == (logits.argmax(-1) == labels).sum()
 
 
-@pytest.mark.parametrize("batch_size", [8, 21, 64])
+@pytest.mark.parametrize("batch_size", [8, 64])
 def test_every_example_counts_once(task, params, batch_size):
     task.config.eval.batch_size = batch_size
     metrics, outputs = Evaluator(task, Partition.make())(params)

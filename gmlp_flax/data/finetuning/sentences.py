@@ -127,9 +127,10 @@ def open_sentences(
         )
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
-    first, *second = map(list, zip(*texts, strict=True))
-    arrays = dict(labels=np.array(labels, np.int32), part=np.array(parts, np.int32))
-    return Sentences(path, first, *second or [None], ids=list(ids), dropped=len(examples) - len(used), **arrays)
+    columns = [*map(list, zip(*texts, strict=True))]
+    second = columns[1] if len(columns) == 2 else None
+    labels, parts = np.array(labels, np.int32), np.array(parts, np.int32)
+    return Sentences(path, columns[0], second, labels, list(ids), parts, len(examples) - len(used))
 
 
 def label_names(path: str, task: SentenceTask) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class ImageFolder:
     raises BadRecord if its file is gone.
 
     Raises:
-        DataError: there is no such folder or no class folder; an image lies outside of the class folders; a class
+        DataError: there is no class folder; an image lies outside of the class folders; a class
             folder has no images; or one class name occurs in two places, such as a training and a validation tree.
     """
 
@@ -52,8 +52,6 @@ class ImageFolder:
         if files.is_remote(self.path):
             self._remote = {file.name: file for file in files.find_files(self.path)}
             paths = [*self._remote]
-        elif not os.path.isdir(self.path):
-            raise DataError(f"no image folder at {self.path!r}: {_LAYOUT}; check the path")
         for folder, subfolders, names in () if self._remote else files.walk(self.path):
             subfolders[:] = [name for name in subfolders if not _is_junk(name)]
             inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
@@ -84,8 +82,6 @@ class ImageTar:
 
     def __init__(self, path: str):
         self.path = str(path)
-        if not files.is_remote(self.path) and not os.path.isfile(self.path):
-            raise DataError(f"no tar file at {self.path!r}; check the path")
         self._copy = cache.LocalCopy(self.path)
         with decode_errors(f"{self.path}: truncated or not a tar file", "copy or download it again"):
             members, folders = self._read_members()

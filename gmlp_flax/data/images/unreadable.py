@@ -91,21 +91,16 @@ class ReadableExamples:
 
     def train(self, item: dict, rng: np.random.Generator) -> dict:
         """The example at an index; raises DataError if there are more bad records than allowed."""
-        state = rng.bit_generator.state
-
-        def transform(record: dict) -> dict:
-            rng.bit_generator.state = state
-            return self.transform(record, rng)
-
-        return self._first_readable(item["index"], transform)[1]
+        return self._first_readable(item["index"], rng)[1]
 
     def evaluate(self, item: dict) -> dict:
         """As `train`, without chance; the label of an example that replaces another is UNREAD."""
-        index, example = self._first_readable(item["index"], self.transform)
+        index, example = self._first_readable(item["index"])
         return example if index == item["index"] else {**example, "label": np.int32(UNREAD)}
 
-    def _first_readable(self, start: int, transform: Callable[[dict], dict]) -> tuple[int, dict]:
+    def _first_readable(self, start: int, *rng: np.random.Generator) -> tuple[int, dict]:
         """The first example from `start` on that can be read, and its index."""
+        states = [generator.bit_generator.state for generator in rng]
         for index in itertools.chain(range(start, len(self)), range(start)):
             try:
                 record = self.source[index]
@@ -113,7 +108,9 @@ class ReadableExamples:
                 self.bad.skip(f"{self.source.path}: {error}")
                 continue
             try:
-                return index, transform(record) | {name: record[name] for name in self.keep}
+                return index, self.transform(record, *rng) | {name: record[name] for name in self.keep}
             except DataError as error:
                 self.bad.skip(f"{self.source.path}: {error}")
+            for generator, state in zip(rng, states, strict=True):
+                generator.bit_generator.state = state
         raise DataError(f"{self.source!r}: not one of {len(self)} images can be read; check the files")

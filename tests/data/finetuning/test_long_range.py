@@ -73,17 +73,6 @@ def test_listops_with_other_symbols(tmp_path):
     assert "line 3: the label '10'; expected '0'" in failure(tmp_path / "basic_train.tsv", "listops")
 
 
-def test_bytes_that_are_no_utf8(tmp_path):
-    (tmp_path / "reviews.tsv").write_bytes(b"text\tlabel\ngood\tpos\nb\xe4d\tneg\n")
-    message = failure(tmp_path / "reviews.tsv", "imdb")
-    assert "line 3: not UTF-8 (byte 0xe4); convert it" in message
-
-
-def test_reviews_with_names_or_numbers(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "good", "label": "pos"}\n{"text": "bad", "label": 0}\n')
-    assert opened(tmp_path / "a.jsonl", "imdb").labels.tolist() == [1, 0]
-
-
 def test_reviews_as_tfds_prepares_them(tmp_path):
     """imdb_reviews: train, test, and reviews without a label, which no side reads."""
     splits = {"train": [("good", 1), ("bad", 0)], "test": [("poor", 0)], "unsupervised": [("film", -1)]}

@@ -1,13 +1,11 @@
 import pickle
 import shutil
-import tarfile
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
 from gmlp_flax.data.images import tfds as image_tfds
-from gmlp_flax.data.images import views
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.io.records import BadRecord, TFRecordFile
 from tests.data import writers
@@ -140,23 +138,3 @@ def test_other_folders_are_none(tmp_path):
     (tmp_path / "cat").mkdir()
     assert image_tfds.folder_at(str(tmp_path)) is None
     assert image_tfds.folder_at("nowhere") is None
-
-
-@FORMATS
-def test_real_jpegs(tmp_path, shared_data, file_format):
-    with tarfile.open(shared_data("images/imagenet_sample_100.tar")) as tar:
-        photos = {m.name: tar.extractfile(m).read() for m in tar if m.name.lower().endswith(".jpeg")}
-    wnid_of = {name: name.rpartition("/")[2].partition("_")[0] for name in photos}
-    wnids = sorted(wnid_of.values())
-    features = image_files.FEATURES | {"label": tfds.features.ClassLabel(names=wnids)}
-    records = [
-        writers.example(image=data, label=wnids.index(wnid_of[name]), file_name=name.encode())
-        for name, data in photos.items()
-    ]
-    shards = {"validation": [records[:60], records[60:]]}
-    source = opened(writers.tfds_folder(tmp_path / "5.1.0", shards, file_format, **features), "validation")
-    assert len(source) == 100 and source.classes == tuple(wnids)
-    for i in range(0, 100, 7):
-        item = source[i]
-        assert item["image"] == photos[item["name"]] and source.classes[item["label"]] in item["name"]
-        assert views.decode(item["image"], item["name"]).shape[2] == 3

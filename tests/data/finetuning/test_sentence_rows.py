@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow_datasets as tfds
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
@@ -82,6 +82,7 @@ def test_json_lines(tmp_path):
         min_size=1,
     ).filter(lambda rows: all(text.strip() for text, _ in rows))
 )
+@settings(deadline=None, max_examples=50)
 def test_any_sentence_survives_both_formats(tmp_path_factory, sentences):
     """Quotation marks that never close and characters at which str.splitlines cuts among them."""
     folder = tmp_path_factory.mktemp("rows")

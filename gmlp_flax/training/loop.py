@@ -85,8 +85,7 @@ class Trainer:
         self.task = tasks.create(config, self.workdir, inherited)
         loading.check_metric(config, self.task)
         self.assets = self.task.assets()
-        self._make_model(mesh)
-        self.evaluator = Evaluator(self.task, self.partition)
+        self._make_steps(mesh)
         self.profile, self.stop = Profile(config, self.workdir), stopping.StopRequest()
         self.watchdog, self.host_time = Watchdog(config.log.hang_seconds), HostTime()
         self.checkpoints = loading.open_checkpoints(config, self.workdir, self.assets, run=folder.id)
@@ -97,12 +96,15 @@ class Trainer:
         for part in (self.checkpoints, self.profile, self.watchdog, self.trackers):
             self._closing.callback(part.close)
 
-    def _make_model(self, mesh: Partition) -> None:
-        """The optimizer and the partition of the task's parameters, which all processes must agree on."""
+    def _make_steps(self, mesh: Partition) -> None:
+        """Makes the optimizer, the partition of the parameters, and the programs of the training and the evaluation step.
+        The programs are compiled when they are first called. All processes must agree."""
         shapes, metadata = parameter_shapes(self.task), self.task.param_metadata()
         self.partition = mesh.for_model(metadata)
         self.partition.check_parameters(shapes)
         self.optimizer = optimizer.make(self.config, shapes, metadata)
+        self.train_step = step.make_train_step(self.task, self.optimizer, self.partition, self.config)
+        self.evaluator = Evaluator(self.task, self.partition)
         examples = str(self.task.evaluation_examples())
         same = {"the config": config_lib.to_json(self.config).encode(), "the held-out data": examples.encode()}
         distributed.require_alike(same | self.assets)
@@ -165,14 +167,13 @@ class Trainer:
         """The loop. The metrics of a step are read while the next step runs, so that the device never waits."""
         config, first = self.config, done + 1
         pending: Window | None = None
-        train_step = step.make_train_step(self.task, self.optimizer, self.partition, config)
         self.read_to, end = done, done == config.steps
         with self.task.train_batches(done, *self.partition.host_share()) as batches:
             while not end:
                 batch = self._next_batch(batches, pending)
                 compiling = heartbeat("compiling the training step", self.progress.say)
                 with compiling if done + 1 == first else contextlib.nullcontext():
-                    state, window = self.profile.step(done + 1, train_step, state, batch)
+                    state, window = self.profile.step(done + 1, self.train_step, state, batch)
                 done += 1
                 self._read(pending)
                 self.stop.after_step(window["loss"][0])

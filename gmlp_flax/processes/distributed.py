@@ -57,7 +57,7 @@ def initialize(
         RunError: the arguments contradict each other, or the launcher does not give what is missing.
     """
     _check(multihost, coordinator, processes, process)
-    job = None if processes else _job()
+    job = None if processes else find_job()
     if multihost == "off" or (multihost == "auto" and not (coordinator or job)):
         return
     # Its handler of SIGTERM would replace the one in stopping.py.
@@ -102,7 +102,7 @@ def _check(multihost: str, coordinator: str, processes: int | None, process: int
         raise RunError(f"--coordinator={coordinator}: expected HOST:PORT, port 1 to 65535, such as 10.0.0.1:8476")
 
 
-def _job() -> Job | None:
+def find_job() -> Job | None:
     """The launcher that started several processes, if any. A TPU host may later turn out to be alone."""
     environment = os.environ
     for launcher, total, own in (

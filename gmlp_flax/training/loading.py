@@ -107,22 +107,25 @@ def open_checkpoints(
     config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False, run: str = ""
 ) -> Checkpoints:
     """The checkpoints of a run, kept by the rules of its config. `files` and `run` are as in `Checkpoints`."""
-    options, task = config.checkpoint, tasks.find(config.task)
-    name, mode = task.best
-    if options.metric and options.metric != name:
-        name = options.metric
-        mode = "min" if name.removeprefix("ema_") in task.lower_is_better else "max"
-    elif config.optimizer.ema and not options.metric:
-        name = f"ema_{name}"  # of the parameters with which the run predicts
     return Checkpoints(
         os.path.join(workdir, CHECKPOINTS),
-        keep=options.keep,
-        keep_best=options.keep_best,
-        best=(name, mode),
+        keep=config.checkpoint.keep,
+        keep_best=config.checkpoint.keep_best,
+        best=best_metric(config),
         files=files,
         read_only=read_only,
         run=run,
     )
+
+
+def best_metric(config: ConfigDict) -> tuple[str, str]:
+    """The metric that says which checkpoint is the best, and "min" or "max": the task's own, of the running mean if
+    there is one, unless the config names another."""
+    task, given = tasks.find(config.task), config.checkpoint.metric
+    name, mode = task.best
+    if given and given != name:
+        return given, "min" if given.removeprefix("ema_") in task.lower_is_better else "max"
+    return (f"ema_{name}" if config.optimizer.ema and not given else name), mode
 
 
 def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None) -> Trained:

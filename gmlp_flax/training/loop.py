@@ -97,7 +97,7 @@ class Trainer:
             self._closing.callback(part.close)
 
     def _make_steps(self, mesh: Partition) -> None:
-        """Makes the optimizer, the partition of the parameters, and the programs of the training and the evaluation step.
+        """Makes the optimizer, the partition of the parameters, and the programs of a training and an evaluation step.
         The programs are compiled when they are first called. All processes must agree."""
         shapes, metadata = parameter_shapes(self.task), self.task.param_metadata()
         self.partition = mesh.for_model(metadata)

@@ -110,7 +110,7 @@ def test_nothing_to_join(monkeypatch):
 
 @pytest.mark.usefixtures("no_coordinator")
 def test_tpu_that_belongs_to_no_slice(monkeypatch):
-    monkeypatch.setattr(distributed, "_job", lambda: distributed.Job("a TPU slice", None, None))
+    monkeypatch.setattr(distributed, "find_job", lambda: distributed.Job("a TPU slice", None, None))
     distributed.initialize("auto", "", None, None)
     with pytest.raises(RunError, match="a TPU slice does not say where process 0 is"):
         distributed.initialize("on", "", None, None)

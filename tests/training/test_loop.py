@@ -122,11 +122,8 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
         scored.clear()
         begun.clear()
         assert loop.train(options, str(workdir)) is None and len(scored) == stopping_at
-        if stopping_at > batches:
-            assert begun == [
-                0,
-                batches,
-            ]  # the step after that evaluation is not compiled yet, and may take an hour again
+        if stopping_at > batches:  # the step after that evaluation is not compiled yet, and may take an hour again
+            assert begun == [0, batches]
         assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == saved
         assert [line["step"] for line in metrics(workdir) if "eval" in line] == evaluated
         assert not (workdir / "result.json").exists()

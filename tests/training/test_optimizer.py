@@ -64,7 +64,7 @@ def test_two_steps_against_numpy(config, clip):
         learning_rate=0.1, schedule="constant", warmup=0, clip=clip, weight_decay=0.3, eps=1e-3, b2=0.98
     )
     params, gradients, exact, exact_gradients = line()
-    transformation = optimizer.make(config, params, tiny.LINE_FACTS)
+    transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state = transformation.init(params)
     for g in gradients:
         updates, state = transformation.update(g, state, params)
@@ -92,7 +92,7 @@ def test_frozen_parameters_do_not_count_for_clipping(config):
     )
     config.optimizer.update(eps=1.0)
     params, gradients, exact, exact_gradients = line()
-    transformation = optimizer.make(config, params, tiny.LINE_FACTS)
+    transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     updates, _ = transformation.update(gradients[0], transformation.init(params), params)
     kernel = {"kernel": exact["line"]["kernel"]}
     expected = adamw(kernel, [{"kernel": exact_gradients[0]["line"]["kernel"]}], config.optimizer, 0.1)["kernel"]
@@ -193,7 +193,7 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
     still = jax.tree.map(jnp.zeros_like, gradients[0])
 
     def moved(gradient):
-        transformation = optimizer.make(config, params, tiny.LINE_FACTS)
+        transformation = optimizer.make(config, params, tiny.LINE_METADATA)
         return transformation.update(gradient, transformation.init(params), params)[0]["line"]
 
     step = moved(gradients[0])
@@ -208,7 +208,7 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
 def test_decay_does_not_gather_momentum(config, name):
     config.optimizer.update(name=name, learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.1)
     params, gradients, _, _ = line()
-    transformation = optimizer.make(config, params, tiny.LINE_FACTS)
+    transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state, still = transformation.init(params), jax.tree.map(jnp.zeros_like, gradients[0])
     for _ in range(3):
         updates, state = transformation.update(still, state, params)

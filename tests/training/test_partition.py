@@ -83,14 +83,17 @@ IMAGES = ("gmlp_s", "gmlp_s_cls", "resmlp_s12", "ff_tiny", "vit_b16", "mixer_b16
     ],
 )
 def test_fsdp_splits_nearly_all_of_every_model(file, name):
-    """At least 90 % of the elements, and every axis that is split divides evenly."""
     options = gmlp_config.from_file(f"configs/{file}.py", name)
-    task = tasks.find(options.task).without_data(options)
+    assert_nearly_all_is_split(tasks.find(options.task).without_data(options), tensor=1)
+
+
+def assert_nearly_all_is_split(task, tensor):
+    """At least 90 % of the elements, and every axis that is split divides evenly."""
     shapes, partition = task.shapes(), Partition.make().for_model(task.param_metadata())
-    sized(1, 4, 1).for_model(task.param_metadata()).check_parameters(shapes)
+    sized(1, 4, tensor).for_model(task.param_metadata()).check_parameters(shapes)
     leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes))
-    cut = sum(leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec)
-    assert cut >= 0.9 * sum(leaf.size for leaf in leaves[0])
+    split = sum(leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec)
+    assert split >= 0.9 * sum(leaf.size for leaf in leaves[0])
 
 
 @pytest.mark.parametrize(
@@ -101,12 +104,8 @@ def test_fsdp_splits_nearly_all_of_the_mixers_of_other_papers(name):
     options = recipes.language_model(name)
     options.model.vocab_size = VOCAB_SIZE
     task = tasks.find(options.task).without_data(options)
-    shapes, partition = task.shapes(), Partition.make().for_model(task.param_metadata())
-    sized(1, 4, 2).for_model(task.param_metadata()).check_parameters(shapes)
-    leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes))
-    cut = sum(leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec)
-    assert cut >= 0.9 * sum(leaf.size for leaf in leaves[0])
-    assert parameters.count(shapes) == param_count(PUBLISHED[name])
+    assert_nearly_all_is_split(task, tensor=2)
+    assert parameters.count(task.shapes()) == param_count(PUBLISHED[name])
 
 
 def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
@@ -126,7 +125,7 @@ def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
 
 
 SHAPES = {"encoder": {"blocks": {"proj_in": {"kernel": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}}}}
-FACTS = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
+METADATA = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
 
 
 @pytest.mark.parametrize(
@@ -139,20 +138,20 @@ FACTS = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
 )
 def test_parameters_that_cannot_be_cut_are_named(shapes, rules, message):
     with pytest.raises(RunError, match=message):
-        sized(1, 4, 2, rules).for_model(FACTS).check_parameters(shapes)
+        sized(1, 4, 2, rules).for_model(METADATA).check_parameters(shapes)
 
 
 def test_rules_of_a_config():
     lines = ["blocks/proj_in/kernel$=-,fsdp", "norm="]
     rules = mesh_rules(lines)
     assert rules == (("blocks/proj_in/kernel$", (None, "fsdp")), ("norm", ()))
-    sized(1, 4, 2, rules[:1]).for_model(FACTS).check_parameters(SHAPES)
-    found = Partition.make({"rules": lines}).for_model(FACTS).shardings(SHAPES)
+    sized(1, 4, 2, rules[:1]).for_model(METADATA).check_parameters(SHAPES)
+    found = Partition.make({"rules": lines}).for_model(METADATA).shardings(SHAPES)
     assert jax.tree.leaves(found)[0].spec == PartitionSpec(None, None, "fsdp")
 
 
 def test_what_no_rule_names_stays_whole():
-    partition = sized(1, 4, 2).for_model(FACTS)
+    partition = sized(1, 4, 2).for_model(METADATA)
     shapes = {"odd": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}
     partition.check_parameters(shapes)
     assert jax.tree.leaves(partition.shardings(shapes))[0].spec == PartitionSpec(None, None, None)
@@ -160,7 +159,7 @@ def test_what_no_rule_names_stays_whole():
 
 def test_axes_that_do_not_divide_stay_whole():
     """A run's own parameters are checked before, but those of another run, for a warm start, may have such axes."""
-    found = sized(1, 4, 2).for_model(FACTS).shardings(SHAPES)
+    found = sized(1, 4, 2).for_model(METADATA).shardings(SHAPES)
     assert jax.tree.leaves(found)[0].spec == PartitionSpec(None, None, "tensor")
 
 

@@ -49,7 +49,7 @@ def image_config(**model):
     return config
 
 
-LINE_FACTS = {"line/bias": ParamMetadata(decayed=False)}
+LINE_METADATA = {"line/bias": ParamMetadata(decayed=False)}
 
 
 class Line(Task):
@@ -96,7 +96,7 @@ class Line(Task):
         raise NotImplementedError
 
     def param_metadata(self):
-        return LINE_FACTS
+        return LINE_METADATA
 
 
 def line_batch(seed: int, size: int = 8) -> dict[str, np.ndarray]:

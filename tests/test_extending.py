@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import preloaded
+from tests.training import tiny
 
 PAGE = Path("docs/extending.md").read_text()
 COMMANDS = re.findall(r"```bash\ngmlp (.*?)```", PAGE, re.DOTALL)
@@ -20,7 +21,10 @@ SMALL = (
     "--config.model.length=16",
     "--config.model.d_model=8",
     "--config.model.d_ffn=16",
-    "--config.model.vocab_size=600",
+    "--config.model.vocab_size=320",
+    "--config.data.train=corpus.jsonl",
+    "--config.data.heldout_share=0.2",
+    "--config.data.cache=cache",
 )
 
 
@@ -31,6 +35,7 @@ def folder(tmp_path_factory):
     for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(code)
+    tiny.write_corpus(root / "corpus.jsonl")
     return root
 
 
@@ -39,30 +44,33 @@ def test_the_block_is_forty_lines(folder):
     assert len(lines) <= 40
 
 
-def test_the_pages_config_trains_its_block_and_its_task(folder):
+@pytest.fixture(scope="module")
+def trained(folder):
     """Runs the installed command, which finds packages in the current folder."""
     command = [Path(sys.executable).with_name("gmlp"), "train", "--config=my_config.py", "--workdir=run"]
-    flags = [f"--config.data.cache={folder}", *SMALL]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, cwd=folder)
+    done = subprocess.run([*command, *SMALL], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
-    config = json.loads((folder / "run/config.json").read_text())
+    return folder
+
+
+def test_the_pages_config_trains_its_block_and_its_task(trained):
+    config = json.loads((trained / "run/config.json").read_text())
     assert config["task"] == "my_package.penalised:Penalised" and config["penalty"] == {"embedding": 0.1}
     assert config["model"]["first_weight"] == 0.5 and "gate" not in config["model"]
-    assert json.loads((folder / "run/result.json").read_text())["step"] == 2
+    assert json.loads((trained / "run/result.json").read_text())["step"] == 2
 
 
-def test_a_run_of_it_is_used_only_if_its_module_is_trusted(folder):
+def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
     """A run's config may be a stranger's; the config file is the user's own, so training goes on."""
-    for command in (("predict",), ("evaluate",), ("draw", "filters")):
-        refused = preloaded.gmlp(*command, "--workdir=run", cwd=folder, input="a [MASK]\n")
+    for command in ("predict", "evaluate"):
+        refused = preloaded.gmlp(command, "--workdir=run", cwd=trained, input="a [MASK]\n")
         assert refused.returncode == 2, refused.stderr
         for words in ("run/config.json: task is 'my_package.penalised:Penalised'", "--trust=my_package.penalised"):
             assert words in refused.stderr.splitlines()[-1]
     trust = ["--trust=my_package.penalised", "--trust", "my_package.fourier"]
-    filled = preloaded.gmlp("predict", "--workdir=run", *trust, cwd=folder, input="a [MASK]\n")
+    filled = preloaded.gmlp("predict", "--workdir=run", *trust, cwd=trained, input="a [MASK]\n")
     assert filled.returncode == 0 and "[MASK] 1:" in filled.stdout, filled.stderr
-    flags = [f"--config.data.cache={folder}", *SMALL, "--config.steps=3"]
-    resumed = preloaded.gmlp("train", "--config=my_config.py", "--workdir=run", *flags, cwd=folder)
+    resumed = preloaded.gmlp("train", "--config=my_config.py", "--workdir=run", *SMALL, cwd=trained)
     assert resumed.returncode == 0 and "resuming" in resumed.stderr, resumed.stderr
 
 

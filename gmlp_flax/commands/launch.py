@@ -53,11 +53,11 @@ def define_flags() -> None:
     from gmlp_flax.launching.engine import HELP
     from gmlp_flax.launching.engines import ENGINES
 
-    what = "; ".join(f"{name}: {engine.what}" for name, engine in ENGINES.items())
+    what = "; ".join(f"{name}: {engine.summary}" for name, engine in ENGINES.items())
     flags.DEFINE_string("on", None, f"The engine. {what}.")
     flags.DEFINE_bool("dry_run", False, "Print what the engine would be given, and start nothing.")
     for option, meaning in HELP.items():
-        of = [name for name, engine in ENGINES.items() if option in (*engine.needs, *engine.takes)]
+        of = [name for name, engine in ENGINES.items() if option in (*engine.required, *engine.optional)]
         text = f"{meaning} For {', '.join(of)}." if of else meaning
         if option in ("mount", "engine_flag"):
             flags.DEFINE_multi_string(option, [], text)

@@ -18,7 +18,7 @@ from gmlp_flax.launching import hardware
 TRAIN = ("-m", "gmlp_flax.train")
 # The exit code of a run that a signal stopped and that has saved: engines start it again, as none would after a 0.
 STOPPED = 75
-OWN_DISKS = ("/tmp", "/var/tmp", "/dev/shm")
+OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
 
 
 class Job(NamedTuple):
@@ -38,14 +38,7 @@ class Job(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The launcher's flags; empty, zero or false where they are not given.
-
-    Attributes:
-        name: of the run, or of a sweep: lower-case letters, digits and hyphens.
-        topology: as `gmlp plan` takes it.
-        mount: BUCKET:/FOLDER to mount, or a /FOLDER that all machines see already.
-        engine_flag: more words for the engine's own command.
-    """
+    """The launcher's flags, as HELP explains them; empty, zero or false if they are not given."""
 
     name: str = ""
     topology: str = ""
@@ -61,10 +54,9 @@ class Options(NamedTuple):
     engine_flag: tuple[str, ...] = ()
 
 
-# What each option is; an engine says which ones it needs and which ones it takes.
 HELP = {
     "name": "The name of the run or of the sweep, by default the last part of its folder.",
-    "topology": "The hardware, as gmlp plan takes it: v5e:4x4, gpu:h100x8, ...",
+    "topology": "The hardware, as gmlp plan reads it: v5e:4x4, gpu:h100x8, ...",
     "processes": "How many processes.",
     "gpus_per_node": "GPUs on a node, if they are not as many as one machine of this kind has.",
     "cluster": "The name of the GKE cluster.",
@@ -96,24 +88,24 @@ class Engine:
     """One way to start a run.
 
     Attributes:
-        what: a line for the help.
+        summary: a line for the help.
         tool, install: the command that it calls, and how a user gets it.
-        needs, takes: the options that must be given, and those that may be.
-        kinds: the kinds of chips that it gives, as `planning.chips` names them; empty if it takes no topology.
-        lacks: topologies of these kinds that it does not give.
+        required, optional: the options that must be given, and those that may be.
+        kinds: the kinds of chips that it gives, as `planning.chips` names them; empty if it has no topology.
+        unavailable: topologies of these kinds that it does not give.
         remote: whether its machines have nothing in common with this one, so that the run folder must lie elsewhere.
-        shares: whether its machines share file systems with this one, but not the disks of OWN_DISKS.
+        shares_disks: whether its machines see the file systems of this one, but for OWN_DISKS.
         joins_slices: whether it gives several TPU slices to one run.
         mounts_buckets: whether it shows a bucket as a folder.
     """
 
-    what = ""
+    summary = ""
     tool = install = ""
-    needs: tuple[str, ...] = ("topology",)
-    takes: tuple[str, ...] = ("engine_flag",)
+    required: tuple[str, ...] = ("topology",)
+    optional: tuple[str, ...] = ("engine_flag",)
     kinds: Collection[str] = ()
-    lacks: Collection[str] = ()
-    remote = shares = joins_slices = mounts_buckets = False
+    unavailable: Collection[str] = ()
+    remote = shares_disks = joins_slices = mounts_buckets = False
 
     def __init__(self, name: str, options: Options):
         """Checks the options.
@@ -122,24 +114,22 @@ class Engine:
             RunError: one is missing, is for another engine, or has a value that makes no sense.
         """
         self.name, self.options = name, options
-        known = {"name", *self.needs, *self.takes}
+        known = {"name", *self.required, *self.optional}
         for option in HELP:
             given = getattr(options, option)
-            if option in self.needs and not given:
+            if option in self.required and not given:
                 raise RunError(f"--on={name} needs --{option}. {HELP[option]}")
             if given and option not in known:
                 raise RunError(f"--on={name} takes no --{option}: its options are {', '.join(sorted(known))}")
-        if options.topology in self.lacks:
-            raise RunError(
-                f"--on={name} does not give {options.topology}: take the next larger slice or another engine"
-            )
+        if options.topology in self.unavailable:
+            raise RunError(f"--on={name} does not give {options.topology}: take the next larger slice, another engine")
         self.hardware = hardware.find(options.topology, self.kinds, name) if self.kinds else None
         for mount in options.mount:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
                 raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
             if not (mount.startswith("/") or self.mounts_buckets):
                 raise RunError(
-                    f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster; give /FOLDER"
+                    f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster, give /FOLDER"
                 )
 
     def check(self, job: Job) -> None:
@@ -149,22 +139,19 @@ class Engine:
             RunError: saying where the folder may lie.
         """
         if job.slices > 1 and not self.joins_slices:
-            wanted = f"config.mesh.slices is {job.slices}"
-            raise RunError(f"{wanted}, and --on={self.name} gives one slice: --on=xpk joins them")
-        workdir = os.path.normpath(job.workdir)
-        if "://" in job.workdir or not (self.remote or self.shares):
-            return
-        if self.shares:
-            if any(os.path.abspath(workdir).startswith(f"{disk}/") for disk in OWN_DISKS):
-                raise RunError(
-                    f"--workdir={job.workdir} is on one machine's own disk: give a folder that all nodes see"
-                )
-            return
-        folders = [mount.rpartition(":")[2].rstrip("/") for mount in self.options.mount]
-        if not any(workdir.startswith(f"{folder}/") for folder in folders):
             raise RunError(
-                f"--workdir={job.workdir} would be lost with the machines of --on={self.name}: give "
-                f"gs://BUCKET/FOLDER, or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
+                f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: --on=xpk joins them"
+            )
+        if "://" in job.workdir:
+            return
+        folder, refused = os.path.normpath(job.workdir), f"--workdir={job.workdir}"
+        if self.shares_disks and os.path.abspath(folder).startswith(OWN_DISKS):
+            raise RunError(f"{refused} is on one machine's own disk: give a folder that all nodes see")
+        mounted = tuple(mount.rpartition(":")[2].rstrip("/") + "/" for mount in self.options.mount)
+        if self.remote and not folder.startswith(mounted):
+            raise RunError(
+                f"{refused} would be lost with the machines of --on={self.name}: give gs://BUCKET/FOLDER, "
+                f"or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
             )
 
     def specification(self, job: Job) -> Specification:

@@ -27,9 +27,9 @@ GRACE = 10.0  # seconds in which a process that lost another may still say so
 class Local(Engine):
     """Each line carries its process's number. If one process fails, all are ended."""
 
-    what = "processes on this machine, to see that a run works on several hosts"
-    needs = ("processes",)
-    takes = ()
+    summary = "processes on this machine, to see that a run works on several hosts"
+    required = ("processes",)
+    optional = ()
 
     def require_tool(self) -> None:
         """Nothing is needed."""

@@ -35,10 +35,10 @@ JOINING = (
 class SkyPilot(Engine):
     """A managed job, in containers of an image or on machines where this checkout is installed."""
 
-    what = "machines of any cloud, found by SkyPilot, also spot machines with recovery"
+    summary = "machines of any cloud, found by SkyPilot, also spot machines with recovery"
     tool = "sky"
     install = "pipx install 'skypilot[gcp]', in an environment of its own, or pip install 'gmlp_flax[sky]'"
-    takes = ("gpus_per_node", "infra", "image", "mount", "spot", "engine_flag")
+    optional = ("gpus_per_node", "infra", "image", "mount", "spot", "engine_flag")
     kinds = (*TPUS, *GPUS)
     remote = mounts_buckets = True
 
@@ -65,7 +65,7 @@ class SkyPilot(Engine):
             "file_mounts": self._mounts(),
             **self._installed(of_tpus),
         }
-        text = yaml.safe_dump({key: value for key, value in task.items() if value}, sort_keys=False)
+        text = yaml.safe_dump({key: value for key, value in task.items() if value}, sort_keys=False, width=1000)
         text += f"run: |\n  {self._command(job, of_tpus, several=nodes > 1)}\n"  # a block needs no more quotes
         return Specification(("sky", "jobs", "launch", "--yes", "--async", *options.engine_flag), text, ".yaml")
 

@@ -48,11 +48,11 @@ OURS = ("--nodes", "--ntasks", "--gpus", "--gres")
 class Slurm(Engine):
     """One process per GPU, on one node or several."""
 
-    what = "GPU nodes under SLURM, from the login node"
+    summary = "GPU nodes under SLURM, from the login node"
     tool, install = "sbatch", "run this on the cluster's login node"
-    takes = ("gpus_per_node", "engine_flag")
+    optional = ("gpus_per_node", "engine_flag")
     kinds = hardware.GPUS
-    shares = True
+    shares_disks = True
 
     def specification(self, job: Job) -> Specification:
         """A batch script.

@@ -12,13 +12,13 @@ RESTARTS = 100  # preemptions and failures together
 class Xpk(Engine):
     """A workload in containers of an image. `exec` hands XPK's SIGTERM to training itself."""
 
-    what = "TPUs of a GKE cluster that xpk made: queues, several slices, restarts"
+    summary = "TPUs of a GKE cluster that xpk made: queues, several slices, restarts"
     tool = "xpk"
     install = "pipx install xpk, in an environment of its own; pip install 'gmlp_flax[xpk]' changes tested versions"
-    needs = ("topology", "cluster", "zone", "project", "image")
-    takes = ("mount", "spot", "engine_flag")
+    required = ("topology", "cluster", "zone", "project", "image")
+    optional = ("mount", "spot", "engine_flag")
     kinds = ("v4", "v5e", "v5p", "v6e", "tpu7x")
-    lacks = ("v5e:2x2",)
+    unavailable = ("v5e:2x2",)
     remote = joins_slices = True
 
     def specification(self, job: Job) -> Specification:

@@ -96,7 +96,7 @@ def test_types_are_xpks(tmp_path):
     """For every topology that the engine gives."""
     python = tools.python_with("xpk", "xpk")
     topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]
-    topologies = [each for each in topologies if each not in Xpk.lacks]
+    topologies = [each for each in topologies if each not in Xpk.unavailable]
     types = [hardware.find(each, Xpk.kinds, "xpk").shaped_type for each in topologies]
     found = tools.run(python, "-c", TYPES, home=tmp_path, input=json.dumps(types))
     assert json.loads(found.stdout.splitlines()[-1]) == [each.partition(":")[2] for each in topologies], types

@@ -8,9 +8,8 @@ import jax
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.models import blocks
 from gmlp_flax.training import loading, loop
-from tests.runs.command import assert_done, assert_one_line_error
+from tests.runs.command import assert_done
 from tests.training import tiny
 
 # Flags -> a part of the path of a parameter that tells this model from others.
@@ -30,9 +29,9 @@ TRAINED = {
     "convolution": ({"kernel_widths": (3, 5)}, "stack_1/convolution/kernel/logits"),
     "convolution, dynamic": ({"convolution": "dynamic", "dilations": (1, 2)}, "stack_0/convolution/kernel/proj"),
 }
-QUICK = ("fnet_hybrid", "convolution")  # the others take the same path
+QUICK = "convolution"  # in two stacks, as fnet_hybrid; the others take the same path
 NAMES = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK]) for name in TRAINED]
+    "name", [pytest.param(name, marks=[pytest.mark.slow][: name != QUICK]) for name in TRAINED]
 )
 
 
@@ -52,11 +51,6 @@ def quickstart(which, name, folder):
 
 def paths(params):
     return ["/".join(key.key for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-
-
-def test_every_block_of_other_papers_is_here():
-    older = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}
-    assert {name.partition(",")[0] for name in TRAINED} == set(blocks.BLOCKS) - older
 
 
 @NAMES
@@ -105,21 +99,3 @@ def test_from_the_command_line(commands, tmp_path):
     assert_done(done)
     assert "gmlp predict" in done.stdout and "gmlp draw filters" not in done.stdout
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["kernel_widths"] == [3, 5]
-
-
-@pytest.mark.parametrize(("flags", "words"), [
-    (["block=synthesizer", "synthesizer="], ["config.model.synthesizer is ''", "a mixture of nothing"]),
-    (["block=synthesizer", "synthesizer=random+vanilla"], ["'vanilla' is none of random"]),
-    (["block=synthesizer", "rank=0"], ["config.model.rank is 0", "from 1"]),
-    (["block=external_attention", "memory=0"], ["config.model.memory is 0", "from 1"]),
-    (["block=external_attention", "heads=7"], ["config.model.d_model is 128: model.heads, 7, must divide it"]),
-    (["block=convolution", "kernel_widths=200"], ["has 200 (dilation 1)", "beyond the 64 tokens", "at most 127"]),
-    (["block=convolution", "kernel_widths=3,5"], ["model.kernel_widths is (3, 5)", "or 4 of them"]),
-    (["block=fnet_hybrid", "attention_layers=9"], ["config.model.attention_layers is 9", "at most"]),
-    (["block=fnet", "heads=2"], ["heads", "it is an option of"]),
-    (["block=fnet", "token_types=3"], ["config.model.token_types is 3", "expected one of 0, 2, 4"]),
-], ids=lambda value: value[-1] if value[0].startswith("block") else "")  # fmt: skip
-def test_mistakes_are_one_line(commands, tmp_path, flags, words):
-    given = [f"--config.model.{flag}" for flag in flags]
-    done = commands("--config=configs/quickstart_text.py", *given, f"--workdir={tmp_path / 'run'}")
-    assert_one_line_error(done, *words)

@@ -1,11 +1,4 @@
-"""What tiny attention looks at in a sentence or a pair of sentences (the paper's Figure 10).
-
-RUN/figures/attention.png shows how much each token (a row) looks at each token (a column): the largest weight that
-the two have in any layer of the first half of the network, as in the paper, or of all layers. Bars beside it show how
-much each token is looked at. attention_layers.png shows these layers one by one. Both are there as SVG and PDF too. Of
-a Transformer's heads, the largest weight counts. A finetuned model reads sequences that are filled up with [PAD]; the
-figures leave the padding out, so rows may add up to less than 1.
-"""
+"""What attention looks at in a sentence or a pair of sentences (the paper's Figure 10): weights and figures."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Learned spatial filters.
-
-Text: for each layer, the row of W that mixes into the middle token (the paper's Figure 4). Images: for each layer, the
-rows of some patches, laid out as the grid of patches (Figure 3); patches are counted row by row.
-"""
+"""Learned spatial filters: rows of W, of a text's middle token (the paper's Figure 4) or of patches (Figure 3)."""
 
 from __future__ import annotations
 

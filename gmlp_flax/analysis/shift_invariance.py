@@ -1,11 +1,8 @@
 """How close spatial matrices are to Toeplitz matrices, whose weights depend on the offset between two tokens alone.
 
-The paper's Figure 9 shows that matrices learned without the Toeplitz constraint (`--config.model.spatial=dense`) look
-as if they had it. Here this is a number: the share of the variance of a matrix's weights that offsets explain, which is
-what is left of it when each weight is replaced by the mean of all weights at its offset. It is 1 for a Toeplitz matrix
-and small for noise. In a text, the offsets are the matrix's diagonals; between the patches of an image they have two
-parts, rows and columns. It is computed for every checkpoint that the run kept, so `--config.checkpoint.every=50
---config.checkpoint.keep=100` gives a curve.
+The paper's Figure 9 shows that matrices learned without the Toeplitz constraint look as if they had it. Here this is a
+number: the share of the variance of a matrix's weights that offsets explain, 1 for a Toeplitz matrix and small for
+noise. In a text, the offsets are the matrix's diagonals; between patches they have two parts, rows and columns.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from gmlp_flax import tasks
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.config import overrides
-from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, ROWS, TRAINED
@@ -92,16 +91,18 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
 def _runs(folder: str, name: str, scale: str, changes: Mapping[str, Any], rows: Sequence[str]) -> list[Run]:
     """The runs of a column; none if there is none, or if the column has no such scale or rows."""
     column = COLUMNS[name]
+    if scale not in column.scales or not any(row in (column.rows or rows) for row in rows):
+        return []
     try:
         if column.kind == TRAINED:
             return run_finder.find(
                 folder if name == "mlm" else f"{folder}/{name}", column.configs(scale, rows, changes)
             )
-        if column.kind == FINETUNED:
-            tuned = run_finder.find_finetuned(folder, COLUMNS["mlm"].configs(scale, rows, changes))
-            return [run for runs in tuned.values() for run in runs if run_finder.task_of(run.config) == _task(name)]
-    except (ConfigError, run_finder.NoRuns):
-        pass
+    except run_finder.NoRuns:
+        return []
+    if column.kind == FINETUNED:
+        tuned = run_finder.find_finetuned(folder, COLUMNS["mlm"].configs(scale, rows, changes))
+        return [run for of_row in tuned.values() for run in of_row if run_finder.task_of(run.config) == _task(name)]
     return []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gmlp_flax.analysis import charts as drawn
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COLUMNS, FASTER, ROWS, STATEMENTS
 from gmlp_flax.reports import alternatives, catalogue, measured_costs
 from gmlp_flax.reports.alternatives import claims, late_starters, over_speed, over_tokens
@@ -108,6 +108,8 @@ def test_flags_that_changed_the_runs(tmp_path):
     path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
     with pytest.raises(NoRuns):
         alternatives.of_folder(str(tmp_path), "cpu")
+    with pytest.raises(ConfigError, match="model.vocab_size"):
+        alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=x"])
     made = alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=500", "--config.augment.mixup=0"])
     rows = cells(made)
     assert list(rows) == ["bert", "sgu"] and rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)

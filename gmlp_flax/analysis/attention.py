@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,7 +74,7 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
         most = f"the model reads at most {model.length}: give a shorter text"
         raise RunError(f"the text has {count} tokens with [CLS] and [SEP], {most}")
     spec = trained.task.spec()
-    filled = isinstance(trained.task, Finetuning) or not spec.block.supports_length(spec, count)
+    filled = isinstance(trained.task, Finetuning) or not spec.supports_length(count)
     tokens, segments = pairs.assemble(ids, model.length if filled else count, tokenizer)
     return EncodedText(tokens, segments, [label(tokenizer.piece(token)) for token in tokens[:count]])
 
@@ -100,7 +99,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
         text_model = task.bind(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
-        stacks = [stack for _, stack in encoder.stacks()]
+        stacks = encoder.stacks()
         text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(stack_weights(stacks, x, padding_mask))
         return text_model.hidden(tokens, None, segments, padding_mask)
 
@@ -129,7 +128,7 @@ def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | N
     """Runs stacked blocks on [batch, n, d_model]; of each stack with attention its weights [layers, batch, n, n]."""
 
     def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        y, scores = block(x, operator.add, padding_mask), block.attention_scores(x)
+        y, scores = block(x, padding_mask=padding_mask), block.attention_scores(x)
         if scores is None:
             return y, None
         weights = jax.nn.softmax(hide_padding(scores, padding_mask, heads=True), axis=-1)

@@ -43,7 +43,7 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     own, spec = trained.config.model.length, trained.task.spec()
     scores: dict[str, Any] = {"length": own, "takes": {}, "perplexity": {}, "why": {}}
     for tokens in dict.fromkeys((own, *lengths)):
-        scores["takes"][str(tokens)] = bool(spec.block.supports_length(spec, tokens))
+        scores["takes"][str(tokens)] = bool(spec.supports_length(tokens))
         try:
             value = _perplexity(trained, workdir, tokens)
         except RunError as error:

@@ -1,5 +1,5 @@
 """Mathematics and modules: pure functions of arrays, the layers that own parameters, and whole models.
 
-Nothing here knows of data, configs, optimizers or devices; it needs jax, flax, numpy and chex alone. Start with
-`blocks`, which names the kinds of blocks, `encoder`, which stacks them, and `image` and `text`, the models around it.
+Nothing here knows of data, configs, optimizers or devices, and only jax, flax, numpy and chex are needed. Start with
+`blocks/gmlp.py`, the paper's block; then `encoder`, which stacks blocks, and `image` and `text`, the models around it.
 """

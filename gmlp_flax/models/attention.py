@@ -1,4 +1,4 @@
-"""Attention: the tiny head that makes aMLP of gMLP, the many heads of a Transformer, and their relative positions."""
+"""Softmax attention: its logits, masks and weights; relative positions; the many heads of a Transformer."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import Offsets, PastTaps
 from gmlp_flax.models.sharding import FSDP
-from gmlp_flax.models.spatial import SpatialSpec
 from gmlp_flax.models.spec import BlockSpec
-from gmlp_flax.options import RATE, SIZE, Range, option
+from gmlp_flax.options import RATE, SIZE, option
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
-WHOLE, BLOCK = 1024, 512  # so many queries are scored at once; of more, so many at a time
+WHOLE, BLOCK = 1024, 512  # queries whose logits are computed at once; if there are more, queries of a block
 
-Scores = Callable[
-    [jax.Array | int, int], jax.Array
-]  # (first, count) to the scores of so many queries, [..., count, keys]
+# (first, count) -> logits [..., count, keys] of the queries [first, first + count)
+Logits = Callable[[jax.Array | int, int], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,13 +44,13 @@ class HeadsSpec(BlockSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightDropoutSpec(BlockSpec):
-    """Options of layers whose weights on tokens come out of a softmax."""
+    """Options of layers that weigh tokens by a softmax."""
 
     attention_dropout: float = option(0.0, "rate of dropout on the weights of attention", RATE)
 
     @property
     def draws(self) -> bool:
-        """Whether training draws random numbers."""
+        """See `BlockSpec`."""
         return super().draws or self.attention_dropout > 0
 
 
@@ -71,7 +69,7 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     )
 
     def check(self) -> None:
-        """Raises ValueError if the heads do not divide the channels, or for a number of buckets that makes no sense."""
+        """Raises ValueError if the heads do not divide the channels, or for an impossible number of buckets."""
         super().check()
         if self.relative_buckets and (self.relative_buckets % 2 or not 4 <= self.relative_buckets <= 256):
             raise ValueError(
@@ -79,24 +77,28 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
                 "from 4 to 256 (T5: 32)"
             )
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TinyAttentionSpec(SpatialSpec, WeightDropoutSpec):
-    """Options of tiny attention."""
-
-    d_attn: int = option(
-        0,
-        "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP",
-        Range("0 (no attention) or the size of its head", 0, SIZE.most),
-        architecture=True,
-    )
+    def supports_length(self, tokens: int) -> bool:
+        """Any number of tokens, or at most n if each position or offset has parameters of its own."""
+        in_buckets = self.positions.startswith("relative") and self.relative_buckets > 0
+        return tokens <= self.length or self.positions == "none" or in_buckets
 
 
-def supports_length(spec: AttentionSpec, tokens: int) -> bool:
-    """Whether multi-head attention can be applied to so many tokens: to any number, or to at most n if each position or
-    offset has parameters of its own."""
-    bounded = spec.positions != "none" and not (spec.relative_buckets and spec.positions != "absolute")
-    return tokens <= spec.length or not bounded
+def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array | int = 0) -> Logits:
+    """q k^T / sqrt(d) in the precise type, -inf for later keys if the spec is causal.
+
+    Args:
+        q: [..., queries, d].
+        k: [..., keys, d].
+        spec: the block's.
+        first: position of the first query among the keys.
+    """
+
+    def logits(start: jax.Array | int, count: int) -> jax.Array:
+        rows = q if count == q.shape[-2] else jax.lax.dynamic_slice_in_dim(q, start, count, axis=-2)
+        products = scaled_scores(rows, k, spec.precise_dtype)
+        return hide_future(products, first + start) if spec.causal else products
+
+    return logits
 
 
 def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.Array:
@@ -105,15 +107,15 @@ def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.A
 
 
 def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool = False) -> jax.Array:
-    """Takes keys out of the softmax.
+    """Takes padding out of the softmax.
 
     Args:
         scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch may be left out.
-        padding_mask: bool [batch, keys], False for padding; None if all keys stay.
+        padding_mask: bool [batch, keys], False for padding; None if there is none.
 
     Returns:
-        The scores, with a batch: the least number of their type for hidden keys, unless they are -inf already. Unchanged
-        if `padding_mask` is None.
+        The scores, with a batch: the least finite number of their type for padding, unless they are -inf already.
+        Unchanged if `padding_mask` is None.
     """
     if padding_mask is None:
         return scores
@@ -122,73 +124,82 @@ def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool 
 
 
 def hide_future(scores: jax.Array, first: jax.Array | int = 0) -> jax.Array:
-    """Takes the keys behind each query out of the softmax: their scores become -inf.
+    """Takes the keys after each query out of the softmax: their scores become -inf.
 
     Args:
         scores: [..., queries, keys].
-        first: the place of the first query among the keys.
+        first: position of the first query among the keys.
     """
     queries, keys = scores.shape[-2:]
     return jnp.where(jnp.arange(keys) <= first + jnp.arange(queries)[:, None], scores, -jnp.inf)
 
 
-def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
+def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, dropout_keys: jax.Array | None = None) -> jax.Array:
     """softmax(scores) v, the softmax in the type of the scores.
 
     Args:
         scores: [..., queries, keys]; leading axes that it lacks are shared.
         v: [..., keys, d].
-        rate, key: dropout on the weights, with a random key per example, [batch]; no dropout without keys.
+        rate: of dropout on the weights.
+        dropout_keys: a random key per example, [batch]; None for evaluation.
 
     Returns:
-        [..., queries, d] in the type of v. As a product over tokens, it is kept by the remat policy `matmuls`.
+        [..., queries, d] in the type of v. The remat policy `matmuls` saves it, as a product over tokens.
     """
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    if key is not None and rate:
-        weights = dropout(jnp.broadcast_to(weights, (*v.shape[:-2], *weights.shape[-2:])), rate, key)
+    if dropout_keys is not None and rate:
+        weights = dropout(jnp.broadcast_to(weights, (*v.shape[:-2], *weights.shape[-2:])), rate, dropout_keys)
     return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
 
 
-def attend(scores: Scores, v: jax.Array, queries: int, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
-    """`mix` for all queries, of which more than WHOLE take turns in blocks, forwards and backwards: no array of
-    [queries, keys] is held then (Rabe and Staats, arXiv 2112.05682), and no product is computed more often than by a
-    remat policy.
+def attend(
+    logits: Logits,
+    v: jax.Array,
+    queries: int,
+    padding_mask: jax.Array | None = None,
+    rate: float = 0.0,
+    dropout_keys: jax.Array | None = None,
+) -> jax.Array:
+    """`mix` for all queries. More than WHOLE run in blocks, one after another, forwards and backwards: no array of
+    [queries, keys] exists then (Rabe and Staats, arXiv 2112.05682), and no product is computed more often than the
+    remat policy says.
 
     Args:
-        scores: of some queries.
-        v: [..., keys, d].
+        logits: of some queries.
+        v: [batch, keys, d] or [batch, heads, keys, d].
         queries: their number.
-        rate, key: as in `mix`; the weights that are dropped depend on the blocks.
+        padding_mask: as in `hide_padding`.
+        rate, dropout_keys: as in `mix`; which weights are dropped depends on the blocks.
 
     Returns:
         [..., queries, d] in the type of v.
     """
+
+    def rows(first: jax.Array | int, count: int, keys: jax.Array | None) -> jax.Array:
+        return mix(hide_padding(logits(first, count), padding_mask, heads=v.ndim == 4), v, rate, keys)
+
     if queries <= WHOLE:
-        return mix(scores(0, queries), v, rate, key)
+        return rows(0, queries, dropout_keys)
     blocks = -(-queries // BLOCK)
     count = -(-queries // blocks)
 
-    def rows(first: jax.Array) -> jax.Array:
-        own = None if key is None else jax.vmap(jax.random.fold_in, (0, None))(key, first)
-        return mix(scores(first, count), v, rate, own)
+    def block(first: jax.Array) -> jax.Array:
+        return rows(
+            first, count, None if dropout_keys is None else jax.vmap(jax.random.fold_in, (0, None))(dropout_keys, first)
+        )
 
     starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)  # the last block may overlap the one before
-    found = jnp.moveaxis(jax.lax.map(jax.checkpoint(rows, prevent_cse=False), starts), 0, -3)
-    before = found[..., :-1, :, :].reshape(*found.shape[:-3], -1, found.shape[-1])
-    last = found[..., -1, blocks * count - queries :, :]
+    mixed = jnp.moveaxis(jax.lax.map(jax.checkpoint(block, prevent_cse=False), starts), 0, -3)
+    before = mixed[..., :-1, :, :].reshape(*mixed.shape[:-3], -1, mixed.shape[-1])
+    last = mixed[..., -1, blocks * count - queries :, :]
     return checkpoint_name(jnp.concatenate([before, last], axis=-2), NAME)
-
-
-def rows_of(q: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
-    """The queries [first, first + count) of [..., queries, d]."""
-    return q if count == q.shape[-2] else jax.lax.dynamic_slice_in_dim(q, first, count, axis=-2)
 
 
 def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
     """T5's buckets of offsets key - query (arXiv 1910.10683, section 2.1).
 
-    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0. Of each side, the first
-    half holds one distance per bucket, and the rest grow logarithmically up to MAX_DISTANCE.
+    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0. Of each side, the
+    first half holds one distance per bucket, and the rest grow logarithmically up to MAX_DISTANCE.
 
     Args:
         offsets: integers of any shape.
@@ -210,10 +221,9 @@ def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray
 class RelativeBias(nnx.Module):
     """The bias that each head of each layer adds to its logits, by the offset of a key from its query (as in T5).
 
-    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps, or [heads, relative_buckets]. Causal
-    attention has no offsets above 0, and so [heads, n].
-    The default is one per offset: it fits the 96M that Table 3 prints for the Transformer without content terms, for
-    which 32 buckets give 95M.
+    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps ([heads, n] if causal, for offsets
+    up to 0), or [heads, relative_buckets]. The default is one per offset: it fits the 96M parameters that Table 3 gives
+    for the Transformer without content terms, for which 32 buckets give 95M.
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
@@ -224,34 +234,29 @@ class RelativeBias(nnx.Module):
         self.bias = parameter(bias, decayed=False, resize=resize, max_logit_gap=math.log(max(spec.length - 1, 1)))
         self.spec = spec
 
-    def __call__(self, tokens: int) -> jax.Array:
-        """The logits' bias [heads, tokens, tokens]: for fewer than n tokens, the upper-left corner of n's.
+    def __call__(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
+        """The bias of the queries [first, first + count) for the first keys: [heads, count, keys].
+
+        Entries for keys after a query mean nothing if attention is causal.
 
         Raises:
-            ValueError: more tokens than n, if each offset has a bias of its own.
+            ValueError: more keys than n, if each offset has a bias of its own.
         """
-        return jax.vmap(toeplitz.expand)(self._taps(tokens))
-
-    def rows(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
-        """The bias of the queries [first, first + count) for so many keys: [heads, count, keys]. Raises as a call does."""
-        return jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(self._taps(keys))
-
-    def _taps(self, tokens: int) -> jax.Array:
-        """[heads, 2 tokens - 1]; of causal attention, those above offset 0 mean nothing."""
         spec, bias = self.spec, self.bias[...]
         if spec.relative_buckets:
-            return bias[:, buckets(np.arange(1 - tokens, tokens), spec.relative_buckets, spec.causal)]
-        if tokens > spec.length:
-            raise ValueError(f"the relative bias was made for at most {spec.length} tokens and was given {tokens}")
-        return toeplitz.crop(toeplitz.past_only(bias) if spec.causal else bias, tokens)
+            taps = bias[:, buckets(np.arange(1 - keys, keys), spec.relative_buckets, spec.causal)]
+        elif keys > spec.length:
+            raise ValueError(f"the relative bias was made for at most {spec.length} tokens and was given {keys}")
+        else:
+            taps = toeplitz.crop(toeplitz.past_only(bias) if spec.causal else bias, keys)
+        return jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(taps)
 
 
 class MultiHeadAttention(nnx.Module):
-    """softmax(q k^T / sqrt(d_model / heads) + bias) v in each head, the heads side by side through a projection.
+    """softmax(q k^T / sqrt(d_model / heads) + bias) v in each head; the heads, concatenated, through a projection.
 
-    With `positions="relative_only"` the content terms are gone: the weights are softmax(bias), the same for every
-    input, and there is neither q nor k (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer). If it is
-    causal, the softmax runs over the keys up to each query, which may be those of `cache`.
+    With `positions="relative_only"` there are no content terms and neither q nor k: the weights are softmax(bias), the
+    same for every input (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer).
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
@@ -261,94 +266,46 @@ class MultiHeadAttention(nnx.Module):
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
 
-    def scores_and_values(self, x: jax.Array, cache: DecodeCache | None = None) -> tuple[Scores, jax.Array]:
-        """[batch, tokens, d_model] to what gives scores [batch, heads, queries, keys], before the softmax, and to values
-        [batch, heads, keys, d_model / heads]. Without content terms the scores have no batch. The keys are the tokens;
-        with `cache` there are n."""
+    def __call__(
+        self,
+        x: jax.Array,
+        dropout_keys: jax.Array | None = None,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to the same.
+
+        Args:
+            x: the input.
+            dropout_keys: for dropout on the weights, a random key per example, [batch]; None for evaluation.
+            padding_mask: as in `hide_padding`.
+            cache: keys and values of earlier tokens.
+        """
+        logits, v = self._logits_and_values(x, cache)
+        mixed = attend(logits, v, x.shape[1], padding_mask, self.spec.attention_dropout, dropout_keys)
+        return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
+
+    def scores(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens, tokens]; without content
+        terms the batch is 1."""
+        logits, _ = self._logits_and_values(x)
+        scores = logits(0, x.shape[1])
+        return scores.reshape(-1, *scores.shape[-3:])
+
+    def _logits_and_values(self, x: jax.Array, cache: DecodeCache | None = None) -> tuple[Logits, jax.Array]:
+        """Values are [batch, heads, keys, d_model / heads]. The keys are the tokens of x; n with a cache."""
         batch, tokens, width = x.shape
         heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
+        position = 0 if cache is None else cache.first
         if cache is not None:
             q_and_k[1:], v = [cache.update("keys", k, axis=2) for k in q_and_k[1:]], cache.update("values", v, axis=2)
+        products = dot_products(*q_and_k, self.spec, position) if q_and_k else None
 
-        def scores(first: jax.Array | int, count: int) -> jax.Array:
-            place = first if cache is None else cache.first + first
-            found = self._bias(place, count, v.shape[-2])
-            if q_and_k:
-                q, k = q_and_k
-                found = scaled_scores(rows_of(q, first, count), k, self.spec.precise_dtype) + found
-            return hide_future(found, place) if self.spec.causal else found
+        def logits(first: jax.Array | int, count: int) -> jax.Array:
+            bias = self.relative(position + first, count, v.shape[-2]) if self.relative else 0.0
+            if products is not None:
+                return products(first, count) + bias
+            return hide_future(bias, position + first) if self.spec.causal else bias
 
-        return scores, v
-
-    def _bias(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
-        if self.relative is None:
-            return jnp.zeros((), self.spec.precise_dtype)
-        return self.relative(keys) if count == keys else self.relative.rows(first, count, keys)
-
-    def scores(self, x: jax.Array) -> jax.Array:
-        """The scores of all queries, with a batch of 1 if they have none."""
-        scores, _ = self.scores_and_values(x)
-        found = scores(0, x.shape[1])
-        return found.reshape(-1, *found.shape[-3:])
-
-    def __call__(
-        self,
-        x: jax.Array,
-        padding_mask: jax.Array | None = None,
-        key: jax.Array | None = None,
-        cache: DecodeCache | None = None,
-    ) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `padding_mask` as in `hide_padding`, random keys [batch] for training."""
-        scores, v = self.scores_and_values(x, cache)
-
-        def shown(first: jax.Array | int, count: int) -> jax.Array:
-            return hide_padding(scores(first, count), padding_mask, heads=True)
-
-        mixed = attend(shown, v, x.shape[1], self.spec.attention_dropout, key)
-        return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
-
-
-class TinyAttention(nnx.Module):
-    """softmax(q k^T / sqrt(d_attn)) v with one head, projected to d_out (paper, section 4.3 and Figure 6).
-
-    The output projection starts near zero like the spatial projection that it is added to, so that a fresh gate is 1.
-    """
-
-    def __init__(self, spec: TinyAttentionSpec, d_out: int, rngs: nnx.Rngs):
-        self.qkv = Linear(spec, spec.d_model, 3 * spec.d_attn, rngs)
-        near_zero = nnx.initializers.normal(spec.spatial_init_std)
-        self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
-        self.spec = spec
-
-    def scores_and_values(self, x: jax.Array, cache: DecodeCache | None = None) -> tuple[Scores, jax.Array]:
-        """[batch, tokens, d_model] to what gives scores [batch, queries, keys], before the softmax, and to values
-        [batch, keys, d_attn]; `cache` as in MultiHeadAttention."""
-        q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
-        if cache is not None:
-            k, v = cache.update("keys", k), cache.update("values", v)
-
-        def scores(first: jax.Array | int, count: int) -> jax.Array:
-            found = scaled_scores(rows_of(q, first, count), k, self.spec.precise_dtype)
-            return hide_future(found, first if cache is None else cache.first + first) if self.spec.causal else found
-
-        return scores, v
-
-    def scores(self, x: jax.Array) -> jax.Array:
-        """The scores of all queries."""
-        return self.scores_and_values(x)[0](0, x.shape[1])
-
-    def __call__(
-        self,
-        x: jax.Array,
-        padding_mask: jax.Array | None = None,
-        key: jax.Array | None = None,
-        cache: DecodeCache | None = None,
-    ) -> jax.Array:
-        """[batch, tokens, d_model] to [batch, tokens, d_out]; arguments as in MultiHeadAttention."""
-        scores, v = self.scores_and_values(x, cache)
-
-        def shown(first: jax.Array | int, count: int) -> jax.Array:
-            return hide_padding(scores(first, count), padding_mask)
-
-        return self.out(attend(shown, v, x.shape[1], self.spec.attention_dropout, key))
+        return logits, v

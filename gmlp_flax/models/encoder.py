@@ -1,9 +1,8 @@
-"""A stack of any block: one program for all layers, scanned over stacked parameters."""
+"""An encoder of any block: a `jax.lax.scan` over layers whose parameters are stacked."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import chex
@@ -11,16 +10,12 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models import matmul, sharding
-from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.layers import dropout, split_keys
+from gmlp_flax.models.decode_cache import CacheArrays, DecodeCache
+from gmlp_flax.models.layers import LayerRng, dropout, split_keys
 from gmlp_flax.models.spec import BlockSpec
 
-STACKED = "encoder/blocks/"  # beginning of the paths of parameters whose leading axis is the layer
-STACK = "stack_"  # then comes its number, if a block makes several stacks
-
-Kept = dict[
-    str, jax.Array
-]  # what the layers of a stack keep of the tokens read, by `DecodeCache`; the leading axis the layer
+STACKED = "encoder/blocks/"  # prefix of the paths of parameters whose leading axis is the layer
+STACK = "stack_"  # followed by the number of the stack, if an encoder has several
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
@@ -28,88 +23,59 @@ REMAT_POLICIES = {
 }
 
 
-class Residual:
-    """Adds a block's branches to their shortcuts: dropout, then stochastic depth, each branch with keys of its own.
-
-    Stochastic depth drops a whole branch for a sample and scales the kept ones by 1 / survival, so that the expected
-    value is the one in evaluation, which keeps all.
-    """
-
-    def __init__(self, spec: BlockSpec, survival: jax.Array, keys: jax.Array | None):
-        """`keys` [two per branch, batch], or None for evaluation."""
-        self.spec, self.survival, self.keys = spec, survival, None if keys is None else iter(keys)
-        self.number = itertools.count()
-
-    def __call__(self, shortcut: jax.Array, branch: jax.Array) -> jax.Array:
-        """Both [batch, tokens, d_model]."""
-        if self.keys is not None:
-            drop_keys, depth_keys = next(self.keys, None), next(self.keys, None)
-            if drop_keys is None or depth_keys is None:
-                block = self.spec.block
-                raise ValueError(f"{block.__name__} adds more branches than its `branches`, {block.branches}: raise it")
-            if next(self.number) not in self.spec.block.without_dropout:
-                branch = dropout(branch, self.spec.dropout, drop_keys)
-            if self.spec.survival < 1:
-                kept = jax.vmap(lambda key: jax.random.bernoulli(key, self.survival))(depth_keys)
-                branch = branch * (kept / self.survival).astype(branch.dtype)[:, None, None]
-        return sharding.constrain(shortcut + branch, sharding.BATCH)
-
-
 class Stacks(nnx.Module):
     """Several stacks, the first layers first, as `stack_0`, `stack_1`, ..."""
 
-    def __init__(self, stacks: list[nnx.Module]):
+    def __init__(self, stacks: Sequence[nnx.Module]):
         for number, stack in enumerate(stacks):
             setattr(self, f"{STACK}{number}", stack)
 
 
 def depths(layers: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Where stacked parameters stand in the depth of an encoder.
+    """The depth of stacked parameters within an encoder.
 
     Args:
-        layers: the path of each parameter below STACKED -> the size of its leading axis.
+        layers: path of each parameter, beginning with STACKED -> size of its leading axis.
 
     Returns:
-        For each path the number of its first layer in the whole encoder, and the number of all layers.
+        Path -> the number of its first layer in the whole encoder, and the number of all layers.
     """
-    of_stack = {_stack(name): count for name, count in layers.items()}
-    total = sum(of_stack.values())
-    return {name: (sum(of_stack[each] for each in range(_stack(name))), total) for name in layers}
+    sizes = {_stack_number(path): count for path, count in layers.items()}
+    first = {number: sum(sizes[before] for before in range(number)) for number in sizes}
+    return {path: (first[_stack_number(path)], sum(sizes.values())) for path in layers}
 
 
-def _stack(name: str) -> int:
-    """The number of the stack that a parameter belongs to."""
-    first = name.removeprefix(STACKED).partition("/")[0]
-    return int(first.removeprefix(STACK)) if first.startswith(STACK) else 0
+def _stack_number(path: str) -> int:
+    name = path.removeprefix(STACKED).partition("/")[0]
+    return int(name.removeprefix(STACK)) if name.startswith(STACK) else 0
 
 
 class Encoder(nnx.Module):
     """`spec.layers` blocks, their parameters stacked along a leading axis, and the block's final norm.
 
-    Layers that differ in more than their numbers, by `Block.stacks`, lie in several stacks, each scanned in turn. The
-    paper does not name the final norm; a stack of pre-norm blocks needs one before its head.
+    Layers that differ in shapes or program lie in several stacks (`Block.stack_specs`), which run in turn. The paper
+    does not mention the final norm; a stack of pre-norm blocks needs one before its head.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
-        self.stack_specs = spec.block.stacks(spec)
-        stacks = [_stacked(each, rngs) for each in self.stack_specs]
+        self.stack_specs = spec.block.stack_specs(spec)
+        stacks = [_stacked(stack_spec, rngs) for stack_spec in self.stack_specs]
         self.blocks = stacks[0] if len(stacks) == 1 else Stacks(stacks)
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
 
-    def stacks(self) -> list[tuple[BlockSpec, Any]]:
-        """The stacked blocks, first layers first, each with its spec: its `layers` is the leading axis."""
-        if len(self.stack_specs) == 1:
-            return [(self.stack_specs[0], self.blocks)]
-        return [(spec, getattr(self.blocks, f"{STACK}{number}")) for number, spec in enumerate(self.stack_specs)]
+    def stacks(self) -> list[Any]:
+        """The stacked blocks, first layers first; `stack_specs` are their specs."""
+        count = len(self.stack_specs)
+        return [self.blocks] if count == 1 else [getattr(self.blocks, f"{STACK}{number}") for number in range(count)]
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None) -> jax.Array:
         """Runs the layers.
 
         Args:
             x: [batch, tokens, d_model] in the compute type.
-            key: a random key per example, [batch], for training (stochastic depth, dropout); None for evaluation.
-            padding_mask: bool [batch, tokens], False for padding, which attention then ignores; None if there is none.
+            key: a random key per example, [batch], for training (dropout, stochastic depth); None for evaluation.
+            padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
 
         Returns:
             [batch, tokens, d_model], normalised.
@@ -118,44 +84,39 @@ class Encoder(nnx.Module):
         chex.assert_shape(x, (None, None, spec.d_model))
         if padding_mask is not None:
             chex.assert_equal_shape_prefix([x, padding_mask], 2)
-        if not spec.draws:
-            key = None
-        keys = None if key is None else split_keys(key, spec.layers + 1)
+        keys = split_keys(key, spec.layers + 1) if key is not None and spec.draws else None  # the last for embeddings
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
-        x = sharding.constrain(x, sharding.BATCH)
-        for (own, stack), layers in zip(self.stacks(), _slices(self.stack_specs), strict=True):
-            of_layer = spec.survival_by_layer()[layers], None if keys is None else keys[:-1][layers]
-            x, _ = _scan(own, stack, x, padding_mask, *of_layer)
+        x, survival, first = sharding.constrain(x, sharding.BATCH), spec.survival_by_layer(), 0
+        for stack_spec, stack in zip(self.stack_specs, self.stacks(), strict=True):
+            layers = slice(first, first + stack_spec.layers)
+            x, _ = _scan(stack_spec, stack, x, padding_mask, survival[layers], None if keys is None else keys[layers])
+            first = layers.stop
         return self.norm(x)
 
-    def extend(self, x: jax.Array, kept: list[Kept] | None, first: jax.Array) -> tuple[jax.Array, list[Kept]]:
+    def extend(
+        self, x: jax.Array, caches: list[CacheArrays] | None, first: jax.Array
+    ) -> tuple[jax.Array, list[CacheArrays]]:
         """Runs the layers of a causal encoder on further tokens of a text, without reading the earlier ones again.
 
         Args:
-            x: [batch, tokens, d_model], the tokens at the places [first, first + tokens), which must lie within n.
-            kept: what the call for the tokens before returned, of each stack; None if there are none.
+            x: [batch, tokens, d_model], the tokens at the positions [first, first + tokens), all below n.
+            caches: of each stack, as the call for the tokens before returned them; None if there are none.
             first: int.
 
         Returns:
-            [batch, tokens, d_model], normalised, as `__call__` gives for these places; and what to keep.
+            [batch, tokens, d_model], normalised, as `__call__` gives for these positions; and the updated caches.
         """
-        stacks, after = self.stacks(), []
-        for (own, stack), before in zip(stacks, kept or [{} for _ in stacks], strict=True):
-            x, whole = _scan(own, stack, x, None, own.survival_by_layer(), None, before, first)
-            after.append(whole)
-        return self.norm(x), after
+        updated, caches = [], caches or [{} for _ in self.stack_specs]
+        for spec, stack, cache in zip(self.stack_specs, self.stacks(), caches, strict=True):
+            x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
+            updated.append(cache)
+        return self.norm(x), updated
 
 
 def _stacked(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:
-    """Blocks of one kind, the leading axis of each parameter the layer."""
+    """`spec.layers` blocks; the leading axis of each parameter is the layer."""
     return nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)(rngs.split(spec.layers))
-
-
-def _slices(specs: tuple[BlockSpec, ...]) -> Iterator[slice]:
-    """The layers of each stack in the whole encoder."""
-    ends = itertools.accumulate((spec.layers for spec in specs), initial=0)
-    return itertools.starmap(slice, itertools.pairwise(ends))
 
 
 def _scan(
@@ -165,25 +126,23 @@ def _scan(
     padding_mask: jax.Array | None,
     survival: jax.Array,
     keys: jax.Array | None,
-    kept: Kept | None = None,
+    cache: CacheArrays | None = None,
     first: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
-    """Runs one stack; survival [layers], keys [layers, batch]. With `kept`, after the tokens that it stands for."""
+    """Runs one stack; survival [layers], keys [layers, batch]. `cache` and `first` as in `Encoder.extend`."""
     definition, stacked = nnx.split(stack)
 
     def layer(x, inputs):
-        """One layer: [batch, tokens, d_model] to the same, and what it keeps of the tokens for those that follow."""
-        params, survival, key, kept = inputs
-        layer_keys = None if key is None else split_keys(key, 1 + 2 * spec.block.branches)
-        attention_key = None if layer_keys is None else layer_keys[0]
-        residual = Residual(spec, survival, None if layer_keys is None else layer_keys[1:])
+        """One layer: [batch, tokens, d_model] to the same, and the layer's updated cache."""
+        params, survival, key, cache = inputs
+        rng = LayerRng(key, spec.dropout, survival if spec.survival < 1 else None)
         block = nnx.merge(definition, params)
         if first is None:
-            return block(x, residual, padding_mask, attention_key), None
-        cache = DecodeCache(kept, first, spec.length)
-        return block(x, residual, padding_mask, attention_key, cache), cache.kept
+            return block(x, rng, padding_mask), None
+        decode_cache = DecodeCache(cache, first, spec.length)
+        return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
 
     if spec.remat != "none":
         # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.
         layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=False)
-    return jax.lax.scan(layer, x, (stacked, survival, keys, kept))
+    return jax.lax.scan(layer, x, (stacked, survival, keys, cache))

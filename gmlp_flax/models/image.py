@@ -1,4 +1,4 @@
-"""Image models around an encoder: the classifier."""
+"""The image classifier: patches, encoder, head."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tupl
 
 
 def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: str) -> int:
-    """Number of tokens of an image: its patches, and one more if a `cls` token is pooled. Raises ValueError as
-    `patch_grid`."""
+    """Number of tokens of an image: its patches, and one more if a `cls` token is pooled. Raises like `patch_grid`."""
     rows, columns = patch_grid(image_size, patch_size)
     return rows * columns + (pool == "cls")
 
@@ -48,10 +47,8 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
 
 
 class GreyTable(nnx.Module):
-    """One vector per grey value, `table` [256, d_model]: pixels as tokens of a text (Long Range Arena, 2011.04006).
-
-    Standard normal at the start, as there.
-    """
+    """One vector per grey value, `table` [256, d_model], standard normal at the start: pixels as tokens of a text (Long
+    Range Arena, arXiv 2011.04006)."""
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         self.table = parameter(nnx.initializers.normal(1.0)(rngs.params(), (GREYS, spec.d_model), spec.param_dtype))
@@ -64,22 +61,22 @@ class GreyTable(nnx.Module):
 
 
 class ImageClassifier(nnx.Module):
-    """Patch stem, encoder, pooled classifier; no position embedding (paper, section 3) unless the spec asks for it.
-
-    `pool="mean"` averages the tokens (the choice of timm, whose gMLP-S reaches the paper's accuracy). `pool="cls"`
-    adds a token and reads it alone, as ViTs do. `pre_logits` puts a tanh layer before the head, as the first ViTs
-    have: with a cls token and this layer, a gMLP matches the paper's parameter counts.
-
-    Pixels come as they are stored, 0 to 255, and are normalised by `mean` and `std` (of pixels in 0 to 1) in the stem.
-    `stem="table"` reads each grey pixel as a token of its own instead, whose vector it looks up.
+    """Patch stem, encoder, pooling, classifier; no position embedding (paper, section 3) unless the spec has one.
 
     Args:
         image_size, patch_size: height and width in pixels.
-        mean, std: a value per channel.
+        classes: number of classes.
+        channels: number of channels of the images.
+        pool: `mean` averages the tokens, as timm does, whose gMLP-S reaches the paper's accuracy. `cls` adds a token
+            and reads its state alone, as ViTs do.
+        pre_logits: a linear layer and tanh before the head, as in the first ViTs. With it and a cls token, a gMLP has
+            the paper's parameter counts.
+        mean, std: of the pixels of each channel, in 0 to 1; the stem normalises with them.
+        stem: `patches` is a linear layer on patches; `table` looks up a vector for each grey pixel.
 
     Raises:
-        ValueError: no such pool or stem; a table stem for other patches than single grey pixels; `spec.length` is not the
-            number of tokens; fewer means or deviations than channels.
+        ValueError: an unknown pool or stem; a table stem for other patches than single grey pixels; `spec.length` is
+            not the number of tokens; fewer means or deviations than channels.
     """
 
     def __init__(
@@ -149,7 +146,7 @@ class ImageClassifier(nnx.Module):
         if isinstance(self.stem, GreyTable):
             return self.stem(images)
         definition, params = nnx.split(self.stem)
-        # Backward recomputes the patches from the pixels: kept, they would be the largest array outside the encoder.
+        # Backward recomputes the patches from the pixels: saved, they would be the largest array outside the encoder.
         stem = jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))
         return stem(params, images)
 

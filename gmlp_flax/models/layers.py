@@ -1,6 +1,8 @@
-"""The few layers that every block shares, with the types of the spec: linear, layer norm, activations, dropout."""
+"""What blocks share: linear layers, layer norm, activations, and residual sums with dropout and stochastic depth."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -15,36 +17,96 @@ from gmlp_flax.models.spec import BlockSpec
 
 
 def split_keys(keys: jax.Array, count: int) -> jax.Array:
-    """[batch] random keys, one per example, to `count` new ones per example: [count, batch].
+    """[batch] random keys, one per example, to `count` new keys per example: [count, batch].
 
-    What an example draws then depends on its own key alone, however a batch is spread over devices.
+    What is drawn for an example then depends on its own key alone, however a batch is spread over devices.
     """
     return jax.vmap(lambda key: jax.random.split(key, count), out_axes=1)(keys)
 
 
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
-    """Zeroes elements with probability `rate` and scales the rest by 1 / (1 - rate); the identity without keys.
+    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate).
 
     Args:
         x: [batch, ...].
-        rate: 0 to 1.
-        keys: a random key per example, [batch].
+        rate: from 0 to below 1.
+        keys: a random key per example, [batch]; None for evaluation, which returns x.
     """
     if keys is None or rate == 0:
         return x
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
-    return jnp.where(kept, x / (1 - rate), 0)
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
+    return jnp.where(keep, x / (1 - rate), 0)
+
+
+def drop_path(branch: jax.Array, survival: jax.Array, keys: jax.Array) -> jax.Array:
+    """Stochastic depth: zeroes the whole branch of an example with probability 1 - survival.
+
+    Branches that survive are scaled by 1 / survival, so that the expected value is the branch of evaluation.
+
+    Args:
+        branch: [batch, tokens, d_model].
+        survival: probability, float32 [].
+        keys: a random key per example, [batch].
+    """
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, survival))(keys)
+    return branch * (keep / survival).astype(branch.dtype)[:, None, None]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerRng:
+    """The random keys and rates of one layer in training. By default those of evaluation, in which nothing is random.
+
+    Attributes:
+        keys: a random key per example, [batch]; None for evaluation.
+        dropout: rate of dropout on residual branches.
+        survival: probability that stochastic depth keeps a residual branch, float32 []; None to keep all.
+    """
+
+    keys: jax.Array | None = None
+    dropout: float = 0.0
+    survival: jax.Array | None = None
+
+    @property
+    def mixing_keys(self) -> jax.Array | None:
+        """Keys for dropout inside the block, such as on the weights of attention: [batch], or None for evaluation."""
+        return None if self.keys is None else self._fold_in(0)
+
+    def branch_keys(self, number: int) -> tuple[jax.Array, jax.Array]:
+        """Keys for the dropout and for the stochastic depth of a residual branch, each [batch]."""
+        return self._fold_in(1 + 2 * number), self._fold_in(2 + 2 * number)
+
+    def _fold_in(self, number: int) -> jax.Array:
+        return jax.vmap(jax.random.fold_in, (0, None))(self.keys, number)
+
+
+EVALUATION = LayerRng()
+
+
+def add_branch(x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True) -> jax.Array:
+    """x + branch, in training with dropout and stochastic depth on the branch.
+
+    Args:
+        x: the residual stream, [batch, tokens, d_model].
+        branch: the same shape.
+        rng: as the block was given it.
+        number: number of the branch within its block, from 0: each draws with keys of its own.
+        dropped: whether dropout applies to this branch.
+    """
+    if rng.keys is not None:
+        dropout_keys, depth_keys = rng.branch_keys(number)
+        branch = dropout(branch, rng.dropout, dropout_keys) if dropped else branch
+        branch = branch if rng.survival is None else drop_path(branch, rng.survival, depth_keys)
+    return sharding.constrain(x + branch, sharding.BATCH)
 
 
 class Linear(nnx.Module):
     """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform by default, and `bias`.
 
     Args:
-        sharding: the mesh axes that cut the kernel's two axes. The bias is cut as the kernel's outputs are, and so are
-            activations along TENSOR.
-        activation: the name of the activation of the output; empty for none.
-        parts: into how many equal parts the output will be split. Each is then made by a product of its own, so that
-            the split copies nothing: slices of one wide array are read in strides, a sixth of gMLP's step on a CPU.
+        sharding: mesh axes of the kernel's two axes. If the second is TENSOR, bias and output are sharded along it too.
+        activation: name of the activation of the output; empty for none.
+        parts: number of equal parts that the caller splits the output into. Each is computed by a product of its own,
+            so that the split copies nothing: strided slices of one wide array cost a sixth of gMLP's step on a CPU.
     """
 
     def __init__(
@@ -58,8 +120,8 @@ class Linear(nnx.Module):
         activation: str = "",
         parts: int = 1,
     ):
-        self.is_cut = sharding[1] == TENSOR
-        bias_sharding = (TENSOR,) if self.is_cut else ()
+        self.shard_output = sharding[1] == TENSOR
+        bias_sharding = (TENSOR,) if self.shard_output else ()
         self.kernel = parameter(init(rngs.params(), (d_in, d_out), spec.param_dtype), sharding=sharding)
         self.bias = parameter(jnp.zeros((d_out,), spec.param_dtype), sharding=bias_sharding, decayed=False)
         self.activation, self.parts = activation, parts
@@ -68,12 +130,12 @@ class Linear(nnx.Module):
         """[..., d_in] to [..., d_out] in the type of x."""
         values = self.kernel[...].astype(x.dtype), self.bias[...]
         kernels, biases = (jnp.split(value, self.parts, axis=-1) for value in values)
-        made = [self._part(x, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
-        return jnp.concatenate(made, axis=-1) if self.parts > 1 else made[0]
+        outputs = [self._part(x, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+        return jnp.concatenate(outputs, axis=-1) if self.parts > 1 else outputs[0]
 
     def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
         y = add_bias(over_channels(x, kernel), bias)
-        if self.is_cut:
+        if self.shard_output:
             y = sharding.constrain(y, sharding.BATCH, *[None] * (y.ndim - 2), TENSOR)
         return activation(self.activation, y) if self.activation else y
 
@@ -104,13 +166,13 @@ class LayerNorm(nnx.Module):
         centred = x - mean
         variance = jnp.square(centred).mean(-1, keepdims=True)
         y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...] + self.bias[...]
-        # What a norm returns feeds matrix products, which want it whole. Fused into them instead, it is computed in
-        # several layouts: 0.16 GB more per chip for gMLP-S at batch 4096 on 16 TPU v5e.
+        # The output feeds matrix products. Without the barrier the compiler fuses the norm into each of them and
+        # computes it in several layouts, which takes more memory on a TPU.
         return jax.lax.optimization_barrier(y.astype(self.dtype))
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """The exact GELU x Phi(x), or its tanh approximation, computed in float32 and returned in the type of x.
+    """The exact GELU x Phi(x), or its tanh approximation (`gelu_tanh`), computed in float32, in the type of x.
 
     Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error below 1e-6.
     """

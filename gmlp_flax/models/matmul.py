@@ -1,9 +1,9 @@
-"""The two matrix products of every mixer, over channels and over tokens, and sums with a bias.
+"""The two matrix products of every mixer, over channels and over tokens, and the sum with a bias.
 
-The products are written out with their gradients, for two reasons. The names let a remat policy keep exactly these
-products. And the order that suits the accelerators costs a CPU half of its speed: there the compiler transposes whole
-activations around them, so on CPU the tokens are flattened (channels) or W is repeated per sample (tokens), which
-needs no transposition. Which branch is taken is settled when the program is lowered; the other leaves no trace.
+The products carry a name, so that a remat policy can save exactly them, and have gradients of their own, because the
+order of axes that suits accelerators costs a CPU half of its speed: the compiler transposes whole activations around
+the products. On a CPU the tokens are flattened (over channels) or W is repeated for each example (over tokens), which
+needs no transposition. The platform is chosen when the program is lowered; the other branch is not in the program.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """x + bias in the type of x. The gradient of the bias, a sum over a batch, is taken in float32: in bfloat16 it would
-    stand still.
+    """x + bias in the type of x. The gradient of the bias is summed in float32: a sum over a batch in bfloat16 stops
+    growing.
 
     Args:
         x: [..., a, b].
@@ -90,8 +90,8 @@ def _over_tokens_forward(weight, x):
     return _mix(weight, x), (weight, x)
 
 
-def _summed_outer_products(g, x):
-    wide = jnp.promote_types(g.dtype, jnp.float32)  # in bfloat16 the sum over a batch would stand still
+def _sum_of_outer_products(g, x):
+    wide = jnp.promote_types(g.dtype, jnp.float32)  # a sum over a batch in bfloat16 stops growing
 
     def add(total, pair):
         return total + jnp.matmul(pair[0], pair[1].T, preferred_element_type=wide), None
@@ -103,8 +103,8 @@ def _summed_outer_products(g, x):
 def _over_tokens_backward(saved, g):
     weight, x = saved
     einsum = functools.partial(jnp.einsum, "bic,bjc->ij")
-    # One example after another cannot be shared by devices: the batch would be gathered.
-    one_by_one = _summed_outer_products if sharding.no_mesh() else einsum
+    # A loop over examples cannot be sharded: every device would gather the batch.
+    one_by_one = _sum_of_outer_products if sharding.no_mesh() else einsum
     d_weight = jax.lax.platform_dependent(g, x, cpu=one_by_one, default=einsum)
     return d_weight, _mix(weight.T, g)
 

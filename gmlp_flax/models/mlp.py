@@ -1,4 +1,4 @@
-"""The MLPs of Transformers and Mixers: across the channels of a token, and across the tokens of a channel."""
+"""The MLPs of Transformers and Mixers: over the channels of a token, and over the tokens of a channel."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gmlp_flax.options import SIZE, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChannelMLPSpec(BlockSpec):
-    """Options of the MLP across channels."""
+    """Options of the MLP over channels."""
 
     d_ffn: int = option(768, "width inside the MLP over channels", SIZE, architecture=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenMLPSpec(BlockSpec):
-    """Options of the MLP across tokens."""
+    """Options of the MLP over tokens."""
 
     d_spatial: int = option(64, "width inside the MLP over tokens", SIZE, architecture=True)
 
 
 class ChannelMLP(nnx.Module):
-    """Each token's channels, d_model to d_ffn to d_model, with the activation between."""
+    """Two linear layers on the channels of each token, d_model to d_ffn to d_model, with the activation between."""
 
     def __init__(self, spec: ChannelMLPSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR), activation=spec.activation)
@@ -44,11 +44,7 @@ class ChannelMLP(nnx.Module):
 
 
 def check_tokens(x: jax.Array, tokens: int) -> None:
-    """Refuses activations [batch, tokens, channels] of another number of tokens than a layer over them has weights for.
-
-    Raises:
-        ValueError: giving both numbers.
-    """
+    """Raises ValueError unless x [batch, tokens, channels] has the number of tokens that a layer was made for."""
     if x.shape[-2] != tokens:
         raise ValueError(f"the layer over tokens was made for exactly {tokens} tokens and was given {x.shape[-2]}")
 
@@ -56,8 +52,8 @@ def check_tokens(x: jax.Array, tokens: int) -> None:
 class TokenLinear(nnx.Module):
     """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform, and `bias` [out].
 
-    `sharding` names the mesh axes that cut the weight's two axes; an axis of n tokens stays whole, as n is seldom a
-    multiple of anything. `resize` says which of them are tokens.
+    `sharding` gives the mesh axes of the weight's two axes; an axis of n tokens is not sharded, as n is seldom
+    divisible. `resize` says which of the two axes are tokens.
     """
 
     def __init__(
@@ -72,21 +68,21 @@ class TokenLinear(nnx.Module):
     ):
         weight = nnx.initializers.glorot_uniform()(rngs.params(), (tokens_out, tokens_in), spec.param_dtype)
         self.weight = parameter(weight, sharding=sharding, resize=resize)
-        of_bias = OverPatches(outputs=-1) if resize.outputs else None
-        self.bias = parameter(jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, resize=of_bias)
+        bias_resize = OverPatches(outputs=-1) if resize.outputs else None
+        self.bias = parameter(jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, resize=bias_resize)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, in, channels] to [batch, out, channels] in the type of x.
 
         Raises:
-            ValueError: another number of tokens than `in`.
+            ValueError: the number of tokens is not `in`.
         """
         check_tokens(x, self.weight.shape[1])
         return add_bias(over_tokens(self.weight[...].astype(x.dtype), x), self.bias[:, None])
 
 
 class TokenMLP(nnx.Module):
-    """Each channel's tokens, n to d_spatial to n, with the activation between."""
+    """Two linear layers on the tokens of each channel, n to d_spatial to n, with the activation between."""
 
     def __init__(self, spec: TokenMLPSpec, rngs: nnx.Rngs):
         self.proj_in = TokenLinear(
@@ -101,6 +97,6 @@ class TokenMLP(nnx.Module):
         """[batch, n, channels] to the same.
 
         Raises:
-            ValueError: another number of tokens than n.
+            ValueError: the number of tokens is not n.
         """
         return self.proj_out(activation(self.activation, self.proj_in(x)))

@@ -1,6 +1,6 @@
-"""Metadata of parameters, stated where a parameter is made: how it is sharded, decayed, and fitted to other lengths.
+"""Metadata of parameters, stated where a parameter is made: sharding, weight decay, resizing for other lengths.
 
-Training code reads them with `metadata`. No file outside the models lists parameters by name.
+Training reads it with `metadata`. No file outside the models lists parameters by name.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gmlp_flax.models.resize import Resize
 
 
 class ParamMetadata(NamedTuple):
-    """What training needs to know of a parameter.
+    """What training needs to know about a parameter.
 
     Attributes:
-        sharding: the mesh axis along which each of its last axes is cut, None for an axis that stays whole. Axes
-            before those, such as the layers', stay whole.
+        sharding: the mesh axis of each of its last axes, None for an axis that is not sharded. Axes before them, such
+            as the layer, are not sharded.
         decayed: whether weight decay applies: not to norms, biases, cls tokens and learned positions.
-        resize: how it is made to serve another number of tokens; None if that does not concern it.
-        max_logit_gap: how far its entries may have to travel in training: ln(n - 1) for a bias on the logits of a softmax over
-            n tokens, with which half of the mass lies on one token; 0 if nothing is known.
+        resize: how it is resized for another number of tokens; None if its shape does not depend on that.
+        max_logit_gap: how far its entries may have to move in training. A bias on the logits of a softmax over n tokens
+            must reach ln(n - 1) to put half of the weight on one token. 0 if nothing is known.
     """
 
     sharding: tuple[str | None, ...] = ()
@@ -50,9 +50,9 @@ def count(shapes: Any) -> int:
 
 
 def metadata(module: nnx.Module) -> dict[str, ParamMetadata]:
-    """The metadata of all parameters of a module (its shapes are enough), by path, such as `encoder/norm/scale`.
+    """Path, such as `encoder/norm/scale` -> metadata, for all parameters of a module. Shapes instead of arrays suffice.
 
-    A plain `nnx.Param` stays whole on every device, is decayed, and serves one number of tokens.
+    A plain `nnx.Param` is not sharded, is decayed, and cannot be resized.
     """
     state = nnx.to_flat_state(nnx.state(module, nnx.Param))
     return {

@@ -1,4 +1,4 @@
-"""Learned vectors added to what a stem or an embedding gives: of positions, and of the segments of a pair."""
+"""Learned vectors that are added to embeddings: of positions, and of segments (token types)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gmlp_flax.models.spec import BlockSpec
 
 
 class LearnedPositions(nnx.Module):
-    """One vector per position, `table` [length, d_model], as BERT and ViT have them. Takes any length up to n.
+    """One vector per position, `table` [length, d_model], as in BERT and ViT, for any number of tokens up to n.
 
-    `resize` says how the table is made to serve another number of positions.
+    `resize` says how the table is resized for another number of positions.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, resize: Resize):
@@ -35,10 +35,10 @@ class LearnedPositions(nnx.Module):
 
 
 class LearnedSegments(nnx.Module):
-    """One vector for each kind of text, `table` [rows, d_model], as BERT has them for the two texts of a pair.
+    """One vector per segment, `table` [rows, d_model], as in BERT for the two texts of a pair.
 
-    They start at 0, so that a model that was pretrained on single texts without them stays what it is until finetuned;
-    with `rngs`, for models that are pretrained with them, they start as positions do.
+    They start at 0, so that they do not change a model that was pretrained without them. With `rngs`, for models that
+    are pretrained with them, they start like positions.
     """
 
     def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
@@ -47,5 +47,5 @@ class LearnedSegments(nnx.Module):
         self.table = parameter(table.astype(spec.param_dtype), decayed=False)
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the first's shape and type."""
-        return x + self.table[...][segments].astype(x.dtype)  # in this order, gradients are summed in the table's type
+        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the shape and type of x."""
+        return x + self.table[...][segments].astype(x.dtype)  # cast last: gradients are summed in the table's type

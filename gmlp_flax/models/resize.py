@@ -1,4 +1,4 @@
-"""Makes parameters of a model for n tokens serve another number of tokens, or another grid of patches."""
+"""Resizes parameters of a model for n tokens to another number of tokens, or to another grid of patches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Grid = tuple[int, int]
 
 
 class Grids(NamedTuple):
-    """Rows and columns of patches before and after, and the number of tokens (cls) in front of them."""
+    """Rows and columns of patches before and after, and the number of tokens (cls) before the first patch."""
 
     old: Grid
     new: Grid
@@ -22,10 +22,10 @@ class Grids(NamedTuple):
 
 
 class Resize(Protocol):
-    """A rule for one kind of parameter. Rules are values: two of the same kind are equal."""
+    """A rule for one kind of parameter. Rules are compared by value."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """The parameter, whose leading axis may be the layer, for a model that wants `shape`.
+        """The parameter x, whose leading axis may be the layer, resized to `shape`.
 
         If the rule does not apply, x is returned unchanged, with its old shape.
         """
@@ -37,8 +37,8 @@ class OverPatches:
     """Interpolates over the grid of patches.
 
     Attributes:
-        outputs: the axis of the tokens that the parameter produces, counted from the end; None if it has none.
-        inputs: the axis of the tokens that it sums over, counted from the end; None if it has none.
+        outputs: axis of the tokens that the parameter produces, counted from the end; None if it has none.
+        inputs: axis of the tokens that it sums over, counted from the end; None if it has none.
     """
 
     outputs: int | None = None
@@ -53,14 +53,14 @@ class OverPatches:
 
 
 def of_offsets(resize: Resize | None) -> bool:
-    """Whether a rule is one of parameters of offsets between tokens, which change their meaning where rows of patches have
-    another number of patches."""
+    """Whether a rule is for parameters of offsets between tokens. On images their meaning depends on the length of a
+    row of patches."""
     return isinstance(resize, Taps | PastTaps | Offsets)
 
 
 @dataclasses.dataclass(frozen=True)
 class Taps:
-    """Toeplitz taps [..., 2n - 1]: the central ones, or zeros for offsets that are not known."""
+    """Toeplitz taps [..., 2n - 1]: the central taps, or zeros for larger offsets."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """See `Resize`."""
@@ -70,8 +70,8 @@ class Taps:
 
 @dataclasses.dataclass(frozen=True)
 class PastTaps:
-    """Taps of a causal Toeplitz matrix [..., n], the farthest offset first: the nearest ones, or zeros for offsets that
-    are not known; with `repeat`, of biases of offsets, the farthest known one for them."""
+    """Taps of a causal Toeplitz matrix [..., n], the largest distance first: those of the nearest tokens, or zeros for
+    larger distances. With `repeat`, for biases of offsets, larger distances repeat the largest known one."""
 
     repeat: bool = False
 
@@ -84,19 +84,20 @@ class PastTaps:
 
 @dataclasses.dataclass(frozen=True)
 class TokenBias:
-    """Biases of tokens [..., n] beside Toeplitz taps: the first ones, or the mean for new tokens."""
+    """Biases of tokens [..., n] beside Toeplitz taps: the first biases, or their mean for new tokens."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """See `Resize`."""
-        return toeplitz.fit_bias(x, shape[-1])
+        more = max(shape[-1] - x.shape[-1], 0)
+        return jnp.concatenate([x[..., : shape[-1]], jnp.repeat(x.mean(-1, keepdims=True), more, axis=-1)], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Offsets:
-    """Biases of offsets [..., 2n - 1]: the central ones, or the farthest known ones for offsets beyond."""
+    """Biases of offsets [..., 2n - 1]: the central biases, or the outermost known ones for larger offsets."""
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`. An even number of them belongs to buckets, which have no offsets."""
+        """See `Resize`. An even number of biases belongs to buckets, which do not depend on n."""
         more = (shape[-1] - x.shape[-1]) // 2
         if x.shape[-1] % 2 == 0:
             return x
@@ -118,7 +119,7 @@ class Positions:
 class TokenLogits:
     """Logits of a softmax with one entry per token along some axes, counted from the end.
 
-    Over a grid of patches they are interpolated; of text the first ones are kept, and those of new tokens are 0.
+    They are interpolated over a grid of patches. For text the first entries stay, and new ones are 0.
     """
 
     axes: tuple[int, ...]
@@ -130,10 +131,10 @@ class TokenLogits:
             if grids:
                 x = resize_tokens(x, axis % x.ndim, *grids)
             else:
-                kept = jax.lax.slice_in_dim(x, 0, min(length, x.shape[axis]), axis=axis % x.ndim)
+                first = jax.lax.slice_in_dim(x, 0, min(length, x.shape[axis]), axis=axis % x.ndim)
                 more = [(0, 0)] * x.ndim
-                more[axis] = (0, length - kept.shape[axis])
-                x = jnp.pad(kept, more)
+                more[axis] = (0, length - first.shape[axis])
+                x = jnp.pad(first, more)
         return x
 
 
@@ -143,28 +144,28 @@ def resize_tokens(
     """Interpolates an axis of tokens over their 2-D grid of patches.
 
     Args:
-        x: any shape; along `axis` come `prefix` tokens that are no patches (cls), then h * w patches, row-major.
+        x: any shape; along `axis` first `prefix` tokens that are not patches (cls), then h * w patches, row-major.
         axis: not negative.
         grid: (h, w).
         new_grid: (H, W).
-        prefix: number of tokens in front, which are kept as they are.
+        prefix: number of tokens before the patches, which do not change.
         method: of `jax.image.resize`.
 
     Returns:
-        `x` with prefix + H * W along `axis`; unchanged if the grids agree.
+        x with prefix + H * W entries along `axis`; x itself if the grids are equal.
 
     Raises:
-        ValueError: the axis does not belong to the grid.
+        ValueError: the axis does not have prefix + h * w entries.
     """
     patches = grid[0] * grid[1]
     if x.shape[axis] != prefix + patches:
         raise ValueError(f"{x.shape[axis]} tokens do not belong to a grid of {grid}, {patches} patches, after {prefix}")
     if grid == new_grid:
         return x
-    kept, moved = jnp.split(x, [prefix], axis)
+    front, patches_old = jnp.split(x, [prefix], axis)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
-    moved = jax.image.resize(moved.reshape(*before, *grid, *after), (*before, *new_grid, *after), method)
-    return jnp.concatenate([kept, moved.reshape(*before, new_grid[0] * new_grid[1], *after)], axis)
+    resized = jax.image.resize(patches_old.reshape(*before, *grid, *after), (*before, *new_grid, *after), method)
+    return jnp.concatenate([front, resized.reshape(*before, new_grid[0] * new_grid[1], *after)], axis)
 
 
 def resize_inputs(
@@ -172,8 +173,8 @@ def resize_inputs(
 ) -> jax.Array:
     """Interpolates the axis of a matrix along which it sums over the tokens of a 2-D grid of patches.
 
-    It then sums over more (or fewer) patches, so their weights are scaled by the ratio of their numbers: a smooth
-    image keeps its response. Arguments, result and errors are those of `resize_tokens`.
+    The weights are scaled by the ratio of the numbers of patches, so that the response to a smooth image stays the
+    same. Arguments, result and errors are those of `resize_tokens`.
     """
     resized = resize_tokens(weight, axis, grid, new_grid, prefix, method)
     patches = (slice(None),) * axis + (slice(prefix, None),)

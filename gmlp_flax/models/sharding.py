@@ -1,7 +1,7 @@
-"""The names by which a mesh may cut activations. Without a mesh, or without such axes in it, they mean nothing.
+"""The axes of a mesh, and sharding constraints on activations, which do nothing without a mesh.
 
-Layers state how their parameters are cut (`parameters.parameter`), and training/partition.py applies it. The compiler
-infers the rest of a model from that, except at a few places, which call `constrain`.
+Layers state how their parameters are sharded (`parameters.parameter`), and training/partition.py applies it. The
+compiler infers the sharding of activations from that, except at a few places, which call `constrain`.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import jax
 from jax.sharding import AxisType, PartitionSpec
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-BATCH = (DATA, FSDP)  # both share the examples
+BATCH = (DATA, FSDP)  # the examples are sharded over both
 
 
 def _free() -> set[str]:
-    """Axes of the mesh around that hold several devices, and along which the compiler may cut."""
+    """Axes of the current mesh that have several devices and are left to the compiler (`AxisType.Auto`)."""
     mesh = jax.sharding.get_abstract_mesh()
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return {name for name, kind in kinds if kind == AxisType.Auto and mesh.shape[name] > 1}
 
 
 def no_mesh() -> bool:
-    """Whether arrays are whole on their device here: no mesh is around, or it cuts nothing that the compiler sees."""
+    """Whether each array is on one device as a whole: no mesh is set, or none of its axes is left to the compiler."""
     return not _free()
 
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
-    """x, each of its axes cut along the named axes of the mesh around it, as far as the compiler is free to."""
+    """x with its axes sharded over the given axes of the current mesh; others than the compiler's are ignored."""
     free = _free()
 
-    def known(names: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    def only_free(names: str | tuple[str, ...] | None) -> tuple[str, ...]:
         return tuple(name for name in ((names,) if isinstance(names, str) else names or ()) if name in free)
 
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*map(known, axes))) if free else x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*map(only_free, axes))) if free else x
 
 
-def on_own_examples(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """A function of [batch, ...] that treats each example alone, run by each device on the examples that it holds.
+def map_shards(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    """function(x) for a function of [batch, ...] that treats each example alone; each device runs it on its examples.
 
-    For what the compiler cannot cut: it would gather the whole batch for a Fourier transform.
+    It serves functions that the compiler cannot shard: for a Fourier transform it would gather the whole batch.
     """
     free = _free()
     axes = tuple(name for name in BATCH if name in free)

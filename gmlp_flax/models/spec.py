@@ -1,4 +1,4 @@
-"""What a stack of blocks is made of: one frozen record, read by every layer."""
+"""Sizes and options of an encoder: one frozen dataclass, read by every layer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gmlp_flax.options import AT_LEAST_0, PROBABILITY, RATE, SIZE, option, optio
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockSpec:
-    """A stack of identical blocks on [batch, length, d_model]: what all kinds of blocks share.
+    """Options that all blocks have, for activations [batch, length, d_model].
 
-    A kind of block adds options of its own in a subclass, and builds it with `Block.spec(length=..., ...)`. Parameters,
-    norms, softmax and logits stay in float32 whatever `dtype` is.
+    A block adds options of its own in a subclass; `Block.spec(length=..., ...)` makes a spec. Parameters, norms,
+    softmax and logits are in float32 whatever `dtype` is.
 
     Attributes:
-        block: the class of the blocks, a `blocks.base.Block`.
-        length: the number of tokens that the model is made for (the paper's n).
+        block: class of the blocks, a subclass of `blocks.base.Block`.
+        length: number of tokens that the model is made for (the paper's n).
 
     Raises:
         ValueError: an option has a value that makes no sense.
@@ -33,7 +33,9 @@ class BlockSpec:
     positions: str = option("none", "a learned table of positions, or none", ("none", "absolute"), architecture=True)
     activation: str = option("gelu", "the exact GELU, or its tanh form", ("gelu", "gelu_tanh"), architecture=True)
     norm_eps: float = option(1e-6, "epsilon of the layer norms", AT_LEAST_0, architecture=True)
-    survival: float = option(1.0, "probability that stochastic depth keeps a residual branch of a sample", PROBABILITY)
+    survival: float = option(
+        1.0, "probability that stochastic depth keeps a residual branch of an example", PROBABILITY
+    )
     survival_schedule: str = option(
         "constant",
         "the same for all layers, or linear in depth: from 1 at the first to survival at the last (DeiT)",
@@ -60,7 +62,11 @@ class BlockSpec:
         self.check()
 
     def check(self) -> None:
-        """Raises ValueError if options contradict each other; a subclass that has such options extends it."""
+        """Raises ValueError if options contradict each other; a subclass with such options extends it."""
+
+    def supports_length(self, tokens: int) -> bool:
+        """Whether a stack of these blocks accepts this number of tokens: n alone, unless a subclass says more."""
+        return tokens == self.length
 
     @property
     def compute_dtype(self) -> jnp.dtype:
@@ -69,20 +75,29 @@ class BlockSpec:
 
     @property
     def precise_dtype(self) -> jnp.dtype:
-        """Type of norms, softmax and logits: float32, or float64 if that is the type of everything."""
+        """Type of norms, softmax and logits: float32, or float64 if `dtype` is."""
         return jnp.promote_types(self.compute_dtype, jnp.float32)
 
     @property
     def param_dtype(self) -> jnp.dtype:
-        """Type of the parameters: the precise one."""
+        """Type of the parameters: `precise_dtype`."""
         return self.precise_dtype
 
     @property
     def draws(self) -> bool:
-        """Whether training draws random numbers; a spec with such an option of its own extends it."""
+        """Whether training draws random numbers; a subclass with a dropout of its own extends it."""
         return self.survival < 1 or self.dropout > 0
 
     def survival_by_layer(self) -> jax.Array:
-        """Survival probability of each layer, float32 [layers]: 1 for a single layer with the linear schedule."""
+        """Survival probability of each layer, float32 [layers]. A single layer with the linear schedule has 1."""
         first = self.survival if self.survival_schedule == "constant" else 1.0
         return jnp.linspace(first, self.survival, self.layers, dtype=jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnyLengthSpec(BlockSpec):
+    """Options of blocks without parameters for single tokens, unless it has learned absolute positions."""
+
+    def supports_length(self, tokens: int) -> bool:
+        """Any number of tokens, or at most n with learned positions."""
+        return tokens <= self.length or self.positions == "none"

@@ -1,4 +1,4 @@
-"""Text models around an encoder: masked and causal language models, and the three that are finetuned from them."""
+"""Text models around an encoder: masked and causal language models, and three models that are finetuned from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.encoder import Encoder, Kept
+from gmlp_flax.models.decode_cache import CacheArrays
+from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
@@ -23,16 +24,18 @@ _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
 
 class TextModel(nnx.Module):
-    """Token embedding and encoder, which all text models share by the names of their parameters.
+    """Token embedding and encoder. All text models have them under the same parameter names.
 
-    There is no position embedding unless the spec asks for absolute ones (paper, section 4).
+    There is no position embedding unless the spec has `positions="absolute"` (paper, section 4).
 
-    `scale_embeddings` multiplies what enters the encoder by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Blocks
-    whose first branch mixes tokens at once, Transformer and Mixer, otherwise add so much of the neighbours that a token's
-    own embedding, of standard deviation 0.02, is lost. A fresh gMLP block mixes nothing and does better without.
-    `embedding_norm` puts BERT's layer norm after the embeddings in place of that factor, and `embedding_projection`
-    FNet's linear layer after both. `token_types` is the number of kinds of text that have a learned vector from
-    pretraining on (FNet: 4); with 0, a model that reads `segments` has two, which start at 0.
+    Args:
+        scale_embeddings: multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Without it, blocks
+            that mix tokens from the start (`Block.mixes_at_start`) add so much of other tokens that a token's
+            embedding, of standard deviation 0.02, is lost. A fresh gMLP block mixes nothing and does better without.
+        embedding_norm: BERT's layer norm after the embeddings, in place of that factor.
+        embedding_projection: FNet's linear layer after both.
+        token_types: number of segments whose vectors are pretrained (FNet: 4).
+        segments: whether a model with 0 `token_types` has vectors for two segments, which start at 0.
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class TextModel(nnx.Module):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
         self.positions = LearnedPositions(spec, rngs, Positions()) if spec.positions == "absolute" else None
-        of_pairs = LearnedSegments(spec) if segments else None
-        self.segments = LearnedSegments(spec, token_types, rngs) if token_types else of_pairs
+        self.segments = None
+        if token_types or segments:
+            self.segments = LearnedSegments(spec, token_types, rngs) if token_types else LearnedSegments(spec)
         self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
         self.embedding_projection = Linear(spec, spec.d_model, spec.d_model, rngs) if embedding_projection else None
         self.encoder = Encoder(spec, rngs)
@@ -70,24 +74,23 @@ class TextModel(nnx.Module):
         Args:
             tokens: int [batch, tokens].
             key: a random key per example, [batch], for training; None for evaluation.
-            segments: int [batch, tokens], the kind of text of each token (in a pair 0 or 1), for a model that has them.
+            segments: int [batch, tokens], the segment of each token (in a pair 0 or 1), for a model that has segments.
             padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
 
         Raises:
-            ValueError: the model has segments and none are given, or there are more tokens than it takes.
+            ValueError: the model has segments and none are given, or it does not support the number of tokens.
         """
         chex.assert_rank(tokens, 2)
         chex.assert_equal_shape([tokens, *(given for given in (segments, padding_mask) if given is not None)])
         return self.encoder(self.embedded(tokens, segments), key, padding_mask)
 
     def embedded(self, tokens: jax.Array, segments: jax.Array | None, first: jax.Array | int = 0) -> jax.Array:
-        """What enters the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
-        table = sharding.constrain(
-            self.embedding[...], None, None
-        )  # whole: cut, the compiler would move activations instead
+        """The input of the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
+        # Not sharded here: otherwise the compiler moves activations instead of the table.
+        table = sharding.constrain(self.embedding[...], None, None)
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x, first)
         if self.segments is not None:
@@ -99,11 +102,10 @@ class TextModel(nnx.Module):
 
 
 class LanguageModel(TextModel):
-    """Logits through the embedding table itself plus an output bias.
+    """Logits from the embedding table, transposed, and an output bias.
 
-    The published parameter counts leave no room for a second table of the vocabulary nor for BERT's transform layer;
-    the latter is an option. `embedding` are the options of `TextModel`. All tokens are in the first segment, if there
-    are any.
+    The paper's parameter counts include neither a second table nor BERT's transform layer; the latter is an option,
+    `transform`. `embedding` are the options of `TextModel`. All tokens are in the first segment, if there are segments.
     """
 
     def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False, **embedding: Any):
@@ -115,7 +117,7 @@ class LanguageModel(TextModel):
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Hidden states [..., d_model] to float32 logits [..., vocab_size].
 
-        Pass only the states that need a prediction: the vocabulary is large.
+        Pass only the states of tokens to predict: the vocabulary is large.
         """
         if self.transform is not None and self.transform_norm is not None:
             hidden = self.transform_norm(activation(self.spec.activation, self.transform(hidden)))
@@ -128,7 +130,7 @@ class LanguageModel(TextModel):
 
 
 class MaskedLM(LanguageModel):
-    """A language model that predicts tokens by those on both sides of them."""
+    """A language model that predicts tokens from both sides (BERT)."""
 
     def __call__(
         self,
@@ -140,8 +142,8 @@ class MaskedLM(LanguageModel):
         """Logits at some positions of each sequence.
 
         Args:
-            tokens: as in `hidden`; so are `key` and `padding_mask`.
-            positions: int [batch, predictions], where to predict.
+            tokens, key, padding_mask: as in `hidden`.
+            positions: int [batch, predictions], the positions to predict.
 
         Returns:
             float32 [batch, predictions, vocab_size].
@@ -151,9 +153,9 @@ class MaskedLM(LanguageModel):
 
 
 class CausalLM(LanguageModel):
-    """A language model that predicts each token by those before it; its blocks are causal.
+    """A language model that predicts each token from those before it; its blocks are causal.
 
-    Padding needs no mask: it follows a text, where nothing that is predicted sees it.
+    Padding needs no mask: it follows a text, so no prediction depends on it.
     """
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
@@ -161,32 +163,33 @@ class CausalLM(LanguageModel):
         return self.logits(self.hidden(tokens, key, self._segments(tokens)))
 
     def extend(
-        self, tokens: jax.Array, kept: list[Kept] | None, first: jax.Array, last: jax.Array
-    ) -> tuple[jax.Array, list[Kept]]:
+        self, tokens: jax.Array, caches: list[CacheArrays] | None, first: jax.Array, last: jax.Array
+    ) -> tuple[jax.Array, list[CacheArrays]]:
         """Reads further tokens of a text.
 
         Args:
-            tokens: int [batch, tokens], those at the places [first, first + tokens), which must lie within n. Padding may
-                follow the text: the next call writes over it.
-            kept: what the call before returned; None at the beginning of a text.
-            first: int, how many tokens were read before.
-            last: int, which of these tokens is the text's last.
+            tokens: int [batch, tokens], at the positions [first, first + tokens), all below n. Padding may follow the
+                text: the next call writes over it.
+            caches: as the call before returned them; None at the beginning of a text.
+            first: int, number of tokens read before.
+            last: int, index of the text's last token among `tokens`.
 
         Returns:
-            float32 logits [batch, vocab_size] of the token after the last one, and what to keep.
+            float32 logits [batch, vocab_size] of the token after the last one, and the updated caches.
         """
         x = self.embedded(tokens, self._segments(tokens), first)
-        hidden, kept = self.encoder.extend(x, kept, first)
-        return self.logits(jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)), kept
+        hidden, caches = self.encoder.extend(x, caches, first)
+        return self.logits(jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)), caches
 
 
 class SequenceClassifier(TextModel):
-    """Classes of a text, or of a pair of texts, read off the last states.
+    """Classes of a text, or of a pair of texts.
 
-    `pool="cls"` reads the [CLS] token's state (paper, section 4.4), `pool="mean"` the mean of the tokens that are not padding:
-    short pretraining leaves a gMLP with filters that reach a few tokens, and [CLS] far from most of the text.
-    `pooler` puts BERT's layer of its own and a tanh before the head, which the paper does not mention. `embedding` are
-    the options of `TextModel`.
+    Args:
+        pool: `cls` reads the last state of [CLS] (paper, section 4.4), `mean` the mean over all tokens that are not
+            padding. After short pretraining the filters of a gMLP reach only a few tokens, and [CLS] is far from most.
+        pooler: BERT's linear layer and tanh before the head, which the paper does not mention.
+        embedding: options of `TextModel`.
     """
 
     def __init__(
@@ -212,7 +215,8 @@ class SequenceClassifier(TextModel):
         padding_mask: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. The pooled state has dropout, too."""
+        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout applies to the pooled state
+        too."""
         encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
         states = self.hidden(tokens, encoder_key, segments, padding_mask).astype(self.spec.precise_dtype)
         pooled = pooled_states(states, self.pool, padding_mask)
@@ -222,12 +226,11 @@ class SequenceClassifier(TextModel):
 
 
 class PairClassifier(TextModel):
-    """Classes of a pair of texts that one encoder reads apart: neither sees the other before the head.
+    """Classes of a pair of texts, which the same encoder reads separately (Long Range Arena, task Retrieval).
 
-    From the two pooled states u and v, `pool` as in `SequenceClassifier`, the head makes [u, v, u * v, u - v], then two
-    layers with a ReLU, of 4 d_model and 2 d_model, and the logits: Long Range Arena's for its task Retrieval
-    (google-research/long-range-arena, models/layers/common_layers.py, interaction NLI). `embedding` are the options of
-    `TextModel`.
+    The head gets [u, v, u * v, u - v] of the two pooled states, then has linear layers of 4 d_model and 2 d_model with
+    a ReLU, and the logits (google-research/long-range-arena, models/layers/common_layers.py, interaction NLI). `pool`
+    as in `SequenceClassifier`; `embedding` are the options of `TextModel`.
     """
 
     def __init__(
@@ -236,7 +239,7 @@ class PairClassifier(TextModel):
         super().__init__(spec, vocab_size, rngs, **embedding)
         self.pool = pool
         sizes = 4 * spec.d_model, 4 * spec.d_model, 2 * spec.d_model, classes
-        self.head = PairHead([Linear(spec, *each, rngs) for each in itertools.pairwise(sizes)])
+        self.head = PairHead([Linear(spec, *d_in_and_out, rngs) for d_in_and_out in itertools.pairwise(sizes)])
 
     def __call__(
         self,
@@ -245,28 +248,23 @@ class PairClassifier(TextModel):
         padding_mask: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """float32 logits [batch, classes] of tokens [batch, 2, tokens]; `segments` and `padding_mask` have this shape, too."""
+        """float32 logits [batch, classes] of tokens [batch, 2, tokens], also the shape of `segments` and
+        `padding_mask`."""
         chex.assert_shape(tokens, (None, 2, None))
-
-        def flat(given: jax.Array) -> jax.Array:
-            return given.reshape(-1, *given.shape[2:])
-
         encoder_key, head_key = None, None
         if key is not None:
-            *both, head_key = split_keys(key, 3)
-            encoder_key = jnp.stack(both, axis=1).reshape(-1)
-        types = None if self.segments is None else flat(segments)
-        states = self.hidden(flat(tokens), encoder_key, types, None if padding_mask is None else flat(padding_mask))
-        pooled = pooled_states(
-            states.astype(self.spec.precise_dtype), self.pool, None if padding_mask is None else flat(padding_mask)
-        )
-        first, second = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
-        compared = jnp.concatenate([first, second, first * second, first - second], axis=-1)
-        return self.head(dropout(compared, self.spec.dropout, head_key))
+            *text_keys, head_key = split_keys(key, 3)
+            encoder_key = jnp.stack(text_keys, axis=1).reshape(-1)
+        segments = segments.reshape(-1, segments.shape[-1]) if self.segments is not None else None
+        mask = padding_mask.reshape(-1, padding_mask.shape[-1]) if padding_mask is not None else None
+        states = self.hidden(tokens.reshape(-1, tokens.shape[-1]), encoder_key, segments, mask)
+        pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, mask)
+        u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
+        return self.head(dropout(jnp.concatenate([u, v, u * v, u - v], axis=-1), self.spec.dropout, head_key))
 
 
 class PairHead(nnx.Module):
-    """Linear layers with a ReLU between."""
+    """Three linear layers with a ReLU between them."""
 
     def __init__(self, layers: list[Linear]):
         self.first, self.second, self.last = layers
@@ -277,17 +275,15 @@ class PairHead(nnx.Module):
 
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
-    """The state of the first token of each text, or the mean of those that are not padding: [batch, tokens, d_model] to
-    [batch, d_model]."""
-    return (
-        states[:, 0]
-        if pool == "cls"
-        else states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
-    )
+    """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each text (`pool="cls"`), or the
+    mean over all tokens that are not padding (`pool="mean"`)."""
+    if pool == "cls":
+        return states[:, 0]
+    return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
 
 
 class SpanPredictor(TextModel):
-    """Where an answer starts and where it ends: two scores for each token (BERT, for SQuAD).
+    """Scores of each token as the start and as the end of an answer (BERT, for SQuAD).
 
     `embedding` are the options of `TextModel`.
     """

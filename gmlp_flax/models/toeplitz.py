@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models.matmul import NAME, over_tokens
 
-BAND = 128  # rows of a band: the width of a TPU's tile, so that no cut goes through one
+BAND = 128  # rows of a band: the width of a TPU's tile
 
 
 def length_of(taps: jax.Array) -> int:
@@ -31,8 +31,8 @@ def length_of(taps: jax.Array) -> int:
 def expand(taps: jax.Array) -> jax.Array:
     """Taps [2n - 1] to the matrix [n, n].
 
-    Neither this nor its transpose gathers or scatters, and on a TPU both move the matrix once: in one band of n rows they
-    would move it 6 to 30 times. A CPU is faster with one band, and its transpose with many (docs/toeplitz.md).
+    Neither this nor its transpose gathers or scatters. A TPU moves the matrix once in bands of BAND rows, and 6 to 30
+    times in one band of n rows. A CPU is faster with one band, and its transpose with many (docs/toeplitz.md).
     """
     return _expand(taps) if length_of(taps) > BAND else _in_bands(taps, length_of(taps))
 
@@ -52,10 +52,10 @@ _expand.defvjp(lambda taps: (_expand(taps), None), _transposed)
 
 
 def _in_bands(taps: jax.Array, height: int) -> jax.Array:
-    """`expand` in bands of so many rows.
+    """`expand` in bands of `height` rows.
 
-    The taps and one zero, repeated and read in rows of 2n - 1, shift by one place per row: a band of rows. The next band
-    is cut from the same rows, as many places to the left.
+    The taps followed by a zero, repeated and read in rows of 2n - 1, shift by one column per row: a band of rows. The
+    next band is read from the same rows, `height` columns further to the left.
     """
     n = length_of(taps)
     repeated = jnp.broadcast_to(jnp.append(taps, 0), (height, 2 * n)).reshape(-1)
@@ -104,6 +104,8 @@ def past_only(taps: jax.Array) -> jax.Array:
 def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
     """Rows [first, first + count) of the matrix of taps [2n - 1]: [count, n], at a cost of count n."""
     n = length_of(taps)
+    if count == n:
+        return expand(taps)
     starts = n - 1 - first - jnp.arange(count)
     return jax.vmap(lambda start: jax.lax.dynamic_slice(taps, (start,), (n,)))(starts)
 
@@ -132,11 +134,3 @@ def extend(taps: jax.Array, length: int) -> jax.Array:
     if length < n:
         raise ValueError(f"cannot extend Toeplitz taps for {n} tokens to {length}: crop them instead")
     return jnp.pad(taps, [*[(0, 0)] * (taps.ndim - 1), (length - n, length - n)])
-
-
-def fit_bias(bias: jax.Array, length: int) -> jax.Array:
-    """The biases of tokens, [..., n] to [..., length]: the first ones, or the mean of all for each new token."""
-    more = length - bias.shape[-1]
-    if more <= 0:
-        return bias[..., :length]
-    return jnp.concatenate([bias, jnp.repeat(bias.mean(-1, keepdims=True), more, axis=-1)], axis=-1)

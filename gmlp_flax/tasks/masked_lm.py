@@ -164,7 +164,7 @@ class MaskedLanguageModeling(LanguageModeling):
         if len(ids) > self.length:
             raise RunError(f"the line has {len(ids)} tokens, the model reads at most {self.length}: {line[:60]!r}...")
         spec = self.spec()
-        if not spec.block.supports_length(spec, len(ids)):
+        if not spec.supports_length(len(ids)):
             ids += [tokenizer.pad_id] * (self.length - len(ids))
         tokens = np.array([ids])
         logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.padding_mask(tokens))[0]

@@ -14,7 +14,6 @@ from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.text import CausalLM
 from gmlp_flax.planning.flops import matmul_flops
 from tests.models import reference
-from tests.models.blocks.calls import add
 from tests.models.reference import count, function_of, in_float64, normal, params_of, quick_jit, randomized, small_spec
 
 N = 9
@@ -79,7 +78,7 @@ def test_against_numpy(name):
         return reference.transformer_block(p, prefix, 3, N)
 
     expected = [of_prefix(x[: i + 1])[i] for i in range(N)]
-    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x[None])[0], expected, atol=1e-10)
+    np.testing.assert_allclose(quick_jit(module)(x[None])[0], expected, atol=1e-10)
 
 
 def token_jacobian(call, x):
@@ -94,7 +93,7 @@ def token_jacobian(call, x):
 def test_nothing_comes_from_the_future(name, dtype):
     """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the cache and itself."""
     module = block(name, dtype=dtype)
-    found = token_jacobian(lambda x: module(x, add), jnp.asarray(normal(0, N, 6), dtype))
+    found = token_jacobian(lambda x: module(x), jnp.asarray(normal(0, N, 6), dtype))
     assert (found[np.triu_indices(N, 1)] == 0).all()
     assert (found[np.tril_indices(N)] > 0).all()
 
@@ -103,8 +102,8 @@ def test_nothing_comes_from_the_future(name, dtype):
 @in_float64
 def test_nothing_comes_from_the_future_whatever_is_padding(name):
     """Also to a token all of whose cache is padding: no softmax falls back on the tokens behind it."""
-    module, seen = block(name), np.array([[False] * 4 + [True] * 3 + [False] * 2])
-    found = token_jacobian(lambda x: module(x, add, seen), jnp.asarray(normal(0, N, 6)))
+    module, mask = block(name), np.array([[False] * 4 + [True] * 3 + [False] * 2])
+    found = token_jacobian(lambda x: module(x, padding_mask=mask), jnp.asarray(normal(0, N, 6)))
     assert (found[np.triu_indices(N, 1)] == 0).all() and np.isfinite(found).all()
 
 
@@ -123,9 +122,9 @@ def test_training_costs_the_products_that_a_bidirectional_block_costs(name):
     found = []
     for causal in (True, False):
         state, call = function_of(block(name, causal=causal, dtype="float32"))
-        gradient = jax.grad(lambda state, x, call=call: call(state, x, add).sum(), argnums=(0, 1))
+        gradient = jax.grad(lambda state, x, call=call: call(state, x).sum(), argnums=(0, 1))
         x = jnp.ones((2, N, 6))
-        found.append([count("dot_general", f, state, x) for f in (lambda *a, call=call: call(*a, add), gradient)])
+        found.append([count("dot_general", f, state, x) for f in (lambda *a, call=call: call(*a), gradient)])
         found[-1].append(matmul_flops(gradient, state, x))
     assert found[0] == found[1]
 
@@ -179,10 +178,10 @@ def test_one_more_token_costs_one_row_of_the_mixing(name):
 def test_values_are_kept_at_their_places():
     cache = DecodeCache({}, jnp.int32(1), 4)
     assert cache.update("a", jnp.ones((2, 2, 3)), axis=1).shape == (2, 4, 3)
-    later = DecodeCache(cache.kept, jnp.int32(3), 4)
+    later = DecodeCache(cache.arrays, jnp.int32(3), 4)
     np.testing.assert_array_equal(later.update("a", 5 * jnp.ones((2, 1, 3)))[0, :, 0], [0, 1, 1, 5])
     assert later.update("b", jnp.ones((1, 2, 1, 3), jnp.bfloat16), axis=2).shape == (1, 2, 4, 3)
-    assert later.kept["b"].dtype == jnp.bfloat16
+    assert later.arrays["b"].dtype == jnp.bfloat16
 
 
 def test_other_blocks_refuse_to_be_causal():

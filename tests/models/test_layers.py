@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.layers import LayerNorm, Linear, activation
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.layers import LayerNorm, LayerRng, Linear, activation, add_branch, drop_path, dropout
 from tests.models.reference import (
     gelu,
     gelu_tanh,
     in_float64,
+    keys,
     layer_norm,
     linear,
     normal,
     params_of,
     program,
+    quick_jit,
     randomized,
     small_spec,
 )
@@ -140,3 +143,48 @@ def test_parts_and_activation_of_a_linear_layer_change_no_number():
     # Each part is a product of its own, so a split of the output copies nothing.
     products = [e.outvars[0].aval.shape for e in program(made, x) if e.primitive.name == "dot_general"]
     assert products == [(2, 5, 4)] * 2
+
+
+def test_dropout():
+    x = jnp.full((200, 100), 3.0)
+    y = np.asarray(dropout(x, 0.2, keys(0, 200)))
+    zeros = y == 0
+    np.testing.assert_allclose(y[~zeros], 3 / 0.8, rtol=1e-6)
+    assert abs(zeros.mean() - 0.2) < 4 * np.sqrt(0.16 / x.size)
+    assert zeros.mean(0).min() > 0 and zeros.mean(0).max() < 0.4
+    assert dropout(x, 0.2, None) is x and dropout(x, 0.0, keys(0, 200)) is x
+    assert dropout(x.astype(jnp.bfloat16), 0.2, keys(0, 200)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("survival", [0.6, 0.8])
+def test_stochastic_depth_drops_whole_branches_of_single_examples(survival):
+    y = np.asarray(drop_path(jnp.ones((4000, 2, 3)), jnp.float32(survival), keys(0, 4000)))
+    assert (y == y[:, :1, :1]).all()
+    dropped = y[:, 0, 0] == 0
+    np.testing.assert_allclose(y[~dropped], 1 / survival, rtol=1e-5)
+    assert abs(dropped.mean() - (1 - survival)) < 4 * np.sqrt(0.24 / 4000)
+
+
+def test_branches_draw_with_keys_of_their_own():
+    """Of one example neither dropout nor stochastic depth of two branches agree more often than by chance."""
+    zero, one = jnp.zeros((400, 10, 10)), jnp.ones((400, 10, 10))
+    rng = LayerRng(keys(0, 400), 0.5, jnp.float32(0.5))
+    first, second = (np.asarray(add_branch(zero, one, rng, number)) > 0 for number in range(2))
+    both = (
+        (first.any((1, 2)) & second.any((1, 2))).mean(),
+        (first == second)[first.any((1, 2)) & second.any((1, 2))].mean(),
+    )
+    assert abs(both[0] - 0.25) < 0.1 and abs(both[1] - 0.5) < 0.02
+    np.testing.assert_array_equal(add_branch(zero, one, rng, 0, dropped=False).max((1, 2)) > 0, first.any((1, 2)))
+    np.testing.assert_array_equal(add_branch(one, one, LayerRng()), 2 * one)
+    assert LayerRng().mixing_keys is None
+
+
+@in_float64
+def test_the_expected_value_of_training_is_evaluation():
+    """Of one block under stochastic depth and dropout, over many examples with the same input."""
+    block, x, samples = randomized(lambda: BLOCKS["gmlp"](small_spec(), nnx.Rngs(0))), normal(0, 1, 5, 6), 4000
+    many = jnp.broadcast_to(x, (samples, 5, 6))
+    y = quick_jit(lambda x: block(x, LayerRng(keys(1, samples), 0.1, jnp.float32(0.7))))(many)
+    error = np.abs(y.mean(0) - block(x)[0]) / (y.std(0) / np.sqrt(samples))
+    assert y.std(0).min() > 0.01 and error.max() < 4.5

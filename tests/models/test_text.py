@@ -260,7 +260,7 @@ def test_the_key_reaches_the_encoder():
 
 
 SEGMENTS = np.array([[0, 0, 1, 1, 1], [0, 1, 0, 0, 0]])
-SEEN = np.array([[True] * 5, [True, True, False, False, False]])
+MASK = np.array([[True] * 5, [True, True, False, False, False]])
 AMLP = {"d_attn": 3}
 BERT = BLOCKS["transformer"][0] | {"positions": "relative"}
 
@@ -281,23 +281,23 @@ def states(p, tokens, segments):
 @pytest.mark.parametrize("pooler", [False, True])
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 @in_float64
-def test_a_classifier_reads_the_first_token_or_all_that_are_seen(pool, pooler):
+def test_a_classifier_reads_the_first_token_or_all_that_are_no_padding(pool, pooler):
     module = randomized(lambda: classifier(pool, pooler))
     p = params_of(module)
     pooled = [
-        states(p, tokens, segments)[[0] if pool == "cls" else seen].mean(0)
-        for tokens, segments, seen in zip(TOKENS, SEGMENTS, SEEN, strict=True)
+        states(p, tokens, segments)[[0] if pool == "cls" else mask].mean(0)
+        for tokens, segments, mask in zip(TOKENS, SEGMENTS, MASK, strict=True)
     ]
     if pooler:
         pooled = [np.tanh(state @ p["pooler"]["kernel"] + p["pooler"]["bias"]) for state in pooled]
     expected = [state @ p["head"]["kernel"] + p["head"]["bias"] for state in pooled]
-    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS, SEEN), expected, atol=1e-10)
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS, MASK), expected, atol=1e-10)
 
 
 @in_float64
 def test_the_mean_is_of_all_tokens_if_none_is_hidden():
     module = randomized(lambda: classifier("mean"))
-    every = quick_jit(module)(TOKENS, SEGMENTS, np.ones_like(SEEN))
+    every = quick_jit(module)(TOKENS, SEGMENTS, np.ones_like(MASK))
     np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), every, atol=1e-12)
 
 
@@ -314,13 +314,13 @@ NO_SEGMENTS = np.zeros_like(PAIR)
 def test_texts_that_are_read_apart(pool):
     """Each by the same encoder, then [u, v, u v, u - v] and two layers with a ReLU."""
     module = randomized(lambda: twins(pool))
-    p, seen = params_of(module), np.stack([SEEN, np.ones_like(SEEN)], axis=1)
+    p, mask = params_of(module), np.stack([MASK, np.ones_like(MASK)], axis=1)
     assert p["head"]["first"]["kernel"].shape == (4 * 6, 4 * 6) and p["head"]["second"]["kernel"].shape == (
         4 * 6,
         2 * 6,
     )
     expected = []
-    for texts, visible in zip(PAIR, seen, strict=True):
+    for texts, visible in zip(PAIR, mask, strict=True):
         u, v = (
             reference.encoder(p["encoder"], p["embedding"][tokens])[[0] if pool == "cls" else shown].mean(0)
             for tokens, shown in zip(texts, visible, strict=True)
@@ -329,7 +329,7 @@ def test_texts_that_are_read_apart(pool):
         for name in ("first", "second"):
             x = np.maximum(linear(p["head"][name], x[None])[0], 0)
         expected.append(linear(p["head"]["last"], x[None])[0])
-    np.testing.assert_allclose(quick_jit(module)(PAIR, NO_SEGMENTS, seen), expected, atol=1e-10)
+    np.testing.assert_allclose(quick_jit(module)(PAIR, NO_SEGMENTS, mask), expected, atol=1e-10)
 
 
 @in_float64
@@ -361,22 +361,22 @@ def test_spans_have_two_scores_a_token():
 @in_float64
 def test_transformers_ignore_hidden_padding(make):
     module = randomized(lambda: make(**BERT))
-    other = np.where(SEEN, TOKENS, 6)
-    found = quick_jit(module)(TOKENS, SEGMENTS, SEEN)
-    again = quick_jit(module)(other, SEGMENTS, SEEN)
-    places = SEEN if found.ndim == 3 else slice(None)
+    other = np.where(MASK, TOKENS, 6)
+    found = quick_jit(module)(TOKENS, SEGMENTS, MASK)
+    again = quick_jit(module)(other, SEGMENTS, MASK)
+    places = MASK if found.ndim == 3 else slice(None)
     np.testing.assert_allclose(found[places], again[places], atol=1e-12)
 
 
 @in_float64
 def test_spatial_projections_see_padding_and_tiny_attention_need_not():
     """The paper masks nothing in gMLP's blocks: what a hidden token is still matters there, to all the same extent."""
-    other = np.where(SEEN, TOKENS, 6)
+    other = np.where(MASK, TOKENS, 6)
     gmlp = randomized(classifier)
-    np.testing.assert_array_equal(quick_jit(gmlp)(TOKENS, SEGMENTS, SEEN), quick_jit(gmlp)(TOKENS, SEGMENTS))
+    np.testing.assert_array_equal(quick_jit(gmlp)(TOKENS, SEGMENTS, MASK), quick_jit(gmlp)(TOKENS, SEGMENTS))
     assert np.abs(quick_jit(gmlp)(TOKENS, SEGMENTS) - quick_jit(gmlp)(other, SEGMENTS))[1].max() > 1e-3
     amlp = randomized(lambda: classifier(**AMLP))
-    hidden, open_ = quick_jit(amlp)(TOKENS, SEGMENTS, SEEN), quick_jit(amlp)(TOKENS, SEGMENTS)
+    hidden, open_ = quick_jit(amlp)(TOKENS, SEGMENTS, MASK), quick_jit(amlp)(TOKENS, SEGMENTS)
     np.testing.assert_allclose(hidden[0], open_[0], atol=1e-12)
     assert np.abs(hidden[1] - open_[1]).max() > 1e-3
 

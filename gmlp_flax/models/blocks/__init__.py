@@ -1,6 +1,6 @@
 """One file per block, and the table that names them.
 
-A block from elsewhere is named by its place instead: `my_package.my_block:MyBlock`.
+A block from elsewhere is named by its module and class: `my_package.my_block:MyBlock`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convolutions in the place of attention (arXiv 2105.03322): lightweight, dynamic, and with kernels that grow."""
+"""Convolutions in place of attention (arXiv 2105.03322): lightweight or dynamic, with widths and dilations by layer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec
-from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
-from gmlp_flax.models.layers import LayerNorm, Linear
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import option
 
 
@@ -24,8 +25,8 @@ def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
 
     Args:
         x: [batch, tokens, heads, c]; a head's channels share its kernel.
-        kernel: [heads, width], or [batch, tokens, heads, width] for a kernel of its own at each output.
-        dilation: the distance between the tokens that a kernel reads.
+        kernel: [heads, width], or [batch, tokens, heads, width] for a different kernel at each output.
+        dilation: distance between neighbouring tokens that a kernel reads.
 
     Returns:
         [batch, tokens, heads, c] in the wider of both types.
@@ -33,12 +34,12 @@ def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
     width, tokens = kernel.shape[-1], x.shape[1]
     before, after = dilation * ((width - 1) // 2), dilation * (width // 2)
     padded = jnp.pad(x, ((0, 0), (before, after), (0, 0), (0, 0)))
-    read = [padded[:, dilation * j : dilation * j + tokens] for j in range(width)]
-    return sum((kernel[..., j, None] * read[j] for j in range(1, width)), kernel[..., 0, None] * read[0])
+    shifted = [padded[:, dilation * j : dilation * j + tokens] for j in range(width)]
+    return sum((kernel[..., j, None] * shifted[j] for j in range(1, width)), kernel[..., 0, None] * shifted[0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConvolutionSpec(HeadsSpec, ChannelMLPSpec):
+class ConvolutionSpec(HeadsSpec, ChannelMLPSpec, AnyLengthSpec):
     """Options of the convolutions."""
 
     convolution: str = option(
@@ -55,34 +56,37 @@ class ConvolutionSpec(HeadsSpec, ChannelMLPSpec):
     )
 
     def check(self) -> None:
-        """Raises ValueError for lists of other lengths or with other numbers, and for kernels wider than the tokens."""
+        """Raises ValueError for lists of a wrong length, for numbers below 1, and for kernels wider than the tokens."""
         super().check()
         for name in ("kernel_widths", "dilations"):
             given = getattr(self, name)
-            if not all(isinstance(each, int) and each >= 1 for each in given) or len(given) not in (1, self.layers):
+            if not all(isinstance(number, int) and number >= 1 for number in given) or len(given) not in (
+                1,
+                self.layers,
+            ):
                 raise ValueError(
                     f"model.{name} is {given}: expected one number from 1 for all layers, or {self.layers} of them"
                 )
         for width, dilation in self.kernels:
             if (far := dilation * (width // 2)) > max(self.length - 1, 0):
                 raise ValueError(
-                    f"model.kernel_widths has {width} (dilation {dilation}), which reads {far} tokens ahead, beyond the "
-                    f"{self.length} tokens from every place: expected a width of at most {self.widest(dilation)}"
+                    f"model.kernel_widths has {width} (dilation {dilation}), which reads {far} tokens ahead, beyond "
+                    f"the {self.length} tokens from every position: expected at most {self.widest(dilation)}"
                 )
 
     def widest(self, dilation: int) -> int:
-        """The largest width of which each entry meets some token."""
+        """The largest width of a kernel whose every entry reads some token."""
         return 2 * ((self.length - 1) // dilation) + 1
 
     @property
     def kernels(self) -> list[tuple[int, int]]:
         """The width and the dilation of each layer."""
-        of_each = (given * self.layers if len(given) == 1 else given for given in (self.kernel_widths, self.dilations))
-        return list(zip(*of_each, strict=True))
+        by_layer = (given * self.layers if len(given) == 1 else given for given in (self.kernel_widths, self.dilations))
+        return list(zip(*by_layer, strict=True))
 
 
 class LightweightKernel(nnx.Module):
-    """softmax of `logits` [heads, width], the same for every input; Glorot-uniform at the start."""
+    """softmax(`logits`) [heads, width], the same for every input; logits are Glorot-uniform at the start."""
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         width = spec.kernel_widths[0]
@@ -95,7 +99,7 @@ class LightweightKernel(nnx.Module):
 
 
 class DynamicKernel(nnx.Module):
-    """softmax of a linear layer of each token."""
+    """A softmax of a linear layer of each token."""
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.proj = Linear(spec, spec.d_model, spec.heads * spec.kernel_widths[0], rngs)
@@ -108,7 +112,7 @@ class DynamicKernel(nnx.Module):
 
 
 class Convolution(nnx.Module):
-    """out(convolve(GLU(x))): GLU is one half of a projection times the sigmoid of the other."""
+    """out(convolve(GLU(x))); GLU is one half of a projection times the sigmoid of the other half."""
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs, parts=2)
@@ -117,7 +121,7 @@ class Convolution(nnx.Module):
         self.heads, self.dilation = spec.heads, spec.dilations[0]
 
     def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same. Padding (`padding_mask` False, bool [batch, tokens]) counts as zeros."""
+        """[batch, tokens, d_model] to the same. Padding counts as zeros; `padding_mask` as in `Block`."""
         gated = jax.nn.glu(self.proj_in(x))
         if padding_mask is not None:
             gated = jnp.where(padding_mask[..., None], gated, 0)
@@ -136,23 +140,16 @@ class ConvolutionBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(
-        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.convolution(self.mixing_norm(x), padding_mask))
-        return residual(x, self.mlp(self.mlp_norm(x)))
+        x = add_branch(x, self.convolution(self.mixing_norm(x), padding_mask), rng, 0)
+        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
 
     @classmethod
-    def stacks(cls, spec: ConvolutionSpec) -> tuple[ConvolutionSpec, ...]:
+    def stack_specs(cls, spec: ConvolutionSpec) -> tuple[ConvolutionSpec, ...]:
         """See `Block`: one stack for each run of layers with equal kernels."""
         runs = [(kernel, len(list(run))) for kernel, run in itertools.groupby(spec.kernels)]
         return tuple(
             dataclasses.replace(spec, kernel_widths=(width,), dilations=(dilation,), layers=count)
             for (width, dilation), count in runs
         )
-
-    @classmethod
-    def supports_length(cls, spec: ConvolutionSpec, tokens: int) -> bool:
-        """See `Block`: any number, up to n with learned positions."""
-        return up_to_length(spec, tokens)

@@ -1,4 +1,4 @@
-"""External attention (arXiv 2105.02358): tokens attend to a small memory that all inputs share."""
+"""External attention (arXiv 2105.02358): tokens attend to a small memory, the same for all inputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec
-from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
-from gmlp_flax.models.layers import LayerNorm, Linear
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import SIZE, option
 
 TOKENS, MEMORY = "tokens", "memory"
@@ -26,7 +27,8 @@ def memory_weights(scores: jax.Array, over: str, padding_mask: jax.Array | None 
         scores: [batch, heads, tokens, entries].
         over: "tokens": the softmax runs over the tokens, then each token's weights are divided by their sum (the
             paper's double normalisation; 1e-9 is added to the sum). "memory": the softmax runs over the entries.
-        padding_mask: bool [batch, tokens], False for padding, which then has no part in a softmax over tokens; or None.
+        padding_mask: bool [batch, tokens], False for padding, which a softmax over tokens ignores; None if there is
+            none.
 
     Returns:
         The same shape and type.
@@ -42,15 +44,23 @@ def memory_weights(scores: jax.Array, over: str, padding_mask: jax.Array | None 
 def recall(
     x: jax.Array, keys: jax.Array, values: jax.Array, over: str, padding_mask: jax.Array | None = None
 ) -> jax.Array:
-    """weights(x keys^T) values in each head: [batch, heads, tokens, c] and two of [entries, c] to the first's shape and
-    type; `over` and `padding_mask` as in `memory_weights`, the weights in the type of the memory."""
+    """weights(x keys^T) values in each head. The weights are computed in the type of the memory.
+
+    Args:
+        x: [batch, heads, tokens, c].
+        keys, values: the memory, each [entries, c].
+        over, padding_mask: as in `memory_weights`.
+
+    Returns:
+        The shape and type of x.
+    """
     scores = jnp.einsum("bhnc,sc->bhns", x, keys.astype(x.dtype), preferred_element_type=keys.dtype)
     weights = memory_weights(scores, over, padding_mask).astype(x.dtype)
     return jnp.einsum("bhns,sc->bhnc", weights, values.astype(x.dtype))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExternalAttentionSpec(HeadsSpec, ChannelMLPSpec):
+class ExternalAttentionSpec(HeadsSpec, ChannelMLPSpec, AnyLengthSpec):
     """Options of external attention."""
 
     heads: int = option(1, "heads, each of d_model / heads channels; they share the memory", SIZE, architecture=True)
@@ -65,9 +75,9 @@ class ExternalAttentionSpec(HeadsSpec, ChannelMLPSpec):
 
 
 class ExternalAttention(nnx.Module):
-    """A projection, the memory, and a projection back: `keys` and `values` [memory, d_model / heads], without biases.
+    """A projection, the memory (`keys` and `values` [memory, d_model / heads], without biases), and a projection.
 
-    With the softmax over tokens, a token's output depends on all tokens, through the sums of their weights; with the
+    With the softmax over tokens, a token's output depends on all tokens, through the sums of the softmax; with the
     softmax over the memory, on its own input alone.
     """
 
@@ -91,7 +101,7 @@ class ExternalAttention(nnx.Module):
 class ExternalAttentionBlock(Block):
     """x + external(norm(x)), then x + mlp(norm(x)).
 
-    The paper's module for images ends in a batch norm and a ReLU; here it stands in the frame of the other blocks.
+    The paper's module for images ends in a batch norm and a ReLU; here the block is a pre-norm block like the others.
     """
 
     Spec = ExternalAttentionSpec
@@ -102,14 +112,7 @@ class ExternalAttentionBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(
-        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.external(self.mixing_norm(x), padding_mask))
-        return residual(x, self.mlp(self.mlp_norm(x)))
-
-    @classmethod
-    def supports_length(cls, spec: ExternalAttentionSpec, tokens: int) -> bool:
-        """See `Block`: any number, up to n with learned positions."""
-        return up_to_length(spec, tokens)
+        x = add_branch(x, self.external(self.mixing_norm(x), padding_mask), rng, 0)
+        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)

@@ -1,4 +1,5 @@
-"""The feed-forward stack: a ViT whose attention is a second MLP, across tokens ("Do You Even Need Attention?")."""
+"""The feed-forward block of "Do You Even Need Attention?" (arXiv 2105.02723): a ViT with an MLP over tokens for
+attention."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models.blocks.base import Block, Residual
-from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenMLP, TokenMLPSpec, check_tokens
 from gmlp_flax.models.resize import OverPatches
 
@@ -19,10 +20,10 @@ class FeedForwardSpec(ChannelMLPSpec, TokenMLPSpec):
 
 
 class FeedForwardBlock(Block):
-    """x + channels(norm(x)), then x + tokens(norm(x)), the second norm over tokens (arXiv 2105.02723).
+    """x + mlp(norm(x)), then x + token_mlp(norm(x)), the second norm over tokens.
 
-    It differs from the Mixer's block in the order of the two, and in that the MLP across tokens, being the same module
-    on transposed activations, has its norm over the axis that it mixes: `token_norm` has n scales and biases.
+    It differs from the Mixer's block in the order of the two, and in the norm: the MLP over tokens is the same module
+    on transposed activations, so its norm is over tokens too, with n scales and biases (`token_norm`).
     """
 
     Spec = FeedForwardSpec
@@ -34,11 +35,9 @@ class FeedForwardBlock(Block):
         self.token_mlp = TokenMLP(spec, rngs)
         self.length = spec.length
 
-    def __call__(
-        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
-    ) -> jax.Array:
-        """See `Block`. Raises ValueError for another number of tokens than n."""
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+        """See `Block`. Raises ValueError if the number of tokens is not n."""
         check_tokens(x, self.length)
-        x = residual(x, self.mlp(self.mlp_norm(x)))
+        x = add_branch(x, self.mlp(self.mlp_norm(x)), rng, 0)
         normed = self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)
-        return residual(x, self.token_mlp(normed))
+        return add_branch(x, self.token_mlp(normed), rng, 1)

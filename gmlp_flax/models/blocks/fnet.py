@@ -15,26 +15,25 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, supports_length
-from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
-from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
 from gmlp_flax.models.matmul import NAME, over_tokens
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
-from gmlp_flax.models.spec import BlockSpec
+from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import AT_LEAST_0, option
 
-# Where `auto` takes the two matrix products. CPU: measured here, docs/mixers.md. TPU: up to 4,096 tokens, as FNet's code
-# in transformers has it; its authors use the FFT on GPUs. Neither was measured here.
+# Up to these sizes `auto` uses matrix products. CPU: measured, docs/mixers.md. TPU: as FNet's code in transformers; its
+# authors use the FFT on GPUs. Neither was measured here.
 MATMUL_UP_TO_ON_CPU = 80  # tokens and channels together
 MATMUL_UP_TO_ON_TPU = 4096  # tokens
 
 
 def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """The real part C and the negative imaginary part S of the matrix of a DFT, [points, points]: F = C - i S.
-
-    C[j, k] = cos(2 pi j k / points), S[j, k] = sin of the same.
+    """C and S, each [points, points], of the DFT matrix F = C - i S:
+    C[j, k] = cos(2 pi j k / points), S[j, k] = sin(2 pi j k / points).
     """
-    # Behind the barrier, the compiler does not compute the whole matrix itself, number by number, as a constant.
+    # The barrier keeps the compiler from computing the whole matrix itself, as a constant.
     index = jax.lax.optimization_barrier(jnp.arange(points))
     angles = 2 * np.pi * np.arange(points) / points
     cosines, sines = (jnp.asarray(wave(angles), dtype) for wave in (np.cos, np.sin))
@@ -51,11 +50,11 @@ def by_matmul(x: jax.Array) -> jax.Array:
 def by_fft(x: jax.Array) -> jax.Array:
     """`fourier` by the fast Fourier transform, in float32 (float64 for float64)."""
     precise = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return sharding.on_own_examples(lambda x: jnp.fft.fft2(x, axes=(1, 2)).real, precise).astype(x.dtype)
+    return sharding.map_shards(lambda x: jnp.fft.fft2(x, axes=(1, 2)).real, precise).astype(x.dtype)
 
 
 def by_platform(x: jax.Array) -> jax.Array:
-    """`fourier` by what is faster on the platform that the program is compiled for."""
+    """`fourier` by the faster algorithm on the platform that the program is compiled for."""
     _, tokens, channels = x.shape
     on_cpu = by_matmul if tokens + channels <= MATMUL_UP_TO_ON_CPU else by_fft
     on_tpu = by_matmul if tokens <= MATMUL_UP_TO_ON_TPU else by_fft
@@ -69,8 +68,8 @@ ALGORITHMS = {"auto": by_platform, "matmul": by_matmul, "fft": by_fft}
 def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     """The real part of the 2-D DFT over tokens and channels: [batch, tokens, channels] to the same.
 
-    `algorithm` is a name in ALGORITHMS; the numbers differ by rounding alone. The transform is its own transpose, as C
-    and S are symmetric: its gradient costs one more transform and keeps nothing.
+    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. C and S are symmetric, so the transform is its
+    own transpose: its gradient is one more transform, and nothing is saved for it.
     """
     return ALGORITHMS[algorithm](x)
 
@@ -83,7 +82,7 @@ def _norm_eps() -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FNetSpec(ChannelMLPSpec):
+class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
     """Options of FNet."""
 
     norm_eps: float = _norm_eps()
@@ -99,19 +98,28 @@ class FNetSpec(ChannelMLPSpec):
 
 
 def unchanged(x: jax.Array) -> jax.Array:
-    """The final norm of post-norm blocks, which end with one of their own."""
+    """The final norm of post-norm blocks, which end with a norm of their own."""
     return x
 
 
-class FNetBlock(Block):
-    """norm(x + Re F_tokens F_channels x), then norm(x + mlp(x)), as published; or both with their norms inside.
+def fnet_final_norm(spec: FNetSpec, d_model: int) -> nnx.Module | Callable[[jax.Array], jax.Array]:
+    """See `Block`."""
+    return LayerNorm(spec, d_model) if spec.norm == "pre" else unchanged
 
-    With the norms inside (`norm="pre"`) the transform is divided by sqrt(tokens * channels): then it keeps the sum of
-    squares of a complex input, and does not drown its shortcut. As in its authors' code, dropout is for the MLP alone.
+
+Branch = Callable[[jax.Array], jax.Array]
+
+
+class FNetBlock(Block):
+    """norm(x + F(x)), then norm(x + mlp(x)), as published, or x + F(norm(x)), then x + mlp(norm(x)) (`norm="pre"`).
+
+    F(x) is the real part of the 2-D DFT. In the pre-norm block it is divided by sqrt(tokens * channels), which keeps
+    the sum of squares of a complex input, so that it does not drown its shortcut. As in the authors' code, dropout
+    applies to the MLP alone.
     """
 
     Spec = FNetSpec
-    without_dropout = (0,)
+    final_norm = staticmethod(fnet_final_norm)
 
     def __init__(self, spec: FNetSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model)
@@ -119,31 +127,24 @@ class FNetBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
         self.pre_norm, self.dft = spec.norm == "pre", spec.dft
 
-    def mix(self, x: jax.Array, padding_mask: jax.Array | None, key: jax.Array | None) -> jax.Array:
-        """The first branch: [batch, tokens, d_model] to the same."""
-        scale = math.prod(x.shape[1:]) ** -0.5 if self.pre_norm else 1.0
-        mixed: jax.Array = fourier(x, self.dft)
-        return checkpoint_name(scale * mixed, NAME)
-
-    def __call__(
-        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`. Padding takes part in the transform."""
-        if self.pre_norm:
-            x = residual(x, self.mix(self.mixing_norm(x), padding_mask, key))
-            return residual(x, self.mlp(self.mlp_norm(x)))
-        x = self.mixing_norm(residual(x, self.mix(x, padding_mask, key)))
-        return self.mlp_norm(residual(x, self.mlp(x)))
+        x = residual_sublayer(x, self.transform, self.mixing_norm, self.pre_norm, rng, 0, dropped=False)
+        return residual_sublayer(x, self.mlp, self.mlp_norm, self.pre_norm, rng, 1)
 
-    @classmethod
-    def final_norm(cls, spec: FNetSpec, d_model: int) -> nnx.Module | Callable[[jax.Array], jax.Array]:
-        """See `Block`."""
-        return LayerNorm(spec, d_model) if spec.norm == "pre" else unchanged
+    def transform(self, x: jax.Array) -> jax.Array:
+        """F(x), the first branch: [batch, tokens, d_model] to the same."""
+        scale = math.prod(x.shape[1:]) ** -0.5 if self.pre_norm else 1.0
+        return checkpoint_name(scale * fourier(x, self.dft), NAME)
 
-    @classmethod
-    def supports_length(cls, spec: BlockSpec, tokens: int) -> bool:
-        """See `Block`: any number, up to n with learned positions. It is another transform at each number."""
-        return up_to_length(spec, tokens)
+
+def residual_sublayer(
+    x: jax.Array, branch: Branch, norm: LayerNorm, pre_norm: bool, rng: LayerRng, number: int, dropped: bool = True
+) -> jax.Array:
+    """x + branch(norm(x)) if `pre_norm`, else norm(x + branch(x)); `rng`, `number`, `dropped` as in `add_branch`."""
+    if pre_norm:
+        return add_branch(x, branch(norm(x)), rng, number, dropped)
+    return norm(add_branch(x, branch(x), rng, number, dropped))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +155,7 @@ class FNetHybridSpec(AttentionSpec, FNetSpec):
     attention_layers: int = option(2, "how many layers, the last ones, have attention", AT_LEAST_0, architecture=True)
 
     def check(self) -> None:
-        """Raises ValueError if there are fewer layers than those with attention."""
+        """Raises ValueError if there are fewer layers than layers with attention."""
         super().check()
         if self.attention_layers > self.layers:
             raise ValueError(
@@ -162,32 +163,36 @@ class FNetHybridSpec(AttentionSpec, FNetSpec):
             )
 
 
-class FNetHybridBlock(FNetBlock):
-    """A layer of FNet-Hybrid with attention in the place of the transform; its first layers are `FNetBlock`s."""
+class FNetHybridBlock(Block):
+    """A last layer of FNet-Hybrid: attention, with the norms of FNet. The first layers are `FNetBlock`s."""
 
     Spec = FNetHybridSpec
-    without_dropout = ()
+    final_norm = staticmethod(fnet_final_norm)
 
     def __init__(self, spec: FNetHybridSpec, rngs: nnx.Rngs):
-        super().__init__(spec, rngs)
+        self.mixing_norm = LayerNorm(spec, spec.d_model)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
         self.attention = MultiHeadAttention(spec, rngs)
+        self.pre_norm = spec.norm == "pre"
 
-    def mix(self, x: jax.Array, padding_mask: jax.Array | None, key: jax.Array | None) -> jax.Array:
-        """See `FNetBlock`."""
-        return self.attention(x, padding_mask, key)
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+        """See `Block`."""
+
+        def attend(x: jax.Array) -> jax.Array:
+            return self.attention(x, rng.mixing_keys, padding_mask)
+
+        x = residual_sublayer(x, attend, self.mixing_norm, self.pre_norm, rng, 0)
+        return residual_sublayer(x, self.mlp, self.mlp_norm, self.pre_norm, rng, 1)
 
     @classmethod
-    def stacks(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:
-        """See `Block`: the layers with the transform, then those with attention."""
+    def stack_specs(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:
+        """See `Block`: the layers with the transform, then the layers with attention."""
         last = spec.attention_layers
         first = spec.layers - last
-        mixing = [dataclasses.replace(spec, block=FNetBlock, layers=first, attention_layers=0)] if first else []
-        return (*mixing, *([dataclasses.replace(spec, layers=last)] if last else []))
-
-    @classmethod
-    def supports_length(cls, spec: FNetHybridSpec, tokens: int) -> bool:
-        """See `Block`: any number, or up to n if each position or offset has parameters of its own."""
-        return supports_length(spec, tokens)
+        fourier_layers = [dataclasses.replace(spec, block=FNetBlock, layers=first, attention_layers=0)] if first else []
+        attention_layers = [dataclasses.replace(spec, layers=last)] if last else []
+        return (*fourier_layers, *attention_layers)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -1,67 +1,119 @@
-"""The gMLP block (paper, Figure 1) and, with tiny attention, the aMLP block (Figure 6)."""
+"""The gMLP block (paper, Figures 1 and 2) and, with tiny attention, the aMLP block (Figure 6).
+
+Read from the top, as Figure 2's pseudo-code: the block, its spatial gate, the spatial projection inside the gate.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import spatial
-from gmlp_flax.models.attention import TinyAttention, TinyAttentionSpec
-from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models import toeplitz
+from gmlp_flax.models.attention import WeightDropoutSpec, attend, dot_products
+from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.gating import GateSpec, SpatialGate, gate_width
-from gmlp_flax.models.layers import LayerNorm, Linear
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
+from gmlp_flax.models.matmul import add_bias, over_tokens
+from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.resize import OverPatches, PastTaps, Taps, TokenBias
 from gmlp_flax.models.sharding import FSDP, TENSOR
+from gmlp_flax.options import AT_LEAST_0, SIZE, Range, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GMLPSpec(GateSpec, TinyAttentionSpec):
-    """Options of gMLP and aMLP: the gate's, the spatial projection's, tiny attention's."""
+class GMLPSpec(WeightDropoutSpec):
+    """Options of gMLP and aMLP. The paper's images have a dense W, all of its text a Toeplitz one."""
+
+    spatial: str = option(
+        "toeplitz",
+        "the spatial projection: [n, n], or 2n - 1 taps (causal: n)",
+        ("toeplitz", "dense"),
+        architecture=True,
+    )
+    toeplitz: str = option(
+        "direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"), numerics_only=True
+    )
+    spatial_init_std: float = option(
+        1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
+    )
+    d_ffn: int = option(768, "width after the first projection, both halves counted", SIZE, architecture=True)
+    gate: str = option(
+        "split",
+        "Table 3's gate; split is the Spatial Gating Unit",
+        ("linear", "additive", "multiplicative", "split"),
+        architecture=True,
+    )
+    gate_norm_eps: float = option(
+        0.0, "epsilon of the norm inside the gate (timm: 1e-5); 0: norm_eps", AT_LEAST_0, architecture=True
+    )
+    d_attn: int = option(
+        0,
+        "head size of tiny attention: 0 for gMLP, 64 or 128 for aMLP",
+        Range("0 (no attention) or the size of its head", 0, SIZE.most),
+        architecture=True,
+    )
+
+    def check(self) -> None:
+        """Raises ValueError if the gate cannot halve the channels, and for a causal FFT, whose rounding lets later
+        tokens through."""
+        super().check()
+        if self.gate == "split" and self.d_ffn % 2:
+            raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
+        if self.causal and self.by_fft:
+            raise ValueError(
+                "model.toeplitz is 'fft', whose rounding tells of later tokens: causal models have 'direct'"
+            )
+
+    @property
+    def by_fft(self) -> bool:
+        """Whether the spatial projection is a convolution by FFT."""
+        return self.spatial == "toeplitz" and self.toeplitz == "fft"
+
+    @property
+    def gate_width(self) -> int:
+        """Channels that leave the gate: half of d_ffn for the split gate, all of it for the others."""
+        return self.d_ffn // 2 if self.gate == "split" else self.d_ffn
+
+    def supports_length(self, tokens: int) -> bool:
+        """At most n tokens; exactly n with a dense W that is not causal."""
+        return tokens == self.length if self.spatial == "dense" and not self.causal else tokens <= self.length
 
 
 class GMLPBlock(Block):
-    """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x) and joins inside the gate."""
+    """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x), and the gate adds its output."""
 
     Spec = GMLPSpec
     mixes_at_start = False
     can_be_causal = True
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
-        width = gate_width(spec)
-        self.norm = LayerNorm(spec, spec.d_model)
-        self.proj_in = Linear(
-            spec,
-            spec.d_model,
-            spec.d_ffn,
-            rngs,
-            sharding=(FSDP, TENSOR),
-            activation=spec.activation,
-            parts=spec.d_ffn // width,
-        )
-        self.gate = SpatialGate(spec, rngs)
+        d_model, d_ffn, width = spec.d_model, spec.d_ffn, spec.gate_width
+        into, back = (FSDP, TENSOR), (TENSOR, FSDP)
+        gelu, halves = spec.activation, d_ffn // width
+        self.norm = LayerNorm(spec, d_model)
+        self.proj_in = Linear(spec, d_model, d_ffn, rngs, sharding=into, activation=gelu, parts=halves)
+        self.gate = SpatialGatingUnit(spec, rngs)
         self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
-        self.proj_out = Linear(spec, width, spec.d_model, rngs, sharding=(TENSOR, FSDP))
+        self.proj_out = Linear(spec, width, d_model, rngs, sharding=back)
 
     def __call__(
         self,
         x: jax.Array,
-        residual: Residual,
+        rng: LayerRng = EVALUATION,
         padding_mask: jax.Array | None = None,
-        key: jax.Array | None = None,
         cache: DecodeCache | None = None,
     ) -> jax.Array:
         """See `Block`."""
-        normed = self.norm(x)
-        attention = self.attention(normed, padding_mask, key, cache) if self.attention else None
-        z = self.proj_in(normed)
-        return residual(x, self.proj_out(self.gate(z, attention, cache)))
-
-    @classmethod
-    def supports_length(cls, spec: GMLPSpec, tokens: int) -> bool:
-        """See `Block`: up to n tokens, but exactly n with a dense projection that is not causal."""
-        return spatial.supports_length(spec, tokens)
+        shortcut = x
+        x = self.norm(x)
+        attention = self.attention(x, rng.mixing_keys, padding_mask, cache) if self.attention else None
+        x = self.proj_in(x)  # U and the GELU
+        x = self.gate(x, attention, cache)
+        x = self.proj_out(x)  # V
+        return add_branch(shortcut, x, rng)
 
     def spatial_matrix(self) -> jax.Array:
         """See `Block`."""
@@ -70,3 +122,121 @@ class GMLPBlock(Block):
     def attention_scores(self, x: jax.Array) -> jax.Array | None:
         """See `Block`: the one head of tiny attention."""
         return self.attention.scores(self.norm(x))[:, None] if self.attention else None
+
+
+class SpatialGatingUnit(nnx.Module):
+    """s(Z) with f(Z) = W norm(Z) + b: f(Z), Z + f(Z), Z * f(Z) or Z1 * f(Z2), the four gates of Table 3.
+
+    The last (`split`) is the paper's Spatial Gating Unit (Equation 4): Z1 is the first half of the channels, Z2 the
+    second. The caption of Table 3 puts the norm inside f for all four. W starts near zero. b starts at 1 if f
+    multiplies, so that s(Z) is Z (or Z1), and at 0 otherwise, so that the additive s(Z) is Z and the linear one 0.
+    """
+
+    def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
+        self.norm = LayerNorm(spec, spec.gate_width, spec.gate_norm_eps, sharding=(TENSOR,))
+        self.spatial = SpatialProjection(spec, float(spec.gate in ("multiplicative", "split")), rngs)
+        self.gate = spec.gate
+
+    def __call__(self, z: jax.Array, attention: jax.Array | None = None, cache: DecodeCache | None = None) -> jax.Array:
+        """[batch, tokens, d_ffn] to [batch, tokens, gate_width].
+
+        Args:
+            z: output of the first projection.
+            attention: output of tiny attention, [batch, tokens, gate_width], which is added to f(Z) (Figure 6).
+            cache: see `Block`.
+        """
+        u, v = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
+        v = self.norm(v)
+        v = self.spatial(v, cache)
+        if attention is not None:
+            v = v + attention
+        if self.gate == "linear":
+            return v
+        return u + v if self.gate == "additive" else u * v
+
+
+class SpatialProjection(nnx.Module):
+    """f(Z) = W Z + b over the token axis (Equation 2): one W for all channels, one bias per token.
+
+    Parameters: `weight` [n, n] (spec.spatial == "dense") or `taps` [2n - 1] ("toeplitz"), and `bias` [n]. For fewer
+    than n tokens, W is cut to its upper-left corner (central taps), and b to its first entries.
+
+    A causal W is 0 above its diagonal: it has `taps` [n], for the offsets 1 - n to 0, or ignores that part of `weight`.
+    """
+
+    def __init__(self, spec: GMLPSpec, bias: float, rngs: nnx.Rngs):
+        n, dtype = spec.length, spec.param_dtype
+        near_zero = nnx.initializers.normal(spec.spatial_init_std)
+        if spec.spatial == "dense":
+            self.weight = parameter(near_zero(rngs.params(), (n, n), dtype), resize=OverPatches(outputs=-2, inputs=-1))
+        else:
+            taps, resize = (n, PastTaps()) if spec.causal else (2 * n - 1, Taps())
+            self.taps = parameter(near_zero(rngs.params(), (taps,), dtype), resize=resize)
+        resize = OverPatches(outputs=-1) if spec.spatial == "dense" else TokenBias()
+        self.bias = parameter(jnp.full((n,), bias, dtype), decayed=False, resize=resize)
+        self.spec = spec
+
+    def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
+        """[batch, tokens, channels] to the same. With a cache, W's rows for these tokens sum over the earlier ones too.
+
+        Raises:
+            ValueError: a number of tokens that `spec.supports_length` refuses.
+        """
+        tokens, first = z.shape[1], 0
+        if not self.spec.supports_length(tokens):
+            accepts = f"{'at most' if self.spec.supports_length(1) else 'exactly'} {self.spec.length}"
+            raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
+        if cache is not None:
+            first, z = cache.first, cache.update("gate", z)
+        if self.spec.by_fft:
+            mixed = toeplitz.apply_fft(toeplitz.crop(self.taps[...], tokens), z)
+        else:
+            mixed = over_tokens(self._rows(first, tokens, z.shape[1], z.dtype), z)
+        return add_bias(mixed, jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)[:, None])
+
+    def matrix(self) -> jax.Array:
+        """W [n, n]; rows are outputs."""
+        n = self.spec.length
+        return self._rows(0, n, n, self.spec.param_dtype)
+
+    def _rows(self, first: jax.Array | int, count: int, columns: int, dtype: jnp.dtype) -> jax.Array:
+        """Rows [first, first + count) and the first columns of W: [count, columns]."""
+        causal = self.spec.causal
+        if self.spec.spatial == "dense":
+            weight = jnp.tril(self.weight[...]) if causal else self.weight[...]
+            return jax.lax.dynamic_slice(weight, (first, 0), (count, columns)).astype(dtype)
+        taps = toeplitz.past_only(self.taps[...]) if causal else self.taps[...]
+        return toeplitz.rows(toeplitz.crop(taps, columns).astype(dtype), first, count)
+
+
+class TinyAttention(nnx.Module):
+    """softmax(q k^T / sqrt(d_attn)) v with one head, projected to d_out (section 4.3, Figure 6).
+
+    The output projection starts near zero, like the spatial projection that its output is added to: a fresh gate is 1.
+    """
+
+    def __init__(self, spec: GMLPSpec, d_out: int, rngs: nnx.Rngs):
+        near_zero = nnx.initializers.normal(spec.spatial_init_std)
+        self.qkv = Linear(spec, spec.d_model, 3 * spec.d_attn, rngs)
+        self.out = Linear(spec, spec.d_attn, d_out, rngs, init=near_zero, sharding=(None, FSDP))
+        self.spec = spec
+
+    def __call__(
+        self,
+        x: jax.Array,
+        keys: jax.Array | None = None,
+        padding_mask: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to [batch, tokens, d_out]. `keys` [batch] are for dropout on the weights."""
+        q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
+        first = 0
+        if cache is not None:
+            first, k, v = cache.first, cache.update("keys", k), cache.update("values", v)
+        logits = dot_products(q, k, self.spec, first)
+        return self.out(attend(logits, v, x.shape[1], padding_mask, self.spec.attention_dropout, keys))
+
+    def scores(self, x: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] to the logits before the softmax, [batch, tokens, tokens]."""
+        q, k, _ = jnp.split(self.qkv(x), 3, axis=-1)
+        return dot_products(q, k, self.spec)(0, x.shape[1])

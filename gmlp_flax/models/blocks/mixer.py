@@ -7,8 +7,8 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models.blocks.base import Block, Residual
-from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenMLP, TokenMLPSpec
 
 
@@ -18,7 +18,7 @@ class MixerSpec(ChannelMLPSpec, TokenMLPSpec):
 
 
 class MixerBlock(Block):
-    """x + tokens(norm(x)), then x + channels(norm(x)): one MLP across tokens, one across channels."""
+    """x + token_mlp(norm(x)), then x + mlp(norm(x)): one MLP over tokens, one over channels."""
 
     Spec = MixerSpec
 
@@ -28,9 +28,7 @@ class MixerBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(
-        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.token_mlp(self.token_norm(x)))
-        return residual(x, self.mlp(self.mlp_norm(x)))
+        x = add_branch(x, self.token_mlp(self.token_norm(x)), rng, 0)
+        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerRng, add_branch
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenLinear
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import OverPatches
@@ -26,10 +27,10 @@ class ResMLPSpec(ChannelMLPSpec):
 
 
 class Affine(nnx.Module):
-    """alpha x + beta, one of each per channel (the paper's Aff, in the place of a norm).
+    """alpha x + beta per channel, in place of a norm (the paper's Aff). Computed in float32, returned in the compute
+    type.
 
-    Parameters: `scale` [channels], the paper's alpha, from 1, and `bias` [channels], its beta, from 0. Computed
-    in float32, returned in the compute type.
+    Parameters: `scale` [channels], the paper's alpha, 1 at the start, and `bias` [channels], its beta, 0 at the start.
     """
 
     def __init__(self, spec: BlockSpec, channels: int):
@@ -43,7 +44,7 @@ class Affine(nnx.Module):
 
 
 class LayerScale(nnx.Module):
-    """gamma x: `scale` [d_model], from `layer_scale`, so that a deep stack starts near the identity."""
+    """gamma x: `scale` [d_model], `layer_scale` at the start, so that a deep stack starts near the identity."""
 
     def __init__(self, spec: ResMLPSpec):
         self.scale = parameter(jnp.full((spec.d_model,), spec.layer_scale, spec.param_dtype), decayed=False)
@@ -55,7 +56,7 @@ class LayerScale(nnx.Module):
 
 
 class ResMLPBlock(Block):
-    """x + gamma1 (A affine(x)), then x + gamma2 mlp(affine(x)): A an n x n linear layer across patches, with bias."""
+    """x + gamma1 A(affine(x)), then x + gamma2 mlp(affine(x)), A a linear layer over the n patches, with bias."""
 
     Spec = ResMLPSpec
     final_norm = Affine
@@ -69,12 +70,10 @@ class ResMLPBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
         self.mlp_scale = LayerScale(spec)
 
-    def __call__(
-        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.token_scale(self.token_linear(self.token_affine(x))))
-        return residual(x, self.mlp_scale(self.mlp(self.mlp_affine(x))))
+        x = add_branch(x, self.token_scale(self.token_linear(self.token_affine(x))), rng, 0)
+        return add_branch(x, self.mlp_scale(self.mlp(self.mlp_affine(x))), rng, 1)
 
     def spatial_matrix(self) -> jax.Array:
         """See `Block`: A."""

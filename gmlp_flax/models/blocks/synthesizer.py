@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, hide_padding, mix, scaled_scores
-from gmlp_flax.models.blocks.base import Block, Residual, up_to_length
-from gmlp_flax.models.layers import LayerNorm, Linear
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import TokenLogits
@@ -25,21 +25,29 @@ def outer(rows: jax.Array, columns: jax.Array) -> jax.Array:
 
 
 def by_head(hidden: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    """A linear layer for each head: [batch, tokens, heads, c], [heads, c, out], [heads, out] to
-    [batch, heads, tokens, out] in the type of the bias."""
-    made = jnp.einsum("bnhc,hco->bhno", hidden, weight.astype(hidden.dtype), preferred_element_type=bias.dtype)
-    return made + bias[:, None]
+    """A linear layer for each head, in the type of the bias.
+
+    Args:
+        hidden: [batch, tokens, heads, c].
+        weight: [heads, c, out].
+        bias: [heads, out].
+
+    Returns:
+        [batch, heads, tokens, out].
+    """
+    products = jnp.einsum("bnhc,hco->bhno", hidden, weight.astype(hidden.dtype), preferred_element_type=bias.dtype)
+    return products + bias[:, None]
 
 
 def all_products(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Every product of an entry of [..., a] and one of [..., b]: [..., a b], entry i b + j for the i-th and j-th."""
+    """Outer product of [..., a] and [..., b], flattened: [..., a b], entry i b + j is first[i] second[j]."""
     return (first[..., :, None] * second[..., None, :]).reshape(*first.shape[:-1], -1)
 
 
 def mixture(logits: list[jax.Array], weights: jax.Array) -> jax.Array:
-    """sum_j softmax(weights)_j B_j of logits [batch, heads, n, n] or without a batch; `weights` [their number]."""
+    """sum_j softmax(weights)_j B_j, B_j logits [batch, heads, n, n] or [heads, n, n]; `weights` [number of logits]."""
     shares = jax.nn.softmax(weights)
-    return sum((share * each for share, each in zip(shares[1:], logits[1:], strict=True)), shares[0] * logits[0])
+    return sum((share * part for share, part in zip(shares[1:], logits[1:], strict=True)), shares[0] * logits[0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,19 +70,23 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
     random_std: float = option(1.0, "standard deviation of random logits at the start", ABOVE_0)
 
     def check(self) -> None:
-        """Raises ValueError for unknown or missing logits, and for a factor that does not divide n."""
+        """Raises ValueError for unknown, missing or repeated logits, and for a factor that does not divide n."""
         super().check()
         given = f"model.synthesizer is {self.synthesizer!r}"
         if not self.synthesizer:
             raise ValueError(f"{given}, a mixture of nothing: expected one or more of {', '.join(LOGITS)}, joined by +")
-        if strange := [part for part in self.parts if part not in LOGITS]:
-            raise ValueError(f"{given}: {strange[0]!r} is none of {', '.join(LOGITS)}; a mixture joins them by +")
+        if unknown := [part for part in self.parts if part not in LOGITS]:
+            raise ValueError(f"{given}: {unknown[0]!r} is none of {', '.join(LOGITS)}; a mixture joins them by +")
         if len(set(self.parts)) < len(self.parts):
             raise ValueError(f"{given}: expected each kind of logits once")
         if self.dense_factor and self.length % self.dense_factor:
             raise ValueError(
                 f"model.dense_factor is {self.dense_factor}: it must divide the {self.length} tokens; 0 chooses"
             )
+
+    def supports_length(self, tokens: int) -> bool:
+        """At most n tokens; any number if the logits come from content alone and there are no learned positions."""
+        return tokens <= self.length or (self.parts == ("attention",) and self.positions == "none")
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -85,12 +97,12 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
     def factors(self) -> tuple[int, int]:
         """The paper's a and b, whose product is n."""
         n = self.length
-        first = self.dense_factor or max(each for each in range(1, math.isqrt(n) + 1) if n % each == 0)
+        first = self.dense_factor or max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
         return first, n // first
 
     @property
     def max_logit_gap(self) -> float:
-        """How far a logit may have to move (see `ParamMetadata.max_logit_gap`): times the number of parts, as each has an equal share."""
+        """As in `ParamMetadata`, times the number of parts, since a fresh mixture gives each an equal share."""
         return len(self.parts) * math.log(max(self.length - 1, 1))
 
 
@@ -110,7 +122,7 @@ class RandomLogits(nnx.Module):
 
 
 class FixedRandomLogits(RandomLogits):
-    """The same R, which never changes: its gradient is 0, and it is not decayed."""
+    """R of `RandomLogits`, never trained: its gradient is 0, and it is not decayed."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         super().__init__(spec, rngs, trained=False)
@@ -123,7 +135,7 @@ class FixedRandomLogits(RandomLogits):
 class FactorizedRandomLogits(nnx.Module):
     """R1 R2^T, the same for every input: `rows` and `columns`, each [heads, n, rank].
 
-    If every entry of both travels by t, a logit travels by rank t^2, which gives their reach.
+    If every entry of both moves by t, a logit moves by rank t^2: hence their `max_logit_gap`.
     """
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
@@ -146,7 +158,10 @@ class FactorizedRandomLogits(nnx.Module):
 
 
 class Heads(nnx.Module):
-    """A linear layer for each head: `weight` [heads, d_model / heads, out], `bias` [heads, out]. `resize` as in `ParamMetadata`."""
+    """A linear layer for each head: `weight` [heads, d_model / heads, out], `bias` [heads, out].
+
+    `resize` is metadata of both.
+    """
 
     def __init__(self, spec: SynthesizerSpec, outputs: int, rngs: nnx.Rngs, resize: TokenLogits | None = None):
         init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-1, batch_axis=0)
@@ -161,9 +176,9 @@ class Heads(nnx.Module):
 
 
 class DenseLogits(nnx.Module):
-    """W2 relu(W1 x_i + b1) + b2 in R^n, W1 for all heads together and W2 for each head's share of the channels.
+    """W2 relu(W1 x_i + b1) + b2 in R^n: W1 is shared by all heads, W2 acts on the channels of a head.
 
-    The paper counts d^2 + d n parameters beside the biases: exactly these two layers [recalled].
+    The paper counts d^2 + d n parameters beside the biases, those of these two layers [recalled].
     """
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
@@ -176,7 +191,7 @@ class DenseLogits(nnx.Module):
 
 
 class FactorizedDenseLogits(nnx.Module):
-    """Every product of A(x_i) in R^a and C(x_i) in R^b, a b = n; the layer before them is that of `DenseLogits`."""
+    """The outer product of A(x_i) in R^a and C(x_i) in R^b, a b = n, after the first layer of `DenseLogits`."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
@@ -208,9 +223,9 @@ LOGITS = {
 
 
 class SyntheticAttention(nnx.Module):
-    """softmax(B) V in each head, the heads side by side through a projection; B by the options.
+    """softmax(B) V in each head; the heads, concatenated, through a projection. The options choose the logits B.
 
-    A mixture has a parameter `weights`, one per part, whose softmax weighs the logits; it starts with equal shares.
+    A mixture has a parameter `weights`, one per part, whose softmax weighs the logits; all start equal.
     """
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
@@ -226,26 +241,23 @@ class SyntheticAttention(nnx.Module):
         """[batch, tokens, d_model] to logits [batch or 1, heads, tokens, tokens].
 
         Raises:
-            ValueError: more tokens than n, and logits that have parameters for each token.
+            ValueError: more tokens than n, if the logits have parameters for each token.
         """
         tokens = x.shape[1]
-        if not supports_length(self.spec, tokens):
-            made, most = self.spec.synthesizer, self.spec.length
-            raise ValueError(f"the logits ({made}) were made for at most {most} tokens and were given {tokens}")
+        if not self.spec.supports_length(tokens):
+            kind, most = self.spec.synthesizer, self.spec.length
+            raise ValueError(f"the logits ({kind}) were made for at most {most} tokens and were given {tokens}")
         logits = [getattr(self, part)(x) for part in self.spec.parts]
         mixed = logits[0] if self.weights is None else mixture(logits, self.weights[...])
         return mixed.reshape(-1, *mixed.shape[-3:])
 
-    def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None, key: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `padding_mask` as in `hide_padding`, random keys [batch] for training."""
+    def __call__(
+        self, x: jax.Array, dropout_keys: jax.Array | None = None, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to the same; other arguments as in `MultiHeadAttention`."""
         values = self.values(x).reshape(*x.shape[:2], self.spec.heads, -1).swapaxes(1, 2)
         scores = hide_padding(self.scores(x), padding_mask, heads=True)
-        return self.out(mix(scores, values, self.spec.attention_dropout, key).swapaxes(1, 2).reshape(x.shape))
-
-
-def supports_length(spec: SynthesizerSpec, tokens: int) -> bool:
-    """Whether the logits can be made for so many tokens: at most n, unless they come from content alone."""
-    return tokens <= spec.length or spec.parts == ("attention",)
+        return self.out(mix(scores, values, self.spec.attention_dropout, dropout_keys).swapaxes(1, 2).reshape(x.shape))
 
 
 class SynthesizerBlock(Block):
@@ -259,17 +271,10 @@ class SynthesizerBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(
-        self, x: jax.Array, residual: Residual, padding_mask: jax.Array | None = None, key: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.synthesizer(self.mixing_norm(x), padding_mask, key))
-        return residual(x, self.mlp(self.mlp_norm(x)))
-
-    @classmethod
-    def supports_length(cls, spec: SynthesizerSpec, tokens: int) -> bool:
-        """See `Block`: up to n tokens; any number if the logits come from content alone."""
-        return supports_length(spec, tokens) and up_to_length(spec, tokens)
+        x = add_branch(x, self.synthesizer(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0)
+        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

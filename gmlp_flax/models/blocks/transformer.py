@@ -7,10 +7,10 @@ import dataclasses
 import jax
 from flax import nnx
 
-from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention, supports_length
-from gmlp_flax.models.blocks.base import Block, Residual
+from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
+from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.layers import LayerNorm
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 
 
@@ -20,10 +20,10 @@ class TransformerSpec(AttentionSpec, ChannelMLPSpec):
 
 
 class TransformerBlock(Block):
-    """x + attention(norm(x)), then the same with the channel MLP.
+    """x + attention(norm(x)), then x + mlp(norm(x)).
 
-    Pre-norm, where BERT is post-norm: the paper does not say which its baselines are, and a post-norm stack of 48 or
-    96 blocks would hardly train. gMLP's own block is pre-norm, so this also leaves one difference fewer between them.
+    Pre-norm, unlike BERT's post-norm: the paper does not say which its baselines are, a post-norm stack of 48 or 96
+    blocks would hardly train, and gMLP's own block is pre-norm.
     """
 
     Spec = TransformerSpec
@@ -38,19 +38,13 @@ class TransformerBlock(Block):
     def __call__(
         self,
         x: jax.Array,
-        residual: Residual,
+        rng: LayerRng = EVALUATION,
         padding_mask: jax.Array | None = None,
-        key: jax.Array | None = None,
         cache: DecodeCache | None = None,
     ) -> jax.Array:
         """See `Block`."""
-        x = residual(x, self.attention(self.attention_norm(x), padding_mask, key, cache))
-        return residual(x, self.mlp(self.mlp_norm(x)))
-
-    @classmethod
-    def supports_length(cls, spec: TransformerSpec, tokens: int) -> bool:
-        """See `Block`: any number, or up to n if each position or offset has parameters of its own."""
-        return supports_length(spec, tokens)
+        x = add_branch(x, self.attention(self.attention_norm(x), rng.mixing_keys, padding_mask, cache), rng, 0)
+        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -4,12 +4,8 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks.mixer import MixerBlock
-from tests.models.blocks.calls import add, branches
 from tests.models.reference import (
-    channel_mlp,
     in_float64,
-    layer_norm,
-    mixer_block,
     normal,
     params_of,
     quick_jit,
@@ -20,16 +16,6 @@ from tests.models.reference import (
 
 def block(**fields):
     return MixerBlock(small_spec(**{"block": "mixer", "d_spatial": 4} | fields), nnx.Rngs(0))
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize("d_spatial", [1, 4, 9])
-@in_float64
-def test_against_numpy(d_spatial):
-    module = randomized(lambda: block(d_spatial=d_spatial))
-    x = normal(0, 2, 5, 6)
-    expected = [mixer_block(params_of(module), sample) for sample in x]
-    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x), expected, atol=1e-10)
 
 
 @in_float64
@@ -52,15 +38,7 @@ def test_against_torch():
     x = torch.tensor(numbers)
     x = x + mlp(tokens, norm(p["token_norm"], x).mT).mT
     x = x + mlp(channels, norm(p["mlp_norm"], x))
-    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(numbers), x.numpy(), atol=1e-10)
-
-
-@in_float64
-def test_the_second_branch_mixes_channels_within_a_token():
-    module = randomized(block)
-    _, [_, (second, channels)] = branches(module, normal(0, 1, 5, 6))
-    p = params_of(module)
-    np.testing.assert_allclose(channels[0], channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], second[0])), atol=1e-12)
+    np.testing.assert_allclose(quick_jit(module)(numbers), x.numpy(), atol=1e-10)
 
 
 @in_float64
@@ -69,14 +47,3 @@ def test_the_token_mlp_leaves_channels_apart():
     jacobian = np.abs(quick_jit(jax.jacrev(lambda x: module(x[None])[0]))(normal(0, 5, 6)))
     between = jacobian.max(axis=(0, 2))
     assert np.diag(between).min() > 1e-3 and (between[~np.eye(6, dtype=bool)] == 0).all()
-
-
-def test_parameters():
-    params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block(dtype="float32")), nnx.Param))
-    norm = {"scale": (6,), "bias": (6,)}
-    assert jax.tree.map(lambda p: p.shape, params) == {
-        "token_norm": norm,
-        "mlp_norm": norm,
-        "token_mlp": {"proj_in": {"weight": (4, 5), "bias": (4,)}, "proj_out": {"weight": (5, 4), "bias": (5,)}},
-        "mlp": {"proj_in": {"kernel": (6, 8), "bias": (8,)}, "proj_out": {"kernel": (8, 6), "bias": (6,)}},
-    }

@@ -5,30 +5,18 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks.resmlp import Affine, LayerScale, ResMLPBlock
-from tests.models.blocks.calls import add, branches
 from tests.models.reference import (
-    affine,
-    channel_mlp,
     in_float64,
     normal,
     params_of,
     quick_jit,
     randomized,
-    resmlp_block,
     small_spec,
 )
 
 
 def block(**fields):
     return ResMLPBlock(small_spec(**{"block": "resmlp"} | fields), nnx.Rngs(0))
-
-
-@pytest.mark.smoke
-@in_float64
-def test_against_numpy():
-    module, x = randomized(block), normal(0, 2, 5, 6)
-    expected = [resmlp_block(params_of(module), sample) for sample in x]
-    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(x), expected, atol=1e-10)
 
 
 @in_float64
@@ -45,16 +33,7 @@ def test_against_torch():
     into, out = p["mlp"]["proj_in"], p["mlp"]["proj_out"]
     hidden = functional.gelu(functional.linear(channels, into["kernel"].T, into["bias"]))
     x = x + p["mlp_scale"]["scale"] * functional.linear(hidden, out["kernel"].T, out["bias"])
-    np.testing.assert_allclose(quick_jit(lambda x: module(x, add))(numbers), x.numpy(), atol=1e-10)
-
-
-@in_float64
-def test_the_second_branch_is_scaled():
-    module = randomized(block)
-    _, [_, (second, channels)] = branches(module, normal(0, 1, 5, 6))
-    p = params_of(module)
-    expected = channel_mlp(p["mlp"], affine(p["mlp_affine"], second[0])) * p["mlp_scale"]["scale"]
-    np.testing.assert_allclose(channels[0], expected, atol=1e-12)
+    np.testing.assert_allclose(quick_jit(module)(numbers), x.numpy(), atol=1e-10)
 
 
 @in_float64
@@ -79,19 +58,6 @@ def test_a_fresh_block_scales_its_branches():
         np.testing.assert_array_equal(params[name]["bias"], np.zeros(6))
     for name in ("token_scale", "mlp_scale"):
         np.testing.assert_array_equal(params[name]["scale"], np.full(6, 1e-5, np.float32))
-
-
-def test_parameters():
-    params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda: block(dtype="float32")), nnx.Param))
-    both, scale = {"scale": (6,), "bias": (6,)}, {"scale": (6,)}
-    assert jax.tree.map(lambda p: p.shape, params) == {
-        "token_affine": both,
-        "mlp_affine": both,
-        "token_scale": scale,
-        "mlp_scale": scale,
-        "token_linear": {"weight": (5, 5), "bias": (5,)},
-        "mlp": {"proj_in": {"kernel": (6, 8), "bias": (8,)}, "proj_out": {"kernel": (8, 6), "bias": (6,)}},
-    }
 
 
 def test_scales_are_applied_in_float32_and_returned_in_the_compute_type():

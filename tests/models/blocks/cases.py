@@ -1,0 +1,69 @@
+"""The blocks that tests of all blocks go through, and the numpy version of each."""
+
+import functools
+
+from flax import nnx
+
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.models.blocks.gmlp import GMLPSpec
+from gmlp_flax.options import options_of
+from tests.models import reference
+from tests.models.reference import small_spec
+
+GATES = options_of(GMLPSpec)["gate"].values
+SYNTHESIZERS = (
+    *("random", "fixed_random", "factorized_random", "dense", "factorized_dense", "attention", "random+attention"),
+    *("dense+factorized_random", "factorized_dense+fixed_random+dense"),
+)
+
+# Name of a case -> options. A block without a case is tested with its default options.
+CASES = {
+    **{f"{gate} gate": {"block": "gmlp", "gate": gate} for gate in GATES},
+    "gmlp, dense": {"block": "gmlp", "spatial": "dense"},
+    "amlp": {"block": "gmlp", "d_attn": 3},
+    "amlp, additive gate": {"block": "gmlp", "d_attn": 3, "gate": "additive"},
+    "mixer": {"block": "mixer", "d_spatial": 4},
+    "resmlp": {"block": "resmlp"},
+    "feed_forward": {"block": "feed_forward", "d_spatial": 20},
+    "transformer": {"block": "transformer"},
+    "transformer, 6 heads": {"block": "transformer", "heads": 6, "positions": "relative"},
+    "transformer, absolute": {"block": "transformer", "positions": "absolute"},
+    "relative": {"block": "transformer", "positions": "relative"},
+    "relative, 4 buckets": {"block": "transformer", "positions": "relative", "relative_buckets": 4},
+    "relative_only": {"block": "transformer", "positions": "relative_only"},
+    "relative_only, 6 buckets": {"block": "transformer", "positions": "relative_only", "relative_buckets": 6},
+    **{f"fnet, {norm}-norm": {"block": "fnet", "norm": norm} for norm in ("pre", "post")},
+    **{f"fnet_hybrid, {norm}-norm": {"block": "fnet_hybrid", "norm": norm} for norm in ("pre", "post")},
+    **{parts: {"block": "synthesizer", "synthesizer": parts} for parts in SYNTHESIZERS},
+    "synthesizer, 2 heads": {"block": "synthesizer", "synthesizer": "factorized_random", "heads": 2, "rank": 3},
+    "external_attention": {"block": "external_attention", "memory": 4},
+    "external_attention, memory": {"block": "external_attention", "memory_softmax": "memory", "heads": 2, "memory": 9},
+    "lightweight": {"block": "convolution"},
+    "dynamic": {"block": "convolution", "convolution": "dynamic", "kernel_widths": (4,)},
+    "dilated": {"block": "convolution", "kernel_widths": (3,), "dilations": (2,)},
+}  # fmt: skip
+CASES |= {name: {"block": name} for name in BLOCKS.keys() - {options["block"] for options in CASES.values()}}
+
+
+def block_of(name, **fields):
+    """The block of a case, with some options changed."""
+    spec = small_spec(**CASES[name] | fields)
+    return spec.block(spec, nnx.Rngs(0))
+
+
+def reference_of(name):
+    """(parameters, [tokens, channels]) -> [tokens, channels], by numpy; None if there is no such version."""
+    options = CASES[name]
+    heads, block = options.get("heads", 3), options["block"]
+    arguments = {
+        "gmlp": {"kind": options.get("gate", "split")},
+        "transformer": {"heads": heads, "length": 5, "count": options.get("relative_buckets", 0)},
+        "fnet": {"norm": options.get("norm")},
+        "fnet_hybrid": {"norm": options.get("norm")},
+        "synthesizer": {"parts": options.get("synthesizer", "random").split("+"), "heads": heads},
+        "external_attention": {"over": options.get("memory_softmax", "tokens"), "heads": heads},
+        "convolution": {"dilation": options.get("dilations", (1,))[0]},
+    }
+    name = {"fnet_hybrid": "fnet"}.get(block, block)
+    function = getattr(reference, f"{name}_block", None)
+    return function and functools.partial(function, **arguments.get(block, {}))

@@ -53,9 +53,8 @@ class TextModel(nnx.Module):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
         self.positions = LearnedPositions(spec, rngs, Positions()) if spec.positions == "absolute" else None
-        self.segments = None
-        if token_types or segments:
-            self.segments = LearnedSegments(spec, token_types, rngs) if token_types else LearnedSegments(spec)
+        fresh = LearnedSegments(spec) if segments else None
+        self.segments = LearnedSegments(spec, token_types, rngs) if token_types else fresh
         self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
         self.embedding_projection = Linear(spec, spec.d_model, spec.d_model, rngs) if embedding_projection else None
         self.encoder = Encoder(spec, rngs)

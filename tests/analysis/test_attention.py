@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -252,14 +250,14 @@ def test_maps_of_a_model_with_several_kinds_of_layers():
         return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks()
 
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)
-    (found,) = attention.stack_weights([stack for _, stack in hybrid], x, None)
+    (found,) = attention.stack_weights(hybrid, x, None)
     assert found.shape == (2, 2, 5, 5)
-    definition, params = nnx.split(hybrid[0][1])
-    first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x, operator.add)
-    definition, params = nnx.split(hybrid[1][1])
+    definition, params = nnx.split(hybrid[0])
+    first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x)
+    definition, params = nnx.split(hybrid[1])
     scores = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params)).attention_scores(first)
     np.testing.assert_allclose(found[0], jax.nn.softmax(scores).max(1), atol=1e-5)
-    assert attention.stack_weights([stack for _, stack in stacks(block="fnet")], x, None) == []
-    (random,) = attention.stack_weights([stack for _, stack in stacks(block="synthesizer")], x, None)
+    assert attention.stack_weights(stacks(block="fnet"), x, None) == []
+    (random,) = attention.stack_weights(stacks(block="synthesizer"), x, None)
     assert random.shape == (3, 2, 5, 5)
     np.testing.assert_array_equal(random[:, 0], random[:, 1])

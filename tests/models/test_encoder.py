@@ -235,26 +235,6 @@ def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
     assert count("random_bits", call, state, jnp.ones((2, 5, 6))) == 0
 
 
-@pytest.mark.parametrize(
-    "kind, products", [
-        ("gmlp", 4), ("amlp", 8), ("transformer", 6), ("rel_only", 5), ("mixer", 4), ("resmlp", 3), ("feed_forward", 4),
-        ("fnet", 6), ("fnet_hybrid", 12), ("random", 5), ("dense+attention", 9), ("external", 6), ("lightweight", 5),
-        ("dynamic", 6), ("growing", 10),
-    ],
-)  # fmt: skip
-def test_bfloat16_products_and_float32_parameters(kind, products):
-    module = encoder(dtype="bfloat16", remat="matmuls", **KINDS[kind])
-    state, call = function_of(module)
-    x = jnp.ones((2, 5, 6), jnp.bfloat16)
-    assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {jnp.dtype(jnp.float32)}
-    assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
-    dots = [e for e in program(call, state, x) if e.primitive.name == "dot_general"]
-    assert len(dots) == products
-    assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {jnp.dtype(jnp.bfloat16)}
-    gradient = jax.eval_shape(jax.grad(lambda s: call(s, x).astype(jnp.float32).sum()), state)
-    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
-
-
 @KIND
 def test_bfloat16_keeps_its_type_under_noise(kind):
     state, call = function_of(encoder(dtype="bfloat16", survival=0.5, dropout=0.1, **KINDS[kind]))

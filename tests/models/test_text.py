@@ -143,19 +143,6 @@ def test_both_ends_share_one_table():
     assert [leaf.shape for leaf in jax.tree.leaves(state)].count((VOCAB, 6)) == 1
 
 
-def test_parameters():
-    models = (abstract(transform=transform, dtype="float32") for transform in (False, True))
-    plain, transformed = (nnx.to_pure_dict(nnx.state(each, nnx.Param)) for each in models)
-    assert set(plain) == {"embedding", "encoder", "bias"} and plain["bias"].shape == (VOCAB,)
-    extra = {name: p for name, p in transformed.items() if name not in plain}
-    assert sum(leaf.size for leaf in jax.tree.leaves(extra)) == (6 * 6 + 6) + 2 * 6
-
-
-def test_the_table_starts_with_berts_deviation():
-    table = quick_jit(lambda: model(vocab=5000, dtype="float32").embedding[...])()
-    np.testing.assert_allclose(table.std(), 0.02, rtol=0.02)
-
-
 def test_logits_are_computed_where_they_are_needed_alone():
     """No array of batch x tokens x vocabulary, forward or backward."""
     batch, tokens, predictions, vocab = 4, 32, 2, 1000
@@ -166,22 +153,6 @@ def test_logits_are_computed_where_they_are_needed_alone():
         assert max(vocab * 6, batch * predictions * vocab) >= largest_array(function, *args)
     shapes = {math.prod(out.aval.shape) for e in program(gradient, *args) for out in e.outvars}
     assert batch * predictions * vocab in shapes
-
-
-@pytest.mark.parametrize("algorithm", ["direct", "fft"])
-@in_float64
-def test_a_toeplitz_model_takes_shorter_sequences(algorithm):
-    """As a model of that length with the central taps and the first biases."""
-    long, short = randomized(lambda: model(toeplitz=algorithm)), randomized(lambda: model(length=3))
-    params = nnx.to_pure_dict(nnx.state(long, nnx.Param))
-    at = params["encoder"]["blocks"]["gate"]["spatial"]
-    at["taps"] = jax.vmap(lambda taps: toeplitz.crop(taps, 3))(at["taps"])
-    at["bias"] = at["bias"][:, :3]
-    state = nnx.state(short, nnx.Param)
-    nnx.replace_by_pure_dict(state, params)
-    nnx.update(short, state)
-    tokens, positions = TOKENS[:, :3], np.array([[0, 2], [1, 1]])
-    np.testing.assert_allclose(quick_jit(long)(tokens, positions), quick_jit(short)(tokens, positions), atol=1e-10)
 
 
 BLOCKS = {
@@ -225,25 +196,6 @@ def test_every_kind_of_model_has_a_gradient_and_a_count_of_operations(fields):
     forward, both = matmul_flops(call, state, TOKENS, POSITIONS), matmul_flops(jax.grad(loss), state)
     channels = 2 * 3 * 10 * 6 * 8  # at least one d_model x d_ffn product a layer, for 10 tokens
     assert forward > channels and 2.5 * forward < both < 3.3 * forward
-
-
-@pytest.mark.parametrize("positions", ["absolute", "relative", "relative_only"])
-@in_float64
-def test_a_transformer_takes_shorter_sequences(positions):
-    """As a model of that length with the first positions and the central biases."""
-    fields = {"block": "transformer", "heads": 2, "positions": positions}
-    long, short = (randomized(lambda n=n: model(length=n, **fields)) for n in (5, 3))
-    params = nnx.to_pure_dict(nnx.state(long, nnx.Param))
-    if positions == "absolute":
-        params["positions"]["table"] = params["positions"]["table"][:3]
-    else:
-        at = params["encoder"]["blocks"]["attention"]["relative"]
-        at["bias"] = at["bias"][:, :, 2:-2]
-    state = nnx.state(short, nnx.Param)
-    nnx.replace_by_pure_dict(state, params)
-    nnx.update(short, state)
-    tokens, at = TOKENS[:, :3], np.array([[0, 2], [1, 1]])
-    np.testing.assert_allclose(quick_jit(long)(tokens, at), quick_jit(short)(tokens, at), atol=1e-10)
 
 
 def test_a_longer_sequence_is_refused():
@@ -294,13 +246,6 @@ def test_a_classifier_reads_the_first_token_or_all_that_are_no_padding(pool, poo
     np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS, MASK), expected, atol=1e-10)
 
 
-@in_float64
-def test_the_mean_is_of_all_tokens_if_none_is_hidden():
-    module = randomized(lambda: classifier("mean"))
-    every = quick_jit(module)(TOKENS, SEGMENTS, np.ones_like(MASK))
-    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), every, atol=1e-12)
-
-
 def twins(pool="cls", **fields):
     return PairClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pool=pool)
 
@@ -345,16 +290,6 @@ def test_the_two_texts_of_a_pair_draw_dropout_of_their_own():
     )
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         assert np.isfinite(leaf).all() and np.abs(leaf).max() > 0, path
-
-
-@in_float64
-def test_spans_have_two_scores_a_token():
-    module = randomized(spans)
-    p = params_of(module)
-    expected = [
-        states(p, *pair) @ p["spans"]["kernel"] + p["spans"]["bias"] for pair in zip(TOKENS, SEGMENTS, strict=True)
-    ]
-    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("make", [classifier, spans])
@@ -402,6 +337,16 @@ def test_a_model_cropped_to_fewer_tokens_gives_what_the_whole_one_does_within_re
     within = cut - 2 * reach
     np.testing.assert_allclose(cropped[:, :within], whole[:, :within], atol=1e-10)
     assert np.abs(cropped[:, within:] - whole[:, within:]).max(axis=(0, 2)).min() > 1e-4
+
+
+@in_float64
+def test_spans_have_two_scores_a_token():
+    module = randomized(spans)
+    p = params_of(module)
+    expected = [
+        states(p, *pair) @ p["spans"]["kernel"] + p["spans"]["bias"] for pair in zip(TOKENS, SEGMENTS, strict=True)
+    ]
+    np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)
 
 
 @in_float64

@@ -1,7 +1,4 @@
-"""Loss and gradients of every block of other papers and every causal one, under meshes of 8 fake devices.
-
-python many_blocks.py OUT.npz
-"""
+"""Loss and gradients of models of every block, under meshes of 8 fake devices: python many_blocks.py OUT.npz"""
 
 import re
 import sys
@@ -34,6 +31,9 @@ BLOCKS = {  # every other block, and every causal one
     "causal dense": {"block": "gmlp", "causal": True, "spatial": "dense"},
     "causal transformer, relative": {"block": "transformer", "causal": True, "positions": "relative"},
 }
+OLDER = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}  # tested by many_devices
+NEWER = blocks.BLOCKS.keys() - OLDER - {options["block"] for options in BLOCKS.values()}
+BLOCKS |= {name: {"block": name} for name in sorted(NEWER)}
 
 
 def make(options, sizes) -> Task:

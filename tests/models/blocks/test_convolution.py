@@ -141,7 +141,7 @@ def test_parameters_and_what_they_say():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"kernel_widths": (3, 3)}, r"kernel_widths is \(3, 3\): .* or 3 of them"), ({"kernel_widths": ()}, "kernel_widths"),
+    ({"kernel_widths": (3, 3)}, r"kernel_widths is \(3, 3\): .* or 3"), ({"kernel_widths": ()}, "kernel_widths"),
     ({"kernel_widths": (0,)}, r"kernel_widths is \(0,\)"), ({"dilations": (1, 0, 2)}, r"dilations is \(1, 0, 2\)"),
     ({"kernel_widths": (3, 3, 11)}, r"kernel_widths has 11 \(dilation 1\), .* at most 9"),
     ({"dilations": (5,), "kernel_widths": (3,)}, r"kernel_widths has 3 \(dilation 5\), .* at most 1"),

@@ -1,6 +1,96 @@
-"""`python -m gmlp_flax SUBCOMMAND`: the same as `gmlp SUBCOMMAND`."""
+"""The `gmlp` command, also `python -m gmlp_flax`: `gmlp SUBCOMMAND ...` imports one file of commands/, and no other."""
 
-from gmlp_flax.commands.main import main
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+import time
+
+import gmlp_flax
+from gmlp_flax.errors import did_you_mean
+from gmlp_flax.processes import output
+
+INTERRUPTED = 130  # the exit code after Ctrl-C
+GRACE = 2.0  # seconds that threads have to end after a failure
+# Subcommand -> its module in commands/, with the function that runs it if that is not `run`; and what it does.
+COMMANDS = {
+    "train": ("train", "train a model, or go on with a run that was stopped"),
+    "evaluate": ("evaluate", "score a checkpoint on held-out data"),
+    "predict": ("predict", "use a trained model on text or images"),
+    "launch": ("launch", "start a run on a slice of TPUs, a cluster or a cloud"),
+    "sweep": ("sweep", "train a config at many points, with several seeds"),
+    "reproduce": ("reproduce", "make a table or a figure of the paper again"),
+    "plan": ("plan", "memory, time and cost of a run on hardware that is not here"),
+    "prepare": ("prepare", "tokenise a corpus once, for many runs"),
+    "sizes": ("sizes", "parameters and FLOPs of every published model"),
+    "score-squad": ("score_squad", "score answers as SQuAD's official script does"),
+    "draw": ("draw", "draw a run's curves, filters, attention or shift invariance, or augmentations"),
+    "import": ("weights:run_import", "make a run folder of weights from elsewhere"),
+    "export": ("weights:run_export", "write a run's weights for use elsewhere"),
+    "benchmark": ("benchmark", "measure speed and memory"),
+    "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
+}
+MOVED = ("filters", "attention", "shift-invariance", "augmentations")  # to gmlp draw
+
+
+def main(words: list[str] | None = None) -> None:
+    """Runs the subcommand that the command line names, or `words` in its place."""
+    with output.guard():
+        name, *arguments = (words or sys.argv[1:]) or ["--help"]
+        if name in ("-h", "--help", "help"):
+            print(help_text())
+        elif name == "--version":
+            print(f"gmlp_flax {gmlp_flax.__version__}")
+        elif name in COMMANDS:
+            _run(name, arguments)
+        else:
+            advice = did_you_mean(name, COMMANDS, "gmlp --help lists the subcommands")
+            advice = f"it is now gmlp draw {name}" if name in MOVED else advice
+            print(f"error: there is no subcommand {name!r}; {advice}", file=sys.stderr)
+            raise SystemExit(2)
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    """Runs a subcommand; its config may name a class of a package in the current folder."""
+    sys.path.append(os.getcwd())  # last, so it hides nothing
+    sys.argv = [f"gmlp {name}", *arguments]
+    before = threading.enumerate()
+    try:
+        module, _, function = COMMANDS[name][0].partition(":")
+        getattr(importlib.import_module(f"gmlp_flax.commands.{module}"), function or "run")()
+    except KeyboardInterrupt:  # while modules were imported
+        print("interrupted", file=sys.stderr)
+        output.end_at_once(INTERRUPTED)
+    except SystemExit as error:
+        if error.code == INTERRUPTED:
+            output.end_at_once(INTERRUPTED)
+        if error.code:
+            _end_if_kept([thread for thread in threading.enumerate() if thread not in before], error.code)
+        raise
+
+
+def _end_if_kept(threads: list[threading.Thread], code: object) -> None:
+    """Ends a program that has failed, if threads of a library would keep it; returns if none does.
+
+    After a checkpoint that could not be written, Orbax's threads wait ten minutes for its parts.
+    """
+    waiting = [thread for thread in threads if not thread.daemon]
+    until = time.monotonic() + GRACE
+    for thread in waiting:
+        threading.Thread.join(thread, max(0.0, until - time.monotonic()))  # Orbax's own raises TimeoutError
+    if any(thread.is_alive() for thread in waiting):
+        output.end_at_once(code if isinstance(code, int) else 1)
+
+
+def help_text() -> str:
+    """The subcommands, one per line."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items()]
+    more = "gmlp SUBCOMMAND --help shows examples and flags; gmlp train --help_config lists every config key."
+    return "\n".join(["usage: gmlp SUBCOMMAND [--help] ...", "       gmlp --version", "", *lines, "", more])
+
 
 if __name__ == "__main__":
     main()

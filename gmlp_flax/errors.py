@@ -3,7 +3,8 @@
 A file that cannot be read or written is a mistake of the data and of the run alike.
 """
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -52,3 +53,18 @@ def decode_errors(what: str, advice: str, error: type[Exception] = DataError) ->
 def install(extra: str) -> str:
     """How a user installs an extra, for messages: right for a wheel and for a checkout."""
     return f"pip install 'gmlp_flax[{extra}]'"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """For messages about a name that is not known: the most similar one, by the whole or by its last part after a dot.
+
+    Args:
+        name: what was given.
+        known: the names that are known.
+        otherwise: what to say if no name is like it; empty for a list of the known names.
+    """
+    known = list(known)
+    last = {one.rpartition(".")[2]: one for one in reversed(known)}
+    close = difflib.get_close_matches(name, known, 1, 0.7)
+    close = close or [last[part] for part in difflib.get_close_matches(name.rpartition(".")[2], list(last), 1)]
+    return f"did you mean {close[0]!r}?" if close else otherwise or f"expected one of {', '.join(known)}"

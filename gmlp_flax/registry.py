@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Mapping
 from typing import TypeVar
 
-from gmlp_flax.errors import ConfigError
+from gmlp_flax.errors import ConfigError, did_you_mean
 
 OWN = __name__.partition(".")[0]
 T = TypeVar("T")
@@ -31,10 +30,8 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
         return found
     module, colon, attribute = found.partition(":")
     if not colon:
-        close = difflib.get_close_matches(name, table, 1)
-        advice = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(table)}."
-        own = "A class of your own is named my_package.my_module:MyClass"
-        raise ConfigError(f"config.{key} is {name!r}; {advice} {own}")
+        own = "a class of your own is named my_package.my_module:MyClass"
+        raise ConfigError(f"config.{key} is {name!r}; {did_you_mean(name, table)} ({own})")
     try:
         loaded = getattr(importlib.import_module(module), attribute)
     except Exception as error:
@@ -50,8 +47,9 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
 
 
 def refuse_foreign(name: str, key: str) -> None:
-    """Refuses a name that somebody else wrote, such as a run's config, if to find its class would import code from outside
-    this package. What is imported already, by the user's own config or by `import_trusted`, is found without another import.
+    """Refuses a name that somebody else wrote, as in a run's config, if to find its class would import foreign code.
+
+    What the user's own config or `import_trusted` has imported already is found without another import.
 
     Args:
         name: see `find`.
@@ -64,8 +62,8 @@ def refuse_foreign(name: str, key: str) -> None:
     if not colon or module in sys.modules or module.partition(".")[0] == OWN:
         return
     raise ConfigError(
-        f"{key} is {name!r}, which is code from outside {OWN} and is not run because a run's config names it: if you trust "
-        f"{module}, add --trust={module} (in Python: import it first)"
+        f"{key} is {name!r}, which is code from outside {OWN} and is not run because a run's config names it: if you "
+        f"trust {module}, add --trust={module} (in Python: import it first)"
     )
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from gmlp_flax.commands.main import start
+from gmlp_flax.__main__ import main
 
 if __name__ == "__main__":
-    start("train", sys.argv[1:])
+    main(["train", *sys.argv[1:]])

@@ -228,11 +228,15 @@ def _become(request: dict) -> None:
         exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
 
 
+# Modules that commands run as __main__, which Python would warn of if they were imported already.
+RUN = {f"gmlp_flax.{name}" for name in ("__main__", "train", "evaluate", "predict")}
+
+
 def _import_all() -> None:
     import gmlp_flax
 
     for found in pkgutil.walk_packages(gmlp_flax.__path__, "gmlp_flax."):
-        if not found.name.endswith("__main__") and ".configs" not in found.name:
+        if found.name not in RUN and ".configs" not in found.name:
             importlib.import_module(found.name)
     importlib.import_module("grain")
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gmlp_flax import config
-from gmlp_flax.commands.main import COMMANDS
+from gmlp_flax.__main__ import COMMANDS
 from tests import preloaded
 
 
@@ -44,7 +44,7 @@ def flags_of(command: str) -> set[str]:
     """The flags that `gmlp COMMAND --help` lists, which are those that the command has defined."""
     done = preloaded.gmlp(command, "--help")
     assert done.returncode == 0, done.stderr
-    return set(re.findall(r"^ +(?:-\w, )?--(\w+)", done.stdout, re.M))
+    return {"help", *re.findall(r"^ +--(\w+)", done.stdout, re.M)}
 
 
 @functools.cache

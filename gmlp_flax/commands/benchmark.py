@@ -39,13 +39,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from absl import logging
+from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 
 # Part -> the module of gmlp_flax.benchmarks that has it, as bench_PART.
 PARTS = {
@@ -66,70 +65,57 @@ PARTS = {
 }
 
 
-def measured(part: str, flags: dict[str, Any]) -> list[dict[str, Any]]:
+def measured(part: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     """Runs a part; the rows of its table. Its function takes the flags that it has parameters for."""
     bench = getattr(importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}"), f"bench_{part}")
-    return bench(**{name: flags[name] for name in inspect.signature(bench).parameters})
+    return bench(**{name: values[name] for name in inspect.signature(bench).parameters})
 
 
-def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Reads values between commas, for argparse."""
-
-    def read(text: str) -> list[Any]:
-        return [kind(word) for word in text.split(",")]
-
-    read.__name__ = f"list of {kind.__name__}"
-    return read
-
-
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Runs the parts asked for, or all."""
-    parser = cli.ArgumentParser("benchmark", __doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--repeats", type=int, default=9, help="measurements of each figure (%(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="also write the rows there")
-    parser.add_argument("--images", metavar="TAR_OR_FOLDER", help="JPEG files for the part `images`")
-    more = parser.add_argument_group("for the part transformers; several values with commas between them")
-    more.add_argument("--steps", type=int, default=12, help="of each run (%(default)s; c4_ablation has 900)")
-    more.add_argument("--seeds", type=listed(int), default=[0], help="a run for each (0)")
-    more.add_argument("--rate", type=listed(float), default=[4e-3], help="peak learning rates, a run for each (4e-3)")
-    more.add_argument(
-        "--models", type=listed(str), default=[], help="which (all but bert and bert_rel); of device too (all)"
-    )
-    more.add_argument("--data", default="embedded", help="a text corpus, as config.data.train takes it (%(default)s)")
-    more.add_argument("--bias_rate", type=float, help="factor on the rate of relative biases (as in c4_ablation)")
-    mixers = parser.add_argument_group("for the part mixers; several values with commas between them")
-    mixers.add_argument("--rows", type=listed(str), default=[], help="which (all)")
-    mixers.add_argument("--lengths", type=listed(int), default=[128, 512, 2048], help="tokens (128,512,2048)")
-    mixers.add_argument("--scale", choices=("small", "gpu"), default="small", help="shapes (%(default)s)")
-    args = parser.parse_args()
-    if unknown := [part for part in args.parts if part not in PARTS]:
-        parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
-    for flag in ("repeats", "steps"):
-        if vars(args)[flag] < 1:
-            parser.error(f"--{flag}={vars(args)[flag]}: expected at least 1")
+    parts = argv[1:]
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise ConfigError(f"there is no part {unknown[0]!r}; {did_you_mean(unknown[0], PARTS)}")
+    values = flags.FLAGS.flag_values_dict() | {
+        "seeds": cli.numbers("seeds"),
+        "rate": cli.numbers("rate", float),
+        "lengths": cli.numbers("lengths"),
+    }
     from gmlp_flax.checkpoints import run_folder  # imports JAX
 
-    logging.set_verbosity(logging.ERROR)
     rows = []
-    for part in args.parts or PARTS:
+    for part in parts or PARTS:
         try:
-            found = measured(part, vars(args))
+            table = measured(part, values)
         except RunError as error:
-            if args.parts:
+            if parts:
                 raise
             print(f"{part} is left out: {error}", file=sys.stderr)
             continue
-        rows += [{"part": part, **entry} for entry in found]
+        rows += [{"part": part, **entry} for entry in table]
         print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}")
-        for entry in found:
+        for entry in table:
             figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
             goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
             print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}")
-        if args.json:
-            run_folder.write_json(args.json, rows)
+        if values["json"]:
+            run_folder.write_json(values["json"], rows)
 
 
 def run() -> None:
     """The command line."""
-    cli.explained(main)
+    flags.DEFINE_integer("repeats", 9, "Measurements of each figure.", lower_bound=1)
+    flags.DEFINE_string("json", None, "A file: also write the rows there.")
+    flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
+    flags.DEFINE_integer("steps", 12, "transformers: steps of each run; c4_ablation has 900.", lower_bound=1)
+    flags.DEFINE_list("seeds", ["0"], "transformers: a run for each.")
+    flags.DEFINE_list("rate", ["4e-3"], "transformers: peak learning rates, a run for each.")
+    flags.DEFINE_list("models", [], "transformers: which; empty: all but bert and bert_rel. device: which; empty: all.")
+    flags.DEFINE_string("data", "embedded", "transformers: a text corpus, as config.data.train takes it.")
+    flags.DEFINE_float(
+        "bias_rate", None, "transformers: factor on the rate of relative biases; empty: as in c4_ablation."
+    )
+    flags.DEFINE_list("rows", [], "mixers: which; empty: all.")
+    flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")
+    flags.DEFINE_enum("scale", "small", ["small", "gpu"], "mixers: shapes.")
+    cli.run(main, "[PART]...")

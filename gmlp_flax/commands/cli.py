@@ -1,37 +1,36 @@
-"""What the subcommands share: their flags, their help, and the user's mistakes as one line with exit code 2."""
+"""What the subcommands share: flags, help, and the user's mistakes as one line with exit code 2."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.processes import output, platforms
 
-TRUST_HELP = (
-    "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from outside "
-    "gmlp_flax; a config file of your own may"
-)
-HALF = 1000  # characters of an error's line from its beginning, and from its end
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
 
-USER_ERRORS = (ConfigError, DataError, RunError)
-CONFIG_HELP = "The name of a config or a file, with an argument after a colon; or a run's config.json."
-CONFIG_FLAGS = (
-    ("--config=CONFIG", CONFIG_HELP),
-    ("--config.KEY=VALUE", "A value for one key of the config."),
-    ("--help_config", "Print every config key with its default and meaning, and exit."),
+TRUST_HELP = (
+    "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from "
+    "outside gmlp_flax; a config file of your own may"
 )
+CONFIG_HELP = (
+    "The name of a config or a file, with an argument after a colon; or a run's config.json. --config.KEY=VALUE sets a "
+    "key."
+)
+HALF = 1000  # characters of an error's line from its beginning, and from its end
+USER_ERRORS = (ConfigError, DataError, RunError)
 
 
 def define_run_flags(checkpoint: str) -> None:
@@ -72,27 +71,22 @@ def among_processes() -> Iterator[None]:
         raise
 
 
-def import_trusted(argv: list[str]) -> None:
-    """Imports what --trust names, before the config of a run is read."""
-    words = [re.match(r"--?trust(?:=(.*))?$", word) for word in argv]
-    found = [
-        following if match[1] is None else match[1]
-        for match, following in zip(words, [*argv[1:], ""], strict=False)
-        if match
-    ]
-    if found:
-        from gmlp_flax import registry
-
-        for module in found:
-            registry.import_trusted(module)
-
-
 def required(name: str, usage: str) -> str:
     """The value of a flag that must be given."""
     value = flags.FLAGS[name].value
     if not value:
         fail(f"--{name} is missing; usage: gmlp {usage}")
     return value
+
+
+def numbers(name: str, kind: type[int] | type[float] = int) -> list[Any]:
+    """The numbers of a flag that lists them with commas."""
+    given = flags.FLAGS[name].value
+    try:
+        return [kind(number) for number in given]
+    except ValueError:
+        example = "0,97" if kind is int else "1e-3,2e-3"
+        fail(f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}")
 
 
 def fail(message: object) -> NoReturn:
@@ -104,133 +98,123 @@ def fail(message: object) -> NoReturn:
     raise SystemExit(1 if isinstance(message, StorageError) else 2)
 
 
-class ArgumentParser(argparse.ArgumentParser):
-    """A parser for subcommands that do without absl; the user's mistakes end in one line.
-
-    Args:
-        command: the subcommand.
-        description: the docstring of its file.
-    """
-
-    def __init__(self, command: str, description: str | None):
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"gmlp {command}", description=description, formatter_class=formatter)
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the program with one line."""
-        fail(message)
+def given_config(values: flags.FlagValues) -> str:
+    """The config of --config, for `run`."""
+    return values.config or ""
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """Parses a command line without --config."""
-    return _parsed(argv, "the command line")
-
-
-def parse_flags_with_config(argv: list[str]) -> list[str]:
-    """Parses a command line with --config=FILE[:ARGUMENT], or a run's config.json, and --config.KEY=VALUE.
-
-    FLAGS.config is then the config, or None if none is given.
-    """
-    from gmlp_flax import config as config_lib
-    from gmlp_flax.config import overrides
-
-    given = argument(argv, "config")
-    words = [word for word, before in zip(argv, ["", *argv], strict=False) if not _gives_config(word, before)]
-    try:
-        overrides.check_overrides(argv)
-        config = config_lib.open_config(given) if given else None
-        if config is not None:
-            config = overrides.prepared_for(config, overrides.named_overrides(words))
-        if "--help_config" in argv:
-            explained(print, config_lib.help_text(config))
-            raise SystemExit(0)
-        if config is not None:
-            config_flags.DEFINE_config_dict("config", config, CONFIG_HELP, sys_argv=words)
-        else:
-            flags.DEFINE_string("config", None, CONFIG_HELP)
-    except USER_ERRORS as error:
-        fail(error)
-    return _parsed(words, given or "the command line")
-
-
-def parse_flags_on_run(argv: list[str]) -> list[str]:
-    """As `parse_flags_with_config`, with the config of the run in --workdir unless --config is given."""
-    workdir = argument(argv, "workdir")
-    path = os.path.join(workdir, CONFIG_FILE)
-    own = [f"--config={path}"] if workdir and _is_there(path) and not argument(argv, "config") else []
-    return parse_flags_with_config([*argv[:1], *own, *argv[1:]])
-
-
-def _is_there(path: str) -> bool:
+def config_of_run(values: flags.FlagValues) -> str:
+    """The config of --config, or else that of the run in --workdir, for `run`."""
     from gmlp_flax.io import files
 
-    with explaining():
-        return files.exists(path)
-
-
-def _parsed(argv: list[str], where: str) -> list[str]:
-    """The words of a command line that are no flags; a mistake ends the program with one line."""
-    from gmlp_flax import config as config_lib
-    from gmlp_flax.config import overrides
-
-    try:
-        return flags.FLAGS(argv)
-    except flags.Error as error:
-        fail(overrides.in_words(error))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
-        fail(config_lib.explain(error, where))
-
-
-def argument(argv: list[str], name: str) -> str:
-    """The value of --NAME=VALUE or --NAME VALUE in a command line that is not parsed yet, the last one, as absl takes it; empty
-    if there is none."""
-    found = ""
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
-        if match := re.match(rf"--?{name}(?:=(.*))?$", word):
-            found = following if match[1] is None else match[1]
-    return found
-
-
-def _gives_config(word: str, before: str) -> bool:
-    return bool(re.match(r"--?config(=|$)", word) or re.match(r"--?config$", before))
+    path = os.path.join(values.workdir or "", CONFIG_FILE)
+    return values.config or (path if values.workdir and files.exists(path) else "")
 
 
 def run(
-    main: Callable[[list[str]], None], positional: bool = False, parser: Callable[[list[str]], list[str]] = parse_flags
+    main: Callable[..., None],
+    positional: str = "",
+    config: Callable[[flags.FlagValues], str] | None = None,
+    words: Callable[[list[str]], list[str]] = list,
+    about: str | None = None,
 ) -> None:
     """Runs a subcommand under absl; the user's mistakes are shown as one line.
 
     Args:
-        main: takes the program's name and, if `positional`, the arguments that are no flags.
-        positional: whether there may be such arguments.
-        parser: parses the command line.
+        main: takes the program's name with the positional arguments and, if the command takes a config, the config with
+            --config.KEY=VALUE applied, or None if none is chosen.
+        positional: their names as the help shows them, "[NAME]" if it may be missing, "[NAME]..." for any number.
+        config: if the command takes a config, chooses it by the other flags: `given_config`, `config_of_run`.
+        words: changes the command line before it is parsed.
+        about: what the help says before the flags, if it is not the docstring of the command's file.
     """
     flags.DEFINE_multi_string("trust", [], TRUST_HELP)
+    if config:
+        flags.DEFINE_string("config", None, CONFIG_HELP)
+        flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
+    platforms.choose()
+    platforms.keep_freed_memory()
     if {"--help", "-help", "-h"} & set(sys.argv[1:]):
-        explained(print, help_text(main, () if parser is parse_flags else CONFIG_FLAGS))
+        print(help_text(main, positional, about))
         return
-    with explaining():
-        import_trusted(sys.argv[1:])
+
+    configs: list[ConfigDict | None] = []
+
+    def parse(argv: list[str]) -> list[str]:
+        with explaining():
+            left, configs[:] = _parse(words(argv), config)
+            _check_positional(left[1:], positional)
+            return left
 
     def guarded(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines per checkpoint at INFO.
             output.silence_orbax()
-        if len(argv) > 1 and not positional:
-            fail(f"{argv[1]!r} is no flag: flags are written --name=value")
-        explained(main, argv)
+        with explaining():
+            main(argv, *configs)
 
-    app.run(guarded, flags_parser=parser)
+    app.run(guarded, flags_parser=parse)
 
 
-def help_text(main: Callable, more: tuple[tuple[str, str], ...] = ()) -> str:
-    """The docstring of a subcommand's file, its flags, the flags of this folder's files that it uses, and `more`."""
+def _parse(
+    argv: list[str], choose: Callable[[flags.FlagValues], str] | None
+) -> tuple[list[str], list[ConfigDict | None]]:
+    """Parses a command line, and imports what --trust names.
+
+    Returns:
+        The program's name with the positional arguments; and, if the command takes a config, the config or None.
+
+    Raises:
+        ConfigError: a flag or a config is wrong.
+    """
+    values = flags.FLAGS
+    try:
+        left = values(argv, known_only=choose is not None)
+        if values.trust:
+            from gmlp_flax import registry
+
+            for module in values.trust:
+                registry.import_trusted(module)
+        if not choose:
+            return left, []
+        config, left = _config(choose(values), left)
+        return values(left), [config]
+    except flags.Error as error:
+        raise ConfigError(str(error)) from None
+
+
+def _config(given: str, words: list[str]) -> tuple[ConfigDict | None, list[str]]:
+    """The config that is given, with the words --config.KEY=VALUE applied; and the words that are left."""
+    from gmlp_flax import config as config_lib
+    from gmlp_flax.config import overrides
+
+    if not given and (named := overrides.named_overrides(words)):
+        key, value = next(iter(named.items()))
+        raise ConfigError(f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well")
+    config, left = overrides.apply(config_lib.open_config(given), words) if given else (None, words)
+    if flags.FLAGS.help_config:
+        print(config_lib.help_text(config))
+        raise SystemExit(0)
+    return config, left
+
+
+def _check_positional(given: list[str], positional: str) -> None:
+    """Raises ConfigError if there are too few or too many arguments that are no flags."""
+    names = positional.split()
+    if len(given) < sum(not name.startswith("[") for name in names):
+        raise ConfigError(f"{names[len(given)]} is missing: see {sys.argv[0]} --help")
+    if len(given) > len(names) and not positional.endswith("..."):
+        raise ConfigError(f"{given[len(names)]!r} is no flag: flags are written --name=value")
+
+
+def help_text(main: Callable, positional: str = "", about: str | None = None) -> str:
+    """A subcommand's usage, the docstring of its file, its flags, and those of this folder's files that it uses."""
     module, defined = sys.modules[main.__module__], flags.FLAGS.flags_by_module_dict()
     owners = dict.fromkeys((module.__name__, *(name for name in defined if name.startswith(f"{__package__}."))))
     listed = [flag for owner in owners for flag in defined.get(owner, ())]
-    lines = [(_with_default(flag), flag.help) for flag in listed]
-    shown = [f"  {words}\n{textwrap.indent(textwrap.fill(meaning, 96), ' ' * 6)}" for words, meaning in (*lines, *more)]
-    return "\n".join([str(module.__doc__), "flags:", *shown])
+    lines = [f"  {_with_default(flag)}\n{textwrap.indent(textwrap.fill(flag.help, 96), ' ' * 6)}" for flag in listed]
+    usage = " ".join(["usage:", sys.argv[0], *positional.split(), "[--FLAG=VALUE ...]"])
+    return "\n".join([usage, "", about or str(module.__doc__), "flags:", *lines])
 
 
 def _with_default(flag: flags.Flag) -> str:
@@ -251,26 +235,20 @@ def explaining() -> Iterator[None]:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     except Exception as error:
-        if not _is_out_of_memory(error):
-            raise
         if isinstance(error, MemoryError):
             fail(
-                "this machine's memory is full: give the program more, or give it less at once (smaller files, fewer workers)"
+                "this machine's memory is full: give the program more, or give it less at once (smaller files, fewer "
+                "workers)"
             )
-        fail(f"out of memory ({str(error).splitlines()[0]}): make the batch or the model smaller, or use more devices")
+        if _is_out_of_memory(error):
+            fail(
+                f"out of memory ({str(error).splitlines()[0]}): make the batch or the model smaller, or use more "
+                "devices"
+            )
+        raise
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Of this machine or, as JAX tells it, of a device."""
-    return isinstance(error, MemoryError) or (
-        type(error).__name__ == "JaxRuntimeError"
-        and re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)) is not None
-    )
-
-
-def explained(main: Callable, *args: object) -> None:
-    """Calls a main function under `explaining`."""
-    platforms.choose()
-    platforms.keep_freed_memory()
-    with explaining():
-        main(*args)
+    """Of a device, as JAX tells it."""
+    words = re.search("RESOURCE_EXHAUSTED|Out of memory", str(error))
+    return type(error).__name__ == "JaxRuntimeError" and words is not None

@@ -35,29 +35,28 @@ from collections.abc import Callable
 from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from gmlp_flax.analysis import attention, augmentations, curves, filters, shift_invariance
 from gmlp_flax.commands import cli
+from gmlp_flax.errors import did_you_mean
 from gmlp_flax.training import loading
 
 FLAGS: Any = flags.FLAGS
 
 
-def _filters(workdir: str) -> None:
-    try:
-        patches = [int(token) for token in FLAGS.tokens]
-    except ValueError:
-        cli.fail(f"--tokens={','.join(FLAGS.tokens)}: expected numbers of patches, e.g. --tokens=0,97")
+def _filters(workdir: str, _: ConfigDict | None) -> None:
+    patches = cli.numbers("tokens")
     print(filters.draw(loading.load(workdir, FLAGS.checkpoint), workdir, patches))
 
 
-def _attention(workdir: str) -> None:
+def _attention(workdir: str, _: ConfigDict | None) -> None:
     text = cli.required("text", "draw attention RUN --text=SENTENCE [--second=SENTENCE] [--layers=all]")
     trained = loading.load(workdir, FLAGS.checkpoint)
     print(*attention.draw(trained, workdir, text, FLAGS.second, FLAGS.layers), sep="\n")
 
 
-def _shift_invariance(workdir: str) -> None:
+def _shift_invariance(workdir: str, _: ConfigDict | None) -> None:
     result = shift_invariance.of_run(workdir)
     noise = shift_invariance.noise_share(result.shape)
     print(f"share of the variance of W that offsets explain, by layer (noise: {noise:.3f})")
@@ -66,17 +65,17 @@ def _shift_invariance(workdir: str) -> None:
     print(*shift_invariance.draw(result, workdir), sep="\n")
 
 
-def _augmentations(_: str) -> None:
+def _augmentations(_: str, config: ConfigDict) -> None:
     usage = "draw augmentations --config=FILE --out=FILE.png"
     cli.required("config", usage)
     out = cli.required("out", usage)
-    count = augmentations.draw(FLAGS.config, out, FLAGS.images, FLAGS.samples)
+    count = augmentations.draw(config, out, FLAGS.images, FLAGS.samples)
     print(f"{count} images, {FLAGS.samples} samples of each: {out}")
 
 
 # What is drawn -> the function that draws it, and the flags that it takes.
-FIGURES: dict[str, tuple[Callable[[str], None], tuple[str, ...]]] = {
-    "curves": (lambda workdir: print(curves.draw(workdir)), ("workdir",)),
+FIGURES: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "curves": (lambda workdir, _: print(curves.draw(workdir)), ("workdir",)),
     "filters": (_filters, ("workdir", "checkpoint", "tokens")),
     "attention": (_attention, ("workdir", "checkpoint", "text", "second", "layers")),
     "shift-invariance": (_shift_invariance, ("workdir",)),
@@ -85,20 +84,19 @@ FIGURES: dict[str, tuple[Callable[[str], None], tuple[str, ...]]] = {
 OWN_FLAGS = sorted({flag for _, names in FIGURES.values() for flag in names})
 
 
-def main(argv: list[str]) -> None:
+def main(argv: list[str], config: ConfigDict | None) -> None:
     """Draws what the command line names."""
-    figure, *runs = argv[1:] or [""]
+    figure, *runs = argv[1:]
     if figure not in FIGURES:
-        cli.fail(f"gmlp draw {figure}: expected one of {', '.join(FIGURES)}")
+        cli.fail(f"gmlp draw {figure}: {did_you_mean(figure, FIGURES)}")
     draw, names = FIGURES[figure]
-    given = [flag for flag in OWN_FLAGS if FLAGS[flag].present or (flag == "config" and FLAGS.config)]
-    if unknown := [flag for flag in given if flag not in names]:
+    if unknown := [flag for flag in OWN_FLAGS if FLAGS[flag].present and flag not in names]:
         takes = ", ".join(f"--{name}" for name in names)
         cli.fail(f"--{unknown[0]} is not for gmlp draw {figure}, which takes {takes}")
     needs_run = "workdir" in names
     if len(runs) > needs_run or (runs and FLAGS.workdir):
         cli.fail(f"{runs[-1]!r} is one word too many: expected gmlp draw {figure} {'RUN' if needs_run else ''}")
-    draw(runs[0] if runs else cli.required("workdir", f"draw {figure} RUN") if needs_run else "")
+    draw(runs[0] if runs else cli.required("workdir", f"draw {figure} RUN") if needs_run else "", config)
 
 
 def run() -> None:
@@ -112,4 +110,4 @@ def run() -> None:
     flags.DEFINE_string("out", None, "Augmentations: the .png file to write.")
     flags.DEFINE_integer("images", 8, "Augmentations: how many images, one row each.", lower_bound=1)
     flags.DEFINE_integer("samples", 7, "Augmentations: augmented samples of each image.", lower_bound=1)
-    cli.run(main, positional=True, parser=cli.parse_flags_with_config)
+    cli.run(main, "FIGURE [RUN]", config=cli.given_config)

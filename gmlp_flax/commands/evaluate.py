@@ -20,28 +20,29 @@ import os
 import sys
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from gmlp_flax.commands import cli
 
 
-def main(_argv: list[str]) -> None:
+def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Prints the metrics of a checkpoint."""
     workdir = cli.required("workdir", "evaluate --workdir=DIR [--checkpoint=latest|best|STEP]")
-    if flags.FLAGS.config is not None:
+    if config is not None:
         from gmlp_flax import config as config_lib
 
-        config_lib.validate(flags.FLAGS.config)
+        config_lib.validate(config)
     with cli.among_processes():
-        _evaluate(workdir)
+        _evaluate(workdir, config)
 
 
-def _evaluate(workdir: str) -> None:
+def _evaluate(workdir: str, config: ConfigDict | None) -> None:
     from gmlp_flax.checkpoints.names import CHECKPOINTS
     from gmlp_flax.io import files
     from gmlp_flax.processes import distributed
     from gmlp_flax.training import evaluation, loading
 
-    trained = loading.load(workdir, flags.FLAGS.checkpoint, flags.FLAGS.config)
+    trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
     size = trained.config.eval.batch_size or trained.config.batch_size
     trained.partition.check_batch(size, 1, "config.eval.batch_size")
     evaluator = evaluation.Evaluator(trained.task, trained.partition)
@@ -68,4 +69,4 @@ def run() -> None:
     flags.DEFINE_string("predictions", "", "A folder to write the predictions to, as official scorers read them.")
     cli.define_run_flags(checkpoint="latest")
     cli.define_multihost_flags()
-    cli.run(main, parser=cli.parse_flags_on_run)
+    cli.run(main, config=cli.config_of_run)

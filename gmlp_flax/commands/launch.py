@@ -138,22 +138,18 @@ def training_words(argv: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def _without_dashes(argv: Sequence[str]) -> list[str]:
+    """A word -- may stand before training's words."""
     place = argv.index("--") if "--" in argv else len(argv)
     return [*argv[:place], *argv[place + 1 :]]
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """As `cli.parse_flags_with_config`; a word -- may stand before training's words."""
-    return cli.parse_flags_with_config(_without_dashes(argv))
-
-
-def main(_argv: list[str]) -> None:
+def main(_argv: list[str], config: ConfigDict) -> None:
     """Starts the run."""
     cli.required("on", USAGE)
     cli.required("config", USAGE)
     workdir = cli.required("workdir", USAGE)
     own = [flag.name for flag in flags.FLAGS.flags_by_module_dict()[__name__] if flag.name != "workdir"]
-    start([Run(flags.FLAGS.config, workdir, training_words(_without_dashes(sys.argv), own))], workdir)
+    start([Run(config, workdir, training_words(_without_dashes(sys.argv), own))], workdir)
 
 
 def run() -> None:
@@ -162,4 +158,4 @@ def run() -> None:
         "workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or a mounted one."
     )
     define_flags()
-    cli.run(main, parser=parse_flags)
+    cli.run(main, config=cli.given_config, words=_without_dashes)

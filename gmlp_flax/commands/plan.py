@@ -89,7 +89,7 @@ def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | N
     return rows
 
 
-def main(_argv: list[str]) -> None:
+def main(_argv: list[str], config: ConfigDict) -> None:
     """Makes the plan and prints it."""
     from gmlp_flax import config as config_lib
     from gmlp_flax.planning import plan
@@ -101,7 +101,6 @@ def main(_argv: list[str]) -> None:
         raise RunError(f"--price is {values.price}: expected from 0 to {MOST:,} for one chip and hour")
     if values.mfu is not None and not 0 < values.mfu <= 1:
         raise RunError(f"--mfu is {values.mfu}: expected a share above 0 and at most 1")
-    config = values.config
     config_lib.validate(config)
     found = plan.make(config, values.topology, values.price, values.mfu)
     rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
@@ -135,4 +134,4 @@ def run() -> None:
     flags.DEFINE_float("mfu", None, "Share of the chips' peak that the model reaches.")
     flags.DEFINE_bool("suggest", False, "Also plan changes that may make it fit.")
     flags.DEFINE_bool("json", False, "Print one JSON object.")
-    cli.run(main, parser=cli.parse_flags_with_config)
+    cli.run(main, config=cli.given_config)

@@ -98,8 +98,8 @@ def continue_lines(trained: Trained, sampling: Sampling) -> None:
         print(f"{made.new_tokens} tokens in {seconds:.2f} s ({rate}){ended}{anew}", file=sys.stderr)
     cost = token_cost(task.generator, task.shapes())
     print(
-        f"a token costs {cost.flops / 1e6:,.2f} MFLOP, as {cost.cache_bytes / 1e3:,.1f} kB are kept of the tokens before; "
-        f"to read a window anew costs {cost.window_flops / 1e6:,.2f} MFLOP",
+        f"a token costs {cost.flops / 1e6:,.2f} MFLOP, as {cost.cache_bytes / 1e3:,.1f} kB are kept of the tokens "
+        f"before; to read a window anew costs {cost.window_flops / 1e6:,.2f} MFLOP",
         file=sys.stderr,
     )
 
@@ -121,4 +121,4 @@ def define_flags() -> None:
 def run() -> None:
     """The command line."""
     define_flags()
-    cli.run(main, positional=True)
+    cli.run(main, "[IMAGE]...")

@@ -14,12 +14,13 @@ labelled text for --config=lra_listops. It takes a minute or two, is all or noth
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import time
 from collections.abc import Mapping
 from typing import Any
+
+from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.data.listops import folder
@@ -28,6 +29,7 @@ from gmlp_flax.data.text import corpora, prepare, tokenizer_training
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache, files
 
 LISTOPS = "listops:"  # what its name begins with
@@ -35,68 +37,58 @@ _GRAMMAR = Grammar()
 _CORES = os.cpu_count() or 1
 _SAMPLE = tokenizer_training.SAMPLE
 
-# Flag -> default, least value (of a number) and meaning.
-FLAGS = {
-    "split": ("", None, "a split, such as train, if the corpus has splits; default: all"),
-    "tokenizer": ("", None, "a SentencePiece model or BERT's vocab.txt; default: train one"),
-    "vocab_size": (32_000, 1, "pieces of a tokenizer that is trained (32000)"),
-    "tokenizer_sample": (_SAMPLE, 1, f"characters to train a tokenizer on, at most, from all parts ({_SAMPLE})"),
-    "heldout_share": (0.0, None, "share of documents to hold out (0)"),
-    "side": ("train", None, "train or heldout: the documents to take if some are held out"),
-    "workers": (_CORES, 1, "cores to use (all)"),
-    "max_bad_records": (0, 0, "skip so many records that do not parse (0)"),
-    "shard_bytes": (prepare.SHARD_BYTES, 1, f"bytes of the corpus in a shard ({prepare.SHARD_BYTES})"),
-    "cache": ("", None, "folder for trained tokenizers (~/.cache/gmlp_flax)"),
+# Flag -> default, least value (of a whole number) and meaning.
+CORPUS_FLAGS: dict[str, tuple[Any, int | None, str]] = {
+    "split": ("", None, "A split, such as train, if the corpus has splits; empty: all."),
+    "tokenizer": ("", None, "A SentencePiece model or BERT's vocab.txt; empty: train one."),
+    "vocab_size": (32_000, 1, "Pieces of a tokenizer that is trained."),
+    "tokenizer_sample": (_SAMPLE, 1, "Characters to train a tokenizer on, at most, from all parts."),
+    "train_tokenizer_only": (False, None, "Write the tokenizer to --out and end."),
+    "heldout_share": (0.0, None, "Share of documents to hold out."),
+    "side": ("train", None, "train or heldout: the documents to take if some are held out."),
+    "workers": (_CORES, 1, "Cores to use."),
+    "max_bad_records": (0, 0, "Skip so many records that do not parse."),
+    "shard_bytes": (prepare.SHARD_BYTES, 1, "Bytes of the corpus in a shard."),
+    "cache": ("", None, "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),
 }
-LISTOPS_FLAGS = {
-    "seed": (0, 0, "decides all trees (0)"),
+LISTOPS_FLAGS: dict[str, tuple[Any, int | None, str]] = {
+    "seed": (0, 0, "Of listops:SIZE: decides all trees."),
     "lengths": (
         f"{_GRAMMAR.shortest},{_GRAMMAR.longest}",
         None,
-        "a tree has more symbols than the first number and fewer than the second (%(default)s)",
+        "Of listops:SIZE: a tree has more symbols than the first number and fewer than the second.",
     ),
-    "depth": (_GRAMMAR.depth, None, "levels of a tree, at most (%(default)s)"),
+    "depth": (_GRAMMAR.depth, 0, "Of listops:SIZE: levels of a tree, at most."),
 }
 
 
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = cli.ArgumentParser("prepare", __doc__)
-    parser.add_argument("corpus", metavar="CORPUS", help="the text to tokenise; or listops:SIZE")
-    parser.add_argument("--out", required=True, help="folder for the result; with --train_tokenizer_only, the file")
-    parser.add_argument("--train_tokenizer_only", action="store_true", help="write the tokenizer to --out and end")
-    for title, flags in (("of a corpus", FLAGS), ("of listops:SIZE alone", LISTOPS_FLAGS)):
-        group = parser.add_argument_group(title)
-        for name, (default, _, meaning) in flags.items():
-            group.add_argument(f"--{name}", type=type(default), default=default, help=meaning)
-    options = parser.parse_args()
-    is_listops = options.corpus.startswith(LISTOPS)
-    for name in {**FLAGS, "train_tokenizer_only": ()} if is_listops else LISTOPS_FLAGS:
-        if getattr(options, name) != parser.get_default(name):
-            what = f"is not a flag of {LISTOPS}SIZE" if is_listops else f"is a flag of {LISTOPS}SIZE alone"
-            cli.fail(f"--{name} {what}: leave it out")
-    for name, (_, least, _) in (FLAGS | LISTOPS_FLAGS).items():
-        if least is not None and not least <= getattr(options, name) < 2**31:
-            cli.fail(f"--{name}={getattr(options, name)}: expected a number from {least} to 2,147,483,647")
-    if not is_listops:
-        corpus, out = (
-            path if files.is_remote(path) else os.path.realpath(path) for path in (options.corpus, options.out)
+def check(name: str, values: flags.FlagValues) -> None:
+    """Raises ConfigError if a flag is missing, does not count, or contradicts another."""
+    if not values.out:
+        raise ConfigError("--out is missing: give --out=DIR")
+    is_listops = name.startswith(LISTOPS)
+    if wrong := [flag for flag in (CORPUS_FLAGS if is_listops else LISTOPS_FLAGS) if values[flag].present]:
+        what = f"is not a flag of {LISTOPS}SIZE" if is_listops else f"is a flag of {LISTOPS}SIZE alone"
+        raise ConfigError(f"--{wrong[0]} {what}: leave it out")
+    corpus, out = (path if files.is_remote(path) else os.path.realpath(path) for path in (name, values.out))
+    if not is_listops and f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
+        raise ConfigError(f"--out={values.out} lies in the corpus, which would grow by it; give a folder beside it")
+    if values.train_tokenizer_only and files.exists(values.out):
+        raise ConfigError(
+            f"--out={values.out} is there already, and would be overwritten: give another name, or move it away"
         )
-        if f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
-            cli.fail(f"--out={options.out} lies in the corpus, which would grow by it; give a folder beside it")
-    return options
 
 
-def make_listops(options: argparse.Namespace) -> None:
+def make_listops(name: str, values: flags.FlagValues) -> None:
     """Makes the data set ListOps and prints its statistics.
 
     Raises:
         DataError: the size or a flag makes no sense, or as in `listops.folder.make`.
     """
-    sizes = folder.parse_sizes(options.corpus.removeprefix(LISTOPS))
-    shortest, longest = folder.parse_numbers(options.lengths, f"--lengths={options.lengths}", 2)
-    out = options.out if files.is_remote(options.out) else os.path.realpath(options.out)
-    report_listops(folder.make(out, sizes, Grammar(shortest, longest, options.depth), options.seed), out)
+    sizes = folder.parse_sizes(name.removeprefix(LISTOPS))
+    shortest, longest = folder.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
+    out = values.out if files.is_remote(values.out) else os.path.realpath(values.out)
+    report_listops(folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed), out)
 
 
 def report_listops(statistics: Mapping[str, Mapping[str, Any]], out: str) -> None:
@@ -126,38 +118,44 @@ def report(made: Prepared, seconds: float, side: str) -> None:
     print(f"to use it        {use}")
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Prepares a corpus."""
-    options = arguments()
-    if options.corpus.startswith(LISTOPS):
-        make_listops(options)
+    values, name = flags.FLAGS, argv[1]
+    check(name, values)
+    if name.startswith(LISTOPS):
+        make_listops(name, values)
         return
-    selection = Selection(options.heldout_share, options.side)
+    selection = Selection(values.heldout_share, values.side)
     selection.check()
-    if options.train_tokenizer_only and files.exists(options.out):
-        cli.fail(f"--out={options.out} is there already, and would be overwritten: give another name, or move it away")
-    corpus = corpora.open_corpus(options.corpus, options.split)
-    if options.tokenizer:
-        tokenizer = Tokenizer.load(options.tokenizer)
+    corpus = corpora.open_corpus(name, values.split)
+    if values.tokenizer:
+        tokenizer = Tokenizer.load(values.tokenizer)
     else:
         tokenizer = tokenizer_training.cached_tokenizer(
             corpus,
-            options.vocab_size,
-            options.cache or cache.default_folder(),
+            values.vocab_size,
+            values.cache or cache.default_folder(),
             selection=selection._replace(side="train"),
-            sample=options.tokenizer_sample,
-            max_bad_records=options.max_bad_records,
+            sample=values.tokenizer_sample,
+            max_bad_records=values.max_bad_records,
         )
-    if options.train_tokenizer_only:
-        tokenizer.save(options.out)
-        print(f"tokenizer        {options.out}, {tokenizer.vocab_size} pieces")
+    if values.train_tokenizer_only:
+        tokenizer.save(values.out)
+        print(f"tokenizer        {values.out}, {tokenizer.vocab_size} pieces")
         return
     began = time.perf_counter()
-    limits = {name: getattr(options, name) for name in ("workers", "max_bad_records", "shard_bytes")}
-    made = prepare.prepare(corpus, tokenizer, options.out, selection=selection, **limits)
-    report(made, time.perf_counter() - began, options.side)
+    limits = {limit: values[limit].value for limit in ("workers", "max_bad_records", "shard_bytes")}
+    made = prepare.prepare(corpus, tokenizer, values.out, selection=selection, **limits)
+    report(made, time.perf_counter() - began, values.side)
 
 
 def run() -> None:
     """The command line."""
-    cli.explained(main)
+    flags.DEFINE_string("out", None, "Folder for the result; with --train_tokenizer_only, the file.")
+    for name, (default, least, meaning) in (CORPUS_FLAGS | LISTOPS_FLAGS).items():
+        if least is not None:
+            flags.DEFINE_integer(name, default, meaning, lower_bound=least, upper_bound=2**31 - 1)
+        else:
+            define: Any = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}[type(default)]
+            define(name, default, meaning)
+    cli.run(main, "CORPUS")

@@ -16,13 +16,13 @@ import sys
 import time
 from typing import Any
 
-from absl import logging
+from absl import flags
 
 from gmlp_flax import config
 from gmlp_flax.analysis import curves, filters
 from gmlp_flax.checkpoints.names import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.commands import cli, predict
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 
@@ -87,33 +87,33 @@ def show_image(trained: loading.Trained, result: dict, frozen: dict) -> None:
         print(f"  a {label}:  {predict.show(task.rank_classes(trained.weights, image[None])[0])}")
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Trains, scores, shows, draws."""
-    parser = cli.ArgumentParser("quickstart", __doc__)
-    parser.add_argument("kind", nargs="?", default="text", choices=("text", "image"), help="default: text")
-    parser.add_argument(
-        "--workdir", help="the run folder (default: runs/quickstart-KIND); the frozen model's is DIR-frozen"
-    )
-    parser.add_argument("--steps", type=int, help="train for fewer steps; default: as the config says")
-    args = parser.parse_args()
-    if args.steps is not None and args.steps < 1:
-        cli.fail(f"--steps={args.steps}: expected at least 1")
-    logging.set_verbosity(logging.ERROR)
-    began, workdir = time.time(), args.workdir or os.path.join("runs", f"quickstart-{args.kind}")
+    began, kind, steps = time.time(), (argv[1:] or ["text"])[0], flags.FLAGS.steps
+    if kind not in SHOWN:
+        raise ConfigError(f"there is no quickstart {kind!r}; {did_you_mean(kind, SHOWN)}")
+    workdir = flags.FLAGS.workdir or os.path.join("runs", f"quickstart-{kind}")
     print("1. training a small gMLP", file=sys.stderr)
     folders = workdir, f"{workdir}-frozen"
     again = all(os.path.exists(os.path.join(folder, RESULT_FILE)) for folder in folders)
-    result = train_once(args.kind, "", workdir, args.steps, again)
+    result = train_once(kind, "", workdir, steps, again)
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
-    frozen = train_once(args.kind, "frozen", folders[1], args.steps, again)
+    frozen = train_once(kind, "frozen", folders[1], steps, again)
     trained = loading.load(workdir)
-    {"text": show_text, "image": show_image}[args.kind](trained, result, frozen)
+    SHOWN[kind](trained, result, frozen)
     print("\nfigures")
     for path in (curves.draw(workdir), filters.draw(trained, workdir)):
         print(f"  {os.path.relpath(path)}")
     print(f"\nthe run is in {os.path.relpath(workdir)}; {time.time() - began:.0f} s in all")
 
 
+SHOWN = {"text": show_text, "image": show_image}
+
+
 def run() -> None:
     """The command line."""
-    cli.explained(main)
+    flags.DEFINE_string(
+        "workdir", None, "The run folder; empty: runs/quickstart-KIND. The frozen model's is DIR-frozen."
+    )
+    flags.DEFINE_integer("steps", None, "Train for fewer steps than the config says.", lower_bound=1)
+    cli.run(main, "[text|image]")

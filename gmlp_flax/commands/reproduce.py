@@ -43,7 +43,6 @@ Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import os
@@ -51,13 +50,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from types import SimpleNamespace
 
-from absl import logging
+from absl import flags
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.commands import cli, columns
 from gmlp_flax.config import overrides
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
@@ -86,42 +86,13 @@ def _filled(line: str) -> str:
     return line if len(line) <= 118 else textwrap.fill(line, 118, subsequent_indent=indent)
 
 
-def parser() -> cli.ArgumentParser:
-    """The flags."""
-    described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
-    made = cli.ArgumentParser("reproduce", "\n".join(_filled(line) for line in described.splitlines()))
-    made.add_argument("name", metavar="NAME", nargs="?", choices=list(TABLES))
-    made.add_argument("--all", action="store_true", help="every report that --from has runs for, as one site")
-    made.add_argument("--scale", choices=list(recipes.SCALES), default="cpu")
-    made.add_argument("--data", help="as config.data.train takes it; at paper scale C4 or ImageNet unless given")
-    made.add_argument("--finetune", metavar="TASK[=DATA]", action="append", default=[])
-    made.add_argument("--finetune_flag", metavar="FLAG", action="append", default=[])
-    made.add_argument("--finetune_random", action="store_true", help="finetune from random parameters as well")
-    seeds = f"default: {SEEDS}; of alternatives each column's own"
-    made.add_argument("--finetune_seeds", metavar="SEEDS", help=seeds)
-    made.add_argument("--from", dest="pattern", metavar="RUNS", help="report on these runs and train nothing")
-    made.add_argument("--runs", metavar="DIR", help="folder of the runs that are trained")
-    made.add_argument("--out", default="reports", help="folder of the reports")
-    made.add_argument("--tokens", help="compare the runs after this many tokens")
-    made.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    made.add_argument("--topology", default="gpu:h100x8", help="what --scale=paper is planned for")
-    made.add_argument("--trust", metavar="MODULE", action="append", help=cli.TRUST_HELP)
-    own = made.add_argument_group("of alternatives")
-    which = f"which, and their data (default: {columns.DEFAULT})"
-    own.add_argument("--columns", metavar="COLUMN[=DATA],...", action="append", default=[], help=which)
-    own.add_argument("--rows", metavar="ROW,...", help="which mixers (default: all)")
-    own.add_argument("--lengths", metavar="N,...", help="tokens at which costs are measured (128 to 16384)")
-    own.add_argument("--print", action="store_true", help="list the columns and run nothing")
-    return made
-
-
-def arguments() -> argparse.Namespace:
+def arguments(argv: list[str]) -> SimpleNamespace:
     """The command line, checked: a mistake ends it with one line before anything is trained."""
-    words = sys.argv[1:]
-    own = words.index("--") if "--" in words else len(words)
-    args = parser().parse_args(words[:own])
-    cli.import_trusted(words[:own])
-    args.flags = words[own + 1 :]
+    args = SimpleNamespace(**{flag.name: flag.value for flag in flags.FLAGS.flags_by_module_dict()[__name__]})
+    args.pattern, args.name = vars(args)["from"], (argv[1:] or [None])[0]
+    args.flags = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    if args.name and args.name not in TABLES:
+        cli.fail(f"there is no table or figure {args.name!r}; {did_you_mean(args.name, TABLES)}")
     if args.all:
         given = given_flags(args, "name", "data", "finetune", "tokens", "runs", "flags")
         if given:
@@ -133,8 +104,6 @@ def arguments() -> argparse.Namespace:
         cli.fail("--from= is empty: give a folder of runs, or leave it out")
     if not args.name:
         cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
-    if args.jobs < 1:
-        cli.fail(f"--jobs={args.jobs}: expected a positive number")
     args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     if args.name in catalogue.FOLDERS:
         args.plan = column_plan(args)
@@ -143,13 +112,13 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def given_flags(args: argparse.Namespace, *flags: str) -> list[str]:
+def given_flags(args: SimpleNamespace, *names: str) -> list[str]:
     """Those of the flags that the command line has, as it writes them."""
     written = {"name": "NAME", "flags": "flags after --"}
-    return [written.get(flag, f"--{flag}") for flag in flags if vars(args)[flag]]
+    return [written.get(flag, f"--{flag}") for flag in names if vars(args)[flag]]
 
 
-def check_table(args: argparse.Namespace, table: PaperTable) -> None:
+def check_table(args: SimpleNamespace, table: PaperTable) -> None:
     """Checks, and fills in, what the command line asks of a table of the paper."""
     if given := given_flags(args, "columns", "rows", "lengths", "print"):
         cli.fail(f"{given[0]} is for alternatives: {args.name} has no columns of its own")
@@ -169,7 +138,7 @@ def numbers(flag: str, given: str | None, example: str) -> list[int]:
     return [int(number) for number in given.split(",")] if given else []
 
 
-def column_plan(args: argparse.Namespace) -> columns.Plan:
+def column_plan(args: SimpleNamespace) -> columns.Plan:
     """What the command line asks of the alternatives; ends with one line if that cannot be."""
     if given := given_flags(args, "finetune", "finetune_random", "tokens"):
         cli.fail(f"{given[0]} is not for alternatives: --columns chooses what is trained, also from random parameters")
@@ -216,7 +185,7 @@ def check_path(flag: str, data: str | None) -> None:
         cli.fail(f"{flag}: there is no such file or folder")
 
 
-def check_finetuning(args: argparse.Namespace, known: Sequence[str]) -> None:
+def check_finetuning(args: SimpleNamespace, known: Sequence[str]) -> None:
     """Ends with one line, before hours of pretraining, if the finetuning after it could not run."""
     for flag in args.finetune_flag:
         if not re.match(r"--?config\.[^=]+=", flag):
@@ -249,14 +218,14 @@ def sweep(*words: str) -> int:
     return code
 
 
-def train(args: argparse.Namespace) -> int:
+def train(args: SimpleNamespace) -> int:
     """Trains what is missing; the sweep's exit code."""
     data = [f"--config.data.train={args.data}"] if args.data else []
     own = f"--sweep=paper:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
     return sweep(*own, "--", *data, *args.flags)
 
 
-def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
+def finetune(runs: Sequence[run_finder.Run], args: SimpleNamespace) -> int:
     """Finetunes the first finished run of each row on every task; the worst exit code of the sweeps."""
     starts = (True, False) if args.finetune_random else (True,)
     first = sorted(columns.first_finished(runs).items())
@@ -276,7 +245,7 @@ def finetune(runs: Sequence[run_finder.Run], args: argparse.Namespace) -> int:
     return worst
 
 
-def report_on(args: argparse.Namespace) -> tuple[Report, int]:
+def report_on(args: SimpleNamespace) -> tuple[Report, int]:
     """Trains what is missing, unless --from names runs; the report, and 1 if some runs failed."""
     table, changes = TABLES[args.name], overrides.named_overrides(args.flags)
     rows = {row: overrides.overridden(config, changes) for row, config in table.configs(args.scale).items()}
@@ -300,7 +269,7 @@ def report_on(args: argparse.Namespace) -> tuple[Report, int]:
     return report, code
 
 
-def report_on_all(args: argparse.Namespace) -> None:
+def report_on_all(args: SimpleNamespace) -> None:
     """Writes the site, and prints what is in it and what is not."""
     written = site.write(args.pattern, args.scale, args.out)
     print(f"made: {', '.join(written.made)}")
@@ -311,10 +280,9 @@ def report_on_all(args: argparse.Namespace) -> None:
         raise RunError("not made: " + "; ".join(f"{name}: {why}" for name, why in written.refused.items()))
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Trains, collects the runs, writes the report."""
-    logging.set_verbosity(logging.ERROR)  # Orbax warns that a finished run is opened for reading alone.
-    args = arguments()
+    args = arguments(argv)
     if args.all:
         report_on_all(args)
         return
@@ -339,6 +307,32 @@ def main() -> None:
         raise RunError("some runs failed: the table is made of the others")
 
 
+def before_dashes(argv: list[str]) -> list[str]:
+    """The words of a command line up to --."""
+    return argv[: argv.index("--")] if "--" in argv else argv
+
+
 def run() -> None:
     """The command line."""
-    cli.explained(main)
+    flags.DEFINE_bool("all", False, "Every report that --from has runs for, as one site.")
+    flags.DEFINE_enum("scale", "cpu", list(recipes.SCALES), "The size of models and runs.")
+    flags.DEFINE_string("data", None, "As config.data.train takes it; at paper scale C4 or ImageNet unless given.")
+    flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task; one flag for each.")
+    flags.DEFINE_multi_string("finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each.")
+    flags.DEFINE_bool("finetune_random", False, "Finetune from random parameters as well.")
+    seeds = f"Seeds of the finetuning; empty: {SEEDS}, of alternatives each column's own."
+    flags.DEFINE_string("finetune_seeds", None, seeds)
+    flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
+    flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
+    flags.DEFINE_string("out", "reports", "Folder of the reports.")
+    flags.DEFINE_string("tokens", None, "Compare the runs after this many tokens.")
+    flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
+    flags.DEFINE_string("topology", "gpu:h100x8", "What --scale=paper is planned for.")
+    which = f"Of alternatives: COLUMN[=DATA],...: which, and their data; empty: {columns.DEFAULT}."
+    flags.DEFINE_multi_string("columns", [], which)
+    flags.DEFINE_string("rows", None, "Of alternatives: which mixers, with commas between them; empty: all.")
+    flags.DEFINE_string("lengths", None, "Of alternatives: tokens at which costs are measured; empty: 128 to 16384.")
+    flags.DEFINE_bool("print", False, "Of alternatives: list the columns and run nothing.")
+    described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
+    about = "\n".join(_filled(line) for line in described.splitlines())
+    cli.run(main, "[NAME]", words=before_dashes, about=about)

@@ -11,28 +11,14 @@ gives.
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
+
+from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.data.finetuning import squad, squad_metrics
 from gmlp_flax.errors import DataError
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = cli.ArgumentParser("score-squad", __doc__)
-    parser.add_argument("data", metavar="DATA", help="SQuAD's JSON")
-    parser.add_argument("predictions", metavar="PREDICTIONS", help="question id -> answer")
-    parser.add_argument("--null_odds", default="", help="question id -> odds of having no answer")
-    parser.add_argument(
-        "--na_prob_thresh",
-        type=float,
-        default=1.0,
-        help='with --null_odds: odds above this count as the answer "" (%(default)s)',
-    )
-    return parser.parse_args()
 
 
 def by_id(path: str, kind: type | tuple[type, ...], what: str, questions: list[squad.Question]) -> dict[str, Any]:
@@ -50,13 +36,14 @@ def by_id(path: str, kind: type | tuple[type, ...], what: str, questions: list[s
     return values
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Prints the scores."""
-    options = arguments()
-    questions = squad.read(options.data, "v2.0", check_spans=False)
-    predictions = by_id(options.predictions, str, "answer, a string", questions)
-    odds = by_id(options.null_odds, (int, float), "odds, a number", questions) if options.null_odds else None
-    metrics = squad_metrics.evaluate(questions, predictions, odds, options.na_prob_thresh)
+    data, answers = argv[1:]
+    questions = squad.read(data, "v2.0", check_spans=False)
+    predictions = by_id(answers, str, "answer, a string", questions)
+    given = flags.FLAGS.null_odds
+    odds = by_id(given, (int, float), "odds, a number", questions) if given else None
+    metrics = squad_metrics.evaluate(questions, predictions, odds, flags.FLAGS.na_prob_thresh)
     if odds is not None:
         metrics |= squad_metrics.tuned(questions, predictions, odds)
     print(json.dumps(metrics, indent=1))
@@ -64,4 +51,6 @@ def main() -> None:
 
 def run() -> None:
     """The command line."""
-    cli.explained(main)
+    flags.DEFINE_string("null_odds", "", "A JSON object of question id -> odds of having no answer.")
+    flags.DEFINE_float("na_prob_thresh", 1.0, 'With --null_odds: odds above this count as the answer "".')
+    cli.run(main, "DATA PREDICTIONS")

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from absl import flags
+
 from gmlp_flax.commands import cli
 
 
@@ -36,12 +38,9 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
+def main(_argv: list[str]) -> None:
     """Prints the table, or a JSON list with --json."""
-    parser = cli.ArgumentParser("sizes", __doc__)
-    parser.add_argument("--json", action="store_true", help="print a list of objects")
-    args = parser.parse_args()
-    if args.json:
+    if flags.FLAGS.json:
         print(json.dumps(rows(), indent=2))
         return
     print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note")
@@ -57,4 +56,5 @@ def main() -> None:
 
 def run() -> None:
     """The command line."""
-    cli.explained(main)
+    flags.DEFINE_bool("json", False, "Print a list of objects.")
+    cli.run(main)

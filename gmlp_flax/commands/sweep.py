@@ -43,11 +43,12 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.commands import cli, launch
+from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.sweeps import definition, points, status, summary
@@ -58,44 +59,46 @@ from gmlp_flax.sweeps.runner import Metrics, RunFailed, TrainingPool, results
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """As `cli.parse_flags_with_config`. With a sweep file, --config is the config of its first point.
-
-    --sweep.KEY=VALUE,... stands for --grid=KEY=VALUE,... and --choose=none. A word -- may stand before the overrides.
-    """
-    given, own = [word for word in argv if word != "--"], []
+def _with_grids(argv: list[str]) -> list[str]:
+    """--sweep.KEY=VALUE,... stands for --grid=KEY=VALUE,... and --choose=none. A word -- may precede the overrides."""
+    given = [word for word in argv if word != "--"]
     words = [re.sub(r"^--?sweep\.([^=]+)", _grid, word) for word in given]
-    with cli.explaining():
-        if file := cli.argument(argv, "sweep"):
-            if config := cli.argument(argv, "config"):
-                raise ConfigError(
-                    f"--config={config} and --sweep={file} exclude each other: a sweep file's points name their configs"
-                )
-            own = [f"--config={definition.from_file(file)[0][points.CONFIG]}"]
     # First, so that --choose=... further on counts.
-    every = ["--choose=none"] if file or words != given else []
-    return cli.parse_flags_with_config([*words[:1], *every, *own, *words[1:]])
+    return [*words[:1], *(["--choose=none"] if words != given else []), *words[1:]]
 
 
 def _grid(flag: re.Match[str]) -> str:
     return f"--grid={':'.join(SHORT.get(key, key) for key in flag[1].split(':'))}"
 
 
-def planned() -> Sweep:
+def _config(values: flags.FlagValues) -> str:
+    """The config of --config or, with a sweep file, of its first point."""
+    if not values.sweep:
+        return cli.given_config(values)
+    if values.config:
+        raise ConfigError(
+            f"--config={values.config} and --sweep={values.sweep} exclude each other: a sweep file's points name their "
+            "configs"
+        )
+    values.set_default("choose", "none")
+    return definition.from_file(values.sweep)[0][points.CONFIG]
+
+
+def planned(config: ConfigDict | None) -> Sweep:
     """The sweep that the command line asks for, checked.
 
     Raises:
         ConfigError, RunError: it cannot be run.
     """
     values = flags.FLAGS
-    if values.config is None:
+    if config is None:
         raise ConfigError("--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE")
     if not values.out:
         raise ConfigError("--out is missing: give --out=DIR, a folder for the runs")
     if values.sweep and values.choose != "none":
         raise ConfigError("--choose=best goes with --grid: all points of a sweep file are trained")
     bare = points.product(*([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid))
-    overrides = config_flags.get_override_values(values["config"])
+    overrides = {name: config[name] for name in named_overrides(sys.argv)}
     if twice := [key for point in bare for key in point if key in overrides]:
         raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
     seeds = _seeds(bare, overrides)
@@ -108,7 +111,7 @@ def planned() -> Sweep:
         every = "give --choose=none, for all seeds of all"
         raise ConfigError(f"--print, --on and --index cannot choose the best point: {every}")
     every = tuple(point | seed for point in bare for seed in seeds)
-    source = values.sweep or cli.argument(sys.argv, "config")
+    source = values.sweep or values.config
     sweep = definition.define(source, every, overrides, values.out, choosing, values.trust)
     return sweep._replace(trials=_share(sweep.trials, values.index, values.of))
 
@@ -256,9 +259,9 @@ def launch_unfinished(sweep: Sweep) -> None:
         print(status.table(sweep))
 
 
-def main(_argv: list[str]) -> None:
+def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Trains the sweep, or shows its commands or its state."""
-    sweep = planned()
+    sweep = planned(config)
     if flags.FLAGS.status:
         print(status.table(sweep))
     elif flags.FLAGS.print:
@@ -284,4 +287,4 @@ def run() -> None:
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
     launch.define_flags()
-    cli.run(main, parser=parse_flags)
+    cli.run(main, config=_config, words=_with_grids)

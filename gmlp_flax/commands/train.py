@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.commands import cli
 
 
-def main(_argv: list[str]) -> None:
+def main(_argv: list[str], config: ConfigDict) -> None:
     """Trains, draws the run's loss curve, and says what can be done with the run."""
     usage = "train --config=NAME --workdir=DIR [--config.KEY=VALUE ...]"
     cli.required("config", usage)
@@ -38,13 +38,13 @@ def main(_argv: list[str]) -> None:
 
         try:
             with stopping.terminable():
-                finished = loop.train(flags.FLAGS.config, workdir, flags.FLAGS.restart) is not None
+                finished = loop.train(config, workdir, flags.FLAGS.restart) is not None
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             output.end_at_once(flags.FLAGS.stopped_code)
         if finished and distributed.is_first():
             print(curves.draw(workdir))
-            print(*what_next(flags.FLAGS.config, workdir), sep="\n")
+            print(*what_next(config, workdir), sep="\n")
     if not finished:  # only now: an error in the block above would end one process of several at once
         raise SystemExit(flags.FLAGS.stopped_code)
 
@@ -81,4 +81,4 @@ def run() -> None:
         upper_bound=125,
     )
     cli.define_multihost_flags()
-    cli.run(main, parser=cli.parse_flags_with_config)
+    cli.run(main, config=cli.given_config)

@@ -11,8 +11,8 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from gmlp_flax import config as config_lib
-from gmlp_flax.config.schema import BLOCK, TASK
+from gmlp_flax.config.schema import BLOCK, TASK, changed, flat, keys
+from gmlp_flax.config.validation import check_name, explain, validate
 from gmlp_flax.errors import ConfigError
 
 
@@ -27,17 +27,8 @@ def named_overrides(argv: Sequence[str]) -> dict[str, str]:
 
 def applying(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides whose keys a config has."""
-    known = config_lib.keys(config)
+    known = keys(config)
     return {name: value for name, value in values.items() if name in known}
-
-
-def check_overrides(argv: list[str]) -> None:
-    """Raises ConfigError if no config stands before a --config.KEY=VALUE, which then has nothing to change."""
-    known = False
-    for argument in argv:
-        known = known or bool(re.match(r"--?config(=|$)", argument))
-        if re.match(r"--?config\.", argument) and not known:
-            raise ConfigError(f"{argument} changes no config yet: give --config=FILE:ARGUMENT before it")
 
 
 def prepared_for(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.ConfigDict:
@@ -47,14 +38,37 @@ def prepared_for(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -
         ConfigError: there is no such task or block, or it has no such key.
     """
     task, block = str(values.get(TASK, config.task)), str(values.get(BLOCK, config.model.block))
-    new = config if (task, block) == (config.task, config.model.block) else config_lib.changed(config, task, block)
+    new = config if (task, block) == (config.task, config.model.block) else changed(config, task, block)
     for name in values:
-        config_lib.check_name(name, f"--config.{name}={values[name]}", new)
-    usual, kept = config_lib.keys(config), config_lib.keys(new)
-    values_lost = {name: value for name, value in config_lib.flat(config).items() if name not in kept}
+        check_name(name, f"--config.{name}={values[name]}", new)
+    usual, kept = keys(config), keys(new)
+    values_lost = {name: value for name, value in flat(config).items() if name not in kept}
     if lost := [f"{name}={value!r}" for name, value in values_lost.items() if value != usual[name].default]:
         print(f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}", file=sys.stderr)
     return new
+
+
+def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_collections.ConfigDict, list[str]]:
+    """A copy with the overrides of a command line applied; and the words of the command line that are something else.
+
+    Args:
+        config: the config.
+        words: the command line, of which the first is the program's name.
+
+    Raises:
+        ConfigError: there is no such key, or a value has another type than its key.
+    """
+    start, parser = prepared_for(config, named_overrides(words)).copy_and_resolve_references(), flags.FlagValues()
+    parser.set_gnu_getopt(True)
+    config_flags.DEFINE_config_dict("config", start, flag_values=parser, sys_argv=list(words))
+    try:
+        left = parser(words, known_only=True)
+    except flags.Error as error:
+        raise ConfigError(in_words(error)) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
+        raise explain(error, "the command line") from None
+    new: ml_collections.ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
+    return new, left
 
 
 def overridden(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.ConfigDict:
@@ -63,16 +77,9 @@ def overridden(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> 
     Raises:
         ConfigError: there is no such key, a value has another type than its key, or makes no sense.
     """
-    words, parser = [f"--config.{name}={value}" for name, value in values.items()], flags.FlagValues()
-    start = prepared_for(config, values).copy_and_resolve_references()
-    config_flags.DEFINE_config_dict("config", start, flag_values=parser, sys_argv=words)
-    try:
-        parser(["config", *words])
-    except flags.Error as error:
-        raise ConfigError(in_words(error)) from None
-    found: ml_collections.ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
-    config_lib.validate(found)
-    return found
+    new, _ = apply(config, ["config", *(f"--config.{name}={value}" for name, value in values.items())])
+    validate(new)
+    return new
 
 
 def in_words(error: Exception) -> str:

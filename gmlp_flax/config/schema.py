@@ -1,4 +1,4 @@
-"""Every key of a config: the keys that all runs have, and the options that its task and its block declare.
+"""Every key of a config, with its default: keys that all runs have, and the options that its task and block declare.
 
 A task's options are a table in its file, a block's are the fields of its spec. So a config holds only keys that count:
 `config.model.heads` exists if the block has heads.
@@ -7,10 +7,15 @@ A task's options are a table in its file, a block's are the fields of its spec. 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.models import blocks
+from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import (
     ABOVE_0,
     AT_LEAST_0,
@@ -96,8 +101,8 @@ COMMON = {
     "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
     "log.hang_seconds": Option(
         1800.0,
-        "a run ends after so many seconds without a finished step, evaluation or checkpoint, an hour at least before the "
-        "first step; 0: never",
+        "a run ends after so many seconds without a finished step, evaluation or checkpoint, an hour at least before "
+        "the first step; 0: never",
         YEAR,
     ),
     "profile.steps": Option("", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"),
@@ -109,8 +114,14 @@ COMMON = {
     ),
 }
 
-# Keys, and groups of keys, that may change on a run that has taken steps: how long it goes on, how it is watched and saved,
-# on what it runs, and rates. Of a block's options, `numerics_only` says so. All others say what the run is.
+# Keys with another name in earlier releases, until 1.0: refused with the new name, but read in the config.json of runs.
+RENAMED = {
+    "optimizer.accumulate": "optimizer.grad_accum_steps",
+    "optimizer.rates": "optimizer.lr_multipliers",
+}
+
+# Keys, and groups of keys, that may change on a run that has taken steps: how long it goes on, how it is watched and
+# saved, on what it runs, and rates. Of a block's options, `numerics_only` says so. All others say what the run is.
 MAY_CHANGE = (
     "steps",
     "log.",
@@ -161,12 +172,91 @@ def of_task(task: str) -> dict[str, Option]:
     return dict(tasks.find(task).options)
 
 
-def keys(task: str = COMMON[TASK].default, block: str = COMMON[BLOCK].default) -> dict[str, Option]:
-    """Every dotted name of a config, with its option, in groups.
+def owners(name: str) -> dict[str, list[str]]:
+    """Under "model.block" and "task", the blocks and the tasks that have a key; nothing if none has."""
+    having = {
+        BLOCK: [block for block in blocks.BLOCKS if name in of_block(block)],
+        TASK: [task for task in tasks.TASKS if name in of_task(task)],
+    }
+    return {kind: names for kind, names in having.items() if names}
+
+
+def all_keys() -> list[str]:
+    """The names of all keys, of whatever task and block."""
+    options = [COMMON, *map(of_block, blocks.BLOCKS), *map(of_task, tasks.TASKS)]
+    return list(dict.fromkeys(name for table in options for name in table))
+
+
+def keys_of(task: str = COMMON[TASK].default, block: str = COMMON[BLOCK].default) -> dict[str, Option]:
+    """Every dotted name of a config with a task and a block, with its option, in groups.
 
     Raises:
         ConfigError: there is no such task or block.
     """
-    found = COMMON | of_block(block) | of_task(task)
-    groups = list(dict.fromkeys(name.rpartition(".")[0] for name in found))
-    return {name: found[name] for group in groups for name in found if name.rpartition(".")[0] == group}
+    options = COMMON | of_block(block) | of_task(task)
+    groups = list(dict.fromkeys(name.rpartition(".")[0] for name in options))
+    return {name: options[name] for group in groups for name in options if name.rpartition(".")[0] == group}
+
+
+def keys(config: ml_collections.ConfigDict) -> dict[str, Option]:
+    """Every dotted name of a config, with its option."""
+    return keys_of(config.task, config.model.block)
+
+
+def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.ConfigDict:
+    """A config of a task and a block with every key at its default; no other key can be set on it.
+
+    Raises:
+        ConfigError: there is no such task or block.
+    """
+    values: dict[str, Any] = {}
+    for name, option in keys_of(task, block).items():
+        group, _, last = name.rpartition(".")
+        (values.setdefault(group, {}) if group else values)[last] = option.default
+    values["task"], values["model"]["block"] = task, block
+    return ml_collections.ConfigDict(values).lock()
+
+
+def flat(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """The values by dotted name."""
+    return {name: config[name] for name in keys(config)}
+
+
+def differences(one: ml_collections.ConfigDict, other: ml_collections.ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two configs differ, with both values; None stands for a key that a config does not have."""
+    first, second = flat(one), flat(other)
+    names = dict.fromkeys((*first, *second))
+    return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
+
+
+def changed(config: ml_collections.ConfigDict, task: str = "", block: str = "") -> ml_collections.ConfigDict:
+    """A copy with another task or block: keys that both have keep their values, the new ones take their defaults.
+
+    Raises:
+        ConfigError: there is no such task or block.
+    """
+    new = default(task or config.task, block or config.model.block)
+    known = keys(new)
+    kept = {name: value for name, value in flat(config).items() if name in known and name not in (TASK, BLOCK)}
+    new.update_from_flattened_dict(kept)
+    return new
+
+
+def help_text(config: ml_collections.ConfigDict | None = None) -> str:
+    """The keys for reading, `name = value  # comment`: of a config, or of every task and block with their defaults."""
+    values = {} if config is None else flat(config)
+
+    def lines(title: str, found: Mapping[str, Option]) -> str:
+        shown = {name: values.get(name, key.default) for name, key in found.items()}
+        listed = (f"{f'config.{name} = {shown[name]!r}':<46}  # {key.meaning}" for name, key in found.items())
+        return "\n".join([f"{title}:", *listed])
+
+    if config is not None:
+        return lines(f"config.task={config.task}, config.model.block={config.model.block}", keys(config))
+    shared = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
+    parts = [lines("every run", COMMON), lines("every block", shared)]
+    for name in blocks.BLOCKS:
+        own = {key: option for key, option in of_block(name).items() if option != shared.get(key)}
+        parts.append(lines(f"config.model.block={name}", own))
+    parts += [lines(f"config.task={name}", of_task(name)) for name in tasks.TASKS]
+    return "\n\n".join(parts)

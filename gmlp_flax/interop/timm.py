@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.resources
 import json
@@ -13,7 +12,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.errors import RunError, decode_errors, install
+from gmlp_flax.errors import RunError, decode_errors, did_you_mean, install
 from gmlp_flax.interop import converted, timm_names, weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
@@ -181,9 +180,7 @@ def known(name: str) -> str:
     """
     if name in timm_names.MODELS:
         return name
-    close = difflib.get_close_matches(name.partition(".")[0], timm_names.MODELS, 1)
-    advice = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(timm_names.MODELS)}"
-    raise RunError(f"there is no model {name!r} here; {advice}")
+    raise RunError(f"there is no model {name!r} here; {did_you_mean(name.partition('.')[0], timm_names.MODELS)}")
 
 
 def _as_tuple(value: Any) -> Any:

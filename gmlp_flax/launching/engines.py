@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.launching.engine import Engine, Job, Options
 from gmlp_flax.launching.local import Local
 from gmlp_flax.launching.skypilot import SkyPilot
@@ -28,9 +27,7 @@ def find(name: str, options: Options) -> Engine:
         RunError: there is none, or an option is wrong.
     """
     if name not in ENGINES:
-        close = difflib.get_close_matches(name, ENGINES, 1)
-        advice = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(ENGINES)}"
-        raise RunError(f"there is no engine {name!r} for --on; {advice}")
+        raise RunError(f"there is no engine {name!r} for --on; {did_you_mean(name, ENGINES)}")
     return ENGINES[name](name, options)
 
 

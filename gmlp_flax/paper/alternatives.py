@@ -7,7 +7,6 @@ gives. A new column is one entry of COLUMNS.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.config import overrides
-from gmlp_flax.errors import ConfigError
+from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, SIBLING
 from gmlp_flax.sweeps import points
@@ -289,7 +288,5 @@ def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str,
     """
     for name in names or ("",):
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            expected = f"did you mean {close[0]!r}?" if close else f"expected some of {', '.join(known)}"
-            raise ConfigError(f"{what}: there is no {name!r}; {expected}")
+            raise ConfigError(f"{what}: there is no {name!r}; {did_you_mean(name, known)}")
     return tuple(name for name in known if name in names)

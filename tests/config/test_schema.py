@@ -1,33 +1,38 @@
-"""Where keys come from: every run, its task, its block."""
+"""Keys, where they come from, and configs with their defaults."""
+
+import itertools
 
 import pytest
 
+from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.config import schema
 from gmlp_flax.models import blocks
 from gmlp_flax.options import Option
+
+KINDS = [(task, "gmlp") for task in tasks.TASKS] + [("masked_lm", block) for block in blocks.BLOCKS]
 
 
 @pytest.mark.parametrize("block", blocks.BLOCKS)
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_no_key_has_two_owners(task, block):
     owners = [schema.COMMON, schema.of_task(task), schema.of_block(block)]
-    assert len(schema.keys(task, block)) == sum(map(len, owners))
+    assert len(schema.keys_of(task, block)) == sum(map(len, owners))
 
 
 def test_keys_stand_in_groups():
-    groups = [name.rpartition(".")[0] for name in schema.keys("image_classification", "mixer")]
-    assert len(set(groups)) == sum(one != other for one, other in zip(groups, groups[1:], strict=False)) + 1
+    groups = [name.rpartition(".")[0] for name in schema.keys_of("image_classification", "mixer")]
+    assert len(set(groups)) == sum(one != other for one, other in itertools.pairwise(groups)) + 1
 
 
 def test_options_are_single_values_of_plain_types():
     for task in tasks.TASKS:
-        for name, option in schema.keys(task).items():
+        for name, option in schema.keys_of(task).items():
             assert isinstance(option, Option) and type(option.default) in (bool, int, float, str, tuple), name
 
 
 def test_finetuning_takes_over_the_architecture():
-    architecture = {name for name, option in schema.keys().items() if option.architecture}
+    architecture = {name for name, option in schema.keys_of().items() if option.architecture}
     assert {"model.block", "model.d_model", "model.gate", "model.vocab_size", "model.scale_embeddings"} <= architecture
     assert (
         not {"model.length", "model.dropout", "model.remat", "model.dtype", "model.survival", "model.toeplitz"}
@@ -57,3 +62,64 @@ def test_finetuning_takes_over_the_architecture():
 def test_what_may_change_in_the_middle_of_a_run(name, block, may):
     """A block's options say so themselves: those that leave the numbers as they are."""
     assert schema.may_change(name, block) == may
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("task", "block"), KINDS)
+def test_every_key_has_a_comment_and_a_default_that_is_valid(task, block):
+    config = gmlp_config.default(task, block)
+    for name, option in gmlp_config.keys(config).items():
+        assert len(option.comment) > 10 and not option.comment.endswith("."), name
+        assert config[name] == {"task": task, "model.block": block}.get(name, option.default), name
+    if task == "causal_lm":
+        config.model.causal = True
+    gmlp_config.validate(config)
+
+
+def test_a_config_holds_the_options_of_its_task_and_block_alone():
+    gmlp, mixer = gmlp_config.default(), gmlp_config.default("image_classification", "mixer")
+    assert "gate" in gmlp.model and "d_spatial" not in gmlp.model and "masking" in gmlp and "augment" not in gmlp
+    assert "gate" not in mixer.model and "d_spatial" in mixer.model and "masking" not in mixer and "augment" in mixer
+
+
+def test_another_block_keeps_what_both_have():
+    config = gmlp_config.default()
+    config.steps, config.model.layers, config.model.gate, config.masking.rate = 7, 3, "additive", 0.3
+    other = gmlp_config.changed(config, block="mixer")
+    assert (other.steps, other.model.layers, other.masking.rate, other.model.block) == (7, 3, 0.3, "mixer")
+    assert "gate" not in other.model and other.model.d_spatial == 64
+    found = gmlp_config.differences(config, other)
+    assert found["model.gate"] == ("additive", None) and found["model.d_spatial"] == (None, 64)
+    assert found["model.block"] == ("gmlp", "mixer") and "steps" not in found
+
+
+def test_unknown_key_cannot_be_set():
+    config = gmlp_config.default()
+    with pytest.raises(AttributeError):
+        config.model.layrs = 3
+    with pytest.raises(AttributeError):
+        config.stepz = 3
+
+
+def test_help_holds_every_key_of_every_task_and_block():
+    text = gmlp_config.help_text()
+    lines = text.splitlines()
+    for task, block in KINDS:
+        for name, option in schema.keys_of(task, block).items():
+            start, end = f"config.{name} = {option.default!r} ", f"# {option.comment}"
+            assert any(line.startswith(start) and end in line for line in lines), name
+    first = lines.index("config.model.block=transformer:")
+    assert any("config.model.heads" in line for line in lines[first : first + 8])
+    assert not any("config.model.heads" in line for line in lines[:first])
+
+
+def test_help_of_a_config_holds_its_keys_alone():
+    text = gmlp_config.help_text(gmlp_config.default("masked_lm", "mixer"))
+    assert "config.model.d_spatial" in text and "config.model.heads" not in text and "config.augment" not in text
+
+
+def test_help_of_a_config_holds_its_values():
+    text = gmlp_config.help_text(gmlp_config.from_file("quickstart_text"))
+    assert (
+        "config.steps = 500 " in text and "config.model.length = 64 " in text and "config.task = 'masked_lm' " in text
+    )

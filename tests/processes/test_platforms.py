@@ -33,11 +33,12 @@ def test_a_machine_without_accelerators_does_not_ask_libtpu(given, devices, libt
 
 @pytest.mark.skipif(platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator")
 @pytest.mark.parametrize(
-    "imports", ["from gmlp_flax.commands import cli; import jax", "import jax; from gmlp_flax.commands import cli"]
+    "imports",
+    ["from gmlp_flax.processes import platforms; import jax", "import jax; from gmlp_flax.processes import platforms"],
 )
 def test_jax_takes_the_cpu_in_silence(imports):
     """Whether JAX is imported before or after, with libtpu (if installed) and without a TPU."""
-    program = f"{imports}; cli.explained(lambda: print(jax.default_backend()))"
+    program = f"{imports}; platforms.choose(); print(jax.default_backend())"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert (done.stdout, done.stderr) == ("cpu\n", "")

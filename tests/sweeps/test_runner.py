@@ -29,7 +29,8 @@ def main():
     with TrainingPool({out!r}, {jobs}) as pool:
         print(results({{name: pool.submit(name, []) for name in ("first", "second")}}))
 
-cli.explained(main)
+with cli.explaining():
+    main()
 """
 
 

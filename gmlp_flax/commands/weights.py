@@ -1,0 +1,98 @@
+"""`gmlp import` and `gmlp export`: weights from elsewhere, and for use elsewhere."""
+
+from __future__ import annotations
+
+import os
+
+from absl import flags
+
+from gmlp_flax.commands import cli
+from gmlp_flax.errors import RunError
+from gmlp_flax.interop import exported, fnet, timm, timm_names, weight_files
+
+FNET, EXPORTED = "fnet", "exported"
+FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder
+IMPORT = """Makes a run folder from timm's weights, FNet's as the package transformers names them, or exported ones.
+
+    gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR [--data=PATH]
+    gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR [--data=PATH]
+    gmlp import --model=fnet --checkpoint=model.safetensors --tokenizer=spiece.model --out=DIR
+    gmlp import --model=exported --checkpoint=FOLDER --out=DIR
+
+The folder is used like a run's: by `gmlp predict`, `gmlp draw`, config.init_from and, if --data names images (as
+config.data.heldout does), by `gmlp evaluate`.
+
+A model with 1,000 classes is taken for a model of ImageNet-1k. Its classes then have their WordNet ids as names, as in
+ImageNet's folders and in TFDS, and predict shows timm's words for them if timm is installed when the folder is
+written. Any other number of classes have their numbers as names. Pixels are normalised and cropped as timm does by
+default for the architecture; a model from the hub brings its own numbers.
+
+An FNet is a masked language model in the size that its weights have, such as google/fnet-base; its pooler and its head
+for pairs of sentences are left out. FOLDER is one that `gmlp export --out=FOLDER` has written, of any model.
+"""
+IMPORT_USAGE = f"import --model=NAME --checkpoint=FILE --out=DIR, or --model={weight_files.HUB}timm/NAME.TAG --out=DIR"
+EXPORT = """Writes a run's weights, for use elsewhere.
+
+    gmlp export --workdir=RUN --out=FOLDER [--checkpoint=latest|best|STEP]
+    gmlp export --workdir=RUN --out=FILE.safetensors [--checkpoint=latest|best|STEP]
+
+FOLDER gets model.safetensors with the parameters by name, which needs no gmlp_flax to be read, config.json, what
+predictions need besides, such as tokenizer.model, and a README.md. `gmlp import --model=exported --checkpoint=FOLDER`
+makes a run folder of it again.
+
+FILE.safetensors has timm's names, for a model that timm has; the expression that loads it,
+timm.create_model(NAME, checkpoint_path=FILE), is printed.
+"""
+EXPORT_USAGE = "export --workdir=RUN --out=FOLDER or FILE.safetensors [--checkpoint=latest|best|STEP]"
+
+
+def import_weights(_argv: list[str]) -> None:
+    """Converts a file, an exported folder, or weights from the hub."""
+    name, out = cli.required("model", IMPORT_USAGE), cli.required("out", IMPORT_USAGE)
+    hub = name.startswith(weight_files.HUB)
+    ignored = {"checkpoint": hub, "tokenizer": name != FNET, "data": name in (FNET, EXPORTED)}
+    if given := [flag for flag, unused in ignored.items() if unused and flags.FLAGS[flag].value]:
+        raise RunError(f"--{given[0]} is not for --model={name}: leave it out")
+    path = "" if hub else cli.required("checkpoint", IMPORT_USAGE)
+    if name == FNET:
+        fnet.convert(weight_files.read(path), cli.required("tokenizer", IMPORT_USAGE), out, path)
+        print(f"wrote {out}: an FNet from {path}")
+    elif name == EXPORTED:
+        exported.convert(path, out)
+        print(f"wrote {out}: what {path} holds")
+    else:
+        if hub:
+            path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
+        else:
+            config = timm_names.config_for(timm.known(name))
+        config.data.heldout = flags.FLAGS.data
+        timm.convert(weight_files.read(path), config, name, out, path)
+        print(f"wrote {out}: {name} from {path}")
+
+
+def export_weights(_argv: list[str]) -> None:
+    """Converts, and prints how to load the file."""
+    workdir, out = cli.required("workdir", EXPORT_USAGE), cli.required("out", EXPORT_USAGE)
+    if os.path.splitext(out)[1] in FILES and not os.path.isdir(out):
+        print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
+        return
+    exported.export(workdir, flags.FLAGS.checkpoint, out)
+    print(f"wrote {out}/{exported.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
+
+
+def run_import() -> None:
+    """The command line of `gmlp import`."""
+    names = f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, {FNET} or {EXPORTED}."
+    flags.DEFINE_string("model", None, names)
+    flags.DEFINE_string("checkpoint", None, "The file to convert, or the exported folder.")
+    flags.DEFINE_string("tokenizer", None, "Of an FNet: its SentencePiece model, spiece.model.")
+    flags.DEFINE_string("out", None, "The folder to write.")
+    flags.DEFINE_string("data", "", "Held-out images for `gmlp evaluate`, as config.data.heldout takes them.")
+    cli.run(import_weights, about=IMPORT)
+
+
+def run_export() -> None:
+    """The command line of `gmlp export`."""
+    cli.define_run_flags(checkpoint="best")
+    flags.DEFINE_string("out", None, "The folder to write, or a .safetensors file with the names of timm.")
+    cli.run(export_weights, about=EXPORT)

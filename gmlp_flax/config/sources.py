@@ -1,0 +1,166 @@
+"""Where configs come from: files in Python, as `--config=FILE:ARGUMENT` names them, and the config.json of runs."""
+
+from __future__ import annotations
+
+import filecmp
+import importlib.resources
+import json
+import os
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+
+import ml_collections
+
+from gmlp_flax import registry
+from gmlp_flax.config.schema import BLOCK, RENAMED, TASK, default, keys
+from gmlp_flax.config.validation import check_name, explain, shown, validate
+from gmlp_flax.errors import ConfigError, DataError, RunError, did_you_mean
+from gmlp_flax.io import json_files
+
+PACKAGED = "gmlp_flax.configs"
+
+
+def to_json(config: ml_collections.ConfigDict) -> str:
+    """The full resolved config, as it is written to the run folder."""
+    return json.dumps(config.to_dict(), indent=2) + "\n"
+
+
+def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
+    """A config from nested values, as `to_json` writes them; keys that are left out take their defaults, and
+    old names count as the new ones: runs of earlier releases have them.
+
+    Raises:
+        ConfigError: a key is unknown, a value has another type, or `registry.refuse_foreign` refuses a class.
+    """
+    named = {
+        f"{group}.{name}" if isinstance(entry, dict) else group: value
+        for group, entry in values.items()
+        for name, value in (entry.items() if isinstance(entry, dict) else [("", entry)])
+    }
+    given = {RENAMED.get(name, name): value for name, value in named.items()}
+    kinds = {name: given[name] for name in (TASK, BLOCK) if name in given}
+    if strange := [f"{name} {shown(value)}" for name, value in kinds.items() if not isinstance(value, str)]:
+        raise ConfigError(f"{where}: {strange[0]} is no name: expected a string")
+    for name, kind in kinds.items():
+        registry.refuse_foreign(kind, f"{where}: {name}")
+    config = default(**{name.rpartition(".")[2]: kind for name, kind in kinds.items()})
+    known = keys(config)
+    for name, value in given.items():
+        check_name(name, where, config)
+        value = tuple(value) if isinstance(known[name].default, tuple) and isinstance(value, list) else value
+        try:
+            group, _, last = name.rpartition(".")
+            setattr(config[group] if group else config, last, value)
+        except (OverflowError, TypeError, ValueError) as error:
+            reason = known[name].problem(value) or error
+            raise ConfigError(f"{where}: config.{name} is {shown(value)}: {reason}") from None
+    return config
+
+
+def load(path: str) -> ml_collections.ConfigDict:
+    """Reads a run's config.json, which may be anybody's.
+
+    Raises:
+        ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that makes no sense.
+    """
+    config = _from_json(path)
+    try:
+        validate(config)
+    except (ConfigError, RunError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return config
+
+
+def _from_json(path: str) -> ml_collections.ConfigDict:  # whose values may still make no sense
+    try:
+        return from_dict(json_files.read(path, dict), path)
+    except DataError as error:
+        raise ConfigError(f"cannot read the config: {error}") from None
+
+
+def locate(name: str, kind: str = "config") -> str:
+    """The path of a "config" or "sweep" file.
+
+    Args:
+        name: a file; or a name such as c4_ablation, which is looked for in the current folder, in its folder configs/
+            and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each); or gmlp_flax.configs.NAME.
+        kind: "config" or "sweep".
+
+    Raises:
+        ConfigError: there is none, and the nearest name is given; or two places hold different files of that name.
+    """
+    if os.path.isfile(name):
+        return name
+    bare = name.removeprefix(f"{PACKAGED}.").removeprefix("configs/").removeprefix(f"{kind}s/").removesuffix(".py")
+    own = () if name.startswith(f"{PACKAGED}.") else (".", "configs")
+    packaged = importlib.resources.files(PACKAGED)
+    folders = [*map(Path, own), Path(str(packaged))]
+    if kind == "sweep":
+        folders = [folder / "sweeps" for folder in folders]
+    found = [path for folder in folders if (path := folder / f"{bare}.py").is_file()]
+    if not found:
+        names = {path.stem for folder in folders[-2:] for path in folder.glob("[a-z]*.py")}
+        raise ConfigError(f"there is no {kind} file {name}; {did_you_mean(bare, sorted(names))}")
+    try:
+        other = [path for path in found[1:] if not filecmp.cmp(path, found[0], shallow=False)]
+    except OSError as error:
+        raise ConfigError(f"cannot read the {kind} {error.filename}: {error.strerror}") from None
+    if other:
+        raise ConfigError(
+            f"two places hold a {kind} {bare}, {found[0]} and {other[0]}: give --{kind}={found[0]}, or "
+            f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
+        )
+    return str(found[0])
+
+
+def open_config(given: str) -> ml_collections.ConfigDict:
+    """The config that --config=GIVEN names: FILE or FILE:ARGUMENT, the file as `locate` finds it, or a config.json.
+
+    Raises:
+        ConfigError: there is no such file, or it gives no config.
+    """
+    if given.endswith(".json"):
+        return _from_json(given)  # other flags may mend a value
+    path, colon, argument = given.partition(":")
+    path = locate(path)
+    try:
+        config = runpy.run_path(path)["get_config"](*[argument] if colon else [])
+    except Exception as error:
+        raise explain(error, given) from None
+    if config is None:
+        raise ConfigError(f"{given}: get_config() returned nothing: return the config")
+    return config
+
+
+def from_file(name: str, arg: str = "") -> ml_collections.ConfigDict:
+    """Evaluates a config file as `--config=NAME:ARG` does."""
+    return open_config(f"{name}:{arg}" if arg else name)
+
+
+def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple[str, ...]:
+    """Splits a config file's argument, NAME or NAME,option=value,..., into the name and the options' values.
+
+    Args:
+        arg: what follows the colon in --config=FILE:ARG.
+        names: the names that may stand first.
+        options: the values that each option may take; the first is its default.
+
+    Raises:
+        ConfigError: a name, an option or a value is unknown, or an option is given twice.
+    """
+    name, *rest = arg.split(",")
+    if name not in names:
+        raise ConfigError(f"the config's argument is {name!r}; {did_you_mean(name, names)}")
+    chosen = {option: values[0] for option, values in options.items()}
+    for word in rest:
+        option, _, value = word.partition("=")
+        if option not in options:
+            expected = ", ".join(f"{known}=..." for known in options) or "nothing after the name"
+            raise ConfigError(f"the config's argument has {word!r}: expected {expected}")
+        if value not in options[option]:
+            raise ConfigError(f"the config's argument has {word!r}: {option} is one of {', '.join(options[option])}")
+        if [other.partition("=")[0] for other in rest].count(option) > 1:
+            raise ConfigError(f"the config's argument has {option}=... more than once: give it once")
+        chosen[option] = value
+    return name, *chosen.values()

@@ -1,0 +1,200 @@
+"""Configs from files: JSON of runs, Python of users, and arguments of both."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.errors import ConfigError
+
+
+@pytest.mark.smoke
+def test_json_round_trip(tmp_path):
+    config = gmlp_config.default("image_classification")
+    config.model.image_size, config.optimizer.freeze, config.model.spatial_init_std = (16, 32), ("a", "b"), 1e-7
+    path = tmp_path / "config.json"
+    path.write_text(gmlp_config.to_json(config))
+    again = gmlp_config.load(str(path))
+    assert again.to_dict() == config.to_dict()
+    assert gmlp_config.to_json(again) == path.read_text()
+    assert again.is_locked
+
+
+def test_json_takes_defaults_for_keys_that_are_left_out(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"steps": 7, "model": {"layers": 3}}))
+    config = gmlp_config.load(str(path))
+    assert (config.steps, config.model.layers, config.model.d_ffn) == (7, 3, gmlp_config.default().model.d_ffn)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"modle": {"layers": 3}}', "there is no config key 'modle.layers'; did you mean 'model.layers'?"),
+        ('{"model": {"layrs": 3}}', "there is no config key 'model.layrs'; did you mean 'model.layers'?"),
+        ('{"model": 3}', "model is a group of keys"),
+        ('{"steps": {"a": 1}}', "there is no config key 'steps.a'"),
+        ('{"model": {"layers": "3"}}', "config.model.layers is '3': expected a whole number"),
+        ('{"model": ', ": not JSON (line 1: Expecting value)"),
+        ("[1]", "holds a list: expected a dict"),
+        ('{"task": null}', "task None is no name"),
+        ('{"model": {"block": ["gmlp"]}}', "model.block ['gmlp'] is no name"),
+        ('{"model": {"d_model": 0}}', "config.model.d_model is 0: expected from 1 to 1,048,576"),
+        ('{"model": {"d_model": null}}', "config.model.d_model is None: expected a whole number"),
+        ('{"optimizer": {"freeze": null}}', "config.optimizer.freeze is None: expected a tuple"),
+        ('{"optimizer": {"freeze": 3}}', "config.optimizer.freeze is 3: expected a tuple"),
+        ('{"seed": NaN, "batch_size": 1e999}', "config.seed is nan: expected a whole number"),
+        ('{"batch_size": 1e999}', "config.batch_size is inf: expected a whole number"),
+        ('{"optimizer": {"learning_rate": 1e999}}', "config.optimizer.learning_rate is inf: expected a finite number"),
+        ('{"log": {"hang_seconds": 1e30}}', "config.log.hang_seconds is 1e+30: expected from 0 to 31,536,000"),
+        ('{"seed": 9223372036854775807}', "config.seed is 9223372036854775807: expected at most 2,147,483,647"),
+        ('{"seed": %s}' % ("9" * 6000), ": not JSON (a number of 6,000 digits)"),
+        (
+            '{"model": {"vocab_size": 2147483648}}',
+            "config.model.vocab_size is 2147483648: expected from 1 to 16,777,216",
+        ),
+        ('{"eval": {"batch_size": 1000000000}}', "config.eval.batch_size is 1000000000: expected from 0 to 1,048,576"),
+        (
+            r'{"data": {"train": "a\u0000b"}}',
+            r"config.data.train is 'a\x00b': expected text without a zero byte or a lone",
+        ),
+        (
+            r'{"data": {"train": "\ud800"}}',
+            r"config.data.train is '\ud800': expected text without a zero byte or a lone",
+        ),
+        ('{"steps": ' + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep"),
+        ("[" * 100_000, ": not JSON ("),
+    ],
+)
+def test_bad_json(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        gmlp_config.load(str(path))
+    assert str(path) in str(caught.value) and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_old_names_in_the_config_of_a_run_are_read(tmp_path):
+    """As releases before 0.2 wrote them; everywhere else they are refused."""
+    path = tmp_path / "config.json"
+    path.write_text('{"batch_size": 4, "optimizer": {"rates": ["bias=2"], "accumulate": 2}}')
+    for read in (gmlp_config.load, gmlp_config.open_config):
+        optimizer = read(str(path)).optimizer
+        assert (optimizer.lr_multipliers, optimizer.grad_accum_steps) == (("bias=2",), 2)
+
+
+@pytest.mark.parametrize("encoded", ["{}".encode("utf-16"), b'{"init_from": "\xff"}', b""])
+def test_json_that_is_not_utf8(tmp_path, encoded):
+    path = tmp_path / "config.json"
+    path.write_bytes(encoded)
+    with pytest.raises(ConfigError, match=f"cannot read the config: {path}: not JSON"):
+        gmlp_config.load(str(path))
+
+
+def test_missing_json(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the config: reading .*none.json failed .No such file"):
+        gmlp_config.load(str(tmp_path / "none.json"))
+
+
+SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}
+
+
+@pytest.mark.parametrize(
+    ("arg", "found"),
+    [
+        ("sgu", ("sgu", "paper", "128")),
+        ("mixer,scale=gpu", ("mixer", "gpu", "128")),
+        ("sgu,length=512,scale=small", ("sgu", "small", "512")),
+        ("sgu,scale=small,length=512", ("sgu", "small", "512")),
+    ],
+)
+def test_arguments(arg, found):
+    assert gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES) == found
+
+
+@pytest.mark.parametrize(
+    ("arg", "words"),
+    [
+        ("", ["''", "sgu, mixer"]),
+        ("qqqq", ["'qqqq'", "sgu, mixer"]),
+        ("Mixer,scale=gpu", ["'Mixer'", "'mixer'"]),
+        ("sgu ,scale=gpu", ["'sgu '", "'sgu'"]),
+        ("sgu,", ["''", "scale=..., length=..."]),
+        ("sgu,scal=gpu", ["'scal=gpu'", "scale=..., length=..."]),
+        ("sgu, scale=gpu", ["' scale=gpu'", "scale=..., length=..."]),
+        ("sgu,scale=", ["'scale='", "paper, small, gpu"]),
+        ("sgu,scale= gpu", ["'scale= gpu'", "paper, small, gpu"]),
+        ("sgu,length=256", ["'length=256'", "128, 512"]),
+        ("sgu,scale=gpu,length=128,scale=small", ["scale=...", "once"]),
+    ],
+)
+def test_arguments_that_are_wrong(arg, words):
+    with pytest.raises(ConfigError) as caught:
+        gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_nothing_may_follow_if_there_are_no_options():
+    assert gmlp_config.arguments("sgu", ("sgu",)) == ("sgu",)
+    with pytest.raises(ConfigError, match="the config's argument has 'scale=gpu': expected nothing after the name$"):
+        gmlp_config.arguments("sgu,scale=gpu", ("sgu",))
+
+
+@given(st.lists(st.sampled_from(["sgu", "mixer", "scale", "length", "gpu", "512", "=", ",", " ", "x\n"]), max_size=12))
+def test_any_text_is_read_or_named_in_one_line(parts):
+    """What is accepted reads back as it was given; what is not is quoted in one line."""
+    arg = "".join(parts)
+    try:
+        name, scale, length = gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
+    except ConfigError as error:
+        message = str(error)
+        assert "\n" not in message and message.startswith("the config's argument ")
+        assert "more than once" in message or any(f"{word!r}" in message for word in arg.split(","))
+        return
+    first, *rest = arg.split(",")
+    assert first == name and len(rest) == len({word.partition("=")[0] for word in rest})
+    assert set(rest) <= {f"scale={scale}", f"length={length}"}
+
+
+MINE = """
+from gmlp_flax import config
+
+def get_config():
+    mine = config.default()
+    mine.steps = 7
+    return mine
+"""
+
+
+@pytest.mark.parametrize("folder", [".", "configs"])
+def test_a_name_is_also_looked_for_in_the_users_own_folder(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs(folder, exist_ok=True)
+    Path(folder, "mine.py").write_text(MINE)
+    assert gmlp_config.open_config("mine").steps == 7
+    with pytest.raises(ConfigError, match="^there is no config file quickstart_tex; did you mean 'quickstart_text'"):
+        gmlp_config.open_config("quickstart_tex")
+
+
+@pytest.mark.parametrize("kind, name", [("config", "own_text"), ("sweep", "paper")])
+def test_a_name_that_two_places_hold_is_refused(tmp_path, monkeypatch, kind, name):
+    packaged = gmlp_config.locate(f"gmlp_flax.configs.{name}", kind)
+    monkeypatch.chdir(tmp_path)
+    own = Path("configs", *["sweeps"] * (kind == "sweep"), f"{name}.py")
+    own.parent.mkdir(parents=True)
+    own.write_text(Path(packaged).read_text())
+    assert gmlp_config.locate(name, kind) == str(own), "the same file twice, as in a checkout, is no contradiction"
+    own.write_text(MINE)
+    with pytest.raises(ConfigError) as told:
+        gmlp_config.locate(name, kind)
+    assert str(told.value) == (
+        f"two places hold a {kind} {name}, {own} and {packaged}: give --{kind}={own}, or "
+        f"--{kind}=gmlp_flax.configs.{name} for the one that comes with gmlp_flax"
+    )
+    assert gmlp_config.locate(str(own), kind) == str(own)
+    assert gmlp_config.locate(f"gmlp_flax.configs.{name}", kind) == packaged

@@ -1,0 +1,150 @@
+"""What a config may hold. Messages name the key and the value."""
+
+import ml_collections
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.config import schema
+from gmlp_flax.errors import ConfigError
+
+
+@pytest.fixture
+def config():
+    return gmlp_config.default()
+
+
+def assert_refused(config, *words):
+    with pytest.raises(ConfigError) as caught:
+        gmlp_config.validate(config)
+    message = str(caught.value)
+    assert "\n" not in message and all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("task", "block", "name", "words"),
+    [
+        ("masked_lm", "gmlp", "model.heads", ["config.model.block is 'gmlp'", "transformer"]),
+        ("masked_lm", "mixer", "model.gate", ["config.model.block is 'mixer'", "gmlp"]),
+        ("masked_lm", "gmlp", "augment.mixup", ["config.task is 'masked_lm'", "image_classification"]),
+        ("image_classification", "gmlp", "squad.stride", ["question_answering"]),
+    ],
+)
+def test_options_of_another_task_or_block_are_refused(task, block, name, words):
+    with pytest.raises(ConfigError, match=f"^--config.{name}=1: ") as caught:
+        gmlp_config.check_name(name, f"--config.{name}=1", gmlp_config.default(task, block))
+    assert all(word in str(caught.value) for word in words)
+    gmlp_config.check_name(name, "a sweep of several blocks")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("model.layrs", "model.layers'"),
+        ("layers", "model.layers'"),
+        ("stepz", "'steps'"),
+        ("optimizer.lerning_rate", "'optimizer.learning_rate'"),
+        ("modle.layers", "model.layers'"),
+        ("optim.warmup", "'optimizer.warmup'"),
+        ("data.batch_size", "batch_size'"),
+        ("masking", "masking.rate, masking.max_predictions"),
+        ("qqqq", "--help_config"),
+        *schema.RENAMED.items(),
+    ],
+)
+def test_names_that_do_not_exist(name, nearest):
+    with pytest.raises(ConfigError, match=f"^--config: .*{name}") as caught:
+        gmlp_config.check_name(name, "--config", None)
+    assert nearest in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [*schema.RENAMED, "optimizer.batch_size", "model.heads", "model.layrs"])
+def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
+    """The message names the file and the key that is meant."""
+    meant = {"optimizer.batch_size": "config.eval.batch_size", "model.layrs": "model.layers", **schema.RENAMED}
+    lines = ["from gmlp_flax import config", "def get_config(arg=''):", "    c = config.default()", f"    c.{name} = 3"]
+    (tmp_path / "x.py").write_text("\n".join([*lines, "    return c"]))
+    with pytest.raises(ConfigError, match=r"x\.py: ") as caught:
+        gmlp_config.from_file(str(tmp_path / "x.py"))
+    assert meant.get(name, name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("model.block", "transformer", ["the config has no model.heads"]),
+        ("model.block", "gmpl", ["config.model.block is 'gmpl'", "'gmlp'"]),
+        ("task", "masked", ["config.task is 'masked'", "'masked_lm'"]),
+        ("task", "gmlp_flax.tasks.base:Task", ["config.task is 'gmlp_flax.tasks.base:Task'", "assets"]),
+        ("optimizer.nesterov", True, ["config.optimizer.nesterov is True", "'adamw'", "sgd"]),
+    ],
+)
+def test_a_name_that_does_not_fit(config, name, value, words):
+    config.update_from_flattened_dict({name: value})
+    assert_refused(config, *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model.gate", "splitt"),
+        ("steps", 0),
+        ("seed", -1),
+        ("checkpoint.keep", 0),
+        ("masking.max_predictions", 0),
+        ("masking.rate", 1.0),
+        ("model.image_size", ("3x",)),
+        ("model.image_size", (0, 32)),
+        ("model.image_size", (30, 32)),
+        ("model.patch_size", (8.5, 8)),
+        ("model.patch_size", (8, 8, 3)),
+        ("data.std", (1.0, 0.0, 1.0)),
+        ("data.heldout_share", 0.0),
+        ("masking.mask_share", -0.1),
+        ("optimizer.ema", 1.0),
+        ("optimizer.eps", 0.0),
+        ("optimizer.clip", -1.0),
+        ("squad.null_threshold", float("nan")),
+        ("optimizer.learning_rate", float("nan")),
+        ("optimizer.label_smoothing", 1.0),
+        ("data.min_scale", 2.5),
+        ("data.eval_crop", 0.0),
+        ("data.workers", -1),
+        ("augment.randaugment_magnitude", 10.5),
+        ("mesh.slices", 0),
+        ("model.vocab_size", 0),
+        ("optimizer.freeze", (1,)),
+        ("mesh.rules", ("a=-", ("b", "fsdp"))),
+        ("log.hang_seconds", -1.0),
+    ],
+)
+def test_values_that_make_no_sense(name, value):
+    config = next(found for found in map(gmlp_config.default, tasks.TASKS) if name in gmlp_config.keys(found))
+    config.update_from_flattened_dict({name: value})
+    assert_refused(config, f"config.{name} is {value!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("masking.random_share", 0.3, ["config.masking.mask_share is 0.8", "random_share is 0.3"]),
+        ("optimizer.grad_accum_steps", 5, ["config.batch_size is 32", "5", "config.optimizer.grad_accum_steps"]),
+        ("optimizer.freeze", ("(",), ["config.optimizer.freeze: '('"]),
+        ("optimizer.lr_multipliers", ("bias",), ["config.optimizer.lr_multipliers: 'bias'"]),
+        ("mesh.rules", ("a=b",), ["config.mesh.rules: 'a=b'"]),
+        ("profile.steps", "10:1001", ["config.profile.steps is '10:1001'", "config.steps=1000"]),
+    ],
+)
+def test_values_that_contradict_each_other_or_do_not_parse(config, name, value, words):
+    config.update_from_flattened_dict({name: value})
+    assert_refused(config, *words)
+
+
+def test_what_a_block_refuses_is_told_before_any_data_is_read():
+    config = gmlp_config.default("masked_lm", "transformer")
+    config.model.heads = 5
+    assert_refused(config, "config.model.d_model is 128", "model.heads, 5")
+
+
+def test_a_config_without_all_keys():
+    assert_refused(ml_collections.ConfigDict({"steps": 3}), "no task", "gmlp_flax.config.default()")

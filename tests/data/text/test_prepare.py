@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 import os
 import pickle
@@ -45,6 +46,20 @@ class Ending(MemoryPart):
         if os.environ["PARENT"] != str(os.getpid()):
             os._exit(1)
         return super().documents(bad)
+
+
+class Endless(MemoryPart):
+    """A part without an end."""
+
+    def documents(self, bad=None):
+        return itertools.repeat("the quick brown fox " * 1000)
+
+
+class Damaged(MemoryPart):
+    """A part that cannot be read."""
+
+    def documents(self, bad=None):
+        raise DataError("a damaged part")
 
 
 @pytest.fixture
@@ -170,6 +185,14 @@ def test_a_worker_that_dies_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="worker process was ended from outside"):
         prepare(ending, tokenizer(), tmp_path, shard_bytes=1, workers=2)
     assert ids(prepare(whole, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
+
+
+def test_an_error_in_one_shard_ends_the_work_on_others(tmp_path):
+    parts = corpus(2).parts
+    endless = Corpus("texts", (Endless(*parts[0]), Damaged(*parts[1])), "fingerprint")
+    with pytest.raises(DataError, match="a damaged part"):
+        prepare(endless, tokenizer(), tmp_path, shard_bytes=1, workers=2)
+    assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_a_bar_on_a_terminal(tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
 from gmlp_flax.planning import plan
-from gmlp_flax.reports import catalogue, files, site
+from gmlp_flax.reports import catalogue, page, site
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
 from gmlp_flax.tasks.sides import EMBEDDED
@@ -297,7 +297,7 @@ def main(argv: list[str]) -> None:
         report, code = report_on(args)
     else:
         report = catalogue.of_sizes(args.name)
-    path = files.write(report, os.path.join(args.out, args.name))
+    path = page.write(report, os.path.join(args.out, args.name))
     print(report.markdown())
     print("\n".join(report.sentences()))
     print(f"\nthe report: {path}")

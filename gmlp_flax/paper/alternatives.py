@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import tasks
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.paper import recipes
@@ -122,11 +121,6 @@ class Column(NamedTuple):
         if not configs:
             raise ConfigError(f"{self.title} has none of the rows {', '.join(rows)}")
         return configs
-
-    def length(self, scale: str) -> int:
-        """Tokens of an example of the models that a scale trains."""
-        config = self.configs(scale, ("sgu",))["sgu"]
-        return tasks.find(config.task).without_data(config).length
 
     def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
         """The sweep that trains the column. Raises ConfigError as `configs`."""

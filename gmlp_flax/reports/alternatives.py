@@ -356,8 +356,8 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: Costs, scale: str
     """A column's scores over the speed of a training step at the measured length nearest to the column's own; None
     without two rows that have one."""
     column = COLUMNS[name]
-    length = column.length(scale)
-    steps = {row: step for row in scores if (step := nearest(costs.get(row, {}), length))}
+    tokens = length(name, scale)
+    steps = {row: step for row in scores if (step := nearest(costs.get(row, {}), tokens))}
     n = min((step.tokens for step in steps.values()), default=0)
     speeds = {row: step.speed for row, step in steps.items() if step.tokens == n}  # speeds of one length compare
     if len(speeds) < 2:
@@ -387,6 +387,12 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: Costs, scale: str
     several = any(len(scores[row].values) > 1 for row in speeds)
     caption = "Bars go from the lowest to the highest seed." if several else "One seed each."
     return Chart([Panel(title, speed, Scale(column.title, log=column.lower), series)], caption)
+
+
+def length(name: str, scale: str) -> int:
+    """Tokens of an example of the models that a scale trains for a column."""
+    [config] = COLUMNS[name].configs(scale, ("sgu",)).values()
+    return tasks.find(config.task).without_data(config).length
 
 
 def over_tokens(costs: Costs) -> Chart | None:

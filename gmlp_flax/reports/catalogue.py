@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import alternatives, attention_maps, language_models, sizes, spatial_filters
+from gmlp_flax.reports import alternatives, language_models, learned_weights, sizes
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run
 
 # Other tables without training are counted by `sizes.counts`, other tables of runs are `language_models.perplexities`.
 SIZES = {"table2": sizes.classifiers, "figure2": sizes.classifiers}
 RUNS = {
-    "figure3": spatial_filters.image_filters,
-    "figure4": spatial_filters.text_filters,
-    "figure9": spatial_filters.shift_invariance_report,
-    "figure10": attention_maps.attention_in_a_pair,
+    "figure3": learned_weights.image_filters,
+    "figure4": learned_weights.text_filters,
+    "figure9": learned_weights.shift_invariance_report,
+    "figure10": learned_weights.attention_in_a_pair,
 }
 
 # Reports of a folder with several kinds of runs and measurements.

@@ -1,18 +1,21 @@
-"""The web pages of reports. They open from disk without a network: styles and scripts are in the page, and the charts'
-library (Plotly) is one file beside it. Without that file, or on paper, a page shows each chart as an image."""
+"""The files of reports: Markdown, CSV, figures and web pages.
+
+Pages open from disk without a network: styles and scripts are in the page, and the charts' library (Plotly) is one file
+beside it. Without that file, or on paper, a page shows each chart as an image.
+"""
 
 from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gmlp_flax.analysis.charts import Chart
-from gmlp_flax.analysis.drawing import FORMATS
+from gmlp_flax.analysis import charts, drawing
+from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.drawing import FORMATS, GREY, plain
 from gmlp_flax.io import files
-from gmlp_flax.reports import plotly_charts
 from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
@@ -24,6 +27,11 @@ LIBRARY = "plotly.min.js"
 PIXELS = 140  # of a figure's inch
 STYLES = {HOLDS: "holds", REVERSED: "reversed", **dict.fromkeys((ONE_HOLDS, ONE_REVERSED, OPEN, EARLY), "open")}
 SIGNS = {HOLDS: "\u2713", REVERSED: "\u2717", ONE_HOLDS: "\u2713", ONE_REVERSED: "\u2717", OPEN: "~", EARLY: "?"}
+# Plotly's names of matplotlib's markers.
+SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
+SYMBOLS |= {".": "circle", "X": "x", "*": "star"}
+HEIGHT = 430  # pixels of a panel
+LARGE = 1e4  # numbers from here on are written with k and M
 
 
 class Entry(NamedTuple):
@@ -39,6 +47,36 @@ def write_library(folder: str) -> None:
     """Writes the charts' JavaScript, as the Python package of the same name brings it (4.8 MB)."""
     source = importlib.resources.files("plotly") / "package_data" / LIBRARY
     files.write(os.path.join(folder, LIBRARY), source.read_bytes())
+
+
+def write(report: Report, folder: str, library: str = "") -> str:
+    """Writes table.md, index.html, each table as CSV, each figure as PNG, SVG and PDF, and each chart's numbers as CSV.
+
+    Args:
+        report: what is written.
+        folder: of the files.
+        library: the path, from the folder, of the charts' JavaScript; by default it is written into the folder, if
+            there are charts.
+
+    Returns:
+        The path of index.html.
+    """
+    sentences = "".join(f"- {sentence}\n" for sentence in report.sentences())
+    texts = {
+        "table.md": f"{report.markdown()}\n{sentences}".rstrip() + "\n",
+        "index.html": of_report(report, library or LIBRARY),
+        **{f"{name}.csv": table.csv() for name, table in report.tables.items()},
+        **{f"{name}.csv": figure.csv() for name, figure in report.figures.items() if isinstance(figure, Chart)},
+    }
+    content = {name: text.encode() for name, text in texts.items()}
+    for name, figure in report.figures.items():
+        drawn = charts.draw(figure) if isinstance(figure, Chart) else figure
+        content |= {f"{name}.{kind}": drawing.content(drawn, kind) for kind in drawing.FORMATS}
+    for name, data in content.items():
+        files.write(os.path.join(folder, name), data)
+    if report.interactive and not library:
+        write_library(folder)
+    return os.path.join(folder, "index.html")
 
 
 def of_report(report: Report, library: str) -> str:
@@ -141,20 +179,108 @@ def _figure(name: str, figure: Chart | Figure) -> str:
     """A chart that Plotly draws, and as an image; or an image alone."""
     chart = figure if isinstance(figure, Chart) else None
     links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in (*FORMATS, *(["csv"] if chart else [])))
-    files = f'<span class="files">For print: {links}</span>'
+    print_links = f'<span class="files">For print: {links}</span>'
     if chart is None:
-        return f"<figure>{_image(name, name, figure.get_figwidth())}<figcaption>{files}</figcaption></figure>"
+        return f"<figure>{_image(name, name, figure.get_figwidth())}<figcaption>{print_links}</figcaption></figure>"
     text = escape(" ".join(filter(None, (chart.caption, chart.missing()))))
-    plots = "".join(plotly_charts.html(panel, f"{name}-{number}") for number, panel in enumerate(chart.panels, start=1))
+    plots = "".join(_panel(panel, f"{name}-{number}") for number, panel in enumerate(chart.panels, start=1))
     image = _image(name, chart.panels[0].title, chart.width)
     return (
         f'<figure class="chart">{image}<div class="panels">{plots}</div>'
-        f"<figcaption>{text} {files}</figcaption></figure>"
+        f"<figcaption>{text} {print_links}</figcaption></figure>"
     )
 
 
 def _image(name: str, alt: str, inches: float) -> str:
     return f'<img src="{name}.svg" alt="{escape(alt)}" width="{round(PIXELS * inches)}">'
+
+
+def _panel(panel: Panel, name: str) -> str:
+    """A panel as an element of a page that has loaded Plotly; `name` names the element and its file as PNG."""
+    from plotly import io
+
+    buttons = [["toImage", "resetScale2d"]]  # none that sends data to a host
+    config = {"displaylogo": False, "modeBarButtons": buttons, "toImageButtonOptions": {"filename": name, "scale": 2}}
+    options: dict[str, Any] = {"full_html": False, "include_plotlyjs": False, "validate": False, "div_id": name}
+    title = f"<h3>{escape(panel.title)}</h3>"
+    return f'<div class="panel">{title}{io.to_html(plotly_figure(panel), config=config, **options)}</div>'
+
+
+def plotly_figure(panel: Panel) -> dict[str, Any]:
+    """A panel's traces and layout, in Plotly's words."""
+    panel = panel.drawable()
+    traces = [trace for series in panel.series for trace in _traces(series, panel.x.label)]
+    x = [value for series in panel.series for value in series.x]
+    for name, y in panel.references if x else ():
+        line = {"color": GREY, "width": 1.2, "dash": "dot"}
+        traces.append({"x": [min(x), max(x)], "y": [y, y], "mode": "lines", "name": name, "line": line})
+    y = [value for series in panel.series for value in (*series.y, *series.high)]
+    layout = {
+        "height": HEIGHT,
+        "margin": {"l": 62, "r": 12, "t": 30, "b": 46},
+        "xaxis": _axis(panel.x, x),
+        "yaxis": _axis(panel.y, y),
+        "hovermode": "closest",
+        "plot_bgcolor": "white",
+        "font": {"family": "system-ui, sans-serif", "color": "#1f2328"},
+        "hoverlabel": {"bgcolor": "white"},
+        "legend": {"orientation": "h", "y": -0.16},
+        "showlegend": len(panel.series) + len(panel.references) > 1,
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _axis(scale: Scale, values: list[float]) -> dict[str, Any]:
+    return {
+        "title": {"text": scale.label, "standoff": 6},
+        "type": "log" if scale.log else "linear",
+        "autorange": "reversed" if scale.backwards else True,
+        "tickformat": "~s" if max(values, default=0) >= LARGE else "~g",
+        "gridcolor": "#e8ebee",
+        "linecolor": "#57606a",
+        "ticks": "outside",
+        "zeroline": False,
+    }
+
+
+def _traces(series: Series, x_label: str) -> Iterator[dict[str, Any]]:
+    """One to three traces, which are hidden and shown together: the band of seeds, the fitted curve, the points."""
+    colour, symbol, dashes = series.look
+    x, y, low, high = (list(map(float, values)) for values in (series.x, series.y, series.low, series.high))
+    behind = {"legendgroup": series.name, "showlegend": False, "hoverinfo": "skip", "mode": "lines"}
+    if low and series.band:
+        shape = {"x": x + x[::-1], "y": high + low[::-1], "fill": "toself", "fillcolor": f"{colour}26"}
+        yield behind | shape | {"line": {"width": 0}}
+    if series.fit:
+        curve = {"x": x, "y": list(map(float, series.fit))}
+        yield behind | curve | {"line": {"color": colour, "width": 1.3, "dash": "dash"}}
+    points: dict[str, Any] = {
+        "x": x,
+        "y": y,
+        "name": series.name,
+        "legendgroup": series.name,
+        "mode": ("lines+" if series.joined else "") + "markers" + ("+text" if series.labels else ""),
+        "line": {"color": colour, "dash": ",".join(f"{2 * length}px" for length in dashes) or "solid"},
+        "marker": {"color": colour, "size": 7, "symbol": SYMBOLS[symbol], "line": {"color": "white", "width": 0.7}},
+        "hoverinfo": "text",
+        "hovertext": [_hover_text(series, index, x_label) for index in range(len(x))],
+    }
+    if series.labels:
+        points |= {"text": list(series.labels), "textposition": "top center", "cliponaxis": False}
+        points["textfont"] = {"size": 10, "color": series.look.text}
+    if low and not series.band:
+        up, down = ([abs(one - two) for one, two in zip(side, y, strict=True)] for side in (high, low))
+        bars = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1, "width": 0}
+        points["error_y"] = bars | {"color": colour}
+    yield points
+
+
+def _hover_text(series: Series, index: int, x_label: str) -> str:
+    name = f"{series.name} {series.labels[index]}" if series.labels else series.name
+    value = shown(float(series.y[index]))
+    if series.low and series.low[index] != series.high[index]:
+        value += f" ({shown(float(series.low[index]))} to {shown(float(series.high[index]))})"
+    return f"<b>{escape(name)}</b><br>{value}<br>{plain(series.x[index])} {escape(x_label)}"
 
 
 def _card(entry: Entry) -> str:

@@ -10,7 +10,7 @@ from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import catalogue, files, page
+from gmlp_flax.reports import catalogue, page
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.report import Report
 
@@ -51,11 +51,11 @@ def write(pattern: str, scale: str, out: str) -> Site:
     for name in TABLES:
         report = _report(name, pattern, scale, site)
         if report:
-            files.write(report, os.path.join(out, name), library=f"../{page.LIBRARY}")
+            page.write(report, os.path.join(out, name), library=f"../{page.LIBRARY}")
             site.made.append(name)
             entries.append(page.Entry(name, report.title, report.every_claim, next(iter(report.figures), "")))
     page.write_library(out)
-    files.write(site.path, page.of_site(TITLE, entries, site.refused | site.absent).encode())
+    page.write(site.path, page.of_site(TITLE, entries, site.refused | site.absent).encode())
     return site
 
 

@@ -59,13 +59,6 @@ def test_rows_of_a_column_train_alike(scale):
         assert len(column.points(scale)) == len(configs) * (3 if scale == "cpu" and name in ("mlm", "listops") else 1)
 
 
-def test_the_length_of_a_column_is_that_of_its_models():
-    """At that length the charts of scores over speed look up what a step costs."""
-    lengths = {name: column.length("cpu") for name, column in COLUMNS.items() if column.kind != MEASURED}
-    short = {"cifar10": 64, "listops": 32, "bytes": 256, "pixels": 256}
-    assert lengths == {name: short.get(name, 128) for name in lengths}
-
-
 def test_what_is_shortened_is_set_by_the_column():
     [config] = COLUMNS["cifar10"].configs("cpu", ("sgu",)).values()
     assert (config.steps, config.optimizer.warmup, config.augment.auto, config.augment.mixup) == (300, 30, "none", 0)

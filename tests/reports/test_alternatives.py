@@ -6,7 +6,7 @@ import pytest
 
 from gmlp_flax.analysis import charts as drawn
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.paper.alternatives import COLUMNS, FASTER, ROWS, STATEMENTS
+from gmlp_flax.paper.alternatives import COLUMNS, FASTER, MEASURED, ROWS, STATEMENTS
 from gmlp_flax.reports import alternatives, catalogue, measured_costs
 from gmlp_flax.reports.alternatives import claims, late_starters, over_speed, over_tokens
 from gmlp_flax.reports.runs import NoRuns
@@ -79,6 +79,13 @@ def test_figures_and_claims(made):
     sentences = made.sentences()
     said = "gMLP matches BERT, Table 3. masked LM, perplexity: sgu < 1.02 of bert holds; 55.5 ± 7.8 and 61.0 ± 1.4."
     assert said in sentences
+
+
+def test_the_length_of_a_column_is_that_of_its_models():
+    """At that length the charts of scores over speed look up what a step costs."""
+    lengths = {name: alternatives.length(name, "cpu") for name, column in COLUMNS.items() if column.kind != MEASURED}
+    short = {"cifar10": 64, "listops": 32, "bytes": 256, "pixels": 256}
+    assert lengths == {name: short.get(name, 128) for name in lengths}
 
 
 def test_nothing_at_all(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 
 import plotly.graph_objects as plotly
@@ -9,12 +10,13 @@ import pytest
 
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.drawing import looks
-from gmlp_flax.reports import files, page, plotly_charts
+from gmlp_flax.reports import page
 from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Spread, Table
 from tests.docs.browser import BROWSER, DRIVER, browser, wait_for
+from tests.reports.test_language_models import gather, write_runs
 
 WITH_BROWSER = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH")
 SGU, LINEAR, BERT = looks(["gMLP", "gMLP", "Transformer"])
@@ -118,7 +120,7 @@ def test_the_index():
 
 def test_what_plotly_is_given():
     """plotly.py refuses properties and values that Plotly does not know."""
-    lines, points = (plotly.Figure(plotly_charts.figure(panel)) for panel in PANELS)
+    lines, points = (plotly.Figure(page.plotly_figure(panel)) for panel in PANELS)
     names = [(trace.name, trace.legendgroup, trace.showlegend) for trace in lines.data]
     assert names[:2] == [(None, "sgu", False), ("sgu", "sgu", None)] and names[-1][0] == "none"
     band, sgu, _, bert, reference = lines.data
@@ -136,7 +138,7 @@ def test_what_plotly_is_given():
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """A browser on the report's page, opened from disk."""
-    path = files.write(report(), str(tmp_path_factory.mktemp("report")))
+    path = page.write(report(), str(tmp_path_factory.mktemp("report")))
     with browser(str(tmp_path_factory.mktemp("profile"))) as window:
         window.resize(1400)
         window.open(f"file://{path}")
@@ -198,9 +200,33 @@ def test_the_page_is_as_wide_as_the_window(opened, width):
 
 @WITH_BROWSER
 def test_without_the_library_a_page_shows_images(tmp_path):
-    path = files.write(report(), str(tmp_path / "report"))
+    path = page.write(report(), str(tmp_path / "report"))
     (tmp_path / "report" / page.LIBRARY).unlink()
     with browser(str(tmp_path / "profile")) as window:
         window.open(f"file://{path}")
         assert window.run("return document.querySelector('figure img').getBoundingClientRect().width") > 300
         assert row_names(window) == ["sgu", "linear & <co>", "bert"]
+
+
+def test_files_of_a_report(tmp_path):
+    write_runs(tmp_path / "runs")
+    made = gather("table3", tmp_path / "runs")
+    assert page.write(made, str(tmp_path / "table3")) == str(tmp_path / "table3" / "index.html")
+    found = {path.name: path for path in (tmp_path / "table3").iterdir()}
+    figures = {f"{name}.{kind}" for name in ("curves", "correlation") for kind in ("png", "svg", "pdf", "csv")}
+    assert set(found) == figures | {"table.md", "table.csv", "index.html", "plotly.min.js"}
+    assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")  # a paper's column, 200 dpi
+    rows = list(csv.reader(found["table.csv"].read_text().splitlines()))
+    assert rows[0][0] == "model" and len(rows) == 5
+    assert "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |" in found["table.md"].read_text()
+    assert found["curves.csv"].read_text().splitlines()[1].startswith("mixer,,921600,70.0")
+    before = {name: path.read_bytes() for name, path in found.items()}
+    page.write(gather("table3", tmp_path / "runs"), str(tmp_path / "table3"))
+    assert before == {name: found[name].read_bytes() for name in before}
+
+
+def test_the_charts_library_can_be_elsewhere(tmp_path):
+    write_runs(tmp_path / "runs")
+    page.write(gather("table3", tmp_path / "runs"), str(tmp_path / "site" / "table3"), library="../plotly.min.js")
+    assert not (tmp_path / "site" / "table3" / "plotly.min.js").exists()
+    assert '<script src="../plotly.min.js">' in (tmp_path / "site" / "table3" / "index.html").read_text()

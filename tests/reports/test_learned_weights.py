@@ -1,4 +1,4 @@
-"""Figures 3, 4 and 9 as reports of a run."""
+"""Figures 3, 4, 9 and 10 as reports of a run; tests/runs/test_reproduce.py makes the whole report of Figure 10."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports import catalogue, files
+from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.reports import catalogue, page
+from gmlp_flax.reports.learned_weights import across, locality, spread
 from gmlp_flax.reports.runs import Run
-from gmlp_flax.reports.spatial_filters import locality, spread
 from gmlp_flax.training import loop
 from tests.reports.test_runs import write_run
 from tests.training import tiny
@@ -83,7 +84,7 @@ def test_matrices_without_the_constraint(runs, tmp_path):
     assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == ("step", "layer 1", "layer 2")
     assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])  # six steps leave noise as it was
     assert "0.118 for noise" in report.notes[-2]  # 30 / 255
-    files.write(report, str(tmp_path))
+    page.write(report, str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.pdf", "table.csv"}
     [panel] = report.figures["toeplitz_share"].panels
     assert panel.series[0].y == [row[1] for row in report.table.rows]
@@ -93,3 +94,20 @@ def test_a_run_without_checkpoints(tmp_path):
     write_run(tmp_path / "run", tiny.text_config(tmp_path))
     with pytest.raises(RunError, match="no checkpoint"):
         made("figure9", tmp_path / "run")
+
+
+def test_shares_agree_with_their_definition():
+    maps, segments = np.random.default_rng(0).random((3, 5, 5)), np.array([0, 0, 0, 1, 1])
+    expected = []
+    for layer in maps:
+        other = [[w if segments[i] != segments[j] else 0 for j, w in enumerate(row)] for i, row in enumerate(layer)]
+        expected.append((np.sum(other) / 5, (np.sum(layer) - np.sum(other)) / 5, np.max(other)))
+    np.testing.assert_allclose(across(maps, segments), expected, rtol=1e-12)
+    # Even weights: three tokens give 2/5 to the other sentence, two give 3/5.
+    assert across(np.full((1, 5, 5), 0.2), segments)[0, 0] == pytest.approx((3 * 0.4 + 2 * 0.6) / 5)
+
+
+def test_a_run_that_was_not_finetuned(tmp_path):
+    run = Run("amlp_36", str(tmp_path), TABLES["figure10"].config("amlp_36", "cpu"), ())
+    with pytest.raises(RunError, match="amlp_36 was not finetuned on mnli, .*give --finetune=mnli=DATA"):
+        catalogue.of_runs("figure10", [run], "cpu", {"amlp_36": []})

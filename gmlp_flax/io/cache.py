@@ -1,7 +1,8 @@
 """Results that are kept: files that are built once, copies of remote files on this disk, and values in memory.
 
-The copies of all processes lie in one folder of the cache, `remote/`. If they would come to more than `limit()` bytes, those
-that were used longest ago are deleted, but none that a process holds. A file that changes in the bucket is another copy.
+The copies of all processes lie in one folder of the cache, `remote/`. If they would come to more than `limit()` bytes,
+those that were used longest ago are deleted, but none that a process holds. A file that changes in the bucket is
+another copy.
 """
 
 from __future__ import annotations
@@ -169,13 +170,13 @@ def _fetch(file: File, path: Path) -> None:
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
     """Deletes the copies used longest ago, until the file has room, or all that is left is in use; takes that room.
 
-    The lock's file holds the bytes of all copies, or more, so that the folder need not be listed for each of many copies.
+    The lock's file holds the bytes of all copies, or more, so that the folder is not listed for each of many copies.
     """
     most = limit()
     if file.size > most:
         raise DataError(
-            f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: set {GIGABYTES} to more gigabytes, "
-            "or make the file's shards smaller"
+            f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: set {GIGABYTES} to more "
+            "gigabytes, or make the file's shards smaller"
         )
     with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT) as counter:
         target.truncate(file.size)
@@ -188,8 +189,8 @@ def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
 
 
 def _delete_oldest(folder: Path, most: int) -> int:
-    """Deletes until the files have `most` bytes at most, and then a tenth of them, so that it is not called for each copy of
-    many; returns what is left."""
+    """Deletes until the files have `most` bytes at most, and at least a tenth of them, so that it is not called for
+    each of many copies; returns what is left."""
     copies = sorted(_copies(folder), key=lambda copy: copy[1].st_mtime)
     total = sum(status.st_size for _, status in copies)
     if total > most:

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import glob as local_glob
-import gzip
-import io
 import itertools
-import lzma
 import os
 import re
 import secrets
 import shutil
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from gmlp_flax.errors import DataError, FileError
+from gmlp_flax.io import compression as compressed
 from gmlp_flax.io import storage
+from gmlp_flax.io.compression import BUFFER, compression, suffix
 from gmlp_flax.io.storage import ABSENT, is_remote, remote, retry, storage_error
 
-_DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
-    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-    ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor),
-    ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
-    ".zst": lambda raw: _zstandard(raw),
-}
-COMPRESSIONS = tuple(_DECOMPRESSORS)
-_BUFFER = 1 << 20
 _DEEPEST = 30  # folders in each other
+COMPRESSIONS = compressed.COMPRESSIONS
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
 SMALL = 64 << 20
 MOST = 1 << 30  # bytes that are held at once: a small compressed file can hold more than the memory
@@ -58,16 +48,6 @@ class File(NamedTuple):
     name: str
     size: int
     version: str
-
-
-def compression(path: str) -> str:
-    """The suffix among COMPRESSIONS that `path` ends with, or ''."""
-    return next((kind for kind in COMPRESSIONS if path.lower().endswith(kind)), "")
-
-
-def suffix(path: str) -> str:
-    """The suffix of `path` in small letters, without that of its compression: ".jsonl" of "A.JSONL.gz"; or ''."""
-    return os.path.splitext(path.lower().removesuffix(compression(path)))[1]
 
 
 def join(folder: str, *names: str) -> str:
@@ -228,7 +208,7 @@ def glob(pattern: str) -> list[str]:
 
 
 @contextmanager
-def open_file(path: str, decompress: bool = True, buffer: int = _BUFFER) -> Iterator[BinaryIO]:
+def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Iterator[BinaryIO]:
     """Opens a file for reading, by default decompressing one of COMPRESSIONS; errors inside the block name the file.
 
     Files that are not compressed can seek. A local file is read `buffer` bytes at a time.
@@ -240,11 +220,8 @@ def open_file(path: str, decompress: bool = True, buffer: int = _BUFFER) -> Iter
     with ExitStack() as stack:
         raw = stack.enter_context(_open_raw(path, buffer))
         try:
-            if kind and not raw.read(1):
-                raise EOFError("the file is empty")  # gzip accepts it as an empty archive
-            raw.seek(0)
-            yield stack.enter_context(io.BufferedReader(_DECOMPRESSORS[kind](raw), _BUFFER)) if kind else raw
-        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            yield stack.enter_context(compressed.decompress(raw, kind)) if kind else raw
+        except compressed.ERRORS as error:
             if kind and getattr(error, "errno", None) is None:
                 what = f"{path}: truncated or not a {kind} archive"
                 raise DataError(f"{what} ({error}); copy or download it again") from error
@@ -263,46 +240,6 @@ def _open_raw(path: str, buffer: int) -> Any:
         raise DataError(f"reading {path!r} failed ({error}): check the path") from error
     except OSError as error:
         raise storage_error(f"reading {path}", error) from error
-
-
-def _zstandard(raw: BinaryIO) -> Any:
-    import pyarrow  # slow, and Python has no reader of its own before 3.14
-
-    return pyarrow.CompressedInputStream(raw, "zstd")
-
-
-class _Streams(io.RawIOBase):
-    """The content of a file of one or more compressed streams, with zeros between them if any.
-
-    bz2.BZ2File and lzma.LZMAFile drop all that follows a good stream if it does not begin as another, damaged or not.
-
-    Args:
-        raw: the file.
-        decompressor: makes the decompressor of one stream.
-    """
-
-    def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]):
-        self._raw, self._decompressor, self._stream = raw, decompressor, decompressor()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase; raises EOFError if the last stream has no end."""
-        while True:
-            data = b""
-            if self._stream.eof:
-                data = self._stream.unused_data.lstrip(b"\0")
-                while not data and (more := self._raw.read(_BUFFER)):
-                    data = more.lstrip(b"\0")
-                if not data:
-                    return 0
-                self._stream = self._decompressor()
-            elif self._stream.needs_input and not (data := self._raw.read(_BUFFER)):
-                raise EOFError("its end is missing")
-            if content := self._stream.decompress(data, len(buffer)):
-                buffer[: len(content)] = content
-                return len(content)
 
 
 def read(path: str) -> bytes | None:
@@ -354,17 +291,14 @@ def read_all(folder: str) -> None:
         return
 
     def refuse(error: OSError) -> None:
-        if error.errno not in storage.MISSING:
+        if not isinstance(error, ABSENT):
             raise error
 
     for path, _, names in os.walk(folder, onerror=refuse):
         for name in names:
-            try:
-                with open(os.path.join(path, name), "rb", buffering=0) as file:
-                    while file.read(1 << 22):
-                        pass
-            except OSError as error:
-                refuse(error)
+            with contextlib.suppress(*ABSENT), open(os.path.join(path, name), "rb", buffering=0) as file:
+                while file.read(BUFFER):
+                    pass
 
 
 @contextmanager
@@ -398,7 +332,7 @@ def _atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file completely or not at all, and makes its folder if it is missing; raises FileError if that fails."""
+    """Writes a file completely or not at all, and makes its folder if it is missing; raises FileError."""
     if is_remote(path):
         with remote(os.fspath(path), "writing") as (system, name):
             system.pipe_file(name, content)
@@ -409,36 +343,6 @@ def write(path: str | os.PathLike, content: bytes) -> None:
             temporary.write_bytes(content)
 
     _change(attempt, f"writing {path}")
-
-
-def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
-    """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
-
-    On a bucket nobody can write in between, on a disk one may: there a lock decides (see locks).
-    """
-    if is_remote(path):
-        return storage.compare_and_swap(path, old, new)
-    if old is not None:
-        if same := read(path) == old:
-            write(path, new)
-        return same
-
-    def attempt() -> None:
-        with open(path, "xb") as file:
-            try:
-                file.write(new)
-                file.flush()
-            except OSError:
-                os.unlink(path)
-                raise
-
-    try:
-        retry(attempt, f"writing {path}")
-    except FileExistsError:
-        return False
-    except OSError as error:  # another process has removed the folder that both had made
-        raise storage_error(f"writing {path}", error) from error
-    return True
 
 
 def upload(folder: str, paths: Iterable[Path]) -> None:
@@ -489,13 +393,7 @@ def move(path: str, target: str) -> str:
         remove_all(path)
         return free
     make_folder(os.path.dirname(free))
-    if os.stat(path).st_dev == os.stat(os.path.dirname(free)).st_dev:
-        _change(lambda: os.rename(path, free), f"moving {path} to {free}")
-    else:
-        try:
-            shutil.move(path, free)  # to another device: copied, then deleted
-        except OSError as error:
-            raise storage_error(f"moving {path} to {free}", error) from error
+    _change(lambda: os.rename(path, free), f"moving {path} to {free}")
     return free
 
 
@@ -510,7 +408,7 @@ def remove(path: str) -> None:
 
 
 def remove_all(path: str) -> None:
-    """Deletes a file, or a folder with all that is in it; of a remote checkpoint first Orbax's mark that it is whole."""
+    """Deletes a file, or a folder with all that is in it; of a remote checkpoint Orbax's mark goes first."""
     if is_remote(path):
         with remote(path, "deleting") as (system, name):
             files = system.find(name)

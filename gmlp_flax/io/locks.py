@@ -1,8 +1,8 @@
-"""One process at a time: locks of files, which the system releases when their process ends, and the lease of a run folder.
+"""One process at a time: locks of files, which the system releases when their process ends, and a run folder's lease.
 
-On one machine the lock decides. In a bucket, which has no locks, and between machines that share storage the file lease.json
-does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by the clock of whoever
-watches, is dead, and its lease is taken over.
+On one machine the lock decides. In a bucket, which has no locks, and between machines that share storage the file
+lease.json does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by
+the clock of whoever watches, is dead, and its lease is taken over.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from gmlp_flax.errors import RunError, StorageError
-from gmlp_flax.io import files, json_files
+from gmlp_flax.io import files, json_files, storage
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.io.storage import storage_error
 
@@ -53,42 +54,71 @@ def file_lock(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = fcn
 
 @contextmanager
 def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends. If the
-    block raises an error and leaves nothing in the folder, it is deleted.
+    """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends.
+
+    If the block raises an error and leaves nothing in folders that were made, they are deleted.
 
     Raises:
         FileError: the folder cannot be made or written to.
     """
+    path = Path(folder)
     with contextlib.ExitStack() as closing:
         try:
-            closing.enter_context(_made_and_locked(str(folder)))
+            made = [parent for parent in (path, *path.parents) if not parent.exists()]
+            try:
+                _enter(closing, folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with heartbeat(f"waiting for another process that prepares {str(folder)!r}"):
+                    _enter(closing, folder, fcntl.LOCK_EX)
         except OSError as error:  # some network file systems have no locks
             raise storage_error(f"locking {folder}", error) from error
         try:
             yield
         except BaseException:
             with contextlib.suppress(OSError):
-                if os.listdir(folder) == [LOCK_FILE]:
-                    os.unlink(os.path.join(folder, LOCK_FILE))
-                    os.rmdir(folder)
+                if made and os.listdir(path) == [LOCK_FILE]:
+                    (path / LOCK_FILE).unlink()
+                    for parent in made:
+                        parent.rmdir()
             raise
 
 
-@contextmanager
-def _made_and_locked(folder: str) -> Iterator[None]:
-    path, flags = os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT
-    os.makedirs(folder, exist_ok=True)
-    with contextlib.ExitStack() as closing:
-        try:
-            closing.enter_context(file_lock(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB))
-        except BlockingIOError:
-            with heartbeat(f"waiting for another process that prepares {folder!r}"):
-                while True:
-                    with contextlib.suppress(FileNotFoundError):  # whoever had the lock has deleted the folder
-                        closing.enter_context(file_lock(path, flags))
-                        break
-                    os.makedirs(folder, exist_ok=True)
-        yield
+def _enter(closing: contextlib.ExitStack, folder: str | os.PathLike, mode: int) -> None:
+    while True:
+        os.makedirs(folder, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # whoever had the lock has deleted the folder
+            closing.enter_context(file_lock(os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT, mode))
+            return
+
+
+def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
+    """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
+
+    On a bucket nobody can write in between, on a disk one may: there the lock decides.
+    """
+    if files.is_remote(path):
+        return storage.compare_and_swap(path, old, new)
+    if old is not None:
+        if same := files.read(path) == old:
+            files.write(path, new)
+        return same
+
+    def attempt() -> None:
+        with open(path, "xb") as file:
+            try:
+                file.write(new)
+                file.flush()
+            except OSError:
+                os.unlink(path)
+                raise
+
+    try:
+        storage.retry(attempt, f"writing {path}")
+    except FileExistsError:
+        return False
+    except OSError as error:  # another process has removed the folder that both had made
+        raise storage_error(f"writing {path}", error) from error
+    return True
 
 
 class Lease:
@@ -124,7 +154,7 @@ class Lease:
         if there is not None and not gone:
             there = self._watch(there)
         self._written = self._content()
-        if not files.compare_and_swap(self._path, there, self._written):
+        if not compare_and_swap(self._path, there, self._written):
             raise self._refusal(files.read(self._path))
         self._renewed = _clock()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
@@ -201,7 +231,7 @@ class Lease:
                 return
             self._own["beats"] += 1
             new = self._content()
-            there = new if files.compare_and_swap(self._path, self._written, new) else files.read(self._path)
+            there = new if compare_and_swap(self._path, self._written, new) else files.read(self._path)
             if there and _parse(there).get("token") == self._own["token"]:
                 self._written, self._renewed = there, _clock()  # perhaps by a beat that seemed to fail
             else:

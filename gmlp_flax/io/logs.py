@@ -1,8 +1,8 @@
 """Files that grow by lines, on a disk or in a bucket, and lines on standard error that say what a user waits for.
 
-Objects of a bucket cannot be added to, so what is added is written as objects of their own: PATH holds the first part, and
-PATH.parts/KEY/N the others in order, where KEY is of the first part's content. So a file that is begun anew has left its old
-parts behind in the moment in which PATH is written.
+Objects of a bucket cannot be added to, so what is added is written as objects of their own: PATH holds the first part,
+and PATH.parts/KEY/N the others in order. KEY is a hash of the first part's content, so the old parts of a file that is
+begun anew do not count from the moment in which PATH is written.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Log:
 
     def __init__(self, path: str, content: bytes):
         files.write(path, content)
-        self._path, self._file = path, storage.retry(lambda: open(path, "ab", buffering=0), f"writing {path}")
+        self._path = path
+        self._file = storage.retry(lambda: open(path, "ab", buffering=0), f"writing {path}")  # noqa: SIM115
 
     def write(self, content: bytes) -> None:
         """Adds whole lines; in a bucket they may be held back until `flush`."""

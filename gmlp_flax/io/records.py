@@ -207,7 +207,7 @@ def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int
 
 @contextmanager
 def array_record_writer(path: Path, options: str = "group_size:1") -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that writes a record to an ArrayRecord file, which appears at the end of the block, unless it raises.
+    """Yields a function that writes a record to an ArrayRecord file; the file appears at the end of the block.
 
     Args:
         path: of the new file, on this disk.
@@ -257,8 +257,8 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
 def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     """Yields (row, name -> value) for those of the wanted columns that a parquet file has; see also parquet_records.
 
-    The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in the parquet
-    files of Hugging Face). A row with text that is not UTF-8 comes out as a BadRecord.
+    The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in Hugging
+    Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord.
 
     Raises:
         DataError: the file is truncated, damaged or not parquet, or two of its columns have one wanted name.
@@ -314,9 +314,9 @@ def parquet_sizes(path: str) -> list[int]:
 def _parquet(path: str) -> Iterator[Any]:
     import pyarrow.parquet  # slow, and only parquet needs it
 
-    with files.open_file(path, decompress=False) as stream:
-        with decode_errors(f"{path}: truncated, damaged or not parquet", "copy or download it again"):
-            yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+    what = f"{path}: truncated, damaged or not parquet"
+    with files.open_file(path, decompress=False) as stream, decode_errors(what, "copy or download it again"):
+        yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
 
 
 @contextmanager

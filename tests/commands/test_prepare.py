@@ -99,7 +99,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
         ((text, f"--out={tmp_path}/file/x", model), "file/x failed ("),
         ((text, out, "--vocab_size=20", f"--cache={tmp_path}/c"), "vocab_size=20 is too small"),
         ((text, out, f"--tokenizer={tmp_path}/v.txt"), "[MASK]"),
-        ((text, out, "--tokenizer=nowhere.model"), "no tokenizer: nowhere.model"),
+        ((text, out, "--tokenizer=nowhere.model"), "no tokenizer: reading nowhere.model failed"),
         ((text, f"--out={folder}/t.model", "--train_tokenizer_only"), "would be overwritten"),
         ((text, out, "--vocab_size=0"), "--vocab_size=0"),
         ((text, out, "--max_bad_records=-1"), "--max_bad_records=-1"),

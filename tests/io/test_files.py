@@ -255,15 +255,6 @@ def test_only_empty_folders_are_deleted(tmp_path):
     assert os.listdir(tmp_path) == ["full"]
 
 
-def test_of_two_makers_of_a_local_file_one_succeeds(tmp_path, monkeypatch):
-    path = str(tmp_path / "lease")
-    assert files.compare_and_swap(path, None, b"mine") and files.read(path) == b"mine"
-    monkeypatch.setattr(files, "read", lambda path: None)  # as another machine read before
-    assert not files.compare_and_swap(path, None, b"yours")
-    with pytest.raises(FileError, match="gone/x failed .No such file"):
-        files.compare_and_swap(str(tmp_path / "gone" / "x"), None, b"")
-
-
 def test_what_is_staged_is_moved_to_the_bucket():
     staged = files.StagingFolder("memory://test/staged")
     files.write(os.path.join(staged.path, "a", "b"), b"trace")

@@ -52,11 +52,15 @@ def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
 
 
 def test_an_error_that_leaves_nothing_leaves_no_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
     for written in (False, True):
-        with pytest.raises(KeyError), folder_lock(tmp_path / "a"):
+        with pytest.raises(KeyError), folder_lock(tmp_path / "a" / "b"):
             (tmp_path / "a" / "file").write_text("") if written else None
             raise KeyError
-        assert sorted(path.name for path in tmp_path.rglob("*")) == ([LOCK_FILE, "a", "file"] if written else [])
+        assert sorted(path.name for path in tmp_path.rglob("*")) == (["a", "file", "mine"] if written else ["mine"])
+    with pytest.raises(KeyError), folder_lock(tmp_path / "mine"):
+        raise KeyError
+    assert os.listdir(tmp_path / "mine") == [LOCK_FILE]
 
 
 def test_whoever_waits_for_a_folder_that_is_deleted_makes_it_anew(tmp_path):
@@ -241,3 +245,12 @@ def test_lease_that_cannot_be_renewed(tmp_path, quick, monkeypatch):
     with pytest.raises(RunError, match="lease.json could not be written for 1 s"):
         lease.check()
     lease.close()
+
+
+def test_of_two_makers_of_a_local_file_one_succeeds(tmp_path, monkeypatch):
+    path = str(tmp_path / "lease")
+    assert locks.compare_and_swap(path, None, b"mine") and files.read(path) == b"mine"
+    monkeypatch.setattr(files, "read", lambda path: None)  # as another machine read before
+    assert not locks.compare_and_swap(path, None, b"yours")
+    with pytest.raises(FileError, match="gone/x failed .No such file"):
+        locks.compare_and_swap(str(tmp_path / "gone" / "x"), None, b"")

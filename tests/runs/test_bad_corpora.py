@@ -204,7 +204,7 @@ def without(tmp_path):
 def test_bucket_without_the_extra(refused, without):
     words = [
         "reading gs://bucket/c4/index.json failed (gs:// needs a package that cannot be imported: ",
-        "); pip install 'gmlp_flax[gcs]'",
+        "): pip install 'gmlp_flax[gcs]'",
     ]
     refused("gs://bucket/c4", *words, environment=without("gcsfs"))
 

@@ -80,7 +80,7 @@ def test_batch_that_devices_cannot_share(commands, text, tmp_path, devices):
 def test_workdir_that_cannot_be_written_to(commands, text, tmp_path):
     (tmp_path / "file").touch()
     result = commands(text, f"--workdir={tmp_path / 'file' / 'run'}")
-    assert_one_line_error(result, f"{tmp_path / 'file' / 'run'} failed", "give another folder")
+    assert_one_line_error(result, f"{tmp_path / 'file' / 'run'} failed", "Not a directory")
 
 
 def test_parameters_of_another_shape(commands, text, finished, tmp_path):

@@ -71,8 +71,8 @@ def convert(folder: str, out: str) -> None:
     if not files.exists(described):
         raise RunError(f"{folder} has no {CONFIG_FILE}: expected a folder that `gmlp export --out=FOLDER` has written")
     config, state = config_lib.load(described), weight_files.read(where)
-    found = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
-    needed = (*found.shared_assets, *found.heads)
+    kind = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
+    needed = (*kind.shared_assets, *kind.heads)
     if missing := [name for name in needed if not files.exists(os.path.join(folder, name))]:
         raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
     task = tasks.create(config, folder)

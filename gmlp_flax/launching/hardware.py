@@ -56,11 +56,11 @@ class Hardware(NamedTuple):
         Raises:
             RunError: they do not divide.
         """
-        each = min(gpus_per_node or self.node, self.chips)
-        if self.chips % each:
+        on_each = min(gpus_per_node or self.node, self.chips)
+        if self.chips % on_each:
             advice = "give a multiple, or --gpus_per_node"
-            raise RunError(f"{self.chips} GPUs are no whole number of nodes of {each}: {advice}")
-        return self.chips // each, each
+            raise RunError(f"{self.chips} GPUs are no whole number of nodes of {on_each}: {advice}")
+        return self.chips // on_each, on_each
 
 
 def find(topology: str, kinds: Collection[str], engine: str) -> Hardware:

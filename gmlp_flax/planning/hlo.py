@@ -31,23 +31,10 @@ _ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\](\{[^{}]*\})?")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.<>-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 # Instructions without traffic of their own: views, and calls, whose computations are counted separately.
-_FREE = {
-    "parameter",
-    "constant",
-    "tuple",
-    "get-tuple-element",
-    "bitcast",
-    "while",
-    "conditional",
-    "call",
-    "after-all",
-    "partition-id",
-    "replica-id",
-    "iota",
-    "async-start",
-    "async-update",
-    "opt-barrier",
-}
+_FREE = frozenset(
+    "parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id replica-id iota "
+    "async-start async-update opt-barrier".split()
+)
 _SLICES = {"dynamic-slice", "slice", "gather"}
 
 
@@ -74,12 +61,12 @@ class Computation:
     @property
     def root(self) -> Instruction:
         """The instruction that gives the result."""
-        return next(each for each in self.instructions.values() if each.is_root)
+        return next(instruction for instruction in self.instructions.values() if instruction.is_root)
 
     def parameter(self, place: int) -> Instruction:
         """The instruction that stands for the operand at an index."""
-        given = (each for each in self.instructions.values() if each.opcode == "parameter")
-        return next(each for each in given if each.operands == (str(place),))
+        given = (instruction for instruction in self.instructions.values() if instruction.opcode == "parameter")
+        return next(instruction for instruction in given if instruction.operands == (str(place),))
 
 
 @dataclasses.dataclass
@@ -149,17 +136,17 @@ class Program:
         traffic = 0.0
         for name, (times, fused) in self._runs().items():
             computation = self.computations[name]
-            for each in computation.instructions.values():
+            for instruction in computation.instructions.values():
                 if not fused:
-                    traffic += times * self._traffic(computation, each)
-                kind = each.opcode.removesuffix("-start")
+                    traffic += times * self._traffic(computation, instruction)
+                kind = instruction.opcode.removesuffix("-start")
                 if kind in KINDS:
-                    key = _channel(each) or (name, each.name)
-                    size, kind = self._result(computation, each, kind)
+                    key = _channel(instruction) or (name, instruction.name)
+                    size, kind = self._result(computation, instruction, kind)
                     # libtpu splits a collective into a start, steps inside other fusions and an end, all with one
                     # channel. The steps may be inside a loop, so the part that runs least often counts.
                     if key not in found or times < found[key][1]:
-                        found[key] = (kind, times, size, self._group(each.rest), _overlaps(name, each))
+                        found[key] = (kind, times, size, self._group(instruction.rest), _overlaps(name, instruction))
         collected: dict[str, Collectives] = collections.defaultdict(Collectives)
         for kind, times, size, group, overlaps in found.values():
             total, wire = collected[kind], times * size * WIRE[kind](group)
@@ -177,12 +164,12 @@ class Program:
             """Counts a computation that is called so many times, and all computations that it calls."""
             before, always = runs.get(name, (0.0, True))
             runs[name] = (before + times, always and fused)
-            for each in self.computations[name].instructions.values():
-                if each.opcode in ("async-update", "async-done"):
+            for instruction in self.computations[name].instructions.values():
+                if instruction.opcode in ("async-update", "async-done"):
                     continue  # they repeat the name that async-start calls
-                turns = self.turns(self.computations[name], each) if each.opcode == "while" else 1
-                inside = fused or each.opcode not in ("while", "conditional", "call", "async-start")
-                for called in _called(each):
+                turns = self.turns(self.computations[name], instruction) if instruction.opcode == "while" else 1
+                inside = fused or instruction.opcode not in ("while", "conditional", "call", "async-start")
+                for called in _called(instruction):
                     if called in self.computations:
                         visit(called, times * turns, inside)
 
@@ -199,7 +186,7 @@ class Program:
             inner = self.computations[_called(compare)[0]].root
             compare = dataclasses.replace(inner, operands=compare.operands)
         values = [condition.instructions.get(name) for name in compare.operands]
-        counters = [each for each in values if each and each.opcode == "get-tuple-element"]
+        counters = [instruction for instruction in values if instruction and instruction.opcode == "get-tuple-element"]
         known = [limit for limit in map(_constant, values) if limit is not None]
         if len(known) != 1 or len(counters) != 1 or not re.search(r"direction=L[TE]", compare.rest):
             self.unknown_loops.append(loop.name)
@@ -215,16 +202,16 @@ class Program:
             value = computation.instructions.get(value.operands[0])
         return _constant(value) or 0
 
-    def _result(self, computation: Computation, each: Instruction, kind: str) -> tuple[int, str]:
+    def _result(self, computation: Computation, instruction: Instruction, kind: str) -> tuple[int, str]:
         if computation.name.startswith("all-reduce-scatter"):
             # libtpu writes a reduce-scatter as a fusion of an all-reduce and the slice that this device keeps.
             return array_bytes(computation.type), "reduce-scatter"
-        if each.opcode.endswith("-start") and kind != "all-reduce":
-            sizes = [size for size, _ in _arrays(each.type)]
+        if instruction.opcode.endswith("-start") and kind != "all-reduce":
+            sizes = [size for size, _ in _arrays(instruction.type)]
             # (operands, results, and on some machines context); as many results as operands
-            count = len(each.operands)
+            count = len(instruction.operands)
             return sum(sizes[count : 2 * count]), kind
-        return array_bytes(each.type), kind
+        return array_bytes(instruction.type), kind
 
     def _group(self, rest: str) -> int:
         """The number of devices in one collective, in any of XLA's notations."""
@@ -237,22 +224,22 @@ class Program:
             return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", mesh[2]))
         return self.devices
 
-    def _traffic(self, computation: Computation, each: Instruction) -> float:
-        if each.opcode in _FREE or each.opcode.endswith("-done"):
+    def _traffic(self, computation: Computation, instruction: Instruction) -> float:
+        if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
             return 0.0
-        if each.opcode.endswith("-start"):  # (source, destination, context), one of which may be on the chip
-            ends = list(_arrays(each.type))[:2]
+        if instruction.opcode.endswith("-start"):  # (source, destination, context), one of which may be on the chip
+            ends = list(_arrays(instruction.type))[:2]
             return float(min(size for size, _ in ends) * sum(outside for _, outside in ends))
-        operands = [computation.instructions.get(name) for name in each.operands]
-        if each.opcode == "fusion":
-            fused = self.computations[_called(each)[0]]
-            return self._read(fused, operands) + self._written(fused, fused.root, each)
-        if each.opcode == "dynamic-update-slice" and (update := operands[1]):
+        operands = [computation.instructions.get(name) for name in instruction.operands]
+        if instruction.opcode == "fusion":
+            fused = self.computations[_called(instruction)[0]]
+            return self._read(fused, operands) + self._written(fused, fused.root, instruction)
+        if instruction.opcode == "dynamic-update-slice" and (update := operands[1]):
             return 2.0 * array_bytes(update.type, on_chip=False)
-        if each.opcode in _SLICES:
-            return 2.0 * array_bytes(each.type, on_chip=False)
+        if instruction.opcode in _SLICES:
+            return 2.0 * array_bytes(instruction.type, on_chip=False)
         read = sum(array_bytes(operand.type, on_chip=False) for operand in operands if operand)
-        return float(read + array_bytes(each.type, on_chip=False))
+        return float(read + array_bytes(instruction.type, on_chip=False))
 
     def _read(self, fused: Computation, operands: Sequence[Instruction | None]) -> float:
         """The bytes that a fusion reads: only slices of a sliced operand, nothing of one that it updates in place."""
@@ -279,22 +266,22 @@ class Program:
     def _part_read(self, fused: Computation, parameter: Instruction) -> float | None:
         """The bytes of a fusion's parameter that slices read, or None if an instruction reads all of it."""
         names, total = {parameter.name}, 0.0
-        for each in fused.instructions.values():
-            places = [place for place, name in enumerate(each.operands) if name in names]
+        for instruction in fused.instructions.values():
+            places = [place for place, name in enumerate(instruction.operands) if name in names]
             if not places:
                 continue
-            if each.opcode == "bitcast":
-                names.add(each.name)
-            elif each.opcode in _SLICES and places == [0]:
-                total += array_bytes(each.type)
-            elif each.opcode == "fusion":  # a fusion inside a fusion
-                inner = self.computations[_called(each)[0]]
+            if instruction.opcode == "bitcast":
+                names.add(instruction.name)
+            elif instruction.opcode in _SLICES and places == [0]:
+                total += array_bytes(instruction.type)
+            elif instruction.opcode == "fusion":  # a fusion inside a fusion
+                inner = self.computations[_called(instruction)[0]]
                 for place in places:
                     part = self._part_read(inner, inner.parameter(place))
                     if part is None:
                         return None
                     total += part
-            elif each.opcode != "dynamic-update-slice" or places != [0]:
+            elif instruction.opcode != "dynamic-update-slice" or places != [0]:
                 return None
         return total
 
@@ -306,7 +293,7 @@ def _computations(text: str) -> Iterator[tuple[str, Computation, bool]]:
             header, lines = match, []
         elif line.startswith("}") and header:
             parsed = filter(None, map(_instruction, lines))
-            named = Computation(header[2], header[3], {each.name: each for each in parsed})
+            named = Computation(header[2], header[3], {instruction.name: instruction for instruction in parsed})
             yield header[2], named, bool(header[1])
             header = None
         else:
@@ -332,11 +319,11 @@ def _bare(operands: str) -> list[str]:
     return [entry.split()[-1] for entry in operands.split(", ") if entry.split()]
 
 
-def _called(each: Instruction) -> list[str]:
+def _called(instruction: Instruction) -> list[str]:
     """The computations that an instruction calls."""
-    branches = _BRANCHES.search(each.rest)
+    branches = _BRANCHES.search(instruction.rest)
     names = re.findall(r"%?([\w.<>-]+)", branches[1]) if branches else []
-    return [*_CALLED.findall(each.rest), *names]
+    return [*_CALLED.findall(instruction.rest), *names]
 
 
 def _first(pattern: str, text: str) -> str:
@@ -347,16 +334,16 @@ def _first(pattern: str, text: str) -> str:
     return match[1]
 
 
-def _constant(each: Instruction | None) -> int | None:
-    number = re.match(r"(-?\d+)\)", each.rest) if each and each.opcode == "constant" else None
+def _constant(instruction: Instruction | None) -> int | None:
+    number = re.match(r"(-?\d+)\)", instruction.rest) if instruction and instruction.opcode == "constant" else None
     return int(number[1]) if number else None
 
 
-def _channel(each: Instruction) -> str | None:
-    channel = re.search(r"channel_id=(\d+)", each.rest)
+def _channel(instruction: Instruction) -> str | None:
+    channel = re.search(r"channel_id=(\d+)", instruction.rest)
     return channel[0] if channel else None
 
 
-def _overlaps(computation: str, each: Instruction) -> bool:
+def _overlaps(computation: str, instruction: Instruction) -> bool:
     """Whether other work runs between the start and the end of a collective."""
-    return each.opcode.endswith("-start") or "chain_id=" in each.rest or computation.startswith("async")
+    return instruction.opcode.endswith("-start") or "chain_id=" in instruction.rest or computation.startswith("async")

@@ -145,15 +145,15 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
     partition.for_model(task.param_metadata()).check_parameters(task.shapes())
     layout, work = _layout(partition, count), workload.of(config)
     if chip.node:
-        found, method = _estimate(config, work, chip, layout), "estimated"
+        findings, method = _estimate(config, work, chip, layout), "estimated"
     else:
-        found, method = _compile(config, work, chip, layout, partition), "compiled"
-    collectives = found.collectives
+        findings, method = _compile(config, work, chip, layout, partition), "compiled"
+    collectives = findings.collectives
     if collectives is None:
         collectives = _exchange(config, work, layout)
-    seconds = _seconds(chip, count, layout, work, found.traffic, collectives, mfu)
+    seconds = _seconds(chip, count, layout, work, findings.traffic, collectives, mfu)
     hours = config.steps * seconds.step() / 3600
-    sizes = {name: round(size * layout.per_chip) for name, size in dataclasses.asdict(found.memory).items()}
+    sizes = {name: round(size * layout.per_chip) for name, size in dataclasses.asdict(findings.memory).items()}
     return Plan(
         topology=topology,
         chips=count,
@@ -162,14 +162,14 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
         flops_per_step=work.flops,
         per_chip_bytes=sizes,
         hbm_bytes=round(chip.usable_bytes()),
-        fits=found.fits,
-        collectives={name: {"count": each.count, "bytes": round(each.bytes)} for name, each in collectives.items()},
+        fits=findings.fits,
+        collectives={name: {"count": kind.count, "bytes": round(kind.bytes)} for name, kind in collectives.items()},
         seconds={"products": seconds.products, "memory": seconds.memory, "links": seconds.links},
         step_seconds=seconds.step(),
         run_days=hours / 24,
         chip_hours=count * hours,
         cost=None if price is None else price * count * hours,
-        notes=(*found.notes, *_notes(config)),
+        notes=(*findings.notes, *_notes(config)),
     )
 
 
@@ -223,8 +223,8 @@ def needed_bytes(message: str) -> float | None:
 
     libtpu writes "temporaries", but counts arguments and results among them.
     """
-    found = re.search(r"(?:HLO temporaries \(|memory space hbm. Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)", message)
-    return float(found[1]) * 2 ** SUFFIXES[found[2]] if found and "RESOURCE_EXHAUSTED" in message else None
+    match = re.search(r"(?:HLO temporaries \(|memory space hbm. Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)", message)
+    return float(match[1]) * 2 ** SUFFIXES[match[2]] if match and "RESOURCE_EXHAUSTED" in message else None
 
 
 def _arguments(config: ConfigDict, work: Workload, layout: _Layout) -> float:
@@ -250,12 +250,12 @@ def _estimate(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout) -
 
 def _exchange(config: ConfigDict, work: Workload, layout: _Layout) -> dict[str, Collectives]:
     """The collectives that data and fsdp parallelism always need: float32 gradients and gathered parameters."""
-    found = {}
+    collectives = {}
 
     def add(kind: str, count: int, size: float, group: int) -> None:
         if group > 1:
             wire = count * size * WIRE[kind](group)
-            found[kind] = Collectives(count, count * size, wire, wire)
+            collectives[kind] = Collectives(count, count * size, wire, wire)
 
     shard = work.param_bytes / layout.fsdp
     add("all-reduce", 1, shard, layout.data // layout.fsdp)
@@ -263,7 +263,7 @@ def _exchange(config: ConfigDict, work: Workload, layout: _Layout) -> dict[str, 
     microbatches = config.optimizer.grad_accum_steps
     add("all-gather", 2 * microbatches, GATHERED_BYTES * work.params, layout.fsdp)
     add("reduce-scatter", microbatches, shard, layout.fsdp)
-    return found
+    return collectives
 
 
 def _seconds(
@@ -284,8 +284,8 @@ def _seconds(
         beyond = size / chip.node / chip.network if chip.node and count > chip.node else 0.0
         return size * layout.per_chip / chip.link + beyond
 
-    wire = link(sum(each.wire_bytes for each in collectives.values()))
-    waiting = link(sum(each.waiting_bytes for each in collectives.values()))
+    wire = link(sum(kind.wire_bytes for kind in collectives.values()))
+    waiting = link(sum(kind.waiting_bytes for kind in collectives.values()))
     return _Seconds(products, memory, wire, waiting)
 
 

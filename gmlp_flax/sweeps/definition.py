@@ -77,10 +77,10 @@ def from_file(given: str) -> Points:
     path, colon, argument = given.partition(":")
     path = config_lib.locate(path, "sweep")
     try:
-        found = runpy.run_path(path)
-        if "get_sweep" not in found:
+        names = runpy.run_path(path)
+        if "get_sweep" not in names:
             raise ConfigError("there is no get_sweep in it: define get_sweep(arg='') that returns points")
-        points: Points = tuple(found["get_sweep"](*[argument] if colon else []) or ())
+        points: Points = tuple(names["get_sweep"](*[argument] if colon else []) or ())
         if not points:
             raise ConfigError("a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)")
         points_lib.chained(points)  # checks the names

@@ -75,8 +75,8 @@ def parse(words: Iterable[str]) -> Points:
 def _parsed(word: str) -> Points:
     key, equals, values = word.partition("=")
     keys = key.split(":")
-    for each in keys:
-        check_name(each, word)
+    for key_name in keys:
+        check_name(key_name, word)
     points = [value.split(":") if len(keys) > 1 else [value] for value in _values(values)]
     if not equals or not all(len(point) == len(keys) and all(point) for point in points):
         raise ConfigError(f"{word!r} is no part of a grid: expected {key}={':'.join('VALUE' for _ in keys)},...")

@@ -157,7 +157,7 @@ def test_a_tokenizer_that_is_too_large(tokenizer, tmp_path):
         RunError, match=r"has 300 pieces, the weights have 290 rows: give the tokenizer of these weights"
     ):
         fnet.convert(state, tokenizer, str(tmp_path / "run"), "FILE")
-    with pytest.raises(DataError, match="no tokenizer: nowhere.model: cannot be read"):
+    with pytest.raises(DataError, match="nowhere.model"):
         fnet.convert(state, "nowhere.model", str(tmp_path / "run"), "FILE")
     assert not (tmp_path / "run").exists()
 

@@ -127,7 +127,7 @@ class Prepared:
             self._files.append((present[names[0]], present[names[1]]))
         model = files.join(self.folder, TOKENIZER_FILE)
         self.tokenizer = Tokenizer(files.read_small(model), model)
-        if self.tokenizer.checksum != self.index["tokenizer"]:
+        if self.tokenizer.checksum != self.index.get("tokenizer"):
             raise DataError(f"{model} is not the one that made the ids; {_AGAIN}")
         self.dtype = np.dtype(self.index["dtype"])
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)

@@ -25,7 +25,7 @@ COMMANDS = {
     "plan": ("plan", "memory, time and cost of a run on hardware that is not here"),
     "prepare": ("prepare", "tokenise a corpus once, for many runs"),
     "sizes": ("sizes", "parameters and FLOPs of every published model"),
-    "score-squad": ("score_squad", "score answers as SQuAD's official script does"),
+    "score-squad": ("evaluate:run_score_squad", "score answers as SQuAD's official script does"),
     "draw": ("draw", "draw a run's curves, filters, attention or shift invariance, or augmentations"),
     "import": ("weights:run_import", "make a run folder of weights from elsewhere"),
     "export": ("weights:run_export", "write a run's weights for use elsewhere"),

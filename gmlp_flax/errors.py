@@ -21,7 +21,7 @@ class RunError(RuntimeError):
 
 
 class FileError(DataError, RunError):
-    """A file of data or of a run cannot be read or written: a path, permissions, credentials or space are missing."""
+    """A file of data or of a run cannot be read or written: no path, permission, credentials or space."""
 
 
 class StorageError(FileError):

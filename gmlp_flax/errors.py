@@ -32,8 +32,8 @@ class StorageError(FileError):
 def decode_errors(what: str, advice: str, error: type[Exception] = DataError) -> Iterator[None]:
     """Turns every error in the block into one line, `{what} ({reason}); {advice}`.
 
-    Libraries do not say which errors a damaged file leads to: image decoders raise a dozen kinds. Hold nothing but their
-    calls in the block, as mistakes of our own would read as damage.
+    Libraries do not say which errors a damaged file leads to: image decoders raise a dozen kinds. Hold nothing but
+    their calls in the block, as mistakes of our own would read as damage.
 
     Args:
         what: names the file, and says that it is damaged.

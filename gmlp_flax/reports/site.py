@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import files as io_files
+from gmlp_flax.io import files
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import catalogue, page
 from gmlp_flax.reports import runs as run_finder
@@ -45,7 +45,7 @@ def write(pattern: str, scale: str, out: str) -> Site:
     Raises:
         RunError: there is no such folder.
     """
-    if not io_files.glob(pattern):
+    if not files.glob(pattern):
         raise RunError(f"{pattern}: there is no such folder")
     site, entries = Site(os.path.join(out, "index.html"), [], {}, {}), []
     for name in TABLES:
@@ -55,7 +55,7 @@ def write(pattern: str, scale: str, out: str) -> Site:
             site.made.append(name)
             entries.append(page.Entry(name, report.title, report.every_claim, next(iter(report.figures), "")))
     page.write_library(out)
-    page.write(site.path, page.of_site(TITLE, entries, site.refused | site.absent).encode())
+    files.write(site.path, page.of_site(TITLE, entries, site.refused | site.absent).encode())
     return site
 
 
@@ -87,7 +87,7 @@ def _report(name: str, pattern: str, scale: str, site: Site) -> Report | None:
 def _own_folders(name: str, pattern: str, scale: str) -> list[str]:
     """The folders of a report's name that are there."""
     folders = os.path.join(pattern, f"{name}-{scale}"), os.path.join(pattern, name)
-    return [folder for folder in folders if io_files.exists(folder)]
+    return [folder for folder in folders if files.exists(folder)]
 
 
 def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run]]:
@@ -100,8 +100,8 @@ def _find(name: str, pattern: str, scale: str) -> tuple[str, list[run_finder.Run
     for folder in _own_folders(name, pattern, scale):
         with contextlib.suppress(run_finder.NoRuns):
             return folder, run_finder.find(folder, rows)
-    folders = io_files.glob(os.path.join(pattern, "*", ""))
-    no_runs = [folder for folder in folders if not io_files.exists(os.path.join(folder, CONFIG_FILE))]
+    folders = files.glob(os.path.join(pattern, "*", ""))
+    no_runs = [folder for folder in folders if not files.exists(os.path.join(folder, CONFIG_FILE))]
     candidates: list[tuple[str, list[run_finder.Run]]] = []
     error: RunError = run_finder.NoRuns(f"{pattern} holds no run of {name}")
     for folder in (pattern, *no_runs):

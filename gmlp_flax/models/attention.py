@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.layers import Linear, dropout
+from gmlp_flax.models.layers import Linear, dropout, fold_in
 from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import Offsets, PastTaps
@@ -184,9 +184,7 @@ def attend(
     count = -(-queries // blocks)
 
     def block(first: jax.Array) -> jax.Array:
-        return rows(
-            first, count, None if dropout_keys is None else jax.vmap(jax.random.fold_in, (0, None))(dropout_keys, first)
-        )
+        return rows(first, count, None if dropout_keys is None else fold_in(dropout_keys, first))
 
     starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)  # the last block may overlap the one before
     mixed = jnp.moveaxis(jax.lax.map(jax.checkpoint(block, prevent_cse=False), starts), 0, -3)
@@ -300,10 +298,11 @@ class MultiHeadAttention(nnx.Module):
         position = 0 if cache is None else cache.first
         if cache is not None:
             q_and_k[1:], v = [cache.update("keys", k, axis=2) for k in q_and_k[1:]], cache.update("values", v, axis=2)
-        products = dot_products(*q_and_k, self.spec, position) if q_and_k else None
+        products = dot_products(q_and_k[0], q_and_k[1], self.spec, position) if q_and_k else None
 
         def logits(first: jax.Array | int, count: int) -> jax.Array:
-            bias = self.relative(position + first, count, v.shape[-2]) if self.relative else 0.0
+            zero = jnp.zeros((), self.spec.precise_dtype)
+            bias = self.relative(position + first, count, v.shape[-2]) if self.relative else zero
             if products is not None:
                 return products(first, count) + bias
             return hide_future(bias, position + first) if self.spec.causal else bias

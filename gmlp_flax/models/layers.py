@@ -24,6 +24,11 @@ def split_keys(keys: jax.Array, count: int) -> jax.Array:
     return jax.vmap(lambda key: jax.random.split(key, count), out_axes=1)(keys)
 
 
+def fold_in(keys: jax.Array, number: jax.Array | int) -> jax.Array:
+    """[batch] random keys to new keys for this number, [batch]."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
     """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate).
 
@@ -69,14 +74,7 @@ class LayerRng:
     @property
     def mixing_keys(self) -> jax.Array | None:
         """Keys for dropout inside the block, such as on the weights of attention: [batch], or None for evaluation."""
-        return None if self.keys is None else self._fold_in(0)
-
-    def branch_keys(self, number: int) -> tuple[jax.Array, jax.Array]:
-        """Keys for the dropout and for the stochastic depth of a residual branch, each [batch]."""
-        return self._fold_in(1 + 2 * number), self._fold_in(2 + 2 * number)
-
-    def _fold_in(self, number: int) -> jax.Array:
-        return jax.vmap(jax.random.fold_in, (0, None))(self.keys, number)
+        return None if self.keys is None else fold_in(self.keys, 0)
 
 
 EVALUATION = LayerRng()
@@ -93,7 +91,7 @@ def add_branch(x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, 
         dropped: whether dropout applies to this branch.
     """
     if rng.keys is not None:
-        dropout_keys, depth_keys = rng.branch_keys(number)
+        dropout_keys, depth_keys = fold_in(rng.keys, 1 + 2 * number), fold_in(rng.keys, 2 + 2 * number)
         branch = dropout(branch, rng.dropout, dropout_keys) if dropped else branch
         branch = branch if rng.survival is None else drop_path(branch, rng.survival, depth_keys)
     return sharding.constrain(x + branch, sharding.BATCH)

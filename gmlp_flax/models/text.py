@@ -254,9 +254,9 @@ class PairClassifier(TextModel):
         if key is not None:
             *text_keys, head_key = split_keys(key, 3)
             encoder_key = jnp.stack(text_keys, axis=1).reshape(-1)
-        segments = segments.reshape(-1, segments.shape[-1]) if self.segments is not None else None
+        types = segments.reshape(-1, segments.shape[-1]) if self.segments is not None else None
         mask = padding_mask.reshape(-1, padding_mask.shape[-1]) if padding_mask is not None else None
-        states = self.hidden(tokens.reshape(-1, tokens.shape[-1]), encoder_key, segments, mask)
+        states = self.hidden(tokens.reshape(-1, tokens.shape[-1]), encoder_key, types, mask)
         pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, mask)
         u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
         return self.head(dropout(jnp.concatenate([u, v, u * v, u - v], axis=-1), self.spec.dropout, head_key))

@@ -27,7 +27,7 @@ class Block(nnx.Module):
     """
 
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
-    final_norm: ClassVar[Callable[[Any, int], nnx.Module]] = LayerNorm
+    final_norm: ClassVar[Callable[[Any, int], Any]] = LayerNorm
     mixes_at_start: ClassVar[bool] = True
     can_be_causal: ClassVar[bool] = False
 

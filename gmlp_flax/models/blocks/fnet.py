@@ -135,7 +135,8 @@ class FNetBlock(Block):
     def transform(self, x: jax.Array) -> jax.Array:
         """F(x), the first branch: [batch, tokens, d_model] to the same."""
         scale = math.prod(x.shape[1:]) ** -0.5 if self.pre_norm else 1.0
-        return checkpoint_name(scale * fourier(x, self.dft), NAME)
+        transformed: jax.Array = fourier(x, self.dft)
+        return checkpoint_name(scale * transformed, NAME)
 
 
 def residual_sublayer(

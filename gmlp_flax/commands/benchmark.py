@@ -99,7 +99,7 @@ def main(argv: list[str]) -> None:
             goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
             print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}")
         if values["json"]:
-            run_folder.write_json(values["json"], rows)
+            run_folder.write_json(str(values["json"]), rows)
 
 
 def run() -> None:

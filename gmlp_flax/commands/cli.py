@@ -81,7 +81,7 @@ def required(name: str, usage: str) -> str:
 
 def numbers(name: str, kind: type[int] | type[float] = int) -> list[Any]:
     """The numbers of a flag that lists them with commas."""
-    given = flags.FLAGS[name].value
+    given = flags.FLAGS[name].value or []
     try:
         return [kind(number) for number in given]
     except ValueError:

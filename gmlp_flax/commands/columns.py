@@ -75,7 +75,8 @@ class Plan(NamedTuple):
 
 def parse(words: Sequence[str]) -> dict[str, str]:
     """NAME,NAME=DATA,... as column -> its data, empty for none, in the order of COLUMNS. Raises ConfigError."""
-    pairs = dict(word.partition("=")[::2] for text in words for word in text.split(","))
+    parts = [word.partition("=") for text in words for word in text.split(",")]
+    pairs = {name: data for name, _, data in parts}
     return {name: pairs[name] for name in alternatives.checked(tuple(pairs), tuple(COLUMNS), "--columns")}
 
 

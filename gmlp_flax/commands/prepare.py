@@ -144,7 +144,7 @@ def main(argv: list[str]) -> None:
         print(f"tokenizer        {values.out}, {tokenizer.vocab_size} pieces")
         return
     began = time.perf_counter()
-    limits = {limit: values[limit].value for limit in ("workers", "max_bad_records", "shard_bytes")}
+    limits: dict[str, Any] = {limit: values[limit].value for limit in ("workers", "max_bad_records", "shard_bytes")}
     made = prepare.prepare(corpus, tokenizer, values.out, selection=selection, **limits)
     report(made, time.perf_counter() - began, values.side)
 

@@ -32,9 +32,10 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
         raise ConfigError(f"{where}: {name} is now called {RENAMED[name]}")
     if inside := [key for key in known if key.startswith(f"{name}.")]:
         raise ConfigError(f"{where}: {name} is a group of keys; set one of {', '.join(inside)}")
-    for kind, having in owners(name).items() if config is not None else ():
+    if config is not None and (having := owners(name)):
+        kind, names = next(iter(having.items()))
         raise ConfigError(
-            f"{where}: config.{kind} is {config[kind]!r}, which has no {name}: it is an option of {', '.join(having)}"
+            f"{where}: config.{kind} is {config[kind]!r}, which has no {name}: it is an option of {', '.join(names)}"
         )
     raise ConfigError(f"{where}: {_unknown(name, known)}")
 

@@ -207,7 +207,9 @@ COLUMNS: dict[str, Column] = {
         config="lra_text",
         gpu={"steps": 4000, "optimizer.warmup": 1600},
         searched=_LOGITS,
-        **_LRA | {"scales": {"cpu": ",length=256,scale=small", "gpu": ""}},
+        rows=LONG_RANGE,
+        scales={"cpu": ",length=256,scale=small", "gpu": ""},
+        minutes=20,
     ),
     "pixels": Column(
         "CIFAR-10 by pixels (%)",

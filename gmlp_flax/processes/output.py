@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 def guard() -> Iterator[None]:
     """Ends the program if its standard output is lost: in silence if nobody reads it any more, as when `head` has read
     enough, else with one line. Lines leave at once, also into a pipe. What standard error cannot take is lost."""
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     sys.stderr = sys.stderr if isinstance(sys.stderr, _Lossy) else _Lossy(sys.stderr)
     try:

@@ -98,7 +98,7 @@ def of_report(report: Report, library: str) -> str:
 
 def of_site(title: str, entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
     """The index of a site; `absent` says why a report was not made."""
-    reasons = (f"<b>{escape(name)}</b>: {escape(why)}" for name, why in absent.items())
+    reasons = [f"<b>{escape(name)}</b>: {escape(why)}" for name, why in absent.items()]
     parts = [
         f"<h1>{escape(title)}</h1>",
         _list("cards", map(_card, entries)),
@@ -177,14 +177,14 @@ def _cell(cell: Cell, over: str, footnotes: Sequence[int] = ()) -> str:
 
 def _figure(name: str, figure: Chart | Figure) -> str:
     """A chart that Plotly draws, and as an image; or an image alone."""
-    chart = figure if isinstance(figure, Chart) else None
-    links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in (*FORMATS, *(["csv"] if chart else [])))
+    kinds = (*FORMATS, "csv") if isinstance(figure, Chart) else FORMATS
+    links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in kinds)
     print_links = f'<span class="files">For print: {links}</span>'
-    if chart is None:
+    if not isinstance(figure, Chart):
         return f"<figure>{_image(name, name, figure.get_figwidth())}<figcaption>{print_links}</figcaption></figure>"
-    text = escape(" ".join(filter(None, (chart.caption, chart.missing()))))
-    plots = "".join(_panel(panel, f"{name}-{number}") for number, panel in enumerate(chart.panels, start=1))
-    image = _image(name, chart.panels[0].title, chart.width)
+    text = escape(" ".join(filter(None, (figure.caption, figure.missing()))))
+    plots = "".join(_panel(panel, f"{name}-{number}") for number, panel in enumerate(figure.panels, start=1))
+    image = _image(name, figure.panels[0].title, figure.width)
     return (
         f'<figure class="chart">{image}<div class="panels">{plots}</div>'
         f"<figcaption>{text} {print_links}</figcaption></figure>"

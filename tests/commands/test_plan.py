@@ -1,6 +1,7 @@
 """The planner's command: its output, its errors, and plans that are known.
 
-`PLANS=all pytest tests/commands/test_plan.py` makes them all. `python tests/commands/test_plan.py` writes plan_golden.json anew (ten programs, about four minutes on two cores).
+`PLANS=all pytest tests/commands/test_plan.py` makes them all. `python tests/commands/test_plan.py` writes
+plan_golden.json anew (ten programs, about four minutes on two cores).
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ def test_texts_are_continued(causal_run):
     assert len(lines) == 2 and all(re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines)
     assert "windows of 32 tokens read: 3" in lines[0]
     assert re.fullmatch(
-        r"a token costs 0\.01 MFLOP, as 4\.1 kB are kept of the tokens before; to read a window anew costs 0\.\d\d MFLOP",
+        r"a token costs 0\.01 MFLOP, as 4\.1 kB are kept of the tokens before; "
+        r"to read a window anew costs 0\.\d\d MFLOP",
         cost,
     ), cost
 

@@ -63,8 +63,8 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
         ["optimizer.learning_rate=2e-3,batch_size=32", "1", "40", "40", "40", "40", "40"],
         ["optimizer.learning_rate=2e-3,batch_size=64", "1", "20", "20", "20", "20", "20"],
         (
-            "chosen: optimizer.learning_rate=1e-3,batch_size=64, for its held-out perplexity with seed 3 (--choose=best; "
-            "the paper does not say how it chose)"
+            "chosen: optimizer.learning_rate=1e-3,batch_size=64, for its held-out perplexity with seed 3 "
+            "(--choose=best; the paper does not say how it chose)"
         ).split(),
     ]
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import blocks, parameters
+from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.image import ImageClassifier, token_count
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.models.text import MaskedLM
-from gmlp_flax.planning.flops import matmul_flops
 
 # The paper does not print its vocabulary. 32,000 tokens in one tied table reproduce every printed count of a gMLP.
 VOCAB_SIZE = 32_000

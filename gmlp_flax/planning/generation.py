@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gmlp_flax.planning.flops import matmul_flops
+from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.tasks.generation import TextGenerator
 
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.models import parameters
-from gmlp_flax.planning.flops import matmul_flops
+from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
 

@@ -8,9 +8,9 @@ from flax import nnx
 
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.attention import AttentionSpec
+from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.text import MaskedLM, PairClassifier, SequenceClassifier, SpanPredictor
 from gmlp_flax.options import options_of
-from gmlp_flax.planning.flops import matmul_flops
 from tests.models import reference
 from tests.models.reference import (
     function_of,

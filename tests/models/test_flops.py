@@ -4,8 +4,8 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.matmul import over_channels, over_tokens
-from gmlp_flax.planning.flops import matmul_flops
 from tests.models.reference import function_of, small_spec
 
 A, B = jnp.ones((3, 4)), jnp.ones((4, 5))

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from absl import logging as absl_logging
+
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
@@ -69,5 +71,5 @@ def silence_orbax() -> None:
             show(unraisable)
 
     sys.unraisablehook = unraisablehook
-    logging.getLogger("absl").addFilter(lambda record: orbax not in record.pathname)
+    absl_logging.get_absl_logger().addFilter(lambda record: orbax not in record.pathname)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)

@@ -173,8 +173,8 @@ def test_a_wrong_model_is_named_before_anything_is_loaded():
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--steps=0", "--steps=0: expected at least 1"),
-        ("--seeds=0,x", "argument --seeds: invalid list of int value: '0,x'"),
+        ("--steps=0", "--steps=0: "),
+        ("--seeds=0,x", "--seeds=0,x: expected numbers"),
     ],
 )
 def test_wrong_flags(flag, message):

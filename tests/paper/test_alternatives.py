@@ -106,6 +106,6 @@ def test_changes_are_made_where_a_config_has_the_key():
 
 def test_names_are_checked():
     assert alternatives.checked(["sgu", "bert"], ROWS, "--rows") == ("bert", "sgu")
-    for names, message in {("sgv",): "did you mean 'sgu'?", (): "there is no ''; expected some of bert, "}.items():
+    for names, message in {("sgv",): "did you mean 'sgu'?", (): "there is no ''; expected one of bert, "}.items():
         with pytest.raises(ConfigError, match=re.escape(message)):
             alternatives.checked(names, ROWS, "--rows")

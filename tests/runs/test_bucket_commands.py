@@ -35,7 +35,7 @@ def test_two_processes(commands, store, text, tmp_path):
 def test_attention(commands, store, text):
     workdir = "--workdir=gs://runs/attention"
     assert_done(commands(text, workdir, "--config.model.d_attn=4", "--config.steps=2", **store.environment))
-    drawn = commands(workdir, "--text=the of and", "--second=to in", command="attention", **store.environment)
+    drawn = commands("attention", workdir, "--text=the of and", "--second=to in", command="draw", **store.environment)
     assert_done(drawn)
     names = [f"gs://runs/attention/figures/{name}.png" for name in ("attention", "attention_layers")]
     assert drawn.stdout.split() == names

@@ -92,7 +92,7 @@ def test_the_official_scores_of_the_written_answers(commands, finetuned, data, t
         (["--config.squad.stride=0"], ["config.squad.stride is 0: expected from 1 to 1,048,576"]),
         (
             ["--config.squad.max_query=61"],
-            ["config.model.length=64 has no room for a passage beside squad.max_query=61"],
+            ["config.model.length: length=64 has no room for a passage beside squad.max_query=61"],
         ),
         (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),
     ],

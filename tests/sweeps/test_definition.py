@@ -207,7 +207,7 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sweep=@no.py:cpu"], "there is no sweep file @no.py: expected one of alternatives, "),
+        (["--sweep=@no.py:cpu"], "there is no sweep file @no.py; expected one of alternatives, "),
         (["--sweep=@points.py", f"--config={TEXT}"], f"--config={TEXT} and --sweep=@points.py exclude each other"),
         (["--sweep=@points.py", "--choose=best"], "--choose=best goes with --grid: all points of a sweep file are"),
         (["--sweep=@points.py", "--seeds=1"], "--seeds and the sweep set the same key, seed: give one"),

@@ -141,7 +141,7 @@ def test_sweeps_that_chose_settings():
     chosen = {(recipes.published(row, "cpu"), *setting) for row, setting in known.items() if row not in families}
     assert chosen < tried and {point["config"] for point in make("settings")} <= {config for config, *_ in chosen}
     assert {point["optimizer.learning_rate"] for point in make()} == {1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2}
-    with pytest.raises(ConfigError, match=f"argument is 'third': expected one of {', '.join(rounds)}$"):
+    with pytest.raises(ConfigError, match=f"argument is 'third'; expected one of {', '.join(rounds)}$"):
         make("third")
 
 
@@ -200,7 +200,7 @@ def test_the_runs_of_a_column():
     assert [point["config"] for point in chosen] == ["cifar10:gmlp,scale=gpu", "cifar10:fnet,scale=gpu"]
     for arg, message in {
         "mlm,rows=sg": "rows: there is no 'sg'; did you mean 'sgu'?",
-        "costs": "argument is 'costs': expected one of mlm",
+        "costs": "argument is 'costs'; expected one of mlm",
         "cifar10,scale=paper": "CIFAR-10, top-1 (%) has no scale paper: expected cpu or gpu",
         "cifar10,rows=bert_rel": "CIFAR-10, top-1 (%) has none of the rows bert_rel",
     }.items():

@@ -11,30 +11,7 @@ from hypothesis import strategies as st
 
 from gmlp_flax.data.pipeline import evaluation_batches, evaluation_count, read_ahead, train_batches
 from gmlp_flax.errors import DataError
-
-
-class Numbers:
-    """A source of the numbers below `count`."""
-
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        return {"x": np.int32(index)}
-
-    def __repr__(self):
-        return f"Numbers({self.count})"
-
-
-def noisy(example, rng):
-    return {**example, "noise": rng.random()}
-
-
-def broken(example, *_):
-    raise DataError(f"example {example['x']} is broken")
+from tests.data.number_source import Numbers, broken, noisy
 
 
 def taken(count, source, **options):
@@ -44,11 +21,6 @@ def taken(count, source, **options):
 
 def pairs(batch):
     return sorted(zip(batch["x"].tolist(), batch["noise"].tolist(), strict=True))
-
-
-def test_batches_are_stacked():
-    (batch,) = taken(1, Numbers(10))
-    assert batch["x"].shape == batch["noise"].shape == (4,) and batch["x"].dtype == np.int32
 
 
 @given(st.integers(1, 30), st.integers(1, 7), st.integers(0, 3))
@@ -162,39 +134,28 @@ def test_errors_reach_the_caller(threads):
 WORKERS_SCRIPT = """
 import itertools
 import numpy as np
-from gmlp_flax.errors import DataError
 from gmlp_flax.data.pipeline import evaluation_batches, train_batches
-
-class Numbers:
-    def __len__(self):
-        return 11
-    def __getitem__(self, index):
-        return {"x": np.int32(index)}
-
-def noisy(example, rng):
-    return {**example, "noise": rng.random()}
-
-def broken(example):
-    raise DataError("example is broken")
+from gmlp_flax.errors import DataError
+from tests.data.number_source import Numbers, broken, noisy
 
 def taken(workers):
     options = dict(seed=3, start=5, batch_size=4, transform=noisy, workers=workers, threads=1)
-    with train_batches(Numbers(), **options) as batches:
+    with train_batches(Numbers(11), **options) as batches:
         train = list(itertools.islice(batches, 7))
-    with evaluation_batches(Numbers(), batch_size=4, workers=min(1, workers), threads=1) as batches:
+    with evaluation_batches(Numbers(11), batch_size=4, workers=min(1, workers), threads=1) as batches:
         return train, list(batches)
 
 if __name__ == "__main__":
     kept = taken(2)  # to the end of the interpreter: not in memory that Python would warn of
     np.testing.assert_equal(kept, taken(0))
-    with evaluation_batches(Numbers(), batch_size=4, transform=broken, workers=1, threads=1) as batches:
+    with evaluation_batches(Numbers(11), batch_size=4, transform=broken, workers=1, threads=1) as batches:
         try:
             next(batches)
         except DataError as error:
-            assert str(error) == "example is broken", error
+            assert str(error) == "example 0 is broken", error
         else:
             raise AssertionError("no error")
-    forgotten = train_batches(Numbers(), seed=0, start=0, batch_size=4, workers=1, threads=1)
+    forgotten = train_batches(Numbers(11), seed=0, start=0, batch_size=4, workers=1, threads=1)
     next(forgotten)
     print("done")
 """
@@ -205,7 +166,7 @@ def test_worker_processes(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(WORKERS_SCRIPT)
     command = [sys.executable, "-W", "error", str(script)]
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
     assert result.stderr == ""

@@ -59,14 +59,6 @@ def test_articles_that_are_held_out(tmp_path):
     assert titles == {f"article {i}" for i in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
 
 
-@given(st.lists(st.text()), st.floats(0, 1), st.floats(0, 1))
-def test_a_larger_share_holds_out_more(keys, one, other):
-    less, more = sorted((one, other))
-    assert {key for key in keys if splits.is_heldout(key, less)} <= {
-        key for key in keys if splits.is_heldout(key, more)
-    }
-
-
 def test_the_share_is_the_share():
     assert 150 < sum(splits.is_heldout(f"document {i}", 0.1) for i in range(2000)) < 250
     assert splits.is_heldout("\ud83d", 1) and not splits.is_heldout("\ud83d", 0)

@@ -20,12 +20,13 @@ def json_lines(*records: object) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-def example(**features: bytes | int) -> bytes:
-    """A serialised tf.train.Example of byte strings and integers."""
+def example(**features: bytes | int | list) -> bytes:
+    """A serialised tf.train.Example of byte strings and integers, or of lists of them."""
     message = tf_example_pb2.Example()
     for name, value in features.items():
-        feature = message.features.feature[name]
-        (feature.bytes_list if isinstance(value, bytes) else feature.int64_list).value.append(value)
+        feature, values = message.features.feature[name], value if isinstance(value, list) else [value]
+        kind = feature.int64_list if isinstance(next(iter(values), None), int) else feature.bytes_list
+        kind.value.extend(values)
     return message.SerializeToString()
 
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmlp_flax.data.images.unreadable import UNREAD
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests.data import writers
 from tests.data.images import image_files
@@ -41,15 +40,6 @@ def imagenet(tmp_path, monkeypatch):
 def predicted(image):
     """What stands for a model: the class of the first pixel."""
     return image[:, 0, 0, 0].astype(np.int32) % 3
-
-
-def test_training_on_tfds(imagenet):
-    own = task(imagenet / "run", train="tfds:imagenet2012")
-    assert own.classes == ("cat", "dog", "eel") and own.evaluation_examples() == 26
-    with own.train_batches(0, 0, 1) as batches:
-        batch = next(batches)
-    assert batch["image"].shape == (8, 8, 8, 3) and set(batch["label"].tolist()) <= {0, 1, 2}
-    assert set(batch) == {"image", "label"}
 
 
 @pytest.mark.parametrize("hosts", [1, 3])
@@ -99,24 +89,11 @@ def test_bad_images_of_all_hosts_count(imagenet):
     assert str(imagenet / "imagenet2012" / "5.1.0") in message and "(1 bad records skipped before; " in message
 
 
-def test_unread_images_weigh_nothing(image_task, monkeypatch):
-    monkeypatch.setattr(image_task, "apply", lambda *_: jnp.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]]))
-    batch = {"image": None, "label": jnp.array([0, UNREAD, 1]), "weight": jnp.array([1.0, 1.0, 0.0])}
-    sums = {
-        name: (np.asarray(total), float(weight))
-        for name, (total, weight) in image_task.evaluate(None, batch)[0].items()
-    }
-    loss = float(np.log1p(np.exp(-1)))
-    assert sums["examples"] == (1, 2) and sums["top1"] == (1, 1) and sums["loss"] == (pytest.approx(loss), 1)
-    assert sums["classes"][0].tolist() == [1, 0] and sums["classes"][1] == 1
-
-
 def test_classes_must_be_those_of_the_training_data_and_of_the_run(imagenet):
     digits = imagenet / "digits"
     image_files.make_folder(digits, {f"{name}/a.png": image_files.png(0) for name in ("cat", "cow", "dog")})
     own = task(imagenet / "run", train="tfds:imagenet2012", heldout=str(digits))
-    differ = "has 3 classes which differ from those of {}: 'eel' only there, 'cow' only in "
-    assert differ.format(imagenet / "imagenet2012" / "5.1.0") in failure(own.evaluation_examples)
+    assert "5.1.0: 'eel' only there, 'cow' only in " in failure(own.evaluation_examples)
     known = imagenet / "known"
     own = task(known, train="nowhere", heldout="tfds:imagenet2012")
     (known / "classes.json").write_text(json.dumps(["cat", "dog", "eel"]))
@@ -144,8 +121,6 @@ def test_one_class_is_refused(tmp_path):
     ("name", "content", "message"),
     [
         ("classes.json", b'{"a": 1}', "classes.json is damaged: expected a list of names"),
-        ("classes.json", b"[1, 2]", "classes.json is damaged: expected a list of names"),
-        ("classes.json", b"[]", "classes.json is damaged: expected a list of names"),
         ("classes.json", "[]".encode("utf-16"), "classes.json: not JSON ("),
         ("names.json", b'["a"]', "names.json has 1 names for 10 classes: remove it, or mend it"),
         ("names.json", b"[null]", "names.json is damaged: expected a list of names"),

@@ -3,7 +3,6 @@ import math
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,25 +62,14 @@ def test_properties(tokens, seed, options):
 
 
 @pytest.mark.parametrize(
-    ("length", "most", "said"),
-    [
-        (128, 20, []),
-        (135, 20, []),
-        (512, 77, []),
-        (
-            512,
-            20,
-            [
-                "note: masking.max_predictions is 20, so 3.9% of 510 tokens are masked and not masking.rate, 15.0%: "
-                "consider --config.masking.max_predictions=76"
-            ],
-        ),
-    ],
+    ("length", "most", "share"), [(135, 20, None), (512, 77, None), (512, 20, "3.9% of 510 tokens")]
 )
-def test_a_cap_that_masks_less_than_the_rate_is_told(tmp_path, length, most, said):
+def test_a_cap_that_masks_less_than_the_rate_is_told(tmp_path, length, most, share):
     config = tiny.text_config(tmp_path, length=length)
     config.masking.max_predictions = most
-    assert MaskedLanguageModeling.without_data(config).notes() == said
+    notes = MaskedLanguageModeling.without_data(config).notes()
+    assert len(notes) == (share is not None)
+    assert not notes or (share in notes[0] and "--config.masking.max_predictions=76" in notes[0])
 
 
 def test_only_special_tokens():
@@ -124,42 +112,6 @@ def test_every_position_is_as_likely(many):
     assert all(within(count, 20_000, 4 / LENGTH) for count in counts)
 
 
-@pytest.mark.parametrize(("shares", "expected"), [((1.0, 0.0), "mask"), ((0.0, 0.0), "same"), ((0.0, 1.0), "random")])
-def test_shares_at_their_ends(shares, expected):
-    tokens = np.arange(5, 5 + LENGTH)
-    found = masked(3, tokens, mask_share=shares[0], random_share=shares[1], rate=0.9)
-    replaced, targets = found.inputs[found.positions], found.targets
-    if expected == "random":
-        assert (replaced != targets).sum() > 10 and not np.isin(replaced, SPECIAL).any()
-    else:
-        np.testing.assert_array_equal(
-            replaced[found.weights == 1], {"mask": 4, "same": targets[found.weights == 1]}[expected]
-        )
-
-
-def fixed_masks(task, batch_size):
-    """What evaluation masks, by index of the sequence."""
-    task.config.eval.batch_size, found = batch_size, {}
-    with task.evaluation_batches(0, 1) as batches:
-        for batch in batches:
-            masked = task.fixed_mask({name: jnp.asarray(value) for name, value in batch.items()}, task.config.eval.seed)
-            inputs = np.array(masked.inputs)
-            found |= {int(i): inputs[row].tolist() for row, i in enumerate(batch["index"]) if batch["weight"][row]}
-    return found
-
-
-def test_evaluation_masks_depend_on_seed_and_sequence_alone(text_task, tmp_path):
-    expected = fixed_masks(text_task, 8)
-    assert len(expected) == text_task.evaluation_examples()
-    assert fixed_masks(text_task, 5) == expected
-    config = tiny.text_config(tmp_path)
-    config.seed = 3  # Of training.
-    other = MaskedLanguageModeling(config, str(tmp_path))
-    assert fixed_masks(other, 8) == expected
-    config.eval.seed = 1
-    assert fixed_masks(other, 8) != expected
-
-
 @pytest.fixture(scope="module")
 def params(text_task):
     """Fresh ones, made large enough for the model to tell sequences apart."""
@@ -168,10 +120,8 @@ def params(text_task):
 
 def test_evaluation_against_numpy(text_task, params):
     """Perplexity is exp of the mean over all masked tokens; the last batch is padded, its padding counts nothing."""
-    found = {}
-    for batch_size in (8, 47):
-        text_task.config.eval.batch_size = batch_size
-        found[batch_size], _ = evaluation.Evaluator(text_task, Partition.make())(params)
+    text_task.config.eval.batch_size = 8
+    metrics, _ = evaluation.Evaluator(text_task, Partition.make())(params)
     examples = [text_task.windows("heldout")[index] for index in range(text_task.evaluation_examples())]
     assert len(examples) % 8
     batch = {name: np.stack([example[name] for example in examples]) for name in ("tokens", "index")}
@@ -182,17 +132,10 @@ def test_evaluation_against_numpy(text_task, params):
         logits - np.log(np.exp(logits).sum(-1, keepdims=True)), targets[..., None], -1
     )
     losses, hits = -log_probabilities[real], (logits.argmax(-1) == targets)[real]
-    for metrics in found.values():
-        assert metrics["predictions"] == len(losses) and metrics["examples"] == len(examples)
-        assert metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-        assert metrics["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)
-        assert metrics["accuracy"] == pytest.approx(np.mean(hits), abs=1e-6)
-
-
-def test_wrong_denominator_is_noticed(text_task, params, monkeypatch):
-    monkeypatch.setattr(text_task, "evaluation_examples", lambda: 1)
-    with pytest.raises(AssertionError, match="evaluation counted .* examples of 1"):
-        evaluation.Evaluator(text_task, Partition.make())(params)
+    assert metrics["predictions"] == len(losses) and metrics["examples"] == len(examples)
+    assert metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(np.mean(hits), abs=1e-6)
 
 
 def test_summary_of_a_hopeless_model(text_task):
@@ -201,17 +144,6 @@ def test_summary_of_a_hopeless_model(text_task):
     assert {*text_task.eval_metrics, "predictions", "examples"} == set(metrics)
     with pytest.raises(DataError, match="config.data.heldout"):
         text_task.summarize({"loss": (0.0, 0.0), "accuracy": (0.0, 0.0), "examples": (3.0, 3.0)}, {})
-
-
-def test_training_loss_is_a_sum(text_task, params):
-    with text_task.train_batches(0, 0, 1) as batches:
-        batch = next(batches) | {"key": jax.random.split(jax.random.key(0), 8)}
-    total, sums = jax.jit(text_task.loss)(params, batch)
-    halves = [
-        jax.jit(text_task.loss)(params, jax.tree.map(lambda x, s=s: x[s], batch)) for s in (slice(0, 4), slice(4, 8))
-    ]
-    assert float(total) == pytest.approx(sum(float(half) for half, _ in halves), rel=1e-5)
-    assert float(sums["loss"][1]) == sum(float(half["loss"][1]) for _, half in halves)
 
 
 def test_padding_that_a_prediction_adds_is_hidden_as_in_training(tmp_path):

@@ -1,7 +1,4 @@
 import functools
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +14,6 @@ from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
-from tests.timm_modules import timm_module
 from tests.training import tiny
 
 
@@ -39,14 +35,6 @@ def test_box(data, height, width, percent):
     share = percent / 100 + 1e-4 if percent < 100 else 1.0  # Between the shares at which a side is a whole number.
     found = mixing.outside_box((height, width), jnp.float32(share), jnp.array(centre))
     np.testing.assert_array_equal(found, slow_outside((height, width), share, centre))
-
-
-def test_blend():
-    x = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
-    own = np.array([1.0, 0.25, 0.0, 0.5], np.float32).reshape(4, 1, 1)
-    expected = [x[0], 0.25 * x[1] + 0.75 * x[3], x[0], 0.5 * x[3] + 0.5 * x[1]]
-    np.testing.assert_array_equal(mixing.blend(x, own), expected)
-    np.testing.assert_array_equal(mixing.partners(mixing.partners(x)), x)
 
 
 def test_blended_pixels_are_rounded():
@@ -170,32 +158,6 @@ def test_pairs_are_the_same_however_the_batch_is_cut(task, batch):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8), grads, expected)
 
 
-def test_as_timm(monkeypatch):
-    """Given the same share and centre. timm pairs i with B - 1 - i: the second half of the batch is turned around."""
-    timm = timm_module("data.mixup")
-    import torch
-
-    size, batch = (24, 32), 8
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (batch, *size, 3)).astype(np.float32)
-    labels = rng.integers(0, 10, batch)
-    places = np.r_[:4, 7:3:-1]
-    theirs = timm.Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=10)
-    one_hot = 0.9 * np.eye(10, dtype=np.float32)[labels] + 0.01
-    cases = ((0.3, (2, 30), True), (0.77, (12, 11), True), (0.9, (0, 0), True), (0.35, (0, 0), False))
-    for share, centre, cut in cases:
-        centres = iter(centre)
-        monkeypatch.setattr(timm.np.random, "randint", lambda *_, size, centres=centres: next(centres))
-        monkeypatch.setattr(theirs, "_params_per_batch", lambda share=share, cut=cut: (share, cut))
-        x = torch.tensor(images[places].transpose(0, 3, 1, 2).copy())
-        mixed, target = theirs(x, torch.tensor(labels[places]))
-        own = mixing.outside_box(size, share, jnp.array(centre)) if cut else jnp.full(size, share)
-        ours = mixing.blend(images, own[None, :, :, None])
-        np.testing.assert_allclose(ours[places], mixed.numpy().transpose(0, 2, 3, 1), atol=1e-4)
-        targets = mixing.blend(one_hot, np.array(own, np.float64).mean())
-        np.testing.assert_allclose(targets[places], target.numpy(), atol=1e-6)
-
-
 def test_an_odd_microbatch_is_refused():
     config = gmlp_config.default(task="image_classification")
     config.batch_size, config.optimizer.grad_accum_steps = 6, 2
@@ -237,22 +199,13 @@ print(*losses)
 
 
 @pytest.mark.slow
-def test_number_of_devices_makes_no_difference(tmp_path):
+def test_number_of_devices_makes_no_difference():
     """Images move between devices as bytes, each share once; none is gathered."""
-    script, found = tmp_path / "devices.py", {}
-    script.write_text(DEVICES)
+    found = {}
     for devices in (1, 4):
-        environment = {
-            "XLA_FLAGS": preloaded.devices(devices),
-            "PJRT_NPROC": "16",
-            "JAX_PLATFORMS": "cpu",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        }
-        result = subprocess.run(
-            [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=200
-        )
-        assert result.returncode == 0, result.stderr
-        found[devices] = np.array(result.stdout.split(), float)
+        variables = {"XLA_FLAGS": preloaded.devices(devices), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+        done = preloaded.run("-c", DEVICES, **variables)
+        assert done.returncode == 0, done.stderr
+        found[devices] = np.array(done.stdout.split(), float)
     assert len(set(found[1])) == 3
     np.testing.assert_allclose(found[4], found[1], rtol=1e-5)

@@ -44,16 +44,6 @@ def test_a_run_folder_that_came_without_the_file_it_was_given(tmp_path, tokenize
         given_tokenizer(run, {})
 
 
-def test_two_different_tokenizers_are_refused(tmp_path, tokenizers):
-    (tmp_path / "run").mkdir()
-    tokenizers[0].save(tmp_path / "run" / TOKENIZER_FILE)
-    tokenizers[1].save(tmp_path / "other")
-    with pytest.raises(
-        DataError, match="^two different tokenizers: this run's, .* and the other's, .*; train and eval"
-    ):
-        given_tokenizer(task(tmp_path), {"the other's": str(tmp_path / "other")})
-
-
 def test_a_table_that_is_too_small_is_refused(tmp_path):
     config = tiny.text_config(tmp_path)
     MaskedLanguageModeling(config, "", tokenizer=StandInTokenizer(320))

@@ -2,12 +2,11 @@
 
 import pytest
 
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS
-from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS, SENTENCE_TASKS
+from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
-from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.io.tfds_folders import write_labelled_texts
+from tests import failures
 
 PAIRS = '1.0\tP09-1\tW02-7\tfirst document \\xe9\tsecond "document\n0.0\tP09-1\tC90-3\tfirst document \\xe9\tthird\n'
 LISTOPS = "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM 5 ) 6 ) ] )\t1\n"
@@ -17,16 +16,8 @@ def opened(path, task, side="train", **options):
     return open_sentences(str(path), LONG_RANGE_TASKS[task], side, **options)
 
 
-def failure(path, task, **options) -> str:
-    with pytest.raises(DataError) as caught:
-        opened(path, task, **options)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
-    return str(caught.value)
-
-
-def test_no_name_is_taken_twice():
-    assert len(SENTENCE_TASKS) == len(GLUE_TASKS) + len(LONG_RANGE_TASKS)
-    assert all(len(task.submission) == 1 for task in LONG_RANGE_TASKS.values())
+def failure(path, task) -> str:
+    return failures.failure(opened, path, task)
 
 
 def test_retrieval_as_published(tmp_path):
@@ -52,11 +43,6 @@ def test_retrieval_with_another_number_of_columns(tmp_path, line):
     assert len(opened(tmp_path / "pairs.tsv", "retrieval", bad=bad)) == bad.count == 1
 
 
-def test_retrieval_with_another_label(tmp_path):
-    (tmp_path / "pairs.tsv").write_text(PAIRS.replace("0.0", "0.5"))
-    assert "line 2: the label '0.5'; expected '0', '1'" in failure(tmp_path / "pairs.tsv", "retrieval")
-
-
 def test_listops_as_published(tmp_path):
     for part in ("train", "val", "test"):
         (tmp_path / f"basic_{part}.tsv").write_text(LISTOPS)
@@ -69,8 +55,6 @@ def test_listops_with_other_symbols(tmp_path):
     (tmp_path / "basic_train.tsv").write_text(LISTOPS.replace("[SM", "[AVG"))
     message = failure(tmp_path / "basic_train.tsv", "listops")
     assert "line 3: the symbol '[AVG'; expected one of [MIN [MAX [MED [SM ] 0 1" in message
-    (tmp_path / "basic_train.tsv").write_text(LISTOPS.replace("\t1\n", "\t10\n"))
-    assert "line 3: the label '10'; expected '0'" in failure(tmp_path / "basic_train.tsv", "listops")
 
 
 def test_reviews_as_tfds_prepares_them(tmp_path):

@@ -12,6 +12,7 @@ from gmlp_flax.data.finetuning.glue import GLUE_TASKS, own_task
 from gmlp_flax.data.finetuning.sentences import UNLABELLED, label_names, open_sentences
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
+from tests import failures
 from tests.data import writers
 
 SST2 = "sentence\tlabel\na fine film \t1\ndull\t0\n"
@@ -38,10 +39,7 @@ def both(path, task="sst2", share=0.1):
 
 
 def failure(path, task="sst2", side="train", **options) -> str:
-    with pytest.raises(DataError) as caught:
-        read(path, task, side, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return failures.failure(read, path, task, side, **options)
 
 
 @pytest.mark.smoke
@@ -61,19 +59,7 @@ GLUE_FILES = {
         "1\t702876\t702977\tOne.\tTwo.\r\n",
         ("One.", "Two.", 1, "0"),
     ),
-    "qqp": (
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
-        "133273\t213221\t213222\tHow?\tWhy?\t1\n",
-        ("How?", "Why?", 1, "133273"),
-    ),
     "mnli": (MNLI_HEADER, mnli_row(7, "They go.", "contradiction"), ("They go.", "It is 7.", 2, "7")),
-    "qnli": (
-        "index\tquestion\tsentence\tlabel\n",
-        "3\tWho?\tHe did.\tnot_entailment\n",
-        ("Who?", "He did.", 1, "3"),
-    ),
-    "rte": ("index\tsentence1\tsentence2\tlabel\n", "9\tA b.\tA.\tentailment\n", ("A b.", "A.", 0, "9")),
-    "wnli": ("index\tsentence1\tsentence2\tlabel\n", "4\tA b.\tA.\t1\n", ("A b.", "A.", 1, "4")),
     "snli": (
         "gold_label\tsentence1_binary_parse\tsentence1\tsentence2\tcaptionID\tpairID\tlabel1\n",
         "neutral\t( A )\tA man.\tA woman.\t34#4\t34#4r1n\tneutral\n",
@@ -101,13 +87,8 @@ def test_json_lines_have_names_and_numbers(tmp_path):
 
 
 def test_a_folder_as_glue_ships_it(tmp_path):
-    premises = {
-        "train": "abc",
-        "dev_matched": "de",
-        "dev_mismatched": "fgh",
-        "test_matched": "i",
-        "test_mismatched": "jk",
-    }
+    parts = ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
+    premises = dict(zip(parts, ("abc", "de", "fgh", "i", "jk"), strict=True))
     for name, texts in premises.items():
         write(tmp_path / f"{name}.tsv", MNLI_HEADER + "".join(mnli_row(i, text) for i, text in enumerate(texts)))
     write(tmp_path / "original" / "multinli_1.0_train.txt", "not read")
@@ -119,18 +100,6 @@ def test_a_folder_as_glue_ships_it(tmp_path):
         assert read(tmp_path, "mnli", "heldout", heldout_share=0.1, heldout_split=split).first == list(expected)
     assert read(tmp_path, "mnli", "heldout").first == list("defgh")  # as a path of its own
     assert read(tmp_path, "mnli", "train", split="dev_matched").first == list("de")
-
-
-def test_names_that_end_in_a_split(tmp_path):
-    """SNLI's own archive has each split as .jsonl and as .txt."""
-    row = {"sentence1": "A.", "sentence2": "B.", "gold_label": "neutral"}
-    for split in ("train", "dev", "test"):
-        write(tmp_path / f"snli_1.0_{split}.jsonl", writers.json_lines(row | {"sentence2": split}))
-        write(tmp_path / f"snli_1.0_{split}.txt", "other")
-    write(tmp_path / "README.txt", "text")
-    assert read(tmp_path, "snli", "heldout", heldout_share=0.1).second == ["dev"]
-    write(tmp_path / "mine_train.jsonl", b"")
-    assert "two files of the split 'train', 'mine_train.jsonl' and 'snli_1.0_train.jsonl'" in failure(tmp_path, "snli")
 
 
 @pytest.mark.parametrize("field", ["tag", "split"])
@@ -151,19 +120,6 @@ def test_a_tag_that_is_no_split(tmp_path):
     assert "'news' in another: expected train" in failure(write(tmp_path / "a.jsonl", writers.json_lines(*rows)))
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_a_share_is_held_out_by_its_premise(tmp_path, share):
-    rows = [{"premise": f"premise {i // 3}{' ' * (i % 2)}", "hypothesis": f"h {i}", "label": i % 3} for i in range(900)]
-    path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
-    train, heldout = both(path, "mnli", share)
-    assert not set(train.first) & set(heldout.first)
-    assert sorted([*train.second, *heldout.second]) == sorted(row["hypothesis"] for row in rows)
-    assert abs(len(heldout) - 900 * share) < 5 * 3 * (300 * share * (1 - share)) ** 0.5
-    # Neither the order of rows nor other rows move an example to the other side.
-    fewer = write(tmp_path / "b.jsonl", writers.json_lines(*rows[::-2]))
-    assert set(both(fewer, "mnli", share)[1].second) <= set(heldout.second)
-
-
 def test_a_share_of_the_one_split(tmp_path):
     write(tmp_path / "train.tsv", "sentence\tlabel\n" + "".join(f"s {i}\t1\n" for i in range(100)))
     train, heldout = both(tmp_path, share=0.3)
@@ -172,22 +128,20 @@ def test_a_share_of_the_one_split(tmp_path):
     assert "leave nothing on the side 'heldout'" in failure(tmp_path, side="heldout", heldout_share=1e-9)
 
 
-def tfds_folder(folder, splits, file_format="tfrecord", names=GLUE_TASKS["mnli"].labels):
-    def record(split, i):
-        return writers.example(premise=f"{split} {i}".encode(), hypothesis=b"h", label=i % 3, idx=i)
-
-    label, text = tfds.features.ClassLabel(names=list(names)), tfds.features.Text()
-    shards = {
-        name: [[record(name, 10 * n + i) for i in range(size)] for n, size in enumerate(sizes)]
-        for name, sizes in splits.items()
-    }
-    return writers.tfds_folder(folder, shards, file_format, premise=text, hypothesis=text, label=label, idx=np.int64)
-
-
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record", "parquet"])
 def test_tfds(tmp_path, file_format, monkeypatch):
+    def records(split, numbers):
+        texts = ((f"{split} {i}".encode(), i) for i in numbers)
+        return [writers.example(premise=text, hypothesis=b"h", label=i % 3, idx=i) for text, i in texts]
+
     sizes = {"train": [2, 3], "validation_matched": [2], "validation_mismatched": [1], "test_matched": [1]}
-    tfds_folder(tmp_path / "glue" / "mnli" / "2.0.0", sizes, file_format)
+    shards = {
+        split: [records(split, range(10 * n, 10 * n + size)) for n, size in enumerate(counts)]
+        for split, counts in sizes.items()
+    }
+    text, label = tfds.features.Text(), tfds.features.ClassLabel(names=GLUE_TASKS["mnli"].labels)
+    features = {"premise": text, "hypothesis": text, "label": label, "idx": np.int64}
+    writers.tfds_folder(tmp_path / "glue" / "mnli" / "2.0.0", shards, file_format, **features)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     train, heldout = both("tfds:glue/mnli", "mnli")
     assert train.first == ["train 0", "train 1", "train 10", "train 11", "train 12"]
@@ -196,27 +150,11 @@ def test_tfds(tmp_path, file_format, monkeypatch):
     assert heldout.part.tolist() == [0, 0, 1] and heldout.second == ["h"] * 3
 
 
-def test_damaged_tfds_records(tmp_path):
-    good, text = writers.example(premise=b"a", hypothesis=b"b", label=1), tfds.features.Text()
-    wrong = [b"\xff no example", writers.example(premise=b"\xff", hypothesis=b"b"), writers.example(premise=b"a")]
-    records = [good, *wrong, good]
-    path = writers.tfds_folder(tmp_path / "1.0.0", {"train": [records]}, "tfrecord", premise=text, hypothesis=text)
-    assert "record 1: " in failure(path, "mnli")
-    bad = BadRecords(3)
-    assert len(read(path, "mnli", bad=bad)) == 2
-    numbers, reasons = zip(*(message.rpartition("00001, ")[2].split(": ") for message in bad.first), strict=True)
-    assert numbers == ("record 1", "record 2", "record 3") and "'sentence2' or 'hypothesis'" in reasons[2]
-
-
 def test_rows_without_a_gold_label_are_left_out_and_counted(tmp_path):
     labels = ("neutral", "-", -1, "contradiction", None)
     rows = [{"sentence1": f"p{i}", "sentence2": "h", "gold_label": label} for i, label in enumerate(labels)]
     found = read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)), "snli")
     assert (found.first, found.dropped, found.labels.tolist()) == (["p0", "p3"], 3, [1, 2])
-    rows = [{"sentence1": f"p{i}", "sentence2": "h", "gold_label": "neutral" if i % 3 else None} for i in range(120)]
-    sides = both(write(tmp_path / "b.jsonl", writers.json_lines(*rows)), "snli", 0.3)
-    assert sum(side.dropped for side in sides) == 40 and sum(map(len, sides)) == 80  # each side counts its own
-    assert all(5 < side.dropped < 35 for side in sides)
 
 
 def test_a_test_set_is_for_predictions_alone(tmp_path):
@@ -230,17 +168,9 @@ def test_a_test_set_is_for_predictions_alone(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("sentence\tlabel\nfine\t1\t2\n", "line 2: 3 columns"),
-        (
-            "sentence\tlabel\nfine\t2\n",
-            "line 2: the label '2'; expected 'negative', 'positive', or its number from 0 to 1",
-        ),
-        ("sentence\tlabel\nfine\t\n", "line 2: the label ''"),
         ("sentence\tlabel\n\nfine\t1\n\t\n", "line 4: an empty sentence 'sentence'"),
         ("index\tsentence\tlabel\n1\ta\t1\n2\tb\t1\n1\tc\t1\n", "line 4: the id '1'"),
-        (SST2.encode("utf-16-le"), "line 1: not UTF-8"),
         ("sentence\tlabel\n", "holds no example"),
-        ("", "holds no example"),
     ],
 )
 def test_bad_tsv(tmp_path, content, words):
@@ -254,9 +184,7 @@ def test_bad_tsv(tmp_path, content, words):
         ({"sentence": 3, "label": 1}, "no text 'sentence', found 'label', 'sentence'"),
         ({"sentence": "fine", "label": "good"}, "the label 'good'; expected 'negative', 'positive'"),
         ({"sentence": "fine", "label": True}, "the label True"),
-        ({"sentence": "fine", "label": 1.0}, "the label 1.0"),
         ({"sentence": "fine", "label": ["neg"]}, "the label ['neg']"),
-        ({"sentence": "fine", "label": float("nan")}, "the label nan"),
         ({"sentence": "fine", "label": 1, "id": [0]}, "the id [0]"),
     ],
 )
@@ -277,33 +205,18 @@ def test_bad_rows_are_skipped_up_to_a_limit(tmp_path):
 def test_bad_splits(tmp_path):
     folder, path = tmp_path / "sst2", write(tmp_path / "sst2" / "train.tsv", SST2)
     assert "has no split 'dev': it names no splits" in failure(path, split="dev")
-    assert "has no split 'dev': it has 'train'" in failure(folder, heldout_split="dev")
     write(folder / "test.tsv", SST2)
-    for other in ("trian", "my_train"):
-        assert f"has no split '{other}': it has 'test', 'train'" in failure(folder, split=other)
+    assert "has no split 'my_train': it has 'test', 'train'" in failure(folder, split="my_train")
     assert "only 'test', 'train'" in failure(folder, side="heldout")
-    same = failure(folder, split="test", heldout_split="test", heldout_share=0.5)
-    assert "the split 'test' " in same and "both trained on and held out" in same
 
 
 @pytest.mark.parametrize(
-    ("name", "task", "train", "heldout"),
-    [
-        ("", "sst2", 67_349, 872),
-        ("rte.jsonl.xz", "rte", 2_490, 277),
-        ("snli_dev.jsonl.xz", "snli", 9_842, None),
-        ("mnli_matched_7998.jsonl.xz", "mnli", 7_998, None),
-    ],
+    ("name", "task", "sizes"), [("", "sst2", [67_349, 872]), ("rte.jsonl.xz", "rte", [2_490, 277])]
 )
-def test_real_data(shared_data, name, task, train, heldout):
-    path = shared_data(f"glue/{name}")
-    sides = both(path, task)
-    assert set(sides[0].labels.tolist()) == set(range(len(GLUE_TASKS[task].labels)))
-    if heldout is not None:
-        assert [*map(len, sides)] == [train, heldout]
-    else:
-        assert not set(sides[0].first) & set(sides[1].first) and sum(map(len, sides)) == train
-        assert 0.05 * train < len(sides[1]) < 0.15 * train
+def test_real_data(shared_data, name, task, sizes):
+    sides = both(shared_data(f"glue/{name}"), task)
+    assert [*map(len, sides)] == sizes
+    assert all(set(side.labels.tolist()) == set(range(len(GLUE_TASKS[task].labels))) for side in sides)
 
 
 def labelled(path, task):

@@ -5,7 +5,6 @@ import lzma
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from tensorflow_datasets.proto import tf_example_pb2
 
 from gmlp_flax.data.finetuning import squad
 from gmlp_flax.io.records import BadRecords
@@ -54,14 +53,11 @@ def answer(text, start):
     [
         (answer("the capital", 8), "the answer 'the capital' is not in the context at 8, its answer_start, but at 9"),
         (answer("the capitol", 9), "the answer 'the capitol' is not in the context at 9"),
-        (answer("the capital", -35), "at -35, its answer_start, but at 9"),
         (answer(" ", 5), "an empty answer"),
-        (answer("Paris", 0.5), "found float 'answer_start'"),
         (answer("Paris", False), "found bool 'answer_start'"),
         ({"answers": [{"text": "Paris"}]}, "found fields 'text'; expected an object with 'answer_start', an integer"),
         ({"answers": None}, "found fields 'id', 'question', 'answers'; expected an object with 'answers', a list"),
         ({"question": " "}, "an empty question"),
-        ({"question": 3}, "found int 'question'"),
         ({"is_impossible": True}, "is_impossible is True beside 2 answer(s)"),
     ],
 )
@@ -83,7 +79,6 @@ def test_scores_do_not_need_the_places_of_answers(tmp_path):
     ("content", "message"),
     [
         ("{", "not JSON"),
-        (b"\xff", "not JSON"),
         ([1], "found list; expected SQuAD's JSON"),
         ({"articles": []}, "found fields 'articles'; expected SQuAD's JSON"),
         ({"data": []}, "no question in it"),
@@ -96,8 +91,7 @@ def test_scores_do_not_need_the_places_of_answers(tmp_path):
 )
 def test_a_bad_file(tmp_path, content, message):
     path = tmp_path / "a.json"
-    data = content if isinstance(content, bytes | str) else json.dumps(content)
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
     found = failure(squad.read, path, "v1.1")
     assert found.startswith(str(path)) and message in found
 
@@ -107,19 +101,6 @@ def test_what_is_no_file(tmp_path):
     write(tmp_path / "b.json", CAPITALS)
     assert "is a folder; give a JSON file" in failure(squad.read, tmp_path, "v1.1")
     assert "has no splits" in failure(squad.read, tmp_path / "b.json", "v1.1", "train")
-
-
-def test_articles_are_held_out_whole(tmp_path):
-    path = write(tmp_path / "a.json", *map(colours, range(40)))
-    train, heldout = (squad.read_side(path, side, "v1.1", heldout_share=0.25) for side in ("train", "heldout"))
-    titles = [{question.title for question in side} for side in (train, heldout)]
-    assert not titles[0] & titles[1] and len(titles[0]) + len(titles[1]) == 40 and 4 < len(titles[1]) < 16
-    assert sorted(train + heldout) == sorted(squad.read(path, "v1.1"))
-    assert squad.read_side(path, "heldout", "v1.1") == squad.read(path, "v1.1")
-    # Other articles do not change the side of an article.
-    write(path, *map(colours, range(20)))
-    fewer = squad.read_side(path, "heldout", "v1.1", heldout_share=0.25)
-    assert {question.title for question in fewer} == titles[1] & {f"article {i}" for i in range(20)}
 
 
 def test_sides_that_are_not_there(tmp_path):
@@ -141,23 +122,15 @@ FEATURES = {
 def example(question, **changes) -> bytes:
     """A question as TFDS serialises it."""
     values = {
-        "id": [question.id],
-        "title": [question.title],
-        "context": [question.context],
-        "question": [question.question],
-        "answers/text": [text for text, _ in question.answers],
+        "id": question.id.encode(),
+        "title": question.title.encode(),
+        "context": question.context.encode(),
+        "question": question.question.encode(),
+        "answers/text": [text.encode() for text, _ in question.answers],
         "answers/answer_start": [start for _, start in question.answers],
-        "is_impossible": [int(question.impossible)],
-    } | changes
-    message = tf_example_pb2.Example()
-    for name, items in values.items():
-        feature = message.features.feature[name]
-        for item in items:
-            if isinstance(item, str | bytes):
-                feature.bytes_list.value.append(item.encode() if isinstance(item, str) else item)
-            else:
-                feature.int64_list.value.append(item)
-    return message.SerializeToString()
+        "is_impossible": int(question.impossible),
+    }
+    return writers.example(**values | changes)
 
 
 @pytest.fixture
@@ -177,11 +150,9 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     )
     assert train == questions[:20] and heldout == questions[20:]
     assert train[0].context is train[1].context
-    assert squad.read_side("tfds:squad/v2.0", "heldout", "v2.0", heldout_split="train", split="validation") == train
     assert "the split 'validation' of " in failure(
         squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="validation", heldout_share=0.1
     )
-    assert "no split 'dev'" in failure(squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="dev")
     assert f"train.{file_format}-00000-of-00002, record 1: no answer" in failure(
         squad.read_side, "tfds:squad/v2.0", "train", "v1.1"
     )
@@ -191,13 +162,10 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     ("record", "message"),
     [
         (b"junk", "record 1: not a tf.train.Example"),
-        ({"context": [b"\xff"]}, "record 1: not UTF-8 (byte 0xff)"),
+        ({"context": b"\xff"}, "record 1: not UTF-8 (byte 0xff)"),
         ({"title": []}, "record 1: 0 strings 'title'; expected one"),
         ({"answers/answer_start": [9]}, "record 1: 2 answers and 1 starts; expected equally many"),
-        (
-            {"answers/answer_start": [9, 10]},
-            "record 1: the answer 'capital of France' is not in the context at 10",
-        ),
+        ({"answers/answer_start": [9, 10]}, "record 1: the answer 'capital of France' is not in the context at 10"),
     ],
 )
 def test_damaged_tfds_records(tmp_path, questions, record, message):
@@ -211,16 +179,6 @@ def test_damaged_tfds_records(tmp_path, questions, record, message):
 def test_tfds_folders_of_something_else(tmp_path, questions):
     folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[b""]]}, "tfrecord")
     assert failure(squad.read, folder, "v1.1", "train").endswith("has no feature 'id', found 'text'; give TFDS's squad")
-
-
-def test_places_count_a_byte_order_mark(tmp_path, questions):
-    """As in the JSON files."""
-    marked = questions[0]._replace(
-        context="\ufeff" + questions[0].context,
-        answers=tuple((text, start + 1) for text, start in questions[0].answers),
-    )
-    folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[example(marked)]]}, "tfrecord", **FEATURES)
-    assert squad.read(folder, "v2.0", "train") == [marked]
 
 
 @pytest.mark.parametrize(("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))])

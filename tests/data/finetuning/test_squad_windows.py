@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.finetuning import squad, squad_windows
+from gmlp_flax.data.finetuning import squad_windows
 from gmlp_flax.data.finetuning.squad import Question
 from gmlp_flax.data.finetuning.squad_windows import Windows
-from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
 WORDS = "the name of a class is bound to an object in its scope . , 1984's ( x ) 日本 naïve 🙂".split()
@@ -24,14 +23,6 @@ def slow_windows(tokens, room, stride):
         if begin + size == tokens:
             return found
         begin += min(size, stride)
-
-
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5), st.integers(1, 30))
-def test_cut(passages, stride):
-    lengths, room = (np.array(values, np.int64) for values in (zip(*passages, strict=True) if passages else ([], [])))
-    number, begin, size = squad_windows.window_bounds(lengths, room, stride)
-    expected = [(i, *window) for i, passage in enumerate(passages) for window in slow_windows(*passage, stride)]
-    assert list(zip(number.tolist(), begin.tolist(), size.tolist(), strict=True)) == expected
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
@@ -100,26 +91,6 @@ def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max
         assert all(np.array_equal(trained[i][name], value) for name, value in windows[i].items())
 
 
-def test_what_is_left_out(tokenizer):
-    """An answer that becomes no token cannot be learned; the questions around it keep their windows."""
-    text = "one \u200d two"
-    questions = [make(text, 0, 3, name="a"), make(text, 4, 5, name="b"), make(text, 6, 9, name="c")]
-    windows = Windows(questions, tokenizer, length=32, stride=4, max_query=8)
-    assert windows.targets.lost.tolist() == [False, True, False] and windows[1]["start"] == 0 == windows[1]["end"]
-    trained = Windows(questions, tokenizer, length=32, stride=4, max_query=8, training=True)
-    assert [q.id for q in trained.questions] == ["a", "c"] and trained.left_out == 1
-    assert trained[1]["start"] == windows[2]["start"] > 0
-
-
-def test_the_tokens_that_hold_an_unaligned_answer(tokenizer):
-    text = "the classes of objects"
-    windows = Windows([make(text, 5, 14)], tokenizer, length=64, stride=8, max_query=8)
-    (first,), (last,) = windows.targets.first, windows.targets.last
-    spans = windows.spans(0)
-    assert spans[first, 0] <= 5 < spans[first, 1] and spans[last, 0] < 14 <= spans[last, 1]
-    assert windows.targets.unaligned[0] == ((spans[first, 0], spans[last, 1]) != (5, 14))
-
-
 def test_no_room(tokenizer):
     with pytest.raises(DataError, match="^length=12 has no room for a passage beside squad.max_query=9 "):
         Windows([make("text", 0, 4)], tokenizer, length=12, stride=4, max_query=9)
@@ -131,19 +102,3 @@ def test_a_source(tokenizer):
     assert repr(windows) == f"Windows(questions=1, windows={len(windows)}, length=32)" and len(windows) > 1
     copy = pickle.loads(pickle.dumps(windows))
     assert all((copy[i]["tokens"] == windows[i]["tokens"]).all() for i in range(len(windows)))
-
-
-def test_published(shared_data):
-    """190 answers begin or end inside T5's tokens; most have a bracket or full stop in their last token."""
-    found = squad.read(shared_data("squad/squad_v1.1_dev.json.xz"), "v1.1")
-    tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
-    made = Windows(found, tokenizer, length=512, stride=128, max_query=64)
-    assert (len(made.questions), len(made)) == (7614, 7737)
-    assert made.targets.unaligned.sum() == 190 and not made.targets.lost.any()
-    for number, question in enumerate(found):
-        if question.answers:
-            text = question.context[
-                made.spans(number)[made.targets.first[number], 0] : made.spans(number)[made.targets.last[number], 1]
-            ]
-            answer = question.answers[0][0].strip()
-            assert answer in text and (answer == text) == (not made.targets.unaligned[number])

@@ -25,11 +25,6 @@ def png(seed: int, size: tuple[int, int] = (9, 7)) -> bytes:
     return file.getvalue()
 
 
-def pixels(encoded: bytes) -> np.ndarray:
-    """Pillow's pixels of an encoded image."""
-    return np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
-
-
 def make_folder(path, files):
     for name, data in files.items():
         file = path / name

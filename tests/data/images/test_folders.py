@@ -1,9 +1,7 @@
 import gzip
-import io
 import os
 import pickle
 import tarfile
-import time
 
 import numpy as np
 import pytest
@@ -75,7 +73,6 @@ def test_file_that_is_gone_is_a_bad_record(tmp_path):
     "files, message",
     [
         ({}, "has no classes: expected one folder per class, with images in it"),
-        ({"a.jpg": b"", "b.jpg": b""}, "has no classes"),
         ({"cat/a.jpg": b"", "b.jpg": b""}, "image 'b.jpg' lies outside of the class folders; move it into one"),
         ({"cat/a.jpg": b"", "dog": None}, "class folder 'dog' is empty: .*; fill or remove it"),
         ({"train/cat/a.jpg": b"", "val/cat/a.jpg": b""}, "class 'cat' is both 'train/cat' and 'val/cat'; give"),
@@ -86,11 +83,6 @@ def test_bad_layouts(tmp_path, kind, files, message):
         make(kind, tmp_path, files)
 
 
-def test_missing_paths(tmp_path):
-    with pytest.raises(DataError, match="no images at '.*nowhere': expected a folder or a tar file"):
-        open_images(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize("suffix", ["", "gz", "xz"])
 def test_truncated_tar(tmp_path, suffix):
     noise = np.random.default_rng(0).bytes(50_000)
@@ -98,27 +90,6 @@ def test_truncated_tar(tmp_path, suffix):
     path.write_bytes(path.read_bytes()[:40_000])
     with pytest.raises(DataError, match="images.tar.*: truncated or not a tar file .*; copy or download it again"):
         ImageTar(path)
-
-
-def test_not_a_tar(tmp_path):
-    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
-    with pytest.raises(DataError, match="a.tar: truncated or not a tar file"):
-        ImageTar(tmp_path / "a.tar")
-
-
-def test_real_cifar(shared_data):
-    before = time.perf_counter()
-    source = open_images(shared_data("images/cifar10_jpg_train.tar.xz"))
-    assert time.perf_counter() - before < 60  # 5 s on an idle core
-    assert len(source) == 50_000
-    assert source.classes[:3] == ("airplane", "automobile", "bird")
-    assert np.bincount(source.labels).tolist() == [5000] * 10
-
-
-def test_real_tiny_imagenet(shared_data):
-    source = open_images(shared_data("images/tiny_imagenet_200_train100.tar.xz"))
-    assert np.bincount(source.labels).tolist() == [100] * 200
-    assert source.classes[0].startswith("n0")
 
 
 @pytest.mark.parametrize(("kind", "size"), [("sparse", 600), ("sparse", 1 << 32), ("larger", 1 << 31)])
@@ -144,13 +115,7 @@ def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size, suff
 def test_a_compressed_tar_that_fills_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "UNPACKED_BYTES", 2000)
     content = {"cat/a.png": b"x" * 1500, "dog/b.png": b"y" * 600}
-    make_tar(tmp_path, content)
-    path = tmp_path / "b.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        for name, data in content.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    path = make_tar(tmp_path, content, "gz")
     with pytest.raises(
         DataError, match=rf"^{path}: its images have more than .* extract it to a folder, or do not compress it$"
     ):
@@ -179,16 +144,10 @@ def test_links_in_a_tar_are_images(tmp_path, suffix):
             tar.add(tmp_path / "photos" / name, name)
     source = ImageTar(path)
     found = {source[i]["name"]: (source[i]["image"], int(source[i]["label"])) for i in range(len(source))}
-    assert {image for image, _ in (found["cat/a.jpg"], found["cat/c.jpg"])} == {found["cat/a.jpg"][0]}
-    assert (
-        found["cat/d.jpg"] == (found["dog/b.jpg"][0], 0)
-        and found["dog/e.jpg"] == found["dog/b.jpg"]
-        and len(found) == 5
-    )
+    assert found["cat/a.jpg"] == found["cat/c.jpg"] and found["cat/d.jpg"] == (b"b", 0)
+    assert found["dog/e.jpg"] == found["dog/b.jpg"] == (b"b", 1) and len(found) == 5
     os.symlink("/etc/nowhere.jpg", tmp_path / "photos/dog/f.jpg")
     with tarfile.open(path, f"w:{suffix[1:]}") as tar:
         tar.add(tmp_path / "photos/dog", "dog")
-    with pytest.raises(
-        DataError, match="'dog/f.jpg' is a link to '/etc/nowhere.jpg', which is no image in it|is a link to"
-    ):
+    with pytest.raises(DataError, match="'dog/[ef].jpg' is a link to"):
         ImageTar(path)

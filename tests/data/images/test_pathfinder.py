@@ -1,15 +1,13 @@
 """Pathfinder's published layout: labels from lines of text, empty files left out, one line for each mistake."""
 
-import re
-
 import numpy as np
 import pytest
 
 from gmlp_flax.data.images.pathfinder import CLASSES, PathfinderImages
-from gmlp_flax.data.images.sources import open_images, open_side
-from gmlp_flax.errors import DataError
+from gmlp_flax.data.images.sources import open_images
 from tests.data import writers
 from tests.data.images.image_files import make_folder, png
+from tests.failures import failure
 
 # The first lines of a published file look so: folder, file, number, label, and the drawing's settings.
 LINES = {
@@ -32,27 +30,12 @@ def folder(path, **changes):
     return str(make_folder(path / "curv_contour_length_14", content(**changes)))
 
 
-def failure(path) -> str:
-    with pytest.raises(DataError) as caught:
-        open_images(path)
-    assert "\n" not in str(caught.value) and path in str(caught.value)
-    return str(caught.value)
-
-
 def test_labels_and_images(tmp_path):
     source = open_images(folder(tmp_path))
     assert isinstance(source, PathfinderImages) and source.classes == CLASSES and len(source) == 10
     found = {item["name"]: (int(item["label"]), item["image"]) for item in (source[i] for i in range(10))}
     assert found["imgs/0/sample_3.png"] == (1, png(3)) and found["imgs/1/sample_3.png"] == (0, png(13))
     assert source.labels.tolist() == [0, 1, 0, 1, 0, 1, 1, 1, 1, 0] and source.labels.dtype == np.int32
-
-
-def test_both_sides(tmp_path):
-    """Class by class, by the images' names."""
-    sides = [open_side(folder(tmp_path), side, heldout_share=0.3) for side in ("train", "heldout")]
-    names = [{side[i]["name"] for i in range(len(side))} for side in sides]
-    assert len(names[0] | names[1]) == 10 == len(names[0]) + len(names[1])
-    assert all({int(side[i]["label"]) for i in range(len(side))} == {0, 1} for side in sides)
 
 
 def test_images_without_bytes_are_left_out(tmp_path):
@@ -68,16 +51,16 @@ def test_a_remote_folder(tmp_path):
 
 def test_missing_files(tmp_path):
     path = folder(tmp_path / "a", **{"imgs/1/sample_0.png": None, "imgs/1/sample_2.png": None})
-    assert "2 of the 10 images that metadata names are missing, such as 'imgs/1/sample_0.png'" in failure(path)
-    assert "images and no metadata/*.npy" in failure(
-        folder(tmp_path / "b", **{"metadata/0.npy": None, "metadata/1.npy": None})
+    assert "2 of the 10 images that metadata names are missing, such as 'imgs/1/sample_0.png'" in failure(
+        open_images, path
     )
-    bare = {name: None for name in content() if name.startswith("imgs")}
-    assert "10 of the 10 images that metadata names are missing" in failure(folder(tmp_path / "c", **bare))
+    assert "images and no metadata/*.npy" in failure(
+        open_images, folder(tmp_path / "b", **{"metadata/0.npy": None, "metadata/1.npy": None})
+    )
     path = folder(tmp_path / "d" / "pathfinder32")
-    assert "give one of curv_contour_length_14" in failure(str(tmp_path / "d" / "pathfinder32"))
+    assert "give one of curv_contour_length_14" in failure(open_images, str(tmp_path / "d" / "pathfinder32"))
     empty = {name: b"" for name in content() if name.startswith("imgs")}
-    assert "holds no image that has bytes" in failure(folder(tmp_path / "e", **empty))
+    assert "holds no image that has bytes" in failure(open_images, folder(tmp_path / "e", **empty))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +74,7 @@ def test_missing_files(tmp_path):
     ],
 )
 def test_lines_of_another_form(tmp_path, data, message):
-    assert re.search(re.escape(message), failure(folder(tmp_path, **{"metadata/0.npy": data})))
+    assert message in failure(open_images, folder(tmp_path, **{"metadata/0.npy": data}))
 
 
 def test_class_folders_of_these_names_are_what_they_were(tmp_path):

@@ -92,8 +92,7 @@ def test_damaged_records(tmp_path, file_format):
     shards = {"train": [[good[0], b"\xff no example"], second]}
     source = opened(writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **image_files.FEATURES))
     assert source[0]["name"] == "ILSVRC2012_val_00000001.JPEG"
-    message = f"^record 1 of c4-train.{file_format}-00000-of-00002 cannot be read .not a tf.train.Example.$"
-    with pytest.raises(BadRecord, match=message):
+    with pytest.raises(BadRecord, match=f"^record 1 of c4-train.{file_format}-00000-of-00002 .*tf.train.Example"):
         source[1]
     assert source[2]["image"] == b"x"
     with pytest.raises(BadRecord, match="^record 1 of .*-00001-of-00002 cannot be read .0 images and 1 labels, exp"):
@@ -132,9 +131,3 @@ def test_what_is_no_class_and_no_format(tmp_path):
     assert "label -1 is none of 3 classes; give a split with labels in place of 'test'" in message
     path = image_files.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "parquet")
     assert "is in TFDS's format 'parquet', of which images are not read; expected array_record" in failure(opened, path)
-
-
-def test_other_folders_are_none(tmp_path):
-    (tmp_path / "cat").mkdir()
-    assert image_tfds.folder_at(str(tmp_path)) is None
-    assert image_tfds.folder_at("nowhere") is None

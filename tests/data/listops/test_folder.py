@@ -19,9 +19,8 @@ def checksums(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_the_published_sizes():
-    assert folder.parse_sizes("paper") == (96_000, 2_000, 2_000)
-    assert folder.parse_sizes("30,7,5") == SIZES
+def test_sizes():
+    assert folder.parse_sizes("paper") == (96_000, 2_000, 2_000) and folder.parse_sizes("30,7,5") == SIZES
 
 
 def test_splits_that_share_no_tree(tmp_path):
@@ -35,12 +34,6 @@ def test_splits_that_share_no_tree(tmp_path):
         assert told[split]["values"][3] == pytest.approx((found.labels == 3).mean())
         texts += found.first
     assert len(set(texts)) == sum(SIZES)
-
-
-def test_the_same_seed_gives_the_same_bytes(tmp_path):
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        folder.make(str(tmp_path / name), SIZES, GRAMMAR, seed)
-    assert checksums(tmp_path / "a") == checksums(tmp_path / "b") != checksums(tmp_path / "c")
 
 
 def test_made_once(tmp_path):
@@ -72,17 +65,13 @@ def test_a_remote_folder(tmp_path):
     assert json.loads(files.read_small(f"{address}/listops.json"))["statistics"] == told
 
 
-@pytest.mark.parametrize(
-    "given", ["", "small", "10", "10,5", "10,5,0", "1e3,2,2", "-1,2,3", "1,2,3,4", "99999999999,1,1"]
-)
+@pytest.mark.parametrize("given", ["", "10,5", "10,5,0", "1e3,2,2", "-1,2,3", "99999999999,1,1"])
 def test_sizes_that_make_no_sense(given):
     with pytest.raises(DataError, match=f"listops:{given}: expected"):
         folder.parse_sizes(given)
 
 
-@pytest.mark.parametrize(
-    "grammar", [Grammar(500, 500), Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)]
-)
+@pytest.mark.parametrize("grammar", [Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)])
 def test_grammars_that_make_no_sense(grammar):
     with pytest.raises(DataError, match="expected"):
         folder.make("unused", SIZES, grammar)

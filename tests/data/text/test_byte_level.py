@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.data.text.byte_level import SPECIAL_PIECES
-from gmlp_flax.data.text.prepare import encode_documents
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer.load("bytes")
@@ -46,12 +45,6 @@ def test_offsets():
 
 def test_a_mask_hides_one_byte():
     assert BYTES.encode_masked("a[MASK] b") == [5 + 97, 4, 5 + 32, 5 + 98]
-
-
-def test_a_long_document_is_encoded_as_a_whole():
-    text = "words and  spaces\n" * 1000
-    ((ids, lengths),) = encode_documents([text], BYTES)
-    assert ids.tolist() == [*BYTES.encode(text), 3] and lengths == [len(text) + 1]
 
 
 def test_byte_counts(tokenizer):

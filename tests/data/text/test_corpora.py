@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from gmlp_flax.data.text.corpora import in_memory, open_corpus, splits
-from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
 from gmlp_flax.io.records import BadRecords
+from tests import failures
 from tests.data import writers
 from tests.data.text.preparing import corpus as cut_corpus
 
@@ -27,11 +27,7 @@ def examples(texts) -> list[bytes]:
 
 
 def failure(path, split: str = "") -> str:
-    with pytest.raises(DataError) as caught:
-        list(open_corpus(str(path), split).documents())
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return failures.failure(lambda: list(open_corpus(str(path), split).documents()))
 
 
 def hugging_face(folder, suffix: str, write) -> None:
@@ -103,18 +99,6 @@ def test_fingerprint(c4, tmp_path):
     assert open_corpus(str(moved)).fingerprint != corpus.fingerprint
 
 
-def test_truncated_empty_and_missing_shards(c4):
-    shard = next(path for path in c4.iterdir() if "00001-of" in path.name)
-    shard.write_bytes(shard.read_bytes()[:-1000] or shard.read_bytes()[:-20])
-    assert failure(c4).startswith(f"{shard}")
-    shard.write_bytes(b"")
-    assert failure(c4).startswith(f"{shard}: an empty shard")
-    shard.unlink()
-    assert "is missing" in failure(c4)
-    assert list(open_corpus(str(c4), "validation").documents()) == TEXTS[40:]
-    assert "has no split 'test': it has 'train', 'validation'" in failure(c4, "test")
-
-
 # A test's name must be the same in every worker, and gzip's bytes hold the time: ids are given.
 @pytest.mark.parametrize(
     "name, data", [("a.json.gz", gzip.compress(b"\n")), ("a.jsonl", b'{"text": " "}\n')], ids=["gz", "jsonl"]
@@ -142,18 +126,11 @@ def test_names_that_tell_of_no_split(tmp_path):
     ("names", "expected"),
     [
         (["c4-train.00000-of-00001.json.gz"], ["train"]),
-        (["train-00000-of-00001.parquet"], ["train"]),
         (["c4-validation-00000-of-00001-0a1b2c3d.parquet"], ["validation"]),
-        (["wiki_test.00000-of-00001.jsonl"], ["test"]),
-        (["strain-00000-of-00001.parquet"], []),
-        (["books-00000-of-00001.parquet"], []),
         (["train.jsonl"], []),
         (["test.jsonl", "valid.jsonl"], []),  # nothing to train on but these
         (["train.jsonl", "valid.jsonl.GZ", "test.jsonl"], ["test", "train", "valid"]),
-        (["wiki.train.txt", "wiki.valid.txt"], ["train", "valid"]),
-        (["train/a.txt", "validation/b.txt"], ["train", "validation"]),
         (["books-train.jsonl", "books_heldout.jsonl"], ["heldout", "train"]),
-        (["Train.txt", "Test.txt"], ["test", "train"]),
         (["train.txt", "deep/Dev/in/b.txt"], ["dev", "train"]),
     ],
 )
@@ -182,8 +159,6 @@ def test_a_corpus_is_recognised_by_its_ends_too(tmp_path):
         os.utime(tmp_path / folder / "x.txt", (0, 0))
     first, second = (open_corpus(str(tmp_path / folder)).fingerprint for folder in "ab")
     assert first != second
-    (tmp_path / "a").rename(tmp_path / "c")
-    assert open_corpus(str(tmp_path / "c")).fingerprint == first
 
 
 def test_folder_is_read_recursively_in_order_of_names(tmp_path):
@@ -220,9 +195,6 @@ def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
     assert (bad.count, len(bad.first)) == (3, 3)
     assert bad.first[1].startswith(f"{path}, line 4: found list")
     assert f"{path}, line 2: not JSON" in failure(tmp_path)
-    (tmp_path / "b.jsonl").write_bytes(lines(["four"]) + b"broken\n")  # all parts count
-    with pytest.raises(DataError, match=r"b.jsonl, line 2: .*\(3 bad records skipped before; max_bad_records=3"):
-        list(open_corpus(str(tmp_path)).documents(BadRecords(3)))
 
 
 def test_in_memory():
@@ -233,25 +205,7 @@ def test_in_memory():
 
     prints = [in_memory("x", texts).fingerprint for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c"])]
     assert len(set(prints)) == 3 and prints[0] == prints[3], "of the content, and of the documents' ends"
-    assert in_memory("other name", ["abc"]).fingerprint == prints[2]
     assert cut_corpus(2).digest == cut_corpus(2).digest != cut_corpus(3).digest
-
-
-def test_real_books(shared_data):
-    documents = list(open_corpus(shared_data("text/books_130.jsonl.xz")).documents())
-    assert len(documents) == 130
-    assert sum(map(len, documents)) > 60_000_000
-
-
-def test_real_c4_reads_whole(shared_data, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", shared_data("text/c4_en_minimal_tfds"))
-    assert splits("tfds:c4/en") == ("train", "validation")
-    corpus = {split: open_corpus("tfds:c4/en:3.0.1", split, part_bytes=50_000) for split in ("train", "validation")}
-    assert corpus["train"].parts[1].name.endswith("tfrecord-00000-of-00008, records 20 to 40")
-    texts = {split: list(corpus[split].documents()) for split in corpus}
-    assert {split: len(read) for split, read in texts.items()} == {"train": 1000, "validation": 200}
-    parquet = open_corpus(shared_data("text/c4_en_minimal_tfds/hf/c4/c4-validation-00000-of-01637.parquet"))
-    assert len(set(parquet.documents()) & set(texts["validation"])) == 40
 
 
 def test_missing_shards_are_counted_without_a_list_of_all(tmp_path):

@@ -4,13 +4,11 @@ import json
 
 import pyarrow as pa
 import pytest
-import tensorflow_datasets as tfds
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.data.text import documents
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecord
 from tests.data import writers
 
@@ -49,7 +47,6 @@ def test_no_document_fills_the_memory(tmp_path, monkeypatch, name, reader, what)
     [
         (b"one\ncaf\xe9\n", "line 2: not UTF-8 .byte 0xe9"),
         ("\ntwo€\n".encode("utf-16"), "line [12]: not UTF-8 .a zero byte"),
-        ("one\n".encode("utf-16-le"), "line [12]: not UTF-8 .a zero byte"),
     ],
 )
 def test_text_in_another_encoding(tmp_path, data, message):
@@ -64,7 +61,6 @@ def test_text_in_another_encoding(tmp_path, data, message):
         (b'{"text": ', "not JSON (Expecting value); expected one object per line"),
         (b'{"text": "caf\xe9"}', "not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8"),
         ('{"text": "one"}'.encode("utf-16-le"), "not UTF-8 (a zero byte, as UTF-16 has); convert it"),
-        (b"[" * 100_000, "not JSON (nested more than 32 deep"),
         (b'{"body": "x", "id": 1}', "found fields 'body', 'id'; expected an object with a string field 'text'"),
         (b'{"text": 3}', "found fields 'text'; expected"),
         (b"[1]", "found list; expected an object with a string field 'text'"),
@@ -137,21 +133,3 @@ def test_examples(tmp_path, reader):
         "last",
     ]
     assert read(reader, path, 2)[-1:] == ["last"]
-
-
-def test_examples_are_decoded_as_tfds_does(tmp_path):
-    texts = ["", "one", "two\n€", "\u0000 zero", "x" * 100_000]
-    features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "url": tfds.features.Text()})
-    raw = [features.serialize_example(features.encode_example({"text": text, "url": "http"})) for text in texts]
-    path = writers.tfrecord(tmp_path / "a.tfrecord", raw)
-    assert read("tfrecord", path) == [features.deserialize_example_np(r)["text"].decode() for r in raw] == texts
-
-
-def test_lines_before_a_part_are_counted_once_however_many_are_bad(tmp_path, monkeypatch):
-    opened, open_file = [], files.open_file
-    monkeypatch.setattr(files, "open_file", lambda *given: opened.append(given) or open_file(*given))
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "a"}\n' * 3 + b"bad\n" * 5)
-    bad = read("json_lines", path, 14)[2:]
-    assert [message.partition(":")[0] for message in bad] == [f"<line {number}" for number in range(4, 9)]
-    assert len(opened) == 2  # to read, and to count

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data import pipeline
 from gmlp_flax.data.text import packing
 from gmlp_flax.data.text.packing import Order, Packing, train_batches
 from gmlp_flax.data.text.prepare import prepare
 from gmlp_flax.errors import DataError
-from tests.data.text.preparing import TEXTS, corpus, stream, tokenizer
+from tests.data.text.preparing import TEXTS, corpus, tokenizer
 
 
 class Made:
@@ -118,16 +117,6 @@ def test_pools_are_of_equal_size_and_mix_groups():
     assert all((other != index).mean() > 0.9 for other in others)
 
 
-def test_a_corpus_of_one_pool_is_shuffled_as_a_whole():
-    made = Made([[[5 + i % 90] * 7 for i in range(1000)]])
-    order = Order(Packing(made, 9, "documents"), 0)
-    index = np.stack([Order(order.packing, seed).batch(0, 1000)["index"] for seed in range(30)])
-    # A window may be anywhere: on average, the first and last hundred are in the middle.
-    for numbers in (range(100), range(900, 1000)):
-        places = np.concatenate([np.flatnonzero(np.isin(row, numbers)) for row in index])
-        assert abs(places.mean() - 499.5) < 6 * 1000 / np.sqrt(12 * len(places))
-
-
 def test_each_group_is_read_once_also_by_threads(monkeypatch):
     monkeypatch.setattr(packing, "GROUP_TOKENS", 50)
     monkeypatch.setattr(packing, "POOL_TOKENS", 250)
@@ -166,15 +155,6 @@ def test_train_batches(files, workers, start, host):
     with train_batches(windows, workers=workers, **options) as batches:
         for step in range(start, start + 5):
             np.testing.assert_equal(next(batches), order.batch(step, 6, host, 2))
-
-
-def test_evaluation_batches(files):
-    windows = Packing(files, 16)
-    with pipeline.evaluation_batches(windows, batch_size=7) as batches:
-        every = list(batches)
-    tokens, weight = (np.concatenate([batch[name] for batch in every]) for name in ("tokens", "weight"))
-    inside = tokens[weight > 0][:, 1:-1].ravel().tolist()
-    assert inside[: files.tokens] == stream(TEXTS) and int(weight.sum()) == len(windows)
 
 
 def test_errors(files):

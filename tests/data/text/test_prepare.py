@@ -120,13 +120,6 @@ def test_a_remote_folder(tmp_path, monkeypatch, interrupted, is_emptied):
     assert not list((tmp_path / "gmlp_flax").glob("preparing-*"))
 
 
-def test_selection(tmp_path):
-    for side in ("train", "heldout"):
-        made = prepare(corpus(2), tokenizer(), tmp_path / side, selection=Selection(0.2, side))
-        expected = list(Selection(0.2, side).pick(iter(TEXTS), False))
-        assert ids(made) == stream(expected) and made.documents == len(expected) > 0
-
-
 def test_bad_records_are_counted_over_all_parts(tmp_path):
     text = tmp_path / "text"
     text.mkdir()
@@ -215,16 +208,6 @@ def test_cache(tmp_path):
     assert prepare_in_cache(corpus(2), tokenizer(), tmp_path, selection=Selection(0.5)).tokens < made.tokens
     assert prepare_in_cache(corpus(2), Tokenizer.train(TEXTS, 310), tmp_path).tokens > made.tokens
     assert len(list(tmp_path.glob("prepared-*"))) == 3
-
-
-def test_threads_that_want_the_same_make_it_once(tmp_path, capsys):
-    arguments = (corpus(2), tokenizer(), tmp_path)
-    threads = [threading.Thread(target=prepare_in_cache, args=arguments) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert capsys.readouterr().err.count("tokenising texts") == 1
 
 
 @pytest.mark.parametrize(

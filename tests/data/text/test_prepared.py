@@ -1,5 +1,4 @@
 import json
-import pickle
 import re
 
 import numpy as np
@@ -45,13 +44,6 @@ def test_any_range(folder, monkeypatch, readers):
         made.read(5, len(expected) + 1)
 
 
-def test_pickled_as_a_name(folder):
-    made = Prepared(folder)
-    made.read(0, made.tokens)
-    assert len(pickle.dumps(made)) < 500
-    assert pickle.loads(pickle.dumps(made)).read(10, 20).tolist() == made.read(10, 20).tolist()
-
-
 def test_large_vocabularies(tmp_path):
     assert [ids_dtype(size).str for size in (2**16, 2**16 + 1)] == ["<u2", "<u4"]
     files = prepared.shard_files(tmp_path, 0, 1)
@@ -62,14 +54,7 @@ def test_large_vocabularies(tmp_path):
     assert (result["tokens"], result["documents"]) == (0, 0)
 
 
-def test_an_error_leaves_no_file(tmp_path):
-    def broken():
-        yield np.zeros(70_000, np.int32), [70_000]
-        raise RuntimeError("not the writer's")
-
-    with pytest.raises(RuntimeError, match="not the writer's"):
-        write_shard(*prepared.shard_files(tmp_path, 0, 1), broken(), ids_dtype(9))
-    assert list(tmp_path.iterdir()) == []
+def test_a_shard_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"writing .*ids-00000-of-00001.array_record failed"):
         write_shard(*prepared.shard_files(tmp_path / "file", 0, 1), [], ids_dtype(9))
@@ -127,18 +112,13 @@ def test_another_tokenizer_or_index(folder, tmp_path):
     shards = index["shards"]
     for wrong in (
         {"shards": []},
-        {"shards": None},
         {"shards": [*shards[:-1], 3]},
         {"dtype": "O"},
         {"shards": [shards[0] | {"tokens": -1}]},
-        {"shards": [shards[0] | {"documents": "9"}]},
         {"shards": [shards[0] | {"skipped_first": 3}]},
         {"format": None},
         "{",
         "[]",
-        "{}",
-        "[" * 100_000,
-        '{"format": ' + "1" * 6000 + "}",
     ):
         (folder / prepared.INDEX).write_text(wrong if isinstance(wrong, str) else json.dumps(index | wrong))
         with pytest.raises(DataError, match="index.json: damaged"):

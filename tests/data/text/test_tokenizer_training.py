@@ -51,12 +51,3 @@ def test_what_stops_the_documents_is_raised_as_it_is(error, after):
     with pytest.raises(type(error)) as caught:
         Tokenizer.train(documents(), 320)
     assert caught.value is error
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "selection", "message"),
-    [(100, Selection(), "vocab_size=100 is too small"), (320, Selection(2), "heldout_share=2")],
-)
-def test_errors(tmp_path, vocab_size, selection, message):
-    with pytest.raises(DataError, match=message):
-        cached_tokenizer(corpus(1), vocab_size, tmp_path, selection=selection)

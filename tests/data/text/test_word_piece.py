@@ -71,13 +71,3 @@ def test_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(DataError, match=r"gmlp_flax\[wordpiece\]"):
         Tokenizer(vocabulary(PIECES))
-
-
-def test_bert(shared_data):
-    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
-    tokenizer = Tokenizer.load(shared_data("tokenizers/bert_uncased_vocab.txt"))
-    assert tokenizer.vocab_size == 30_522 and tokenizer.special_ids == (0, 100, 101, 102, 103)
-    # As in the README of BERT: "John Johanson's house" -> john johan ##son ' s house.
-    ids = tokenizer.encode("John Johanson's house")
-    assert [tokenizer.piece(i) for i in ids] == [" john", " johan", "son", " '", " s", " house"]
-    assert tokenizer.decode(tokenizer.encode("Hello, world!")) == "hello, world!"

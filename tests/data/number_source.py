@@ -1,0 +1,29 @@
+"""A source for the pipeline and its transforms, in a module of their own that worker processes import quickly."""
+
+import numpy as np
+
+from gmlp_flax.errors import DataError
+
+
+class Numbers:
+    """A source of the numbers below `count`."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return {"x": np.int32(index)}
+
+    def __repr__(self):
+        return f"Numbers({self.count})"
+
+
+def noisy(example, rng):
+    return {**example, "noise": rng.random()}
+
+
+def broken(example, *_):
+    raise DataError(f"example {example['x']} is broken")

@@ -43,7 +43,10 @@ def test_names_stand_at_the_ends_of_lines_without_overlap():
 
 
 def test_axes_have_plain_numbers_and_a_title():
-    [axis] = draw(chart()).axes
+    assert draw(Chart([*chart().panels] * 3)).get_size_inches()[0] == 6.75  # a page
+    figure = draw(chart())
+    assert figure.get_size_inches()[0] == 3.25  # a column
+    [axis] = figure.axes
     assert [tick.get_text() for tick in axis.get_yticklabels()] == ["50", "100", "200", "500"]
     assert axis.get_title(loc="left") == "gmlp ends lowest"
     assert axis.get_xscale() == axis.get_yscale() == "log"
@@ -52,16 +55,7 @@ def test_axes_have_plain_numbers_and_a_title():
 def test_a_title_is_not_broken_between_a_number_and_its_unit():
     panel = Panel("bert_rel ends lowest: perplexity 9.09 after 59 M tokens", Scale("x"), Scale("y"), [])
     [axis] = draw(Chart([panel])).axes
-    assert axis.get_title(loc="left").splitlines() == [
-        "bert_rel ends lowest: perplexity 9.09 after",
-        "59\N{NO-BREAK SPACE}M tokens",
-    ]
-
-
-def test_the_width_is_a_papers_column_or_page():
-    one = chart()
-    assert draw(one).get_size_inches()[0] == 3.25
-    assert draw(Chart([*one.panels] * 3)).get_size_inches()[0] == 6.75
+    assert axis.get_title(loc="left").splitlines()[1] == "59\N{NO-BREAK SPACE}M tokens"
 
 
 def test_ranges_are_bands_or_bars_and_fits_are_dashed():
@@ -86,9 +80,7 @@ def test_words_at_points_do_not_cover_each_other():
 def test_what_cannot_be_drawn_is_said():
     series = [Series("a", GMLP, [1, 2, 3], [1.0, math.inf, 0.0]), Series("b", MIXER, [1], [math.nan])]
     shown = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])
-    assert shown.missing() == (
-        "Not drawn: 2 of a's 3 points, not finite and positive. Not drawn: 1 of b's 1 points, not finite and positive."
-    )
+    assert "2 of a's 3 points" in shown.missing() and "1 of b's 1 points" in shown.missing()
     figure = draw(shown)
     assert figure.get_supxlabel().replace("\n", " ") == shown.missing()
     assert [line.get_xdata().tolist() for line in figure.axes[0].lines if len(line.get_xdata())] == [[1], [1]]

@@ -53,13 +53,6 @@ def test_series_of_a_family_have_its_colour_in_shades_and_markers_of_their_own()
     assert lab(linear(found[0].text))[0] < lightness[0]
 
 
-def test_subplots_are_in_row_major_order():
-    figure, axes = drawing.subplots(2, 3, 4.5, 2.0)
-    assert tuple(figure.get_size_inches()) == (4.5, 2.0)
-    places = [axis.get_subplotspec().get_geometry() for axis in axes]
-    assert places == [(2, 3, place, place) for place in range(6)]
-
-
 def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
     for run in "ab":
         figure, (axis,) = drawing.subplots(1, 1, 3.25, 1)
@@ -73,27 +66,20 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *((50, "50"), (2000, "2000"), (0.002, "0.002"), (0, "0"), (-0.25, "-0.25")),
-        *((500_000, "500 k"), (1_843_200, "1.84 M"), (2.5e9, "2.5 B")),
-    ],
-)
-def test_plain_numbers(value, text):
-    assert drawing.plain(value) == text
-
-
-@pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [
         (40, 600, [50, 100, 200, 500]),
         (55.5, 62.5, [56, 58, 60, 62]),
         (1, 2e6, [1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
-        (9, 1200, [10, 20, 50, 100, 200, 500, 1000]),
     ],
 )
 def test_ticks_of_logarithmic_axes(low, high, ticks):
     assert drawing.plain_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_plain_numbers():
+    values = {"50": 50, "2000": 2000, "0.002": 0.002, "-0.25": -0.25, "500 k": 500_000, "1.84 M": 1_843_200}
+    assert [drawing.plain(value) for value in [*values.values(), 0, 2.5e9]] == [*values, "0", "2.5 B"]
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1.01, 1e6))
@@ -108,14 +94,4 @@ def test_labels_are_apart_in_order_and_inside(places):
     ordered = [moved[index] for index in sorted(range(len(places)), key=lambda index: places[index])]
     assert all(later - earlier > 0.0999 for earlier, later in itertools.pairwise(ordered))
     assert min(moved) >= -1e-9 and max(moved) <= 1 + 1e-9
-
-
-def test_labels_with_room_stay():
-    assert drawing.spread_out([0.1, 0.9, 0.5], 0.1, 0, 1) == [0.1, 0.9, 0.5]
-
-
-def test_images_of_one_figure_have_one_scale():
-    figure, axes = drawing.subplots(1, 2)
-    drawing.scaled_images(figure, [(axes[0], np.eye(2)), (axes[1], -3 * np.eye(2))], drawing.SIGNED, "weight", axes)
-    assert {axis.images[0].get_clim() for axis in axes} == {(-3, 3)}
-    assert figure.axes[-1].get_ylabel() == "weight"
+    assert drawing.spread_out([0.1, 0.9, 0.5], 0.1, 0, 1) == [0.1, 0.9, 0.5]  # where there is room, they stay

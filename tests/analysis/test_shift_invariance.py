@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from gmlp_flax.analysis import filters, shift_invariance
 from gmlp_flax.analysis.shift_invariance import ShiftInvariance
-from gmlp_flax.models import toeplitz
 from gmlp_flax.training import loading
 
 
@@ -30,15 +28,6 @@ def test_share_is_that_of_the_definition(shape):
     np.testing.assert_allclose(shift_invariance.toeplitz_share(weights, shape), expected, rtol=1e-12)
 
 
-def test_toeplitz_is_one_and_noise_is_little():
-    taps = jnp.asarray(np.random.default_rng(1).standard_normal(2 * 64 - 1))
-    noise = np.random.default_rng(2).standard_normal((64, 64))
-    share = shift_invariance.toeplitz_share(np.stack([toeplitz.expand(taps), noise]), (64,))
-    assert share[0] == pytest.approx(1, abs=1e-6)
-    assert share[1] == pytest.approx(shift_invariance.noise_share((64,)), abs=0.02)
-    assert shift_invariance.noise_share((64,)) == pytest.approx(2 / 64, rel=0.02)
-
-
 def test_equal_weights_are_toeplitz_and_a_constant_changes_nothing():
     noise = np.random.default_rng(2).standard_normal((1, 9, 9))
     share = shift_invariance.toeplitz_share(np.concatenate([noise, noise + 7, np.zeros((1, 9, 9))]), (9,))
@@ -56,30 +45,18 @@ def test_a_convolution_of_a_grid_is_one_there_alone():
     assert share[1] == pytest.approx(shift_invariance.noise_share((8, 8)), abs=0.02)
     assert shift_invariance.noise_share((8, 8)) == pytest.approx(224 / 4095)
     [flat] = shift_invariance.toeplitz_share(convolution[None], (64,))
-    assert 0.3 < flat < 0.8
+    assert 0.3 < flat < 0.8 and shift_invariance.noise_share((64,)) == pytest.approx(2 / 64, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["text_run", "image_run"])
-def test_every_checkpoint_of_a_run_is_read(kind, request):
-    workdir = str(request.getfixturevalue(kind))
-    found = shift_invariance.of_run(workdir)
-    np.testing.assert_array_equal(found.weights, filters.matrices(loading.load(workdir)))
-    assert (list(found.shares), found.shape) == (([6, 12], (32,)) if kind == "text_run" else ([12], (4, 4)))
-    for share in found.shares.values():
-        if kind == "text_run":  # with the constraint
-            np.testing.assert_allclose(share, [1, 1], atol=1e-5)
-        else:
-            assert ((share > 0) & (share < 1)).all()
-
-
-def test_figures_of_matrices_and_of_shares_over_steps(tmp_path):
-    weights = np.random.default_rng(0).standard_normal((7, 5, 5))
-    share = shift_invariance.toeplitz_share(weights, (5,))
-    paths = shift_invariance.draw(ShiftInvariance({1: share, 2: share / 2}, weights, (5,)), str(tmp_path))
-    assert paths == [f"{tmp_path}/figures/{name}" for name in ("spatial_matrices.png", "toeplitz_share.png")]
-    for path in paths:
-        with open(path, "rb") as file:
-            assert file.read(4) == b"\x89PNG"
+def test_every_checkpoint_of_a_run_is_read(text_run, image_run):
+    """Those of the text have the constraint."""
+    found = shift_invariance.of_run(str(text_run))
+    np.testing.assert_array_equal(found.weights, filters.matrices(loading.load(str(text_run))))
+    assert (list(found.shares), found.shape) == ([6, 12], (32,))
+    np.testing.assert_allclose(list(found.shares.values()), np.ones((2, 2)), atol=1e-5)
+    found = shift_invariance.of_run(str(image_run))
+    assert (list(found.shares), found.shape) == ([12], (4, 4))
+    assert all(((share > 0) & (share < 1)).all() for share in found.shares.values())
 
 
 def test_shares_over_steps_or_over_layers():
@@ -93,3 +70,8 @@ def test_shares_over_steps_or_over_layers():
     [one] = shift_invariance.shares_chart(ShiftInvariance({2: share}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
     assert one.x.label == "layer" and one.references == [("noise", 8 / 24)]
+
+
+def test_a_matrix_of_each_layer_is_drawn():
+    figure = shift_invariance.draw_matrices(np.ones((7, 5, 5)))
+    assert sum(bool(axis.images) and axis.axison for axis in figure.axes) == 7

@@ -14,17 +14,8 @@ from typing import Any
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the standard's key for the id of an element
+DISABLED = ("gpu", "quic", "background-networking", "component-update", "sync")
+FLAGS = ("--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in DISABLED))
 
 
 def _call(method: str, url: str, body: dict | None = None) -> Any:
@@ -64,28 +55,16 @@ class Browser:
         """What the body of a JavaScript function returns."""
         return _call("POST", f"{self.address}/execute/sync", {"script": script, "args": []})
 
-    def type(self, css: str, text: str) -> None:
-        """Types into the element that a selector finds."""
-        element = _call("POST", f"{self.address}/element", {"using": "css selector", "value": css})
-        _call("POST", f"{self.address}/element/{element[ELEMENT]}/value", {"text": text})
-
     def console(self) -> list[str]:
         """Errors and warnings since the last call."""
         lines = _call("POST", f"{self.address}/se/log", {"type": "browser"})
         return [line["message"] for line in lines if line["level"] in ("SEVERE", "WARNING")]
 
-    def devtools(self, command: str, **parameters: Any) -> Any:
-        """Calls Chrome's own protocol."""
-        return _call("POST", f"{self.address}/goog/cdp/execute", {"cmd": command, "params": parameters})
-
     def resize(self, width: int, height: int = 900) -> None:
         """Gives pages this size, also below the smallest that a window has."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self.devtools("Emulation.setDeviceMetricsOverride", **size)
-
-    def close(self) -> None:
-        """Ends the browser."""
-        _call("DELETE", self.address)
+        command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
+        _call("POST", f"{self.address}/goog/cdp/execute", command)
 
 
 @contextlib.contextmanager
@@ -100,7 +79,7 @@ def browser(profile: str) -> Iterator[Browser]:
         try:
             yield opened
         finally:
-            opened.close()
+            _call("DELETE", opened.address)
     finally:
         driver.terminate()
         driver.wait(30)

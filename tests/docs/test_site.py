@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from tests.docs.browser import BROWSER, DRIVER, browser, wait_for
+from tests.docs.browser import BROWSER, DRIVER, browser
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,13 +26,9 @@ MAIN = ("", "first-run/", "first-run-notebook/", "keys/", "api/", "sizes/", "res
 def site(tmp_path_factory):
     """The folder of the built site."""
     folder = tmp_path_factory.mktemp("docs") / "site"
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={folder}"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        check=False,
-    )
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={folder}"]
+    variables = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -72,22 +68,6 @@ def test_pages_and_notebooks_are_all_there(site):
     built = pages(site)
     assert {f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "api", "results")} <= set(built)
     assert len(built) == sum(path.endswith((".md", ".ipynb")) for _, _, files in os.walk("docs") for path in files)
-
-
-@SEEN
-def test_search_finds_the_page(page, address):
-    page.resize(1400)
-    page.open(address)
-    page.run("document.querySelector('.md-search__input').focus()")
-    page.type(".md-search__input", "Toeplitz")
-    found = wait_for(
-        lambda: page.run("return [...document.querySelectorAll('.md-search-result__link')].map(a => a.href)")
-    )
-    assert any(link.startswith(f"{address}toeplitz/") for link in found), found
-    page.run(
-        "[...document.querySelectorAll('.md-search-result__link')].find(a => a.href.includes('/toeplitz/')).click()"
-    )
-    wait_for(lambda: page.run("return document.title").startswith("Which Toeplitz algorithm"))
 
 
 @SEEN

@@ -32,7 +32,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-TARGETS = ("config", "run_files", "metrics", "prepared", "tokenizers", "images", "records", "predict")
+TARGETS = ("config", "run_files", "metrics", "prepared", "tokenizers", "images", "records", "predict", "checkpoints")
 SECONDS, MEMORY = 30, 8 << 30
 BROKEN = 3  # the exit code of a target that cannot begin
 PLACE = struct.Struct("qqq")  # the seed in work, inputs that were read or refused, those refused
@@ -66,9 +66,7 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
     progress, known = Progress(place), set()
     _, done, refused = progress.numbers
     with tempfile.TemporaryDirectory(prefix="gmlp_fuzz_") as folder:
-        here = Path(
-            folder, "inside", "here"
-        )  # the current folder: a value that is taken for a path, ../.. too, stays in `folder`
+        here = Path(folder, "inside", "here")  # so a value that is taken for a path, ../.. too, stays in `folder`
         here.mkdir(parents=True)
         os.chdir(here)
         try:
@@ -107,17 +105,10 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
         place.write_bytes(PLACE.pack(first, 0, 0))
         progress = Progress(place)
         while seed < first + count and (left := end - time.monotonic()) > 0:
-            with (
-                open(Path(folder, "output"), "w+") as output,
-                open(Path(folder, "messages"), "w+", errors="replace") as messages,
-            ):
-                words = [
-                    target,
-                    f"--first={seed}",
-                    f"--count={first + count - seed}",
-                    f"--seconds={left}",
-                    f"--place={place}",
-                ]
+            told = Path(folder, "told")
+            with open(Path(folder, "output"), "w+") as output, open(told, "w+", errors="replace") as messages:
+                words = [target, f"--first={seed}", f"--count={first + count - seed}", f"--seconds={left}"]
+                words.append(f"--place={place}")
                 child = subprocess.Popen([sys.executable, "-m", "tests.fuzz", *words], stdout=output, stderr=messages)
                 hung = _watch(child, progress)
                 output.seek(0)

@@ -21,9 +21,8 @@ def make(folder):
             views.evaluation_view(views.decode(data, "x", channels), (8, 6))
         else:
             size = rng.choice((2, 8, 64))
-            view = views.training_view(
-                data, size, np.random.default_rng(rng.randrange(2**32)), name="x", channels=channels
-            )
+            numbers = np.random.default_rng(rng.randrange(2**32))
+            view = views.training_view(data, size, numbers, name="x", channels=channels)
             assert view.shape == (size, size, channels) and view.dtype == np.uint8
 
     return check
@@ -31,39 +30,16 @@ def make(folder):
 
 def whole_files():
     rng = np.random.default_rng(0)
-    sizes = ((40, 33), (1, 1), (3, 90))
-    for size, mode in itertools.product(
-        sizes, ("L", "RGB", "RGBA", "CMYK", "P", "1", "I;16", "I", "F", "LA", "YCbCr", "LAB")
-    ):
+    kinds = [(kind, {}) for kind in "JPEG PNG TIFF GIF BMP WEBP PPM JPEG2000 TGA PCX ICO AVIF DDS SGI".split()]
+    kinds += [("JPEG", {"progressive": True}), ("WEBP", {"lossless": True})]
+    kinds += [("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"})]
+    kinds += [("JPEG", {"exif": _exif(6)}), ("PNG", {"exif": _exif(3)}), ("TIFF", {"exif": _exif(8)})]
+    modes = "L RGB RGBA CMYK P 1 I;16 I F LA YCbCr LAB".split()
+    for size, mode in itertools.product(((40, 33), (1, 1), (3, 90)), modes):
         pixels = Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8))
-        image = (
-            Image.fromarray(rng.integers(0, 65536, size, np.uint16))
-            if mode == "I;16"
-            else pixels.convert("L" if mode == "LAB" else mode)
-        )
-        for kind, options in (
-            ("JPEG", {}),
-            ("JPEG", {"progressive": True}),
-            ("JPEG", {"exif": _exif(6)}),
-            ("PNG", {}),
-            ("PNG", {"exif": _exif(3)}),
-            ("TIFF", {}),
-            ("TIFF", {"compression": "tiff_lzw"}),
-            ("TIFF", {"compression": "jpeg"}),
-            ("TIFF", {"exif": _exif(8)}),
-            ("GIF", {}),
-            ("BMP", {}),
-            ("WEBP", {}),
-            ("WEBP", {"lossless": True}),
-            ("PPM", {}),
-            ("JPEG2000", {}),
-            ("TGA", {}),
-            ("PCX", {}),
-            ("ICO", {}),
-            ("AVIF", {}),
-            ("DDS", {}),
-            ("SGI", {}),
-        ):
+        wide = Image.fromarray(rng.integers(0, 65536, size, np.uint16))
+        image = wide if mode == "I;16" else pixels.convert("L" if mode == "LAB" else mode)
+        for kind, options in kinds:
             file = io.BytesIO()
             try:
                 image.save(file, kind, **options)

@@ -1,6 +1,6 @@
 """Kills runs at random moments, restarts them, and compares them with runs that were never killed.
 
-    python tests/fuzz/kills.py --minutes=10 [--kills=N] [--seed=0] [--mode=any|save|evaluation|processes|preparation]
+    python -m tests.fuzz.kills --minutes=10 [--kills=N] [--seed=0] [--mode=any|save|evaluation|processes|preparation]
 
 Checked after each kill: the restarted run goes on from the newest checkpoint that was finished, no checkpoint is
 damaged, nothing but the process's own words is on standard error. Checked at each run's end: parameters, optimizer and
@@ -18,15 +18,11 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":  # started as a file
-    sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
 import numpy as np
@@ -76,9 +72,8 @@ class Campaign:
             workdir = self.folder / f"{self.mode}-{self.counts['runs']}"
             while not (workdir / "result.json").exists():
                 before = newest(workdir)
-                words = self._attempt(
-                    workdir, (lambda _: None) if enough() else lambda each, workdir=workdir: self._kill(each, workdir)
-                )
+                last = enough()
+                words = self._attempt(workdir, lambda each, to=workdir, last=last: last or self._kill(each, to))
                 self._check_start(words, before)
             self._check_end(workdir)
             shutil.rmtree(workdir)
@@ -96,10 +91,9 @@ class Campaign:
         words[0] = self._said + words[0]
         # 1, SIGABRT and SIGSEGV: a process whose peer was killed, in a collective or while it compiled one.
         allowed = (0, 1, -9, -6, -11) if self.mode == "processes" else (0, -9)
-        assert all(each.returncode in allowed for each in processes), [
-            (each.returncode, said) for each, said in zip(processes, words, strict=True)
-        ]
-        if -9 in (each.returncode for each in processes):
+        codes = [each.returncode for each in processes]
+        assert set(codes) <= set(allowed), list(zip(codes, words, strict=True))
+        if -9 in codes:
             self.counts["kills"] += 1
             self.broken_off[broken_off(words[0], workdir, EVALUATIONS[self.mode])] += 1
         return "".join(words)
@@ -110,15 +104,11 @@ class Campaign:
         if self.mode == "save":
             self._await_saves(processes[0], workdir, self.rng.randint(1, 2))
         else:
-            self._await_lines(
-                processes[0], self.rng.randint(0, 14) if self.mode != "evaluation" else self.rng.randint(1, 4)
-            )
+            self._await_lines(processes[0], self.rng.randint(*((1, 4) if self.mode == "evaluation" else (0, 14))))
         time.sleep(self.rng.uniform(0, 0.06))
         for each in self.rng.sample(processes, self.rng.randint(1, len(processes))):
             each.kill()
-        if (
-            self.mode == "processes" and self.rng.random() < 0.8
-        ):  # else the others end by themselves, after half a minute
+        if self.mode == "processes" and self.rng.random() < 0.8:  # else they end by themselves, after half a minute
             self._end_others(processes)
 
     @staticmethod
@@ -182,14 +172,9 @@ class Preparations:
             self._seconds, self._files = time.monotonic() - begin, contents(folder / name / "out")
 
     def _start(self, folder: Path) -> Any:
-        words = [
-            self._corpus,
-            f"--out={folder / 'out'}",
-            f"--cache={folder / 'cache'}",
-            "--vocab_size=320",
-            "--shard_bytes=50000",
-        ]
-        return preloaded.start("-m", "gmlp_flax", "prepare", *words, "--workers=1")
+        words = [self._corpus, f"--out={folder / 'out'}", f"--cache={folder / 'cache'}"]
+        words += ["--vocab_size=320", "--shard_bytes=50000", "--workers=1"]
+        return preloaded.start("-m", "gmlp_flax", "prepare", *words)
 
     def run(self, enough: Callable[[], bool]) -> None:
         """Kills one after another until it is enough; each is brought to its end and compared."""
@@ -208,9 +193,8 @@ class Preparations:
                 if code:
                     self.counts["kills"] += 1
                     more = len([*folder.glob("out/ids*")]) > shards
-                    self.broken_off[
-                        "tokenising" if more else "training a tokenizer" if "training" in errors else "a start"
-                    ] += 1
+                    what = "training a tokenizer" if "training" in errors else "a start"
+                    self.broken_off["tokenising" if more else what] += 1
                     self.counts["resumed"] += shards > 0
             assert contents(folder / "out") == self._files, "other files than of a preparation that was never killed"
             self.counts["runs"] += 1
@@ -235,9 +219,7 @@ def broken_off(words: str, workdir: Path, evaluations: int) -> str:
     found = re.match(r"step (\d+)/", lines[-1]) if lines else None
     if "deleted" in inside:
         return "a deletion"
-    if (
-        any("tmp" in name for name in inside) and len(lines) > 1
-    ):  # what an earlier kill left is deleted before the first step
+    if any("tmp" in name for name in inside) and len(lines) > 1:  # an earlier kill's is deleted before the first step
         return "a save"
     if [*workdir.glob(".*.tmp")]:
         return "the writing of a file"
@@ -263,15 +245,8 @@ def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Pre
     """
     folder, rng = Path(tempfile.mkdtemp(prefix=f"gmlp-kills-{mode}-")), random.Random(seed)
     found = Preparations(rng, folder) if mode == "preparation" else Campaign(mode, rng, folder)
-    end, told = time.monotonic() + 60 * minutes, [0]
-
-    def enough() -> bool:
-        if found.counts["kills"] >= told[0] + 25:
-            told[0] = found.counts["kills"]
-            print(report(mode, found), flush=True)
-        return time.monotonic() > end or found.counts["kills"] >= kills
-
-    found.run(enough)
+    end = time.monotonic() + 60 * minutes
+    found.run(lambda: time.monotonic() > end or found.counts["kills"] >= kills)
     shutil.rmtree(folder)
     return found
 

@@ -16,23 +16,20 @@ from tests.fuzz import images
 from tests.fuzz.damage import damaged
 
 LINES = (
-    "The [MASK] is used.",
-    "[MASK]",
-    "[MASK]" * 200,
-    "",
-    " ",
-    "plain",
-    "\t",
-    "a\tb [MASK]",
-    "é [MASK] \u2028 [MASK]",
-    "\0[MASK]\0",
-    "[MASK] " + "word " * 2000,
-    "[PAD][CLS][SEP][MASK]",
-    "\ufeff[MASK]",
-    "x" * 100_000 + "[MASK]",
-    "<s> </s> <unk> [MASK]",
+    *(
+        "",
+        " ",
+        "\t",
+        "plain",
+        "The [MASK] is used.",
+        "a\tb [MASK]",
+        "é [MASK] \u2028 [MASK]",
+        "\0[MASK]\0",
+        "\ufeff[MASK]",
+    ),
+    *("[MASK]" * 200, "[MASK] " + "word " * 2000, "x" * 100_000 + "[MASK]"),
+    *("[PAD][CLS][SEP][MASK]", "<s> </s> <unk> [MASK]"),
 )
-
 SAMPLING = {
     "tokens": ("0", "1", "40", "-1"),
     "temperature": ("0", "1e-30", "1e30", "nan", "-1"),
@@ -64,12 +61,8 @@ def make(folder):
         if task == "image_classification":
             path = folder / "given.png"
             path.write_bytes(damaged(rng.choice(pictures), rng))
-            words = (
-                [str(path)]
-                if rng.random() < 0.9
-                else [rng.choice(("", str(folder), "/dev/zero", "nowhere", "a\0b", "\ud800"))]
-            )
-            text = b""
+            odd = rng.choice(("", str(folder), "/dev/zero", "nowhere", "a\0b", "\ud800"))
+            words, text = [str(path) if rng.random() < 0.9 else odd], b""
         else:
             text = "\n".join(rng.choices(LINES, k=2)).encode("utf-8", "replace")
             text = damaged(text, rng) if rng.random() < 0.6 else text

@@ -3,11 +3,14 @@ JSON and TSV."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import json
+import lzma
 import shutil
 import tarfile
+from functools import partial
 
 import numpy as np
 import safetensors.numpy
@@ -31,22 +34,11 @@ LABELS = [[i % 2] for i in range(8)]
 
 
 def make(folder):
-    checks = [
-        _tars(folder),
-        _safetensors(folder),
-        _squad(folder),
-        _tsv(folder),
-        _real_labels(folder),
-        _pathfinder(folder),
-    ]
-    checks += [_long_texts(folder, name) for name in ("listops", "retrieval")]
-    for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz"):
-        checks.append(_corpora(folder, kind))
-    for file_format in ("tfrecord", "array_record", "parquet"):
-        checks.append(_tfds(folder, file_format, "text", lambda path: _read_text(path)))
-    for file_format in ("tfrecord", "array_record"):
-        checks.append(_tfds(folder, file_format, "images", lambda path: _read_images(path)))
-    checks.append(_parquet(folder))
+    makers = (_tars, _safetensors, _squad, _tsv, _json_lines, _listops, _retrieval, _real_labels, _pathfinder, _parquet)
+    checks = [maker(folder) for maker in makers]
+    checks += [_corpora(folder, kind) for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz")]
+    checks += [_tfds(folder, kind, "text", _read_text) for kind in ("tfrecord", "array_record", "parquet")]
+    checks += [_tfds(folder, kind, "images", _read_images) for kind in ("tfrecord", "array_record")]
     return one_of(checks)
 
 
@@ -68,16 +60,18 @@ def _read_images(path):
                 continue
 
 
-def _tars(folder):
-    def read(data, suffix):
-        path = folder / f"images.tar{suffix}"
-        path.write_bytes(data)
-        _read_images(path)
+def _read_sentences(path, rng, task):
+    bad = BadRecords(rng.choice((0, 5)))
+    sentences.open_sentences(str(path), task, rng.choice(sources.SIDES), heldout_share=0.3, bad=bad)
 
-    bases = []
-    for kind, form in itertools.product(
-        ("", ":gz", ":xz", ":bz2"), (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)
-    ):
+
+def _some_damaged(rows, share, rng):
+    return [damaged_json(row, rng) if rng.random() < share else json.dumps(row).encode() for row in rows]
+
+
+def _tars(folder):
+    bases, forms = [], (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)
+    for kind, form in itertools.product(("", ":gz", ":xz", ":bz2"), forms):
         file = io.BytesIO()
         with tarfile.open(fileobj=file, mode=f"w{kind}", format=form) as tar:
             for name, image in IMAGES.items():
@@ -95,7 +89,19 @@ def _tars(folder):
             data = data[:place] + damaged(data[place : place + 1024], rng) + data[place + 1024 :]
         else:
             data = damaged(data, rng)
-        read(data, suffix)
+        path = folder / f"images.tar{suffix}"
+        path.write_bytes(data)
+        _read_images(path)
+
+    return check
+
+
+def _file(path, write, read):
+    """An input is what `write` gives, in a file."""
+
+    def check(rng):
+        path.write_bytes(write(rng))
+        read(str(path), rng)
 
     return check
 
@@ -105,99 +111,67 @@ def _safetensors(folder):
     size = 8 + int.from_bytes(base[:8], "little")
     header = json.loads(base[8:size])
 
-    def check(rng):
-        path = folder / "x.safetensors"
-        data = damaged(base, rng)
-        if rng.random() < 0.6:
-            text = damaged_json(header, rng)
-            data = len(text).to_bytes(8, "little") + text + base[size:]
-        path.write_bytes(data)
-        {name: array.sum() for name, array in weight_files.read(str(path)).items()}
+    def write(rng):
+        text = damaged_json(header, rng)
+        odd = len(text).to_bytes(8, "little") + text + base[size:]
+        return odd if rng.random() < 0.6 else damaged(base, rng)
 
-    return check
+    return _file(folder / "x.safetensors", write, lambda path, _: [a.sum() for a in weight_files.read(path).values()])
 
 
 def _squad(folder):
     value = {"data": [squad_files.colours(0), squad_files.colours(1, impossible=True)], "version": "v2.0"}
 
-    def check(rng):
-        path = folder / "squad.json"
-        path.write_bytes(damaged_json(value, rng))
-        squad.read(str(path), "v2.0", check_spans=rng.random() < 0.5)
+    def read(path, rng):
+        squad.read(path, "v2.0", check_spans=rng.random() < 0.5)
 
-    return check
+    return _file(folder / "squad.json", partial(damaged_json, value), read)
+
+
+def _sentences(path, task, text):
+    return _file(path, partial(damaged, text.encode()), partial(_read_sentences, task=task))
 
 
 def _tsv(folder):
     text = "sentence\tlabel\n" + "".join(f"words {i} é\t{i % 2}\n" for i in range(20))
+    return _sentences(folder / "train.tsv", GLUE_TASKS["sst2"], text)
+
+
+def _json_lines(folder):
     rows = [{"sentence": f"words {i}", "label": i % 2} for i in range(6)]
+    read = partial(_read_sentences, task=GLUE_TASKS["sst2"])
+    return _file(folder / "train.jsonl", lambda rng: b"\n".join(_some_damaged(rows, 0.3, rng)), read)
 
-    def check(rng):
-        if rng.random() < 0.5:
-            path = folder / "train.tsv"
-            path.write_bytes(damaged(text.encode(), rng))
-        else:
-            path = folder / "train.jsonl"
-            path.write_bytes(
-                b"\n".join(damaged_json(row, rng) if rng.random() < 0.3 else json.dumps(row).encode() for row in rows)
-            )
-        sentences.open_sentences(
-            str(path),
-            GLUE_TASKS["sst2"],
-            rng.choice(sources.SIDES),
-            heldout_share=0.3,
-            bad=BadRecords(rng.choice((0, 5))),
-        )
 
-    return check
+def _listops(folder):
+    rows = ["Source\tTarget", *(f"( ( ( [MAX {i} ) 5 ) ] )\t{max(i, 5)}" for i in range(10))]
+    return _sentences(folder / "listops.train.tsv", LONG_RANGE_TASKS["listops"], "\n".join(rows))
+
+
+def _retrieval(folder):
+    rows = [f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é" for i in range(10)]
+    return _sentences(folder / "retrieval.train.tsv", LONG_RANGE_TASKS["retrieval"], "\n".join(rows))
 
 
 def _pathfinder(folder):
     lines = "".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14 0.75\n" for i in range(8)).encode()
     images = {f"imgs/0/sample_{i}.png": image_files.png(i) for i in range(8)}
     path = image_files.make_folder(folder / "paths", images | {"metadata/0.npy": lines})
-
-    def check(rng):
-        (path / "metadata" / "0.npy").write_bytes(damaged(lines, rng))
-        _read_images(path)
-
-    return check
-
-
-def _long_texts(folder, name):
-    rows = {
-        "listops": ["Source\tTarget", *(f"( ( ( [MAX {i} ) 5 ) ] )\t{max(i, 5)}" for i in range(10))],
-        "retrieval": [f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é" for i in range(10)],
-    }[name]
-
-    def check(rng):
-        path = folder / f"{name}.train.tsv"
-        path.write_bytes(damaged("\n".join(rows).encode(), rng))
-        bad = BadRecords(rng.choice((0, 5)))
-        sentences.open_sentences(
-            str(path), LONG_RANGE_TASKS[name], rng.choice(sources.SIDES), heldout_share=0.3, bad=bad
-        )
-
-    return check
+    return _file(path / "metadata" / "0.npy", partial(damaged, lines), lambda *_: _read_images(path))
 
 
 def _real_labels(folder):
     names = {f"{'ab'[i % 2]}/ILSVRC2012_val_{i + 1:08}.png": image_files.png(i) for i in range(8)}
     source = sources.open_images(str(image_files.make_folder(folder / "real", names)))
 
-    def check(rng):
-        path = folder / "real.json"
-        path.write_bytes(damaged_json(LABELS, rng))
-        labelled = RealLabels(source, str(path))
+    def read(path, _):
+        labelled = RealLabels(source, path)
         [labelled[index]["real"] for index in range(len(labelled))]
 
-    return check
+    return _file(folder / "real.json", partial(damaged_json, LABELS), read)
 
 
 def _corpora(folder, kind):
-    import gzip
-    import lzma
-
     data = "\n".join(ROWS).encode()
     pack = {"gz": gzip.compress, "xz": lzma.compress}.get(kind.rpartition(".")[2], bytes)
 
@@ -206,9 +180,7 @@ def _corpora(folder, kind):
         inner = rng.random() < 0.5
         path.write_bytes(pack(damaged(data, rng)) if inner else damaged(pack(data), rng))
         if kind == "jsonl" and inner:
-            path.write_bytes(
-                b"\n".join(damaged_json(json.loads(row), rng) if rng.random() < 0.2 else row.encode() for row in ROWS)
-            )
+            path.write_bytes(b"\n".join(_some_damaged(map(json.loads, ROWS), 0.2, rng)))
         _read_text(path)
 
     return check
@@ -217,12 +189,7 @@ def _corpora(folder, kind):
 def _parquet(folder):
     path = folder / "table.parquet"
     base = writers.parquet(path, 4, text=[f"line {i}" for i in range(20)], n=list(range(20))).read_bytes()
-
-    def check(rng):
-        path.write_bytes(damaged(base, rng))
-        _read_text(path)
-
-    return check
+    return _file(path, partial(damaged, base), lambda path, _: _read_text(path))
 
 
 def _tfds(folder, file_format, kind, read):

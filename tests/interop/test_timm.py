@@ -12,12 +12,10 @@ from PIL import Image
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import filters
-from gmlp_flax.benchmarks import parity
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import timm, timm_names, weight_files
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import evaluation, loading, loop
-from tests.runs.command import Commands, assert_done
+from gmlp_flax.training import evaluation, loading
 
 TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
 
@@ -73,36 +71,12 @@ def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
     assert filters.draw(trained, str(run)) == str(run / "figures" / "filters.png")
 
 
-def test_a_converted_folder_starts_a_run(converted, tmp_path):
-    run, params = converted
-    options = config_lib.load(str(run / "config.json"))
-    options.update(steps=1, batch_size=2, init_from=str(run))
-    options.data.update(train=str(tmp_path / "images"), workers=0)
-    options.optimizer.update(learning_rate=0.0, warmup=0)
-    loop.train(options, str(tmp_path / "new"))
-    started = loading.load(str(tmp_path / "new")).params
-    jax.tree.map(np.testing.assert_array_equal, started, params)
-
-
-def test_damage_is_found(converted):
-    run, _ = converted
-    file = max(run.rglob("d/*"), key=lambda path: path.stat().st_size)  # the largest of array data
-    content = bytearray(file.read_bytes())
-    # Half of it: a single byte may be one of the formats' own, such as a level of compression, which changes no number.
-    for place in range(len(content) // 4, 3 * len(content) // 4):
-        content[place] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(RunError):
-        loading.load(str(run))
-
-
 def test_there_and_back(converted, tiny, tmp_path):
     pytest.importorskip("safetensors")
     run, _ = converted
     out = tmp_path / "w.safetensors"
-    assert timm.export(str(run), "best", str(out)) == (
-        f"timm.create_model('gmlp_s16_224', num_classes=3, checkpoint_path='{out}')"
-    )
+    loads = f"timm.create_model('gmlp_s16_224', num_classes=3, checkpoint_path='{out}')"
+    assert timm.export(str(run), "best", str(out)) == loads
     expected, _ = random_state(tiny, 3)
     found = weight_files.read(str(out))
     assert found.keys() == expected.keys()
@@ -138,16 +112,11 @@ def test_models_alike_are_told_apart_by_their_pixels():
 def test_a_model_that_timm_has_not():
     config = timm_names.config_for("gmlp_s16_224")
     config.model.update(layers=2, d_attn=64)
-    expected = (
-        "gmlp_s16_224 is nearest, but the run's config.model has layers 2, not 30; d_attn 64, not 0; give --out=FOLDER"
-    )
-    with pytest.raises(RunError, match=expected):
+    with pytest.raises(RunError, match="gmlp_s16_224 .* layers 2, not 30; d_attn 64, not 0"):
         timm.matching(config)
     causal = timm_names.config_for("deit_tiny_patch16_224")
     causal.model.causal = True
-    with pytest.raises(
-        RunError, match="deit_tiny_patch16_224 is nearest, but the run's config.model has causal True, not Fa"
-    ):
+    with pytest.raises(RunError, match="deit_tiny_patch16_224 .* causal True, not False"):
         timm.matching(causal)
     with pytest.raises(RunError, match="config.task is 'masked_lm'"):
         timm.matching(config_lib.default())
@@ -182,32 +151,8 @@ def test_imagenets_words(tiny, tmp_path):
 
 def test_unknown_models():
     assert timm.known("mixer_b16_224") == "mixer_b16_224"
-    for name in ("gmlp_s16", "gmlp_s16_224.ra3_in1k", "gMLP_s16_224"):
-        with pytest.raises(RunError, match=f"^there is no model '{name}' here; did you mean 'gmlp_s16_224'"):
-            timm.known(name)
-    with pytest.raises(RunError, match="there is no model 'x' here; expected one of gmlp_ti16_224, "):
-        timm.known("x")
-
-
-def test_folders_that_hold_a_run(converted, tiny):
-    run, _ = converted
-    state, _ = random_state(tiny, 3)
-    with pytest.raises(
-        RunError, match=r"--out=.* holds config.json already, which would be overwritten: give another folder"
-    ):
-        timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
-    (run / "config.json").unlink()
-    (run / "run.json").unlink()
-    with pytest.raises(RunError, match=r"holds checkpoints already"):
-        timm.convert(state, timm_names.config_for(tiny), tiny, str(run), "FILE")
-
-
-def test_wrong_weights_leave_nothing(tiny, tmp_path):
-    state, _ = random_state(tiny, 3)
-    del state["head.bias"]
-    with pytest.raises(RunError, match=r"FILE does not hold the weights of this model: 1 missing \(head.bias\)"):
-        timm.convert(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"), "FILE")
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(RunError, match="'gmlp_s16_224.ra3_in1k' here; did you mean 'gmlp_s16_224'"):
+        timm.known("gmlp_s16_224.ra3_in1k")
 
 
 def test_the_hub_says_how_pixels_are_seen(monkeypatch):
@@ -220,39 +165,3 @@ def test_the_hub_says_how_pixels_are_seen(monkeypatch):
     described["architecture"] = "resnet50"
     with pytest.raises(RunError, match="there is no model 'resnet50' here"):
         timm.from_hub("timm/resnet50.a1_in1k")
-
-
-@pytest.mark.slow
-def test_the_commands(tmp_path):
-    """A whole gMLP-Ti of timm's: converted, used, and given back to timm, which gives the same probabilities."""
-    pytest.importorskip("safetensors")
-    try:
-        library = timm.import_beside_torch("timm")
-    except RunError as error:
-        pytest.skip(str(error))
-    import torch
-
-    theirs = library.create_model("gmlp_ti16_224").eval()
-    parity.randomise(theirs, 0)
-    torch.save(theirs.state_dict(), tmp_path / "w.pth")
-    run, file = tmp_path / "run", tmp_path / "0.png"
-    write_image(file)
-    command = Commands()
-    assert_done(command("--model=gmlp_ti16_224", f"--checkpoint={tmp_path}/w.pth", f"--out={run}", command="import"))
-    shown = command(f"--workdir={run}", "--top=1", str(file), command="predict")
-    assert_done(shown)
-    task = loading.load(str(run)).task
-    pixels = task.evaluation_example({"image": file.read_bytes(), "name": "0", "label": 0})["image"] / 255
-    normalised = torch.tensor(pixels.transpose(2, 0, 1)[None] * 2 - 1, dtype=torch.float32)
-    with torch.inference_mode():
-        share, best = theirs(normalised).softmax(-1)[0].max(-1)
-    assert shown.stdout.strip() == f"{file}: {task.names[best]} {100 * share:.1f}%"
-    assert_done(command(f"--workdir={run}", f"--out={tmp_path}/back.safetensors", command="export"))
-    back = library.create_model("gmlp_ti16_224", checkpoint_path=f"{tmp_path}/back.safetensors")
-    for (name, mine), other in zip(back.state_dict().items(), theirs.state_dict().values(), strict=True):
-        assert torch.equal(mine, other), name
-
-
-def test_only_runs_are_given_to_timm(tmp_path):
-    with pytest.raises(RunError, match="is no run folder"):
-        timm.export(str(tmp_path), "latest", str(tmp_path / "w.safetensors"))

@@ -27,11 +27,8 @@ def write_cost(folder, row, tokens, seconds, size=1e6, batch=None):
     """A file as `gmlp benchmark mixers` writes it; without seconds, of a step that was compiled only."""
     about = {"row": row, "tokens": tokens, "batch": batch or max(1, 2048 // tokens), "unit": "", "goal": ""}
     figures = {"seconds": list(seconds), "bytes": [float(size)], "flops": [1e9]}
-    entries = [
-        about | {"figure": figure, "values": values, "median": sorted(values)[len(values) // 2]}
-        for figure, values in figures.items()
-        if values
-    ]
+    figures = {figure: (values, sorted(values)[len(values) // 2]) for figure, values in figures.items() if values}
+    entries = [about | {"figure": name, "values": found[0], "median": found[1]} for name, found in figures.items()]
     (folder / "costs").mkdir(parents=True, exist_ok=True)
     (folder / "costs" / f"{row}-{tokens}.json").write_text(json.dumps(entries))
 

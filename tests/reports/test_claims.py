@@ -81,11 +81,8 @@ def test_the_interval_is_of_the_seeds():
     # The mean of a's two draws is 1 (rho 1), 5 (-0.5) or 3 (a tie with c, 0), one quarter, one quarter and one half.
     assert (unsure.low, unsure.high) == pytest.approx((-0.5, 1))
     assert claims.rank_curve(curves, papers) == [sure, unsure]
-
-
-def test_one_seed_has_no_interval():
     [point] = claims.rank_curve({"a": [[(5, 1.0)]], "b": [[(5, 2.0)]]}, {"a": 4.0, "b": 3.0})
-    assert point == (5, pytest.approx(-1), None, None)
+    assert point == (5, pytest.approx(-1), None, None)  # of one seed
 
 
 def test_the_tally_counts_verdicts():

@@ -12,7 +12,6 @@ from gmlp_flax.reports import catalogue, page
 from gmlp_flax.reports.learned_weights import across, locality, spread
 from gmlp_flax.reports.runs import Run
 from gmlp_flax.training import loop
-from tests.reports.test_runs import write_run
 from tests.training import tiny
 
 
@@ -88,12 +87,6 @@ def test_matrices_without_the_constraint(runs, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.pdf", "table.csv"}
     [panel] = report.figures["toeplitz_share"].panels
     assert panel.series[0].y == [row[1] for row in report.table.rows]
-
-
-def test_a_run_without_checkpoints(tmp_path):
-    write_run(tmp_path / "run", tiny.text_config(tmp_path))
-    with pytest.raises(RunError, match="no checkpoint"):
-        made("figure9", tmp_path / "run")
 
 
 def test_shares_agree_with_their_definition():

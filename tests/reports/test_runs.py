@@ -9,7 +9,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports.runs import at_budget, find, find_finetuned
+from gmlp_flax.reports.runs import Setting, at_budget, find, find_finetuned
 
 GATES = ("split", "additive")
 
@@ -47,22 +47,11 @@ def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_pa
     assert found[0].curve("top1") == []
 
 
-def test_a_pattern_names_runs_or_folders_of_them(tmp_path):
-    write_run(tmp_path / "a" / "split-0", config())
-    write_run(tmp_path / "b" / "split-1", config(seed=1))
-    write_run(tmp_path / "b" / "probe-2", config(seed=2, steps=4))
-    assert len(find(f"{tmp_path}/*/split-*", ROWS)) == 2
-    assert len(find(f"{tmp_path}/a", ROWS)) == 1
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"seed": 1, "steps": 9}, "token budgets: steps is 8 in .*a and 9 in .*b"),
-        ({"seed": 1, "batch_size": 8}, "token budgets: batch_size is 4"),
         ({"seed": 1, "data.tokenizer": "other"}, "tokenizers: data.tokenizer is '' in .*a and 'other'"),
-        ({"seed": 1, "data.heldout_share": 0.2}, "data.heldout_share is 0.05 in .*a and 0.2"),
-        ({"seed": 1, "optimizer.learning_rate": 0.5}, "optimizer.learning_rate is 0.001 in .*a and 0.5"),
         ({"seed": 1, "optimizer.lr_multipliers": ("norm=2",)}, "optimizer.lr_multipliers is .* in .*a and .*norm=2"),
         ({}, "a and .*b are both the row split with seed 0"),
     ],
@@ -80,7 +69,7 @@ def test_tokenizers_must_be_the_same(tmp_path):
         write_run(tmp_path / name, config(seed=ord(name)))
         (tmp_path / name / "tokenizer.model").write_bytes(content)
     assert len(find(f"{tmp_path}/[ab]", ROWS)) == 2
-    with pytest.raises(RunError, match=r"different tokenizers: .*a/tokenizer.model and .*c/tokenizer.model differ: "):
+    with pytest.raises(RunError, match=r"a/tokenizer.model and .*c/tokenizer.model differ"):
         find(str(tmp_path), ROWS)
 
 
@@ -92,8 +81,7 @@ def test_runs_up_to_a_number_of_tokens(tmp_path):
     assert [run.curve("perplexity") for run in at_budget(found, 4 * per_step)] == [[(4 * per_step, 9.0)]] * 2
     assert [run.path for run in at_budget(found, 7 * per_step)] == [str(tmp_path / "a")]
     assert at_budget(found, 7 * per_step)[0].curve("perplexity") == [(4 * per_step, 9.0)]
-    far = "no run has come as far as 4,097 tokens; the longest, .*/a, has 4,096 tokens: give fewer"
-    with pytest.raises(RunError, match=far):
+    with pytest.raises(RunError, match="4,097 tokens; the longest, .*/a, has 4,096 tokens"):
         at_budget(found, 8 * per_step + 1)
 
 
@@ -101,9 +89,8 @@ def test_what_may_differ(tmp_path):
     """How a run was run; and between rows, the rate and its factors, which were chosen for each."""
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(seed=1, **{"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"}))
-    write_run(
-        tmp_path / "c", config("additive", **{"optimizer.learning_rate": 0.5, "optimizer.lr_multipliers": ("norm=2",)})
-    )
+    rates = {"optimizer.learning_rate": 0.5, "optimizer.lr_multipliers": ("norm=2",)}
+    write_run(tmp_path / "c", config("additive", **rates))
     assert len(find(str(tmp_path), ROWS)) == 3
 
 
@@ -128,10 +115,7 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     ("changes", "message"),
     [
         ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
-        (
-            {"seed": 1, "steps": 9},
-            "runs of different token budgets: steps is 8 in .*a and 9 in .*b: give runs that differ",
-        ),
+        ({"seed": 1, "steps": 9}, "token budgets: steps is 8 in .*a and 9 in .*b"),
         ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
         ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
     ],
@@ -149,35 +133,21 @@ def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(steps=16))
     write_run(tmp_path / "c", config(steps=24))  # no row
-    assert [(run.row, run.config.steps) for run in find(str(tmp_path), rows)] == [
-        ("split", 8),
-        ("split longer", 16),
-    ]
+    assert [(run.row, run.config.steps) for run in find(str(tmp_path), rows)] == [("split", 8), ("split longer", 16)]
+    with pytest.raises(RunError, match="the rows split and again have the same model and steps"):
+        find(str(tmp_path), ROWS | {"again": config(seed=1)})
     for name in "ab":
         write_run(tmp_path / "finetuned" / "sst2" / name, tuned(init_from=str(tmp_path / name)))
     write_run(tmp_path / "finetuned" / "sst2" / "gone", tuned(init_from=str(tmp_path / "d"), steps=8))
     found = find_finetuned(str(tmp_path), rows)
-    assert {row: [os.path.basename(run.path) for run in runs] for row, runs in found.items()} == {
-        "split": ["a"],
-        "additive": [],
-        "split longer": ["b"],
-    }
+    names = {row: [os.path.basename(run.path) for run in runs] for row, runs in found.items()}
+    assert names == {"split": ["a"], "additive": [], "split longer": ["b"]}
     write_run(tmp_path / "e", config("additive", **{"data.heldout_share": 0.2}))
     with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):
         find(str(tmp_path), rows)
 
 
-def test_rows_that_are_one(tmp_path):
-    """As --config.steps makes those of Figure 7."""
-    with pytest.raises(
-        RunError, match="the rows split and again have the same model and steps: leave out the --config"
-    ):
-        find(str(tmp_path), ROWS | {"again": config(seed=1)})
-
-
-def test_no_run_of_any_row(tmp_path):
-    write_run(tmp_path / "z", config("linear"))
-    empty = {str(tmp_path): "holds no run of split, additive", f"{tmp_path}/none": "nothing at .*/none"}
-    for pattern, message in empty.items():
-        with pytest.raises(RunError, match=message):
-            find(pattern, ROWS)
+def test_what_is_said_of_the_setting():
+    scaled = Setting("cpu", "sgu", [("steps", "9", "100")])
+    assert scaled.sentence() == "Scale cpu. Scaled down for sgu: steps 9 (paper: 100)."
+    assert Setting("paper", "sgu").sentence() == "Scale paper: the paper's setting."

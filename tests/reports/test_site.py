@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import site
 from tests.reports import made_up_columns
@@ -62,11 +61,6 @@ def test_what_cannot_stand_in_one_report_is_refused_and_the_rest_is_made(tmp_pat
     assert set(found.made) >= COUNTED and "table3" not in found.made
     assert list(found.refused) == ["table3"] and "token budgets: steps is 900" in found.refused["table3"]
     assert "token budgets: steps is 900" in (out / "index.html").read_text()
-
-
-def test_no_such_folder(out):
-    with pytest.raises(RunError, match="^/nowhere: there is no such folder$"):
-        site.write("/nowhere", "cpu", str(out))
 
 
 def test_the_alternatives_are_made_of_a_folder_of_their_name(tmp_path, out, monkeypatch):

@@ -49,3 +49,13 @@ def test_every_classifier_is_drawn_and_named():
     assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"] and list(series["Mixer (our setup)"].y) == [77.3]
     assert series["Mixer"].look.marker != series["Mixer (our setup)"].look.marker
     assert len({each.look for each in panel.series}) == len(panel.series)
+
+
+def test_every_table_without_training_is_counted():
+    counted = {name: table for name, table in TABLES.items() if not table.trained}
+    assert set(catalogue.SIZES) <= set(counted) == {"table1", "table2", "table5", "figure2"}
+    assert not set(catalogue.RUNS) & set(counted)
+    for name, table in counted.items():
+        made = catalogue.of_sizes(name)
+        assert [row[0] for row in made.table.rows] == [*table.rows, *(row.name for row in table.quoted)]
+        assert ("accuracies" in made.figures) == (name in catalogue.SIZES)

@@ -21,29 +21,19 @@ TABLE = Table(
     ("cell", "text"),
     [
         (None, ""),
-        ("word", "word"),
-        (0, "0"),
         (1234567, "1,234,567"),
         (0.00073553, "0.000736"),
-        (12.263, "12.3"),
-        (57.0, "57.0"),
         (9.999, "10.0"),
-        (1843.2, "1,843"),
         (0.0, "0.00"),
         (-3.14159, "\u22123.14"),
         (2.5e-5, "2.50e\u221205"),
         (math.inf, "not finite"),
-        (Printed(0.008), "0.008"),
-        (Printed(110), "110"),
         (Printed(1091.3), "1,091.3"),
         (Difference(26.65), "+26.6"),
         (Difference(-0.0497), "\u22120.05"),
         (Difference(0.001), "0"),
-        (Difference(130.4), "+130"),
         (Spread(57.08, (55.0, 59.16)), "57.1 ± 2.9"),
-        (Spread(60.0, (59.99, 60.01)), "60.0 ± 0.01"),
         (Spread(5.0, (5.0,)), "5.00"),
-        (Spread(136.2, (134.0, 138.4)), "136 ± 3"),
         (Spread(2.0, (2.0, 2.0)), "2.00 ± 0"),
     ],
 )
@@ -76,9 +66,3 @@ def test_csv_keeps_all_digits():
     deviation = str(TABLE.rows[0][2].deviation)
     assert first == ["a|b", "1234567", "4.123456789", deviation, "4.0", "4.246913578", "2", "", "a note; another"]
     assert second == ["<c>", "", "10.0", *[""] * 5, "another"]
-
-
-def test_empty_columns_can_be_left_out():
-    full = TABLE.full()
-    assert full.columns == ["model", "params", "perplexity"] and full.footnotes == TABLE.footnotes
-    assert full.rows[1] == ["<c>", None, 10.0]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import evaluation
@@ -23,16 +22,6 @@ def params(image_task):
 
 def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-
-
-def test_digits(image_task):
-    with image_task.train_batches(0, 0, 1) as batches:
-        batch = next(batches)
-    assert (batch["image"].shape, batch["image"].dtype) == ((8, 8, 8, 1), np.uint8)
-    assert (batch["label"].shape, batch["label"].dtype) == ((8,), np.int32)
-    assert image_task.classes == tuple("0123456789") and image_task.evaluation_examples() == 382
-    assert image_task.shapes()["head"]["kernel"].shape == (8, 10)
-    assert image_task.unit == "images" and image_task.units_per_example == 1
 
 
 @pytest.mark.smoke
@@ -93,8 +82,3 @@ def test_a_class_token_of_a_causal_model_is_refused():
         ConfigError, match="config.model.pool is 'cls', and the model is causal: the class token sees no patch"
     ):
         config.validate(options)
-
-
-def test_classes_are_kept_in_the_run_folder(image_task, tmp_path):
-    run_folder.write_files(image_task.folder, image_task.assets(), replace=True)
-    assert ImageClassification(tiny.image_config(), image_task.folder).classes == image_task.classes

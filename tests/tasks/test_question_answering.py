@@ -151,17 +151,6 @@ def test_an_oracle(folder):
     assert metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
 
 
-def test_batches(folder):
-    task = make(folder)
-    with task.train_batches(3, 0, 1) as batches:
-        batch = next(batches)
-    shapes = {name: value.shape for name, value in batch.items()}
-    assert shapes == dict.fromkeys(("tokens", "segments"), (8, LENGTH)) | dict.fromkeys(("start", "end", "index"), (8,))
-    assert len(task.windows("train")) > len(task.windows("train").questions)
-    train, heldout = ({q.title for q in task.windows(side).questions} for side in ("train", "heldout"))
-    assert not train & heldout and len(train | heldout) == 8
-
-
 def test_what_is_reported(folder, tmp_path, capsys):
     context = "red\u00ad \u200d green greenish"
     entries = [entry(name, "which?", context, text) for name, text in (("a", "red"), ("b", "gr"), ("c", "\u200d"))]

@@ -36,8 +36,3 @@ def test_errors_name_the_key():
         sides.open_side(config(heldout="o"), "heldout", fail)
     with pytest.raises(DataError, match="^config.data.train is not set; give --config.data.train=tfds:NAME$"):
         sides.open_side(config(train=""), "train", opener, "tfds:NAME")
-
-
-def test_warnings_name_the_side(capsys):
-    sides.warn("train", "examples", "2 are cut")
-    assert capsys.readouterr().err == "train examples: 2 are cut\n"

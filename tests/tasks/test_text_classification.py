@@ -217,6 +217,7 @@ def test_own_labelled_text(vocabulary, tmp_path):
     assert again.glue.labels == ("maybe", "yes")
     with pytest.raises(DataError, match=r"^config.data.train: .*the label 'no'; expected 'maybe', 'yes'"):
         again.examples("train")
+    assert TextClassification.without_data(options).shapes()["head"]["kernel"].shape == (8, 2)
 
 
 def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):

@@ -153,6 +153,7 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     assert "the split 'validation' of " in failure(
         squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="validation", heldout_share=0.1
     )
+    assert "no split 'dev'" in failure(squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="dev")
     assert f"train.{file_format}-00000-of-00002, record 1: no answer" in failure(
         squad.read_side, "tfds:squad/v2.0", "train", "v1.1"
     )

@@ -6,7 +6,9 @@ import pytest
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.real_labels import RealLabels
+from gmlp_flax.data.images.sources import open_side
 from gmlp_flax.errors import DataError
+from tests.data import writers
 from tests.data.images import image_files
 
 
@@ -42,6 +44,13 @@ def test_wrong_files(tmp_path, labels, message):
     with pytest.raises(DataError, match=message) as caught:
         RealLabels(source, written(tmp_path, labels))
     assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_record_has_no_name_to_check(tmp_path):
+    shards = {"validation": [[b"damaged", image_files.record(9)]]}
+    path = writers.tfds_folder(tmp_path / "5.2.0", shards, "tfrecord", **image_files.FEATURES)
+    with pytest.raises(DataError, match="labels of 1 images, but none for 'ILSVRC2012_val_00000010.JPEG'"):
+        RealLabels(open_side(str(path), "heldout"), written(tmp_path, [[2]]))
 
 
 def test_names_without_numbers(tmp_path):

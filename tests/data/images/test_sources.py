@@ -62,6 +62,12 @@ def test_splits_of_a_tfds_folder(tmp_path, splits, options, expected):
             assert (source.split, len(source)) == (split, sum(splits[split]))
 
 
+def test_a_split_that_a_tfds_folder_lacks(tmp_path):
+    path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"test": [4]}, "tfrecord"))
+    assert len(open_side(path, "heldout")) == 4
+    assert "has no split 'train': it has 'test'" in failure(open_side, path, "train")
+
+
 def test_sets_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     image_files.tfds_folder(tmp_path / "cifar10" / "3.0.2", {"train": [3], "test": [2]}, "array_record")

@@ -101,7 +101,9 @@ def test_fingerprint(c4, tmp_path):
 
 # A test's name must be the same in every worker, and gzip's bytes hold the time: ids are given.
 @pytest.mark.parametrize(
-    "name, data", [("a.json.gz", gzip.compress(b"\n")), ("a.jsonl", b'{"text": " "}\n')], ids=["gz", "jsonl"]
+    "name, data",
+    [("a.json.gz", gzip.compress(b"\n")), ("a.jsonl", b'{"text": " "}\n'), ("c.jsonl", b"")],
+    ids=["gz", "jsonl", "empty"],
 )
 def test_shard_without_a_document(tmp_path, name, data):
     (tmp_path / "b.jsonl").write_bytes(lines(["one"]))

@@ -66,3 +66,9 @@ def test_sides_of_a_corpus(tmp_path, names, options, train, heldout):
         corpus, selection = open_side(str(tmp_path), side, **({"heldout_share": 0.2} | options))
         assert corpus.name == (f"{tmp_path} ({split})" if split else str(tmp_path))
         assert selection == (Selection(share, side) if share else EVERYTHING)
+
+
+def test_a_split_that_a_corpus_does_not_have(tmp_path):
+    (tmp_path / "train-00000-of-00001.jsonl").write_bytes(writers.json_lines({"text": "a"}))
+    with pytest.raises(DataError, match="has no split 'dev': it has 'train'"):
+        open_side(str(tmp_path), "train", heldout_split="dev", heldout_share=0.1)

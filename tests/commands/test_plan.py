@@ -125,16 +125,8 @@ def test_gpus_are_estimated_and_alternatives_tabled():
     ("arguments", "message"),
     [
         (["--topology=v5e:4x4"], "--config is missing; usage: gmlp plan"),
-        (["--config=configs/c4_bert.py", "--topology=v9:4x4"], "there is no topology 'v9:4x4': TPU slices v2:"),
-        (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--mfu=40"], "--mfu is 40.0: expected a share"),
-        (
-            ["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--price=nan"],
-            "--price is nan: expected from 0 to 1,000,000",
-        ),
-        (
-            ["--config=configs/c4_bert.py", "--topology=v5e:4x4x4"],
-            "'v5e:4x4x4' has 3 sides: slices of v5e have 2, as 2x2",
-        ),
+        (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--mfu=40"], "--mfu is 40.0"),
+        (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--price=nan"], "--price is nan"),
         (["--config=configs/c4_bert.py", "--topology=v4:2x2"], "'v4:2x2' has 2 sides: slices of v4 have 3, as 2x2x1"),
     ],
 )
@@ -143,13 +135,6 @@ def test_bad_input_is_one_line(arguments, message):
     assert done.returncode == 2 and not done.stdout
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and message in line
-
-
-@needs_libtpu
-def test_a_shape_that_libtpu_does_not_know_is_one_line():
-    done = command("--config=configs/c4_bert.py", "--topology=v5e:3x3")
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and line.startswith("error: ") and "of this kind there are v5e:2x2, v5e:2x4" in line
 
 
 if __name__ == "__main__":

@@ -47,33 +47,12 @@ def test_fill_ranks_tokens_by_probability(text_run):
         np.testing.assert_allclose([share for _, share in ranked], shares[order], rtol=1e-4)
 
 
-def test_lines_of_one_length_share_a_compiled_program(text_run):
-    task, weights = (loaded := loading.load(str(text_run))).task, loaded.weights
-    for _ in range(3):
-        task.predict(weights, ["a [MASK]"])
-    assert task.compiled_apply._cache_size() == 1
-
-
-def test_fill_needs_a_mask_and_room(text_run):
-    trained = loading.load(str(text_run))
-    with pytest.raises(RunError, match=r"there is no \[MASK\] in 'plain'"):
-        trained.task.predict(trained.weights, ["plain"])
-    with pytest.raises(RunError, match="the model reads at most 32"):
-        trained.task.predict(trained.weights, ["word " * 60 + "[MASK]"])
-
-
 def test_text_from_standard_input(text_run):
     code, out, error = run(f"--workdir={text_run}", "--top=2", text="A [MASK] b.\n\nThe [MASK] [MASK].\n")
     assert code == 0, error
     lines = out.splitlines()
-    assert lines[0] == "A [MASK] b." and lines[2] == "The [MASK] [MASK]."
-    assert [line.partition(":")[0] for line in lines] == [
-        "A [MASK] b.",
-        "  [MASK] 1",
-        "The [MASK] [MASK].",
-        "  [MASK] 1",
-        "  [MASK] 2",
-    ]
+    heads = ["A [MASK] b.", "  [MASK] 1", "The [MASK] [MASK].", "  [MASK] 1", "  [MASK] 2"]
+    assert [line.partition(":")[0] for line in lines] == heads
     assert all(line.count("%") == 2 for line in lines if "1:" in line)
 
 
@@ -92,9 +71,9 @@ def test_mistakes_are_one_line(text_run, image_run, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     cases = [
         ((f"--workdir={text_run}",), "nothing masked", "there is no [MASK] in 'nothing masked'"),
+        ((f"--workdir={text_run}",), "word " * 60 + "[MASK]", "the model reads at most 32"),
         ((f"--workdir={text_run}", "a.png"), "", "holds a model of text: give it some on standard input, not a.png"),
         ((f"--workdir={image_run}",), "", "give image files"),
-        ((f"--workdir={image_run}", f"{tmp_path}/none.png"), "", "none.png"),
         ((f"--workdir={image_run}", f"{tmp_path}/broken.png"), "", "is in no format Pillow knows"),
         ((), "", "--workdir is missing"),
     ]
@@ -125,60 +104,30 @@ def test_texts_are_continued(causal_run):
     *lines, cost = error.splitlines()
     assert len(lines) == 2 and all(re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines)
     assert "windows of 32 tokens read: 3" in lines[0]
-    assert re.fullmatch(
-        r"a token costs 0\.01 MFLOP, as 4\.1 kB are kept of the tokens before; "
-        r"to read a window anew costs 0\.\d\d MFLOP",
-        cost,
-    ), cost
+    assert re.fullmatch(r"a token costs 0\.01 MFLOP, as 4\.1 kB are .* to read a window anew costs 0\.\d\d MFLOP", cost)
 
 
 def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=1", text="x" * 50)
     assert code == 0 and "note: the line has 50 tokens; the model reads the last 31 of them\n" in error
     code, out, error = run(f"--workdir={causal_run}", "--top=2", text="the")
-    assert (
-        code == 0
-        and out.splitlines()[0] == "the"
-        and re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", out.splitlines()[1])
-    )
+    first, second = out.splitlines()
+    assert (code, first) == (0, "the") and re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", second)
 
 
 def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     cases = [
-        (causal_run, ("--tokens=5",), "a [MASK] b", r"a causal model continues a text and fills no \[MASK\]: leave it"),
-        (causal_run, ("--top_p=0",), "a", "top_p is 0.0: expected a probability above 0 and at most 1"),
-        (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5: expected a probability above 0 and at most 1"),
-        (causal_run, ("--temperature=-1",), "a", "temperature is -1.0: expected at least 0"),
+        (causal_run, ("--tokens=5",), "a [MASK] b", r"a causal model continues a text and fills no \[MASK\]"),
+        (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5"),
         (causal_run, ("--top=3", "--tokens=2"), "a", "--top ranks the next token, and --tokens is for a continuation"),
-        (causal_run, ("--tokens=none",), "a", "tokens"),
-        (
-            text_run,
-            ("--tokens=5",),
-            "a [MASK]",
-            r"--tokens is for models that continue texts, and \S+ holds one of the "
-            r"task masked_lm: leave it out, or train with --config.task=causal_lm",
-        ),
+        (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for models that continue texts, .* masked_lm"),
     ]
     for folder, flags, text, message in cases:
         code, _, error = run(f"--workdir={folder}", *flags, text=text)
         assert code == 2, (flags, error)
         assert re.search(message, error) and len(error.splitlines()) == 1, error
-    with pytest.raises(
-        RunError, match="^a model of the task masked_lm does not continue texts: train one with config.task"
-    ):
+    with pytest.raises(RunError, match="^a model of the task masked_lm does not continue texts"):
         loading.load(str(text_run)).generate(["a"])
-
-
-def test_bytes_outside_utf8_are_refused_by_a_model_of_bytes_too(causal_run):
-    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={causal_run}", "--tokens=3")
-    process.stdin.buffer.write(b"good\nbad \xff\n")
-    out, err = process.communicate(timeout=120)
-    assert (
-        process.returncode == 2
-        and out.startswith("good")
-        and err.splitlines()[-1]
-        == ("error: standard input, line 2: not UTF-8 (byte 0xff); convert it, e.g. with iconv -t UTF-8")
-    )
 
 
 def finetuned(tmp_path, task: str, **options) -> loading.Trained:
@@ -204,34 +153,31 @@ def test_a_pair_is_classified_as_evaluation_does(tmp_path):
         _, outputs = jax.jit(trained.task.evaluate)(trained.weights, next(batches))
     assert ranked[0][0] == trained.task.glue.labels[int(outputs["label"][0])]
     assert len(ranked) == 2 and 1 >= ranked[0][1] >= ranked[1][1] > 0
-    expected = r"^the line has 1 text\(s\), the task reads 2: put a tab between two texts, none in a single one: 'one'$"
-    with pytest.raises(RunError, match=expected):
+    with pytest.raises(RunError, match="the line has 1 text.s., the task reads 2: .* 'one'$"):
         trained.task.predict(trained.weights, ["one"])
 
 
-@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_answers_are_spans_of_the_passage(tmp_path, version):
-    trained = finetuned(tmp_path, "question_answering", squad_version=version)
+def test_answers_are_spans_of_the_passage(tmp_path):
+    trained = finetuned(tmp_path, "question_answering", squad_version="v2.0")
     passage = " ".join(tiny.WORDS[:30])
     ((ranked,),) = trained.task.predict(trained.weights, [f"which one\t{passage}"], top=500)
     assert len(ranked) > 3 and all(text in passage or text == "(no answer)" for text, _ in ranked)
-    assert ("(no answer)" in dict(ranked)) == (version == "v2.0")
-    shares = [share for _, share in ranked]
-    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1)
+    assert sum(share for _, share in ranked) == pytest.approx(1)
     for line in ("no tab", "no passage\t", "\tno question"):
         with pytest.raises(RunError, match="^give a question and a passage with a tab between them, not "):
             trained.task.predict(trained.weights, [line])
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("run", "given", "words"),
     [
-        (b"A [MASK] b.\n\xff [MASK]\n", "error: standard input, line 2: not UTF-8 (byte 0xff); convert it"),
-        ("A [MASK] b.".encode("utf-16-le"), "error: standard input, line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
+        ("text_run", b"A [MASK] b.\n\xff [MASK]\n", "line 2: not UTF-8 (byte 0xff); convert it"),
+        ("text_run", "A [MASK] b.".encode("utf-16-le"), "line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
+        ("causal_run", b"good\nbad \xff\n", "line 2: not UTF-8 (byte 0xff); convert it"),  # also by a model of bytes
     ],
 )
-def test_text_that_is_not_utf8(text_run, given, words):
-    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={text_run}")
+def test_text_that_is_not_utf8(request, run, given, words):
+    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={request.getfixturevalue(run)}")
     process.stdin.buffer.write(given)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 2 and err.splitlines()[-1].startswith(words), err
+    assert process.returncode == 2 and err.splitlines()[-1].startswith(f"error: standard input, {words}"), err

@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 
-from gmlp_flax import config
 from tests import preloaded
 
 
@@ -48,9 +47,3 @@ def test_steps_that_are_none():
     for words in (["text", "--steps=0"], ["texts"]):
         done = preloaded.gmlp("quickstart", *words)
         assert done.returncode == 2 and words[-1] in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_configs_differ_in_the_freeze_alone():
-    for kind in ("text", "image"):
-        whole, frozen = (config.from_file(f"configs/quickstart_{kind}.py", arg) for arg in ("", "frozen"))
-        assert set(config.differences(whole, frozen)) == {"optimizer.freeze"}

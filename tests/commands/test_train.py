@@ -30,11 +30,3 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
         ["draw", "filters"],
         ["evaluate", f"--workdir={run}"],
     ]
-
-
-def test_a_finished_run_is_not_trained_again(image_run, tmp_path):
-    run = shutil.copytree(image_run, tmp_path / "run")
-    before = (run / "metrics.jsonl").read_bytes()
-    done = preloaded.gmlp("train", f"--config={run}/config.json", f"--workdir={run}")
-    assert done.returncode == 0, done.stderr
-    assert (run / "metrics.jsonl").read_bytes() == before

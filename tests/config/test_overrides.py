@@ -8,22 +8,8 @@ from gmlp_flax.errors import ConfigError
 
 
 def test_words_of_a_command_line():
-    words = [
-        "train",
-        "--config.a.b=1=2",
-        "-config.c",
-        "x",
-        "--workdir=w",
-        "--config=file",
-        "--config.d=",
-        "--config.=5",
-    ]
+    words = ["--config.a.b=1=2", "-config.c", "x", "--workdir=w", "--config=file", "--config.d=", "--config.=5"]
     assert overrides.named_overrides(words) == {"a.b": "1=2", "c": "x", "d": "", "": "5"}
-
-
-def test_a_key_without_a_name():
-    with pytest.raises(ConfigError, match="--config.=5: there is no config key ''"):
-        overrides.prepared_for(gmlp_config.default(), {"": "5"})
 
 
 def test_values_are_parsed_by_the_type_of_their_key():
@@ -49,11 +35,9 @@ def test_another_block_brings_its_options(capsys):
     [
         ({"model.heads": "8"}, "--config.model.heads=8: config.model.block is 'gmlp', which has no model.heads"),
         ({"steps": "x"}, "expected a whole number"),
+        ({"": "5"}, "--config.=5: there is no config key ''"),
         ({"steps": "0"}, "config.steps is 0: expected at least 1"),
-        ({"model.block": "gmpl"}, "config.model.block is 'gmpl'; did you mean 'gmlp'"),
-        ({"stepz": "1"}, "there is no config key 'stepz'; did you mean 'steps'"),
         ({"optimizer.accumulate": "2"}, "optimizer.grad_accum_steps"),
-        ({"optimizer.freeze": "('a'"}, "optimizer.freeze"),
     ],
 )
 def test_what_cannot_be_set_is_one_line(values, message):

@@ -1,7 +1,5 @@
 """Keys, where they come from, and configs with their defaults."""
 
-import itertools
-
 import pytest
 
 from gmlp_flax import config as gmlp_config
@@ -20,11 +18,6 @@ def test_no_key_has_two_owners(task, block):
     assert len(schema.keys_of(task, block)) == sum(map(len, owners))
 
 
-def test_keys_stand_in_groups():
-    groups = [name.rpartition(".")[0] for name in schema.keys_of("image_classification", "mixer")]
-    assert len(set(groups)) == sum(one != other for one, other in itertools.pairwise(groups)) + 1
-
-
 def test_options_are_single_values_of_plain_types():
     for task in tasks.TASKS:
         for name, option in schema.keys_of(task).items():
@@ -34,29 +27,20 @@ def test_options_are_single_values_of_plain_types():
 def test_finetuning_takes_over_the_architecture():
     architecture = {name for name, option in schema.keys_of().items() if option.architecture}
     assert {"model.block", "model.d_model", "model.gate", "model.vocab_size", "model.scale_embeddings"} <= architecture
-    assert (
-        not {"model.length", "model.dropout", "model.remat", "model.dtype", "model.survival", "model.toeplitz"}
-        & architecture
-    )
+    assert not {"model.length", "model.dropout", "model.remat", "model.dtype", "model.toeplitz"} & architecture
 
 
 @pytest.mark.parametrize(
     ("name", "block", "may"),
     [
         ("steps", "gmlp", True),
-        ("log.every", "gmlp", True),
         ("optimizer.lr_multipliers", "gmlp", True),
-        ("mesh.fsdp", "gmlp", True),
-        ("model.remat", "mixer", True),
         ("model.toeplitz", "gmlp", True),
         ("model.dft", "fnet_hybrid", True),
         ("model.toeplitz", "mixer", False),
-        ("model.d_ffn", "gmlp", False),
         ("model.survival", "gmlp", False),
         ("model.block", "gmlp", False),
         ("seed", "gmlp", False),
-        ("data.train", "gmlp", False),
-        ("batch_size", "gmlp", False),
     ],
 )
 def test_what_may_change_in_the_middle_of_a_run(name, block, may):
@@ -76,12 +60,6 @@ def test_every_key_has_a_comment_and_a_default_that_is_valid(task, block):
     gmlp_config.validate(config)
 
 
-def test_a_config_holds_the_options_of_its_task_and_block_alone():
-    gmlp, mixer = gmlp_config.default(), gmlp_config.default("image_classification", "mixer")
-    assert "gate" in gmlp.model and "d_spatial" not in gmlp.model and "masking" in gmlp and "augment" not in gmlp
-    assert "gate" not in mixer.model and "d_spatial" in mixer.model and "masking" not in mixer and "augment" in mixer
-
-
 def test_another_block_keeps_what_both_have():
     config = gmlp_config.default()
     config.steps, config.model.layers, config.model.gate, config.masking.rate = 7, 3, "additive", 0.3
@@ -91,14 +69,6 @@ def test_another_block_keeps_what_both_have():
     found = gmlp_config.differences(config, other)
     assert found["model.gate"] == ("additive", None) and found["model.d_spatial"] == (None, 64)
     assert found["model.block"] == ("gmlp", "mixer") and "steps" not in found
-
-
-def test_unknown_key_cannot_be_set():
-    config = gmlp_config.default()
-    with pytest.raises(AttributeError):
-        config.model.layrs = 3
-    with pytest.raises(AttributeError):
-        config.stepz = 3
 
 
 def test_help_holds_every_key_of_every_task_and_block():
@@ -113,13 +83,6 @@ def test_help_holds_every_key_of_every_task_and_block():
     assert not any("config.model.heads" in line for line in lines[:first])
 
 
-def test_help_of_a_config_holds_its_keys_alone():
-    text = gmlp_config.help_text(gmlp_config.default("masked_lm", "mixer"))
-    assert "config.model.d_spatial" in text and "config.model.heads" not in text and "config.augment" not in text
-
-
 def test_help_of_a_config_holds_its_values():
     text = gmlp_config.help_text(gmlp_config.from_file("quickstart_text"))
-    assert (
-        "config.steps = 500 " in text and "config.model.length = 64 " in text and "config.task = 'masked_lm' " in text
-    )
+    assert "config.steps = 500 " in text and "config.model.length = 64 " in text and "config.augment" not in text

@@ -1,6 +1,5 @@
 """Configs from files: JSON of runs, Python of users, and arguments of both."""
 
-import json
 import os
 from pathlib import Path
 
@@ -24,18 +23,10 @@ def test_json_round_trip(tmp_path):
     assert again.is_locked
 
 
-def test_json_takes_defaults_for_keys_that_are_left_out(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"steps": 7, "model": {"layers": 3}}))
-    config = gmlp_config.load(str(path))
-    assert (config.steps, config.model.layers, config.model.d_ffn) == (7, 3, gmlp_config.default().model.d_ffn)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"modle": {"layers": 3}}', "there is no config key 'modle.layers'; did you mean 'model.layers'?"),
-        ('{"model": {"layrs": 3}}', "there is no config key 'model.layrs'; did you mean 'model.layers'?"),
         ('{"model": 3}', "model is a group of keys"),
         ('{"steps": {"a": 1}}', "there is no config key 'steps.a'"),
         ('{"model": {"layers": "3"}}', "config.model.layers is '3': expected a whole number"),
@@ -43,29 +34,10 @@ def test_json_takes_defaults_for_keys_that_are_left_out(tmp_path):
         ("[1]", "holds a list: expected a dict"),
         ('{"task": null}', "task None is no name"),
         ('{"model": {"block": ["gmlp"]}}', "model.block ['gmlp'] is no name"),
-        ('{"model": {"d_model": 0}}', "config.model.d_model is 0: expected from 1 to 1,048,576"),
-        ('{"model": {"d_model": null}}', "config.model.d_model is None: expected a whole number"),
         ('{"optimizer": {"freeze": null}}', "config.optimizer.freeze is None: expected a tuple"),
-        ('{"optimizer": {"freeze": 3}}', "config.optimizer.freeze is 3: expected a tuple"),
-        ('{"seed": NaN, "batch_size": 1e999}', "config.seed is nan: expected a whole number"),
-        ('{"batch_size": 1e999}', "config.batch_size is inf: expected a whole number"),
         ('{"optimizer": {"learning_rate": 1e999}}', "config.optimizer.learning_rate is inf: expected a finite number"),
-        ('{"log": {"hang_seconds": 1e30}}', "config.log.hang_seconds is 1e+30: expected from 0 to 31,536,000"),
-        ('{"seed": 9223372036854775807}', "config.seed is 9223372036854775807: expected at most 2,147,483,647"),
         ('{"seed": %s}' % ("9" * 6000), ": not JSON (a number of 6,000 digits)"),
-        (
-            '{"model": {"vocab_size": 2147483648}}',
-            "config.model.vocab_size is 2147483648: expected from 1 to 16,777,216",
-        ),
-        ('{"eval": {"batch_size": 1000000000}}', "config.eval.batch_size is 1000000000: expected from 0 to 1,048,576"),
-        (
-            r'{"data": {"train": "a\u0000b"}}',
-            r"config.data.train is 'a\x00b': expected text without a zero byte or a lone",
-        ),
-        (
-            r'{"data": {"train": "\ud800"}}',
-            r"config.data.train is '\ud800': expected text without a zero byte or a lone",
-        ),
+        (r'{"data": {"train": "a\u0000b"}}', r"config.data.train is 'a\x00b': expected text"),
         ('{"steps": ' + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep"),
         ("[" * 100_000, ": not JSON ("),
     ],
@@ -121,15 +93,10 @@ def test_arguments(arg, found):
     ("arg", "words"),
     [
         ("", ["''", "sgu, mixer"]),
-        ("qqqq", ["'qqqq'", "sgu, mixer"]),
         ("Mixer,scale=gpu", ["'Mixer'", "'mixer'"]),
-        ("sgu ,scale=gpu", ["'sgu '", "'sgu'"]),
         ("sgu,", ["''", "scale=..., length=..."]),
         ("sgu,scal=gpu", ["'scal=gpu'", "scale=..., length=..."]),
-        ("sgu, scale=gpu", ["' scale=gpu'", "scale=..., length=..."]),
         ("sgu,scale=", ["'scale='", "paper, small, gpu"]),
-        ("sgu,scale= gpu", ["'scale= gpu'", "paper, small, gpu"]),
-        ("sgu,length=256", ["'length=256'", "128, 512"]),
         ("sgu,scale=gpu,length=128,scale=small", ["scale=...", "once"]),
     ],
 )

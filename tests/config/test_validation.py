@@ -41,11 +41,7 @@ def test_options_of_another_task_or_block_are_refused(task, block, name, words):
     ("name", "nearest"),
     [
         ("model.layrs", "model.layers'"),
-        ("layers", "model.layers'"),
         ("stepz", "'steps'"),
-        ("optimizer.lerning_rate", "'optimizer.learning_rate'"),
-        ("modle.layers", "model.layers'"),
-        ("optim.warmup", "'optimizer.warmup'"),
         ("data.batch_size", "batch_size'"),
         ("masking", "masking.rate, masking.max_predictions"),
         ("qqqq", "--help_config"),
@@ -77,9 +73,15 @@ def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
         ("task", "masked", ["config.task is 'masked'", "'masked_lm'"]),
         ("task", "gmlp_flax.tasks.base:Task", ["config.task is 'gmlp_flax.tasks.base:Task'", "assets"]),
         ("optimizer.nesterov", True, ["config.optimizer.nesterov is True", "'adamw'", "sgd"]),
+        ("masking.random_share", 0.3, ["config.masking.mask_share is 0.8", "random_share is 0.3"]),
+        ("optimizer.grad_accum_steps", 5, ["config.batch_size is 32", "5", "config.optimizer.grad_accum_steps"]),
+        ("optimizer.freeze", ("(",), ["config.optimizer.freeze: '('"]),
+        ("optimizer.lr_multipliers", ("bias",), ["config.optimizer.lr_multipliers: 'bias'"]),
+        ("mesh.rules", ("a=b",), ["config.mesh.rules: 'a=b'"]),
+        ("profile.steps", "10:1001", ["config.profile.steps is '10:1001'", "config.steps=1000"]),
     ],
 )
-def test_a_name_that_does_not_fit(config, name, value, words):
+def test_values_that_do_not_parse_or_fit_the_others(config, name, value, words):
     config.update_from_flattened_dict({name: value})
     assert_refused(config, *words)
 
@@ -89,55 +91,21 @@ def test_a_name_that_does_not_fit(config, name, value, words):
     [
         ("model.gate", "splitt"),
         ("steps", 0),
-        ("seed", -1),
-        ("checkpoint.keep", 0),
-        ("masking.max_predictions", 0),
-        ("masking.rate", 1.0),
         ("model.image_size", ("3x",)),
-        ("model.image_size", (0, 32)),
         ("model.image_size", (30, 32)),
-        ("model.patch_size", (8.5, 8)),
         ("model.patch_size", (8, 8, 3)),
         ("data.std", (1.0, 0.0, 1.0)),
         ("data.heldout_share", 0.0),
-        ("masking.mask_share", -0.1),
-        ("optimizer.ema", 1.0),
-        ("optimizer.eps", 0.0),
-        ("optimizer.clip", -1.0),
         ("squad.null_threshold", float("nan")),
-        ("optimizer.learning_rate", float("nan")),
-        ("optimizer.label_smoothing", 1.0),
         ("data.min_scale", 2.5),
-        ("data.eval_crop", 0.0),
-        ("data.workers", -1),
-        ("augment.randaugment_magnitude", 10.5),
-        ("mesh.slices", 0),
-        ("model.vocab_size", 0),
         ("optimizer.freeze", (1,)),
         ("mesh.rules", ("a=-", ("b", "fsdp"))),
-        ("log.hang_seconds", -1.0),
     ],
 )
 def test_values_that_make_no_sense(name, value):
     config = next(found for found in map(gmlp_config.default, tasks.TASKS) if name in gmlp_config.keys(found))
     config.update_from_flattened_dict({name: value})
     assert_refused(config, f"config.{name} is {value!r}: ")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("masking.random_share", 0.3, ["config.masking.mask_share is 0.8", "random_share is 0.3"]),
-        ("optimizer.grad_accum_steps", 5, ["config.batch_size is 32", "5", "config.optimizer.grad_accum_steps"]),
-        ("optimizer.freeze", ("(",), ["config.optimizer.freeze: '('"]),
-        ("optimizer.lr_multipliers", ("bias",), ["config.optimizer.lr_multipliers: 'bias'"]),
-        ("mesh.rules", ("a=b",), ["config.mesh.rules: 'a=b'"]),
-        ("profile.steps", "10:1001", ["config.profile.steps is '10:1001'", "config.steps=1000"]),
-    ],
-)
-def test_values_that_contradict_each_other_or_do_not_parse(config, name, value, words):
-    config.update_from_flattened_dict({name: value})
-    assert_refused(config, *words)
 
 
 def test_what_a_block_refuses_is_told_before_any_data_is_read():

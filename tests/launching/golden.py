@@ -16,36 +16,15 @@ IMAGE = "--image=gcr.io/my-project/gmlp"
 XPK = ("--on=xpk", "--cluster=my-cluster", "--zone=us-central1-a", "--project=my-project", IMAGE)
 BERT, IMAGENET = ("--config=c4_bert:gmlp_base", *AWKWARD), ("--config=imagenet:gmlp_s", *AWKWARD)
 BUCKET, MOUNTED = "--workdir=gs://my-bucket/runs/Base_1", "--workdir=/mnt/runs/Base_1"
+PRIORITY, HOURS = ("--engine_flag=--priority=high",), ("--engine_flag=--time=24:00:00",)
 MOUNT = "--mount=my-bucket:/mnt/runs"
 CALLS = {
     "xpk": (*XPK, "--topology=v5e:4x4", *BERT, BUCKET),
-    "xpk_two_slices": (
-        *XPK,
-        "--topology=v5p:2x2x2",
-        "--spot",
-        "--engine_flag=--priority=high",
-        *BERT,
-        BUCKET,
-        "--config.mesh.slices=2",
-    ),
+    "xpk_two_slices": (*XPK, "--topology=v5p:2x2x2", "--spot", *PRIORITY, *BERT, BUCKET, "--config.mesh.slices=2"),
     "skypilot_tpu": ("--on=skypilot", "--topology=v5e:4x4", "--infra=gcp/us-central1", "--spot", *BERT, BUCKET),
     "skypilot_gpu": ("--on=skypilot", "--topology=gpu:h100x16", MOUNT, *IMAGENET, MOUNTED),
-    "skypilot_image": (
-        "--on=skypilot",
-        "--topology=gpu:a100x8",
-        IMAGE,
-        MOUNT,
-        "--spot",
-        *IMAGENET,
-        MOUNTED,
-    ),
-    "slurm": (
-        "--on=slurm",
-        "--topology=gpu:h100x32",
-        "--engine_flag=--time=24:00:00",
-        *IMAGENET,
-        "--workdir=/shared/base",
-    ),
+    "skypilot_image": ("--on=skypilot", "--topology=gpu:a100x8", IMAGE, MOUNT, "--spot", *IMAGENET, MOUNTED),
+    "slurm": ("--on=slurm", "--topology=gpu:h100x32", *HOURS, *IMAGENET, "--workdir=/shared/base"),
 }
 
 

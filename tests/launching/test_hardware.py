@@ -15,12 +15,8 @@ ALL = (*hardware.TPUS, *hardware.GPUS)
     ("topology", "named", "shaped"),
     [
         ("v5e:2x4", "v5litepod-8", "v5litepod-2x4"),
-        ("v5e:16x16", "v5litepod-256", "v5litepod-16x16"),
-        ("v6e:4x4", "v6e-16", "v6e-4x4"),
         ("v4:2x2x1", "v4-8", "v4-2x2x1"),
-        ("v4:4x4x4", "v4-128", "v4-4x4x4"),
         ("v5p:2x2x2", "v5p-16", "v5p-2x2x2"),
-        ("v3:4x4", "v3-32", "v3-4x4"),
         ("tpu7x:2x2x1", "tpu7x-8", "tpu7x-2x2x1"),
     ],
 )
@@ -32,14 +28,9 @@ def test_types_of_slices(topology, named, shaped):
 
 def test_nodes_of_gpus():
     found = hardware.find("gpu:h100x32", ALL, "x")
-    assert (found.nodes(), found.nodes(4), hardware.find("gpu:a100-40gbx2", ALL, "x").nodes()) == (
-        (4, 8),
-        (8, 4),
-        (1, 2),
-    )
-    with pytest.raises(
-        RunError, match="32 GPUs are no whole number of nodes of 5: give a multiple, or --gpus_per_node"
-    ):
+    assert (found.nodes(), found.nodes(4)) == ((4, 8), (8, 4))
+    assert hardware.find("gpu:a100-40gbx2", ALL, "x").nodes() == (1, 2)
+    with pytest.raises(RunError, match="32 GPUs are no whole number of nodes of 5"):
         found.nodes(5)
 
 

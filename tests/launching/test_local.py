@@ -123,11 +123,6 @@ def test_words_prefixes_and_a_free_port(machine):
     assert 20000 <= int(port) < 32000
 
 
-def test_the_platform_may_be_given(machine):
-    assert machine.run(1, "--x", JAX_PLATFORMS="cuda", PJRT_NPROC="4")[0] == 0
-    assert machine.call(0)[2] == ["cuda", "4"]
-
-
 def test_what_is_shown_is_what_is_run():
     """A shell reads each line back."""
     engine = engines.find("local", Options(processes=2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -21,6 +20,7 @@ task = sky.Task.from_yaml(sys.argv[1])
 print(json.dumps([task.name, task.num_nodes, found.accelerators, found.use_spot, found.accelerator_args,
     str(found.cloud), found.region, found.job_recovery]))
 """
+TPU_VERSION = {"runtime_version": "v2-alpha-tpuv5-lite"}
 # As any program of the run: prints how it was called.
 PRINT = "#!{python}\nimport json, os, sys\nprint(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]))\n"
 
@@ -49,24 +49,15 @@ def called(run: str, program: str, folder, **variables: str) -> list[str]:
     return json.loads(done.stdout)
 
 
-def test_words_reach_training_on_tpus(tmp_path):
+def test_words_reach_training_and_nodes_find_each_other(tmp_path):
+    train = ["python", "-m", "gmlp_flax.train"]
     words = called(task("skypilot_tpu")[1]["run"], ".venv/bin/python", tmp_path)
-    assert words == [
-        "python",
-        "-m",
-        "gmlp_flax.train",
-        *given("skypilot_tpu"),
-        "--stopped_code=75",
-        "--multihost=on",
-    ]
-
-
-def test_nodes_find_each_other(tmp_path):
+    assert words == [*train, *given("skypilot_tpu"), "--stopped_code=75", "--multihost=on"]
     _, said = task("skypilot_gpu")
     variables = {"SKYPILOT_NODE_IPS": "10.0.0.5\n10.0.0.6", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
     words = called(said["run"], ".venv/bin/python", tmp_path, **variables)
     joining = ["--coordinator=10.0.0.5:8476", "--processes=2", "--process=1"]
-    assert words == ["python", "-m", "gmlp_flax.train", *given("skypilot_gpu"), "--stopped_code=75", *joining]
+    assert words == [*train, *given("skypilot_gpu"), "--stopped_code=75", *joining]
     assert said["file_mounts"] == {"/mnt/runs": {"source": "gs://my-bucket", "mode": "MOUNT"}}
     assert said["setup"].endswith("scripts/setup.sh cuda gcs") and said["workdir"] == "."
 
@@ -82,27 +73,10 @@ def test_words_reach_training_in_a_container(tmp_path):
 
 
 @pytest.mark.slow
-def test_sky_has_the_flags_that_it_is_given(tmp_path):
-    program = "from sky.client.cli.command import cli; cli(['jobs', 'launch', '--help'])"
-    done = tools.run(tools.python_with("sky", "sky"), "-c", program, home=tmp_path)
-    assert {"--yes", "--async"} <= set(re.findall(r"(--[a-z-]+)", done.stdout))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (
-            "skypilot_tpu",
-            [
-                1,
-                {"tpu-v5litepod-16": 1},
-                True,
-                {"runtime_version": "v2-alpha-tpuv5-lite"},
-                "GCP",
-                "us-central1",
-            ],
-        ),
+        ("skypilot_tpu", [1, {"tpu-v5litepod-16": 1}, True, TPU_VERSION, "GCP", "us-central1"]),
         ("skypilot_gpu", [2, {"H100": 8}, False, None, "None", None]),
         ("skypilot_image", [1, {"A100-80GB": 8}, True, None, "None", None]),
     ],

@@ -52,16 +52,6 @@ def logits(program: str, batch: int, positions: int, vocabulary: int = VOCAB_SIZ
     return [shape for shape in array_shapes(program) if math.prod(shape) == batch * positions * vocabulary]
 
 
-def test_shapes_in_a_program():
-    program = """
-  %fused (p: bf16[2,512,96]) -> (f32[1024,50]{1,0}, s32[]) {
-  ROOT %t = (f8e4m3fn[3,4]{1,0:T(8,128)}, pred[7]{0}) tuple(f32[] %a, u8[5,1]{1,0} %b), metadata={op_name="x[12,13]y"}
-"""
-    assert array_shapes(program) == {(2, 512, 96), (1024, 50), (3, 4), (7,), (5, 1)}
-    assert logits(program, 2, 512, 96) == [(2, 512, 96)] and logits(program, 2, 512, 50) == [(1024, 50)]
-    assert not logits(program, 2, 512, 51)
-
-
 def test_logits_exist_at_masked_positions_alone():
     """The compiled program has arrays of the logits at 77 positions of 2 sequences, and none at all 512."""
     options = text_config("amlp_base")
@@ -72,17 +62,6 @@ def test_logits_exist_at_masked_positions_alone():
     # The embedding table is the largest array with a vocabulary axis.
     sizes = [math.prod(shape) for shape in array_shapes(program) if VOCAB_SIZE in shape]
     assert max(sizes) == VOCAB_SIZE * options.model.d_model < batch * length * VOCAB_SIZE
-
-
-@pytest.mark.slow
-def test_logits_at_all_positions_would_be_found():
-    """The same program of one narrow layer, told to predict every token."""
-    options = text_config("amlp_base")
-    options.model.update(layers=1, d_model=32, d_ffn=64)
-    options.masking.max_predictions = options.model.length
-    program = dry_run.lower(options, Partition.make()).compile().as_text()
-    found = logits(program, options.batch_size, options.model.length)
-    assert any(shape in found for shape in [(2, 512, VOCAB_SIZE), (1024, VOCAB_SIZE)])
 
 
 def test_unknown_topology_is_one_line(monkeypatch):
@@ -103,48 +82,27 @@ def printed(program: str) -> str:
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "name", "topology", "limit_gb"), [("imagenet", "gmlp_b", "v5e:4x8", 9.0)])
-def test_tpu_memory_and_products(file, name, topology, limit_gb):
-    """The paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix. No product is computed twice. (`gmlp
-    benchmark memory` compiles gmlp_s as well.)"""
-    program = f"""
+def test_tpu_memory_and_products():
+    """gMLP-B at the paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix. No product is computed twice.
+    (`gmlp benchmark memory` compiles gmlp_s as well.)"""
+    program = """
 import json, re
 from gmlp_flax import config
 from gmlp_flax.planning import dry_run
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
-options = config.from_file("configs/{file}.py", {name!r})
+options = config.from_file("configs/imagenet.py", "gmlp_b")
 options.batch_size = 4096
-compiled = dry_run.lower(options, Partition.make(None, dry_run.tpu_devices({topology!r}))).compile()
+compiled = dry_run.lower(options, Partition.make(None, dry_run.tpu_devices("v5e:4x8"))).compile()
 products = len(re.findall(r"= \\S+ (?:dot|convolution)\\(", compiled.as_text()))
 print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
 """
     temporary, products = json.loads(printed(program))
-    assert temporary <= limit_gb * 1e9
-    planned = json.loads(GOLDEN.read_text())[name]["per_chip_bytes"]["temporaries"]
+    assert temporary <= 9e9
+    planned = json.loads(GOLDEN.read_text())["gmlp_b"]["per_chip_bytes"]["temporaries"]
     assert temporary == pytest.approx(planned, rel=0.03)
     # A block has 4 products, each once forward and twice backward; the stem 1 and 1, the head 1 and 2.
     assert products == 12 + 2 + 3
-
-
-@needs_libtpu
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "limit_gb"), [("gmlp_xlarge", 42.0)])
-def test_tpu_memory_of_text_models(name, limit_gb):
-    """A model of Table 5 at the paper's batch of 256, on 8 chips of 95 GB, data parallel."""
-    program = f"""
-from gmlp_flax import config
-from gmlp_flax.planning import dry_run
-from gmlp_flax.training.partition import Partition
-from tests import preloaded
-options = config.from_file("configs/c4_bert.py", {name!r})
-assert (options.batch_size, options.model.length, options.model.remat) == (256, 512, "matmuls")
-partition = Partition.make(None, dry_run.tpu_devices("v5p:2x2x2"))
-assert partition.mesh.size == 8
-print(dry_run.lower(options, partition).compile().memory_analysis().temp_size_in_bytes)
-"""
-    temporary = int(printed(program))
-    assert 0.8 * limit_gb * 1e9 <= temporary <= limit_gb * 1e9  # far less would mean another program
 
 
 @needs_libtpu

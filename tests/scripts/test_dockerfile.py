@@ -44,11 +44,8 @@ def test_one_argument_chooses_the_device(steps, tmp_path, device, extras):
     words = json.loads(done.stdout)
     assert words == ["install", "--no-cache-dir", "--constraint=constraints-3.13.txt", f".[{extras}]"]
     assert set(extras.split(",")) <= EXTRAS
-
-
-def test_another_device_is_refused(steps, tmp_path):
-    done = installed(steps, "gpu", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr == "DEVICE is 'gpu'; expected cpu, cuda or tpu\n"
+    refused = installed(steps, "gpu", tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "") and "'gpu'; expected cpu, cuda or tpu" in refused.stderr
 
 
 def test_the_python_is_the_one_of_the_constraints(steps):
@@ -56,16 +53,12 @@ def test_the_python_is_the_one_of_the_constraints(steps):
     assert python == "python:3.13-slim" and f"constraints-{re.search('[0-9.]+', python)[0]}.txt" in dict(steps)["RUN"]
 
 
-def test_what_is_copied_is_there_and_is_sent_to_docker(steps):
+def test_what_is_copied_is_sent_to_docker_and_runs_as_no_root(steps):
     copied = {word for step, value in steps if step == "COPY" for word in value.split()[:-1]}
     assert all((ROOT / name).exists() for name in copied) and {"gmlp_flax", "configs", "setup.cfg"} < copied
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert sent == copied
-
-
-def test_it_does_not_run_as_root(steps):
-    assert [value for step, value in steps if step == "USER"] == ["1000"]
-    assert "--uid=1000" in dict(steps)["RUN"]
+    assert [value for step, value in steps if step == "USER"] == ["1000"] and "--uid=1000" in dict(steps)["RUN"]
 
 
 def test_hadolint_finds_nothing():

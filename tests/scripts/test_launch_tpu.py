@@ -27,11 +27,6 @@ def cloud(tmp_path):
     ("variables", "flags"),
     [
         ({"TPU_TYPE": "v5litepod-8"}, "--runtime-version=v2-alpha-tpuv5-lite --accelerator-type=v5litepod-8"),
-        (
-            {"TPU_TYPE": "v4-32", "TPU_PROJECT": "p"},
-            "--project=p --runtime-version=tpu-ubuntu2204-base --accelerator-type=v4-32",
-        ),
-        ({"TPU_TYPE": "v6e-8"}, "--runtime-version=v2-alpha-tpuv6e --accelerator-type=v6e-8"),
         ({"TPU_TYPE": "v9-4", "TPU_RUNTIME": "mine"}, "--runtime-version=mine --accelerator-type=v9-4"),
     ],
 )
@@ -66,6 +61,8 @@ def test_setup_copies_and_installs_on_all_workers(cloud):
 
 
 def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
+    code, _, err = cloud.launch("train", "--x")
+    assert code != 0 and "run setup first" in err
     cloud.launch("setup")
     code, _, err = cloud.launch("train", *AWKWARD)
     assert code == 0, err
@@ -79,26 +76,18 @@ def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
     assert cloud.launch("train", "--other")[0] == 0
 
 
-def test_training_needs_an_installation(cloud):
-    code, _, err = cloud.launch("train", "--x")
-    assert code != 0 and "run setup first" in err
-
-
-def test_logs_follow_one_worker(cloud):
+def test_logs_follow_one_worker_and_the_slice_is_given_back(cloud):
     cloud.program(cloud.bin / "tail", '#!/bin/sh\necho "$HOME $*"\n')
     assert cloud.launch("logs", "1")[:2] == (0, f"{cloud.folder}/worker 1 -n 100 -F gmlp_flax/train.log\n")
-
-
-def test_delete_gives_the_slice_back(cloud):
     assert cloud.launch("delete")[0] == 0
-    assert cloud.calls() == [["compute", "tpus", "queued-resources", "delete", "pod", "--zone=z", "--force", "--quiet"]]
+    command = ["compute", "tpus", "queued-resources", "delete", "pod", "--zone=z", "--force", "--quiet"]
+    assert cloud.calls()[-1] == command
 
 
 @pytest.mark.parametrize(
     ("command", "variables", "words"),
     [
         ("create", {"TPU_NAME": ""}, "TPU_NAME"),
-        ("create", {"TPU_ZONE": ""}, "TPU_ZONE"),
         ("create", {}, "TPU_TYPE"),
         ("create", {"TPU_TYPE": "v7-16"}, "TPU_RUNTIME"),
         ("train", {}, "--config"),
@@ -108,8 +97,3 @@ def test_mistakes_are_one_line(cloud, command, variables, words):
     code, out, err = cloud.launch(command, **variables)
     assert (code, out) == (2, "") and words in err and len(err.splitlines()) == 1
     assert not cloud.calls()
-
-
-def test_an_unknown_command_shows_the_usage(cloud):
-    code, out, _ = cloud.launch("crate")
-    assert code == 2 and "create [FLAG ...]" in out and not cloud.calls()

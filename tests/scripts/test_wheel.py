@@ -101,14 +101,6 @@ def test_the_run_predicts(fresh, text):
     assert done.returncode == 0 and len(eval(done.stdout)[0][0]) == 3, done.stderr
 
 
-def test_a_sweep_with_flags(fresh):
-    flags = ("--config=quickstart_image", "--out=s", "--sweep.lr=1e-3,5e-3", "--sweep.seed=0")
-    assert len(re.findall(r"optimizer.learning_rate=.e-3 +1 ", fresh.gmlp("sweep", *flags, *SHORT))) == 2
-    assert "c4_ablation:sgu" in fresh.gmlp(
-        "sweep", "--sweep=paper:table3", "--out=t", "--print", "--config.data.train=x"
-    )
-
-
 def test_tables_plans_and_sizes(fresh):
     assert "the report: reports/table5/index.html" in fresh.gmlp("reproduce", "table5")
     assert (fresh.folder / "reports" / "table5" / "index.html").is_file()

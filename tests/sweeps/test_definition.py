@@ -14,6 +14,7 @@ from tests.commands.test_sweep import PROGRAM, TEXT, report
 from tests.sweeps.stand_in import Trainer
 
 IMAGE = "configs/quickstart_image.py"
+FILE, CONFIG = "--sweep=@points.py", f"--config={TEXT}"
 FIRST, SECOND = "quickstart_text,seed=", "quickstart_text,batch_size=8,seed="
 
 
@@ -31,13 +32,8 @@ def test_all_points_of_a_file_are_trained(trainer):
     code, printed, told = sweep(trainer, "--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7")
     assert code == 0, told
     assert trainer.names() == [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
-    assert trainer.calls()[2][3:] == [
-        f"--config={TEXT}",
-        "--config.data.train=books.jsonl",
-        "--config.steps=7",
-        "--config.batch_size=8",
-        "--config.seed=0",
-    ]
+    flags = ["--config.data.train=books.jsonl", "--config.steps=7", "--config.batch_size=8", "--config.seed=0"]
+    assert trainer.calls()[2][3:] == [f"--config={TEXT}", *flags]
     assert [line.split() for line in printed[1:]] == [
         ["quickstart_text", "2", "11", "11", "10", "12", "10", "12"],
         ["quickstart_text,batch_size=8", "2", "20", "20", "10", "30", "30", "10"],
@@ -91,12 +87,6 @@ def test_failures_of_one_reason_share_a_line(trainer):
     assert len(report(trainer)["failed"]) == 4
 
 
-def test_point_of_which_nothing_ended_has_its_row(trainer):
-    trainer.plan({SECOND + "0": "fails"})
-    code, printed, _ = sweep(trainer, "--sweep=@points.py")
-    assert code == 1 and printed[-1].split() == ["quickstart_text,batch_size=8", "0", "-", "-", "-", "-"]
-
-
 def test_keys_as_flags(trainer):
     """The product, with the seed among it, all of it trained; a failing run does not end it."""
     trainer.plan({"optimizer.learning_rate=1e-3,seed=3": "fails"})
@@ -124,46 +114,23 @@ def test_printed_commands(trainer):
     code, printed, _ = sweep(trainer, "--sweep=@points.py", "--print", "--", "--config.data.train=my books.jsonl")
     out = trainer.folder / "out"
     assert code == 0 and not out.exists() and not trainer.calls()
-    train = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"]
+    train, data = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"], "--config.data.train=my books.jsonl"
     assert [shlex.split(line) for line in printed] == [
-        [*train, f"--workdir={out}/{FIRST}0", "--config.data.train=my books.jsonl", "--config.seed=0"],
-        [
-            *train,
-            f"--workdir={out}/{SECOND}0",
-            "--config.data.train=my books.jsonl",
-            "--config.batch_size=8",
-            "--config.seed=0",
-        ],
-    ]
-
-
-def test_the_papers_table_as_commands(trainer):
-    """All of its values are checked; with shares, a part of it."""
-    code, printed, told = sweep(trainer, "--sweep=configs/sweeps/paper.py:table3", "--print", "--index=23")
-    assert code == 0, told
-    name = "c4_ablation-sgu-scale_small,seed=2"
-    assert shlex.split(printed[0])[3:] == [
-        "--config=c4_ablation:sgu,scale=small",
-        f"--workdir={trainer.folder}/out/{name}",
-        "--config.seed=2",
+        [*train, f"--workdir={out}/{FIRST}0", data, "--config.seed=0"],
+        [*train, f"--workdir={out}/{SECOND}0", data, "--config.batch_size=8", "--config.seed=0"],
     ]
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("get_config = 1", "there is no get_sweep in it: define get_sweep(arg='') that returns points"),
-        (
-            "def get_sweep(): return ()",
-            "a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)",
-        ),
-        ("def get_sweep(): pass", "a sweep of no points: "),
-        ("def get_sweep(): return [{'seed': 1}]", "the point {'seed': 1} names no config: set config to 'NAME:ARG"),
+        ("get_config = 1", "there is no get_sweep in it"),
+        ("def get_sweep(): pass", "a sweep of no points"),
+        ("def get_sweep(): return [{'seed': 1}]", "the point {'seed': 1} names no config"),
         (
             "def get_sweep(): return [{'config': 'a.py', 'batch_siz': 1}]",
-            "the sweep: there is no config key 'batch_siz'; did you mean 'batch_size'?",
+            "the sweep: there is no config key",
         ),
-        ("def get_sweep(): return [1]", "TypeError: "),
         ("def get_sweep(:", "SyntaxError: "),
     ],
 )
@@ -177,27 +144,16 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        (
-            [{"config": TEXT, "init_from": "a/b"}, {"config": TEXT, "init_from": "a b"}],
-            "two points are one run, or share the name of its folder: quickstart_text,init_from=a_b and "
-            "quickstart_text,init_from=a_b",
-        ),
-        (
-            [{"config": TEXT}, {"config": TEXT, "steps": 500}],
-            "two points are one run, or share the name of its folder: quickstart_text and quickstart_text,steps=500",
-        ),
-        ([{"config": TEXT}, {"config": TEXT, "steps": 0}], "config.steps is 0: expected at least 1"),
-        ([{"config": TEXT}, {"config": TEXT, "steps": "x"}], "flag --config.steps=x: expected a whole number"),
-        ([{"config": "nowhere.py"}], "there is no config file nowhere.py"),
-        ([{"config": TEXT}, {"config": "nowhere.py"}], "there is no config file nowhere.py"),
-        (
-            [{"config": TEXT}, {"config": "configs/c4_ablation.py:sgv"}],
-            "configs/c4_ablation.py:sgv: the config's argument is 'sgv'; did you mean 'sgu'?",
-        ),
-        ([{"config": TEXT}, {"config": IMAGE}], "the points differ in their held-out metric (perplexity, top1): mak"),
+        ([{"init_from": "a/b"}, {"init_from": "a b"}], "two points are one run, or share the name of its folder: "),
+        ([{}, {"steps": 500}], "two points are one run, or share the name of its folder: "),
+        ([{}, {"steps": 0}], "config.steps is 0: expected at least 1"),
+        ([{}, {"config": "nowhere.py"}], "there is no config file nowhere.py"),
+        ([{}, {"config": IMAGE}], "the points differ in their held-out metric (perplexity, top1)"),
+        ([{"init_from": "ä" * 110}], f"quickstart_text,init_from={'ä' * 110} is too long to name a folder"),
     ],
 )
 def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
+    points = [{"config": TEXT} | point for point in points]
     (trainer.folder / "wrong.py").write_text(f"def get_sweep(): return {points!r}")
     code, printed, told = sweep(trainer, "--sweep=@wrong.py")
     assert (code, printed, len(told)) == (2, [], 1), told
@@ -208,29 +164,25 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
     ("options", "message"),
     [
         (["--sweep=@no.py:cpu"], "there is no sweep file @no.py; expected one of alternatives, "),
-        (["--sweep=@points.py", f"--config={TEXT}"], f"--config={TEXT} and --sweep=@points.py exclude each other"),
-        (["--sweep=@points.py", "--choose=best"], "--choose=best goes with --grid: all points of a sweep file are"),
-        (["--sweep=@points.py", "--seeds=1"], "--seeds and the sweep set the same key, seed: give one"),
-        (["--sweep=@points.py", "--sweep.seed=1"], "the sweep sets seed twice: give all its values in one place"),
-        (["--sweep=@points.py", "--config.batch_size=4"], "--config.batch_size and the sweep set the same key: give"),
-        (["--sweep=@points.py", "--config.batch_siz=4"], "--config.batch_siz=4: there is no config key 'batch_siz'"),
-        (["--sweep=@points.py", "--index=2"], "--index=2 is out of range: expected 0 to 1 for a sweep of 2 runs"),
-        (["--sweep=@points.py", "--index=-1"], "--index=-1 is out of range"),
-        (["--sweep=@points.py", "--index=3", "--of=3"], "--index=3 is out of range: expected 0 to 2 with --of=3"),
-        (["--sweep=@points.py", "--of=3"], "--of=3 goes with --index: give --index=I, from 0 to 2"),
-        (["--sweep=@points.py", "--index="], "flag --index=: "),
-        ([f"--config={TEXT}", "--sweep.batch_siz=1"], "batch_siz=1: there is no config key 'batch_siz'; did you mean"),
-        ([f"--config={TEXT}", "--sweep.config=a.py"], "config=a.py: there is no config key 'config'"),
-        ([f"--config={TEXT}", "--sweep.seed"], "'seed' is no part of a grid: expected seed=VALUE,..."),
+        ([FILE, CONFIG], f"{CONFIG} and {FILE} exclude each other"),
+        ([FILE, "--choose=best"], "--choose=best goes with --grid"),
+        ([FILE, "--seeds=1"], "--seeds and the sweep set the same key, seed"),
+        ([FILE, "--sweep.seed=1"], "the sweep sets seed twice"),
+        ([FILE, "--config.batch_size=4"], "--config.batch_size and the sweep set the same key"),
+        ([FILE, "--index=2"], "--index=2 is out of range: expected 0 to 1 for a sweep of 2 runs"),
+        ([FILE, "--index=3", "--of=3"], "--index=3 is out of range: expected 0 to 2 with --of=3"),
+        ([FILE, "--of=3"], "--of=3 goes with --index"),
+        ([FILE, "--index=0", "--on=local", "--processes=1"], "--on starts all runs, and --index one"),
+        ([FILE, "--dry_run"], "--dry_run is for an engine"),
+        ([FILE, "--out="], "--out is missing"),
         (
-            [f"--config={TEXT}", "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
-            "the sweep sets optimizer.learning_rate twice",
+            [CONFIG, "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
+            "the sweep sets optimizer.learning_rate",
         ),
-        (
-            [f"--config={TEXT}", "--grid=batch_size=4,8", "--index=0"],
-            "--print, --on and --index cannot choose the best point: give --choose=none, for all seeds of all",
-        ),
-        (["--sweep.lr=1"], "--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE"),
+        ([CONFIG, "--grid=batch_size=4,8", "--index=0"], "--print, --on and --index cannot choose the best point"),
+        ([CONFIG, "--seeds=0,x"], "--seeds=0,x: expected numbers"),
+        ([CONFIG, "--config.seed=1"], "the key seed is set by --seeds"),
+        (["--sweep.lr=1"], "--config is missing"),
     ],
 )
 def test_mistakes_are_one_line_before_any_run(trainer, options, message):

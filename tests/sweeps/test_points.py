@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmlp_flax import config, tasks
+from gmlp_flax import config
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.alternatives import COLUMNS, ROWS
@@ -19,16 +19,6 @@ from gmlp_flax.sweeps import points as sweep
 
 NAMES = list(config.keys(config.default()))
 AXES = st.dictionaries(st.sampled_from(NAMES), st.lists(st.integers(), min_size=1, max_size=3), max_size=3)
-RATES = {"optimizer.learning_rate": [1e-5, 2e-5]}
-
-
-def test_product_of_two_keys():
-    assert sweep.product(RATES | {"batch_size": [16, 32]}) == (
-        {"optimizer.learning_rate": 1e-5, "batch_size": 16},
-        {"optimizer.learning_rate": 1e-5, "batch_size": 32},
-        {"optimizer.learning_rate": 2e-5, "batch_size": 16},
-        {"optimizer.learning_rate": 2e-5, "batch_size": 32},
-    )
 
 
 def test_parts_nest():
@@ -104,11 +94,8 @@ def test_words_with_tuples_and_colons():
 
 def test_flags_and_name_of_a_point():
     point = {"optimizer.learning_rate": "1e-5", "model.image_size": (32, 64), "data.train": "a/b c.tsv"}
-    assert sweep.flags(point) == [
-        "--config.optimizer.learning_rate=1e-5",
-        "--config.model.image_size=(32, 64)",
-        "--config.data.train=a/b c.tsv",
-    ]
+    values = ["optimizer.learning_rate=1e-5", "model.image_size=(32, 64)", "data.train=a/b c.tsv"]
+    assert sweep.flags(point) == [f"--config.{value}" for value in values]
     name = sweep.name(point)
     assert name == "optimizer.learning_rate=1e-5,model.image_size=_32,_64_,data.train=a_b_c.tsv"
     assert re.fullmatch(r"[\w.,=+-]+", name) and sweep.name({}) == ""
@@ -119,11 +106,8 @@ def test_a_point_may_name_its_config():
     points = sweep.product({"seed": [0]}, {"config": files})
     assert points[0] == {"seed": 0, "config": files[0]}
     assert sweep.flags(points[0]) == [f"--config={files[0]}", "--config.seed=0"]
-    assert list(map(sweep.name, points)) == [
-        "seed=0,c4_ablation-sgu-scale_small",
-        "seed=0,c4_ablation-sgu",
-        "seed=0,quickstart_text",
-    ]
+    names = ["c4_ablation-sgu-scale_small", "c4_ablation-sgu", "quickstart_text"]
+    assert list(map(sweep.name, points)) == [f"seed=0,{name}" for name in names]
     assert sweep.name({"config": "tiny.py:/tmp/a b", "seed": 1}) == "tiny-_tmp_a_b,seed=1"
 
 
@@ -145,52 +129,16 @@ def test_sweeps_that_chose_settings():
         make("third")
 
 
-def test_a_sweep_that_would_choose_the_siblings_settings():
-    """Every row of the comparison, by one grid; the factors have rows with logits of their own."""
-    make = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"]
-    rates, factors, norms = (make(arg) for arg in ("", "factors", "norms"))
-    configs = {recipes.published(row, "cpu") for row in ROWS}
-    assert {point["config"] for point in rates} == {point["config"] for point in norms} == configs
-    assert len(rates) == 5 * len(ROWS) and len(norms) == 2 * len(ROWS) and len(factors) == 6 * 10
-    assert {point["seed"] for point in (*rates, *factors, *norms)} == {100}
-    patterns = {(point["config"], *point["optimizer.lr_multipliers"]) for point in factors}
-    siblings = runpy.run_path("configs/c4_ablation.py")["SIBLING_SETTINGS"]
-    searched = {config for config, _ in patterns}
-    for row, setting in siblings.items():
-        config = recipes.published(row, "cpu")
-        assert setting.rates == () or (config, *setting.rates) in patterns
-        assert (config in searched) == (bool(setting.rates) or row == "factorized")
-
-
-@pytest.mark.parametrize(
-    ("name", "logits"),
-    [
-        ("cifar10", ("random", "random_vanilla", "factorized", "lightweight", "growing")),
-        ("listops", ("factorized", "lightweight")),
-        ("bytes", ("factorized", "lightweight")),
-        ("pixels", ("factorized", "lightweight")),
-    ],
-)
-def test_a_sweep_that_chooses_the_rates_of_a_column(name, logits):
-    """Five rates of every row, as long as the column is; what learns its logits alone has the factor. The column's own
-    are among them."""
+@pytest.mark.parametrize("name", ["cifar10", "listops"])
+def test_a_sweep_that_chooses_the_rates_of_a_column(name):
+    """Five rates of every row, as long as the column is. The column's own are among them."""
     tried = runpy.run_path("configs/sweeps/alternatives_rates.py")["get_sweep"](name)
     column = COLUMNS[name]
-    assert {point["config"] for point in tried} == {column.of(row, "cpu") for row in column.rows}
     for row in column.rows:
         chosen = column.points("cpu", (row,))[0]
         rate = config.open_config(chosen["config"]).optimizer.learning_rate
         assert {"optimizer.learning_rate": rate, **chosen, "seed": 100} in tried
     assert len(tried) == 5 * len(column.rows) and all(point.items() >= column.cpu.items() for point in tried)
-    factors = {
-        point["config"]: point["optimizer.lr_multipliers"] for point in tried if point.get("optimizer.lr_multipliers")
-    }
-    assert factors.keys() == {column.of(row, "cpu") for row in logits}
-    for of_row, rates in factors.items():
-        options = config.open_config(of_row)
-        metadata = tasks.find(options.task).without_data(options).param_metadata()
-        far = [path for path, fact in metadata.items() if fact.max_logit_gap]
-        assert far and far == [path for path in metadata if re.search(rates[0].partition("=")[0], path)]
 
 
 def test_the_runs_of_a_column():
@@ -218,12 +166,8 @@ def test_the_runs_of_a_column():
         (sweep.product, [{"seed": [1]}, {"seed": [2]}], "the sweep sets seed twice: give all its values in one place"),
         (sweep.zipped, [{"seed": [1, 2], "steps": [1]}], "zipped values differ in number (seed: 2, steps: 1): give as"),
         (sweep.parse, [["batch_siz=3"]], "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
-        (sweep.parse, [["config=a.py"]], "config=a.py: there is no config key 'config'"),
         (sweep.parse, [["seed"]], "'seed' is no part of a grid: expected seed=VALUE,..."),
-        (sweep.parse, [["seed=1,,2"]], "'seed=1,,2' is no part of a grid"),
         (sweep.parse, [["seed:steps=1:2,3"]], "'seed:steps=1:2,3' is no part of a grid: expected seed:steps=VALUE:V"),
-        (sweep.parse, [["seed:seed=1:2"]], "the sweep sets seed twice"),
-        (sweep.parse, [["seed=1", "seed=2"]], "the sweep sets seed twice"),
     ],
 )
 def test_mistakes_are_one_line(make, arguments, message):

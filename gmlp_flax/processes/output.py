@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from absl import logging as absl_logging
-
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
@@ -62,6 +60,8 @@ def end_at_once(code: int) -> NoReturn:
 @functools.cache
 def silence_orbax() -> None:
     """Hides what Orbax and TensorStore print in addition to the errors that they raise."""
+    from absl import logging as absl_logging  # the list of subcommands answers without it
+
     show, orbax = sys.unraisablehook, os.path.join("orbax", "checkpoint", "")
 
     def unraisablehook(unraisable: Any) -> None:

@@ -5,18 +5,9 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models import attention as attention_lib
-from gmlp_flax.models.attention import (
-    MultiHeadAttention,
-    RelativeBias,
-    attend,
-    buckets,
-    hide_future,
-    hide_padding,
-    mix,
-)
+from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, attend, buckets, hide_padding, mix
 from gmlp_flax.models.blocks.gmlp import TinyAttention
 from gmlp_flax.models.decode_cache import DecodeCache
-from tests.models import reference
 from tests.models.reference import (
     count,
     function_of,
@@ -32,8 +23,6 @@ from tests.models.reference import (
     t5_bucket,
 )
 
-UNBUCKETED_OR_NOT = pytest.mark.parametrize("buckets", [0, 4])
-
 
 def attention(**fields):
     return TinyAttention(small_spec(**{"d_attn": 3} | fields), 4, nnx.Rngs(0))
@@ -48,17 +37,6 @@ def relative(**fields):
     return RelativeBias(small_spec(**{"block": "transformer", "heads": 3} | fields), nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("positions", ["none", "relative", "relative_only"])
-@pytest.mark.parametrize("heads, d_model", [(1, 4), (2, 6), (4, 64)])
-@in_float64
-def test_many_heads_against_loops(positions, heads, d_model):
-    """At d_model 64 and large numbers the scale of the scores, (d_model / heads) ** -0.5, decides."""
-    module = randomized(lambda: many_heads(heads=heads, d_model=d_model, positions=positions), std=1.0)
-    p, x = params_of(module), normal(0, 2, 5, d_model)
-    expected = [reference.multi_head_attention(p, sample, heads, 5) for sample in x]
-    np.testing.assert_allclose(quick_jit(module)(x), expected, rtol=1e-10, atol=1e-10)
-
-
 def test_weights_without_content_are_not_repeated_for_each_sample():
     """Every array is smaller than [batch, heads, tokens, tokens], forward and backward."""
     state, call = function_of(randomized(lambda: many_heads(positions="relative_only", length=16, dtype="float32")))
@@ -66,25 +44,6 @@ def test_weights_without_content_are_not_repeated_for_each_sample():
     gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
     for function in (call, gradient):
         assert largest_array(function, state, x) < batch * 3 * 16 * 16
-
-
-@UNBUCKETED_OR_NOT
-@pytest.mark.parametrize("tokens", [1, 2, 5])
-@in_float64
-def test_relative_bias_against_loops(buckets, tokens):
-    module = randomized(lambda: relative(relative_buckets=buckets))
-    expected = reference.relative_bias(params_of(module), tokens, 5, buckets)
-    np.testing.assert_array_equal(module(0, tokens, tokens), expected)
-
-
-@UNBUCKETED_OR_NOT
-@in_float64
-def test_relative_bias_of_fewer_tokens_is_the_corner(buckets):
-    module = randomized(lambda: relative(length=9, relative_buckets=buckets))
-    full = module(0, 9, 9)
-    for tokens in range(1, 9):
-        np.testing.assert_array_equal(module(0, tokens, tokens), full[:, :tokens, :tokens])
-    np.testing.assert_array_equal(module(3, 4, 9), full[:, 3:7])
 
 
 def test_relative_bias_of_more_tokens():
@@ -105,7 +64,7 @@ def test_unbucketed_bias_neither_gathers_nor_scatters():
     assert count("gather", call, state, x) == 1
 
 
-@pytest.mark.parametrize("number", [4, 6, 8, 10, 20, 32, 64, 256])
+@pytest.mark.parametrize("number", [4, 10, 32, 256])
 def test_buckets_are_t5s(number):
     offsets = np.arange(-600, 601)
     found = buckets(offsets, number)
@@ -127,23 +86,6 @@ def test_causal_buckets_beyond_the_largest_distance():
     np.testing.assert_array_equal(found, [255, 255, 128, 127, 0])
 
 
-def test_hide_future():
-    scores = jnp.asarray(normal(0, 2, 3, 5), jnp.float32)
-    found = np.asarray(hide_future(scores, 1))
-    mask = np.arange(5) <= 1 + np.arange(3)[:, None]
-    np.testing.assert_array_equal(found[:, mask], np.asarray(scores)[:, mask])
-    assert (found[:, ~mask] == -np.inf).all() and (np.asarray(jax.nn.softmax(found, -1))[:, ~mask] == 0).all()
-    hidden = np.asarray(hide_padding(found, jnp.zeros((2, 5), bool)))
-    assert (hidden[:, ~mask] == -np.inf).all() and (hidden[:, mask] == np.finfo(np.float32).min).all()
-
-
-def test_some_of_t5s_32_buckets():
-    """As its code gives them: 8 single distances a side, then 8 to 11, 12 to 15, 16 to 22, ..., 91 and more."""
-    offsets = np.array([0, -1, -7, -8, -11, -12, -15, -16, -22, -23, -90, -91, -127, -128, -5000, 1, 7, 8, 128])
-    expected = [0, 1, 7, 8, 8, 9, 9, 10, 10, 11, 14, 15, 15, 15, 15, 17, 23, 24, 31]
-    np.testing.assert_array_equal(buckets(offsets, 32), expected)
-
-
 @pytest.mark.parametrize("positions", ["none", "relative", "relative_only"])
 def test_softmax_of_many_heads_runs_in_float32(positions):
     module = randomized(lambda: many_heads(dtype="bfloat16", positions=positions))
@@ -154,13 +96,6 @@ def test_softmax_of_many_heads_runs_in_float32(positions):
     assert exponentials[0].outvars[0].aval.shape == ((3, 5, 5) if positions == "relative_only" else (2, 3, 5, 5))
     dots = [e for e in program(module, x) if e.primitive.name == "dot_general"]
     assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {jnp.dtype(jnp.bfloat16)}
-
-
-def test_relative_bias_starts_small_and_differs_by_head():
-    bias = params_of(relative(length=200, dtype="float32"))["bias"]
-    assert bias.shape == (3, 399)
-    np.testing.assert_allclose(bias.std(), 0.02, rtol=0.1)
-    assert np.abs(np.corrcoef(bias) - np.eye(3)).max() < 0.3
 
 
 MASK = np.array([[True] * 5, [True, True, True, False, False], [True, False, True, True, False]])
@@ -278,3 +213,9 @@ def test_weights_of_every_block_are_dropped_apart(in_blocks):
     np.testing.assert_allclose(found[~dropped], 0.1 / 0.8, rtol=1e-5)
     assert abs(dropped.mean() - 0.2) < 4 * np.sqrt(0.16 / found.size)
     assert 0.25 < (dropped[:, :3] != dropped[:, 3:6]).mean() < 0.39  # 2 * 0.2 * 0.8 if they are independent
+
+
+def test_relative_bias_starts_small_and_differs_by_head():
+    bias = params_of(relative(length=200, dtype="float32"))["bias"]
+    np.testing.assert_allclose(bias.std(), 0.02, rtol=0.1)
+    assert np.abs(np.corrcoef(bias) - np.eye(3)).max() < 0.3

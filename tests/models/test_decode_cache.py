@@ -10,7 +10,6 @@ from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.text import CausalLM
 from tests.models import reference
@@ -88,7 +87,7 @@ def token_jacobian(call, x):
 
 @pytest.mark.smoke
 @EVERY
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @in_float64
 def test_nothing_comes_from_the_future(name, dtype):
     """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the cache and itself."""
@@ -105,15 +104,6 @@ def test_nothing_comes_from_the_future_whatever_is_padding(name):
     module, mask = block(name), np.array([[False] * 4 + [True] * 3 + [False] * 2])
     found = token_jacobian(lambda x: module(x, padding_mask=mask), jnp.asarray(normal(0, N, 6)))
     assert (found[np.triu_indices(N, 1)] == 0).all() and np.isfinite(found).all()
-
-
-@EVERY
-@in_float64
-def test_a_stack_has_no_future_and_all_of_the_past(name):
-    made = spec(name)
-    module = randomized(lambda: Encoder(made, nnx.Rngs(0)))
-    found = token_jacobian(module, jnp.asarray(normal(0, N, 6)))
-    assert (found[np.triu_indices(N, 1)] == 0).all() and (found[np.tril_indices(N)] > 0).all()
 
 
 @EVERY

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.models.layers import LayerNorm, LayerRng, Linear, activation, add_branch, drop_path, dropout
 from tests.models.reference import (
     gelu,
@@ -14,11 +13,9 @@ from tests.models.reference import (
     in_float64,
     keys,
     layer_norm,
-    linear,
     normal,
     params_of,
     program,
-    quick_jit,
     randomized,
     small_spec,
 )
@@ -35,12 +32,6 @@ def test_gelu(name, dtype, tolerance):
     y = activation(name, x)
     assert y.dtype == dtype
     np.testing.assert_allclose(y, FORMULAS[name](x), rtol=0, atol=tolerance)
-
-
-def test_the_two_gelus_differ():
-    x = np.linspace(-5, 5, 2001, dtype=np.float32)
-    difference = np.abs(activation("gelu", x) - activation("gelu_tanh", x)).max()
-    assert 1e-4 < difference < 1e-3
 
 
 @in_float64
@@ -70,14 +61,6 @@ def test_gelu_far_out(name):
     np.testing.assert_array_equal(jax.grad(lambda x: activation(name, x).sum())(x), [0, 0, 0.5, 1, 1])
 
 
-@in_float64
-def test_linear():
-    layer = randomized(lambda: Linear(small_spec(), 4, 7, nnx.Rngs(0)))
-    x = normal(0, 5, 4)
-    np.testing.assert_allclose(layer(x), linear(params_of(layer), x), atol=1e-13)
-    np.testing.assert_allclose(layer(x[None, None])[0, 0], layer(x), atol=1e-13)
-
-
 def test_linear_starts_glorot_uniform_with_no_bias():
     params = params_of(Linear(small_spec(dtype="float32"), 300, 100, nnx.Rngs(0)))
     bound = math.sqrt(6 / 400)
@@ -93,18 +76,13 @@ def test_linear_computes_in_the_type_of_its_input():
     assert layer(jnp.ones((2, 4), jnp.float32)).dtype == jnp.float32
 
 
+@pytest.mark.parametrize(("own", "eps"), [((), 0.1), ((0.3,), 0.3)])
 @in_float64
-def test_layer_norm():
-    norm = randomized(lambda: LayerNorm(small_spec(norm_eps=0.1), 9))
+def test_layer_norm(own, eps):
+    """With the epsilon of the spec, or one of its own."""
+    norm = randomized(lambda: LayerNorm(small_spec(norm_eps=0.1), 9, *own))
     x = 3 + 2 * normal(0, 4, 9)
-    np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x, eps=0.1), atol=1e-12)
-
-
-@in_float64
-def test_layer_norm_with_an_epsilon_of_its_own():
-    norm = randomized(lambda: LayerNorm(small_spec(norm_eps=0.1), 9, 0.3))
-    x = 3 + 2 * normal(0, 4, 9)
-    np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x, eps=0.3), atol=1e-12)
+    np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x, eps), atol=1e-12)
 
 
 def test_layer_norm_starts_as_a_plain_norm():
@@ -156,10 +134,11 @@ def test_dropout():
     assert dropout(x.astype(jnp.bfloat16), 0.2, keys(0, 200)).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("survival", [0.6, 0.8])
-def test_stochastic_depth_drops_whole_branches_of_single_examples(survival):
+def test_stochastic_depth_drops_whole_branches_of_single_examples():
+    survival = 0.6
     y = np.asarray(drop_path(jnp.ones((4000, 2, 3)), jnp.float32(survival), keys(0, 4000)))
     assert (y == y[:, :1, :1]).all()
+    assert drop_path(jnp.ones((4, 2, 3), jnp.bfloat16), jnp.float32(survival), keys(0, 4)).dtype == jnp.bfloat16
     dropped = y[:, 0, 0] == 0
     np.testing.assert_allclose(y[~dropped], 1 / survival, rtol=1e-5)
     assert abs(dropped.mean() - (1 - survival)) < 4 * np.sqrt(0.24 / 4000)
@@ -170,21 +149,8 @@ def test_branches_draw_with_keys_of_their_own():
     zero, one = jnp.zeros((400, 10, 10)), jnp.ones((400, 10, 10))
     rng = LayerRng(keys(0, 400), 0.5, jnp.float32(0.5))
     first, second = (np.asarray(add_branch(zero, one, rng, number)) > 0 for number in range(2))
-    both = (
-        (first.any((1, 2)) & second.any((1, 2))).mean(),
-        (first == second)[first.any((1, 2)) & second.any((1, 2))].mean(),
-    )
-    assert abs(both[0] - 0.25) < 0.1 and abs(both[1] - 0.5) < 0.02
+    both = first.any((1, 2)) & second.any((1, 2))
+    assert abs(both.mean() - 0.25) < 0.1 and abs((first == second)[both].mean() - 0.5) < 0.02
     np.testing.assert_array_equal(add_branch(zero, one, rng, 0, dropped=False).max((1, 2)) > 0, first.any((1, 2)))
     np.testing.assert_array_equal(add_branch(one, one, LayerRng()), 2 * one)
     assert LayerRng().mixing_keys is None
-
-
-@in_float64
-def test_the_expected_value_of_training_is_evaluation():
-    """Of one block under stochastic depth and dropout, over many examples with the same input."""
-    block, x, samples = randomized(lambda: BLOCKS["gmlp"](small_spec(), nnx.Rngs(0))), normal(0, 1, 5, 6), 4000
-    many = jnp.broadcast_to(x, (samples, 5, 6))
-    y = quick_jit(lambda x: block(x, LayerRng(keys(1, samples), 0.1, jnp.float32(0.7))))(many)
-    error = np.abs(y.mean(0) - block(x)[0]) / (y.std(0) / np.sqrt(samples))
-    assert y.std(0).min() > 0.01 and error.max() < 4.5

@@ -76,14 +76,6 @@ def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
     np.testing.assert_array_equal(np.float32(d_weight), np.full((2, 2), 3 * 1024))
 
 
-@PRODUCTS
-@in_float64
-def test_products_of_stacked_arguments(product, formula, shapes):
-    left, right = (normal(seed, 3, *shape) for seed, shape in enumerate(shapes))
-    expected = [np.einsum(formula, *pair) for pair in zip(left, right, strict=True)]
-    np.testing.assert_allclose(jax.vmap(product)(left, right), expected, atol=1e-13)
-
-
 @pytest.mark.parametrize("product, shapes", [(matmul.over_channels, (4, 4)), (matmul.over_tokens, (3, 3))])
 def test_a_policy_on_the_name_keeps_every_product(product, shapes):
     """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if recomputed."""
@@ -119,10 +111,3 @@ def test_one_branch_is_lowered(platform, product, formula, shapes):
     assert text.count("stablehlo.dot_general") == 3
     repeated_weight = product is matmul.over_tokens and platform == "cpu"
     assert text.count("batching_dims") == (2 if repeated_weight else 0)
-
-
-@PRODUCTS
-def test_no_conditional_is_left_in_the_compiled_program(product, formula, shapes):
-    left, right = (jnp.ones(shape) for shape in shapes)
-    compiled = jax.jit(jax.grad(squares(product), argnums=(0, 1))).lower(left, right).compile().as_text()
-    assert " dot(" in compiled and " conditional(" not in compiled

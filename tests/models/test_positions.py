@@ -6,20 +6,11 @@ from flax import nnx
 
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
 from gmlp_flax.models.resize import Positions
-from tests.models.reference import function_of, in_float64, normal, params_of, randomized, small_spec
+from tests.models.reference import function_of, params_of, small_spec
 
 
 def positions(**fields):
     return LearnedPositions(small_spec(**fields), nnx.Rngs(0), Positions())
-
-
-@pytest.mark.parametrize("tokens", [1, 3, 5])
-@in_float64
-def test_each_position_has_a_vector(tokens):
-    module, x = randomized(positions), normal(0, 2, tokens, 6)
-    table = params_of(module)["table"]
-    expected = [[x[b, i] + table[i] for i in range(tokens)] for b in range(2)]
-    np.testing.assert_array_equal(module(x), expected)
 
 
 def test_more_tokens_are_refused():
@@ -37,17 +28,6 @@ def test_the_table_starts_with_berts_deviation():
     table = params_of(positions(length=300, d_model=20, dtype="float32"))["table"]
     assert table.shape == (300, 20)
     np.testing.assert_allclose(table.std(), 0.02, rtol=0.05)
-
-
-@in_float64
-def test_each_segment_has_a_vector_and_starts_without():
-    make = lambda: LearnedSegments(small_spec())  # noqa: E731
-    x, segments = normal(0, 2, 4, 6), np.array([[0, 0, 1, 1], [1, 0, 1, 0]])
-    np.testing.assert_array_equal(make()(x, segments), x)
-    module = randomized(make)
-    table = params_of(module)["table"]
-    expected = [[x[b, i] + table[segments[b, i]] for i in range(4)] for b in range(2)]
-    np.testing.assert_array_equal(module(x, segments), expected)
 
 
 def test_gradients_of_segments_are_summed_in_float32():

@@ -6,7 +6,6 @@ import pytest
 
 from gmlp_flax.models.blocks.gmlp import GMLPBlock
 from tests.models.reference import small_spec
-from tests.timm_modules import timm_module
 
 NAN = float("nan")
 WRONG = {
@@ -47,13 +46,6 @@ def test_survival_by_layer(layers, schedule, expected):
     survival = small_spec(layers=layers, survival=0.8, survival_schedule=schedule).survival_by_layer()
     np.testing.assert_allclose(survival, expected, rtol=1e-6)
     assert survival.dtype == jnp.float32
-
-
-def test_the_linear_schedule_is_timms():
-    rates = timm_module("layers.drop").calculate_drop_path_rates
-    for layers in (1, 2, 12, 24):
-        ours = small_spec(layers=layers, survival=0.9, survival_schedule="linear").survival_by_layer()
-        np.testing.assert_allclose(ours, 1 - np.array(rates(0.1, layers)), rtol=1e-6)
 
 
 def test_a_spec_is_frozen_and_hashable():

@@ -25,13 +25,11 @@ from tests.models.reference import (
 )
 
 NORMS = pytest.mark.parametrize("norm", ["post", "pre"])
-HYBRID = {"block": "fnet_hybrid", "attention_layers": 1}
 
 
 def block(kind=FNetBlock, **fields):
-    return kind(
-        small_spec(**{"block": {FNetBlock: "fnet", FNetHybridBlock: "fnet_hybrid"}[kind]} | fields), nnx.Rngs(0)
-    )
+    spec = small_spec(block="fnet" if kind is FNetBlock else "fnet_hybrid", **fields)
+    return kind(spec, nnx.Rngs(0))
 
 
 def jacobian(function, x):
@@ -104,32 +102,6 @@ def test_auto_on_other_platforms(platform, tokens, products):
 
 
 @NORMS
-@in_float64
-def test_a_fresh_block_depends_on_every_input_token(norm):
-    """Through the cosine of each pair of places; the fresh MLP adds nothing across tokens."""
-    module = block(norm=norm)
-    blocks = np.abs(jacobian(lambda x: module(x), normal(0, 5, 6))).max(axis=(1, 3))
-    assert blocks.min() > 1e-3 * blocks.max()
-
-
-@in_float64
-def test_before_its_norm_a_fresh_mixing_branch_is_linear_and_the_same_for_all_inputs():
-    """Its Jacobian is the matrix of cosines: entry (i, c), (j, e) is cos 2 pi (i j / n + c e / d) / sqrt(n d)."""
-    module = block(norm="pre")
-    found = jacobian(lambda x: module.transform(x), normal(0, 5, 6))
-    i, c, j, e = np.indices((5, 6, 5, 6))
-    np.testing.assert_allclose(found, np.cos(2 * np.pi * (i * j / 5 + c * e / 6)) / 30**0.5, atol=1e-12)
-
-
-def test_the_pre_norm_transform_keeps_the_scale():
-    """Of normal numbers: the real part holds half of the squares. As published, sqrt(n d / 2) times as much."""
-    x = jnp.asarray(normal(0, 2, 64, 128), jnp.float32)
-    for norm, expected in (("pre", 0.5**0.5), ("post", (64 * 128 / 2) ** 0.5)):
-        module = block(norm=norm, dtype="float32", length=64, d_model=128)
-        assert abs(module.transform(x).std() / expected - 1) < 0.05
-
-
-@NORMS
 @pytest.mark.parametrize("attention_layers", [0, 1, 2, 3])
 @in_float64
 def test_hybrid_encoders_against_numpy(norm, attention_layers):
@@ -139,9 +111,8 @@ def test_hybrid_encoders_against_numpy(norm, attention_layers):
     p, x = params_of(module), normal(0, 5, 6)
     y = quick_jit(module)(x[None])[0]
     stacks = [p["blocks"]] if attention_layers in (0, 3) else list(p["blocks"].values())
-    assert ["attention" in stack for stack in stacks] == [False] * (attention_layers < 3) + [True] * (
-        attention_layers > 0
-    )
+    kinds = [False] * (attention_layers < 3) + [True] * (attention_layers > 0)
+    assert ["attention" in stack for stack in stacks] == kinds
     for stack in stacks:
         x = reference.encoder({"blocks": stack, "norm": None}, x, lambda p, x: fnet_block(p, x, norm), lambda _, x: x)
     np.testing.assert_allclose(y, layer_norm(p["norm"], x, 1e-12) if norm == "pre" else x, atol=1e-9)
@@ -157,9 +128,7 @@ def test_options_that_both_have_alike():
 
 
 def test_options_that_contradict_each_other():
-    with pytest.raises(ValueError, match="model.attention_layers is 4: expected at most model.layers, 3"):
+    with pytest.raises(ValueError, match="model.attention_layers is 4: .*model.layers, 3"):
         small_spec(block="fnet_hybrid", attention_layers=4)
-    with pytest.raises(ValueError, match="model.d_model is 6: model.heads, 4, must divide it"):
+    with pytest.raises(ValueError, match="model.d_model is 6: model.heads, 4"):
         small_spec(block="fnet_hybrid", heads=4)
-    with pytest.raises(ValueError, match="model.dft is 'dct': expected one of auto, matmul, fft"):
-        small_spec(block="fnet", dft="dct")

@@ -7,14 +7,10 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks.gmlp import GMLPBlock, SpatialGatingUnit, SpatialProjection, TinyAttention
-from tests.models.blocks.cases import GATES
 from tests.models.reference import (
     function_of,
-    gate,
-    gelu,
     in_float64,
     layer_norm,
-    linear,
     normal,
     params_of,
     quick_jit,
@@ -24,7 +20,6 @@ from tests.models.reference import (
     tiny_attention,
 )
 
-ATTENTION = pytest.mark.parametrize("d_attn", [0, 3], ids=["gmlp", "amlp"])
 KINDS = {"dense": {"spatial": "dense"}, "direct": {"toeplitz": "direct"}, "fft": {"toeplitz": "fft"}}
 
 
@@ -42,58 +37,6 @@ def projection(bias=0.0, **fields):
 
 def attention(**fields):
     return TinyAttention(small_spec(**{"d_attn": 3} | fields), 4, nnx.Rngs(0))
-
-
-def fresh(**fields):
-    """A block as it starts, made by one compiled program."""
-    state = quick_jit(lambda: nnx.state(block(**fields)))()
-    return nnx.merge(nnx.graphdef(nnx.eval_shape(lambda: block(**fields))), state)
-
-
-def token_jacobian(module, x):
-    """Largest entry of each block of the Jacobian: [output token, input token]."""
-    jacobian = quick_jit(jax.jacrev(lambda x: module(x[None])[0]))(x)
-    return np.abs(jacobian).max(axis=(1, 3))
-
-
-@ATTENTION
-@pytest.mark.parametrize("std, largest", [(1e-6, 1e-4), (0.0, 0.0)])
-@in_float64
-def test_tokens_of_a_fresh_block_do_not_mix(d_attn, std, largest):
-    jacobian = token_jacobian(fresh(d_attn=d_attn, spatial_init_std=std), jnp.asarray(normal(0, 5, 6)))
-    diagonal = np.diag(jacobian)
-    others = jacobian - np.diag(diagonal)
-    assert diagonal.min() > 0.5 and others.max() <= largest * diagonal.min()
-    if std:
-        assert others[~np.eye(5, dtype=bool)].min() > 0
-
-
-@ATTENTION
-@in_float64
-def test_tokens_of_a_trained_block_do_mix(d_attn):
-    assert token_jacobian(randomized(lambda: block(d_attn=d_attn)), jnp.asarray(normal(0, 5, 6))).min() > 1e-4
-
-
-@ATTENTION
-@in_float64
-def test_a_fresh_block_is_a_feed_forward_network(d_attn):
-    """x + V Z1, Z1 the first half of gelu(U norm(x))."""
-    module = fresh(d_attn=d_attn, spatial_init_std=0.0)
-    p, x = params_of(module), normal(0, 5, 6)
-    z = gelu(linear(p["proj_in"], layer_norm(p["norm"], x)))
-    y = quick_jit(lambda x: module(x[None])[0])(x)
-    np.testing.assert_allclose(y, x + linear(p["proj_out"], z[:, :4]), atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", GATES)
-@pytest.mark.parametrize("attended", [False, True])
-@in_float64
-def test_gates_against_numpy(kind, attended):
-    module, width = randomized(lambda: gating_unit(kind)), small_spec(gate=kind).gate_width
-    z, attention = normal(0, 2, 5, 8), normal(1, 2, 5, width) if attended else None
-    expected = [gate(params_of(module), z[i], kind, attention[i] if attended else 0) for i in range(2)]
-    assert width == (4 if kind == "split" else 8)
-    np.testing.assert_allclose(module(z, attention), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +95,6 @@ def test_the_gradient_of_a_cropped_projection_reaches_its_taps_alone():
     gradient = jax.tree.map(np.asarray, nnx.to_pure_dict(gradient))
     assert (gradient["taps"][[0, 1, 9, 10]] == 0).all() and (gradient["taps"][2:9] != 0).all()
     assert (gradient["bias"][4:] == 0).all() and (gradient["bias"][:4] != 0).all()
-
-
-@pytest.mark.parametrize("d_attn", [1, 3, 16])
-@in_float64
-def test_tiny_attention_against_loops(d_attn):
-    """With d_attn 16 and large numbers the scale of the scores, d_attn ** -0.5, decides."""
-    module = randomized(lambda: attention(d_attn=d_attn), std=1.0)
-    x = normal(0, 2, 5, 6)
-    np.testing.assert_allclose(module(x), [tiny_attention(params_of(module), sample) for sample in x], atol=1e-12)
 
 
 @in_float64

@@ -134,16 +134,13 @@ CONVOLUTION = FNET | linear("convolution/proj_in", 6, 12) | linear("convolution/
         "token_scale/scale": (6,), "mlp_scale/scale": (6,), "token_linear/weight": (5, 5), "token_linear/bias": (5,),
     },
     "transformer": TRANSFORMER,
-    "transformer, absolute": TRANSFORMER,
     "relative": TRANSFORMER | {"attention/relative/bias": (3, 9)},
     "relative, 4 buckets": TRANSFORMER | {"attention/relative/bias": (3, 4)},
     "relative_only": TRANSFORMER | linear("attention/proj_in", 6, 6) | {"attention/relative/bias": (3, 9)},
     "fnet, post-norm": FNET,
     "fnet_hybrid, post-norm": FNET | linear("attention/proj_in", 6, 18) | linear("attention/out", 6, 6),
     "random": SYNTHESIZER | {"synthesizer/random/logits": (3, 5, 5)},
-    "synthesizer, 2 heads": SYNTHESIZER | {
-        "synthesizer/factorized_random/rows": (2, 5, 3), "synthesizer/factorized_random/columns": (2, 5, 3),
-    },
+
     "dense+factorized_random": SYNTHESIZER | linear("synthesizer/dense/proj_in", 6, 6) | {
         "synthesizer/dense/proj_out/weight": (3, 2, 5), "synthesizer/dense/proj_out/bias": (3, 5),
         "synthesizer/factorized_random/rows": (3, 5, 8), "synthesizer/factorized_random/columns": (3, 5, 8),

@@ -18,8 +18,8 @@ from tests.models.reference import quick_jit
 
 BATCH, TOKENS = 16, 24
 MESHES = ((1, 1, 1), (1, 2, 4), (2, 2, 2))  # tests.training.many_devices has each axis alone as well
-OLDER = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}  # many_devices and many_hosts train the first
 SMALL = {"heads": 2, "memory": 6, "attention_layers": 1, "kernel_widths": (3, 5), "spatial_init_std": 0.02}
+OLDER = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}  # many_devices and many_hosts train the first
 BLOCKS = {  # every other block, and every causal one
     **{name: {"block": name} for name in blocks.BLOCKS if name not in OLDER},
     **{f"causal {name}": {"block": name, "causal": True} for name in blocks.BLOCKS if blocks.find(name).can_be_causal},
@@ -31,9 +31,6 @@ BLOCKS = {  # every other block, and every causal one
     "causal dense": {"block": "gmlp", "causal": True, "spatial": "dense"},
     "causal transformer, relative": {"block": "transformer", "causal": True, "positions": "relative"},
 }
-OLDER = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}  # tested by many_devices
-NEWER = blocks.BLOCKS.keys() - OLDER - {options["block"] for options in BLOCKS.values()}
-BLOCKS |= {name: {"block": name} for name in sorted(NEWER)}
 
 
 def make(options, sizes) -> Task:

@@ -6,26 +6,21 @@ from gmlp_flax.training import loading
 
 
 def test_load_refuses_what_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is no run folder: it has no config.json; give the --workdir of a training run"):
+    with pytest.raises(RunError, match=f"{tmp_path} is no run folder: .*config.json"):
         loading.load(str(tmp_path))
 
 
 def test_load_without_a_checkpoint(tmp_path, text_task):
     (tmp_path / "config.json").write_text(gmlp_config.to_json(text_task.config))
-    with pytest.raises(
-        RunError, match=f"^there is no checkpoint in {tmp_path} yet: wait for the first one, or train it$"
-    ):
-        loading.load(str(tmp_path))
-    (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(RunError, match="^there is no checkpoint in"):
-        loading.load(str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(RunError, match=f"no checkpoint in {tmp_path} yet"):
+            loading.load(str(tmp_path))
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
 
 
 def test_parameter_source_of_nothing(tmp_path):
     for path in (tmp_path, tmp_path / "checkpoints" / "3"):
-        with pytest.raises(
-            RunError, match=f"^config.init_from is {path}: expected a run folder or RUN/checkpoints/STEP$"
-        ):
+        with pytest.raises(RunError, match=f"config.init_from is {path}: "):
             loading.parameter_source(str(path))
 
 
@@ -36,8 +31,7 @@ def test_metric_that_evaluations_do_not_find(text_task):
         loading.check_metric(config, text_task)
     for metric in ("ema_perplexity", "perplexty", "top1"):
         config.checkpoint.metric, config.optimizer.ema = metric, 0.0
-        message = f"^config.checkpoint.metric is '{metric}': expected one of perplexity, accuracy, loss$"
-        with pytest.raises(RunError, match=message):
+        with pytest.raises(RunError, match=f"config.checkpoint.metric is '{metric}': .* perplexity, accuracy, loss$"):
             loading.check_metric(config, text_task)
 
 
@@ -45,11 +39,8 @@ def test_metric_that_evaluations_do_not_find(text_task):
     ("task", "metric", "ema", "best"),
     [
         ("masked_lm", "", 0.0, ("perplexity", "min")),
-        ("image_classification", "", 0.0, ("top1", "max")),
         ("image_classification", "", 0.9, ("ema_top1", "max")),  # of the parameters that predict
-        ("image_classification", "loss", 0.0, ("loss", "min")),
         ("masked_lm", "ema_perplexity", 0.9, ("ema_perplexity", "min")),
-        ("masked_lm", "perplexity", 0.9, ("perplexity", "min")),
         ("masked_lm", "accuracy", 0.9, ("accuracy", "max")),
     ],
 )

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests import preloaded
+from tests.training import fake_devices
 from tests.training.many_blocks import BLOCKS, MESHES
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.slow
 
@@ -22,15 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     out = tmp_path_factory.mktemp("blocks") / "results.npz"
-    environment = os.environ | {
-        "XLA_FLAGS": preloaded.devices(8),
-        "PJRT_NPROC": "16",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, "-m", "tests.training.many_blocks", str(out)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    fake_devices.run("many_blocks", str(out))
     with np.load(out) as arrays:
         return dict(arrays)
 

@@ -6,17 +6,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests import preloaded
+from tests.training import fake_devices
 from tests.training.many_devices import MESHES, TOKENS
 
-ROOT = Path(__file__).parents[2]
 BATCH, LAYERS, D_MODEL, CHANNELS = 16, 3, 16, 32  # a gate's channels: half of d_ffn
 
 pytestmark = pytest.mark.slow
@@ -39,15 +35,7 @@ def make(path):
     part = path.with_name("devices.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    environment = os.environ | {
-        "XLA_FLAGS": preloaded.devices(8),
-        "PJRT_NPROC": "16",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, "-m", "tests.training.many_devices", str(part), str(part / "results.npz")]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    fake_devices.run("many_devices", str(part), str(part / "results.npz"))
     part.rename(path)
 
 
@@ -68,10 +56,8 @@ def test_a_mesh_changes_nothing_but_rounding(results, sizes):
     assert found["predictions"] == expected["predictions"] and found["examples"] == expected["examples"]
     for name in found:
         # Adam divides by the root of a second moment: if that is only rounding, so is the step.
-        tolerance = (
-            {"rtol": 1e-4, "atol": 2e-5} if name.startswith(("0/params", "0/ema")) else {"rtol": 2e-5, "atol": 2e-6}
-        )
-        np.testing.assert_allclose(found[name], expected[name], err_msg=name, **tolerance)
+        rtol, atol = (1e-4, 2e-5) if name.startswith(("0/params", "0/ema")) else (2e-5, 2e-6)
+        np.testing.assert_allclose(found[name], expected[name], rtol, atol, err_msg=name)
 
 
 def test_bfloat16_under_a_mesh(results):
@@ -107,18 +93,16 @@ def test_data_parallel_steps_add_up_gradients_once(folder):
 def test_fsdp_gathers_each_kernel_once_forward_and_once_backward(folder):
     """Only kernels are gathered in the loops over layers. No activations are: no array with tokens and channels."""
     in_loop = [(kind, shapes) for kind, inside, shapes in collectives(folder, 1, 8, 1) if inside]
-    gathered = collections.Counter(
-        tuple(sorted(shape)) for kind, shapes in in_loop if kind == "all-gather" for shape in shapes
-    )
+    all_gathers = [shape for kind, shapes in in_loop if kind == "all-gather" for shape in shapes]
+    gathered = collections.Counter(tuple(sorted(shape)) for shape in all_gathers)
     # Three kernels of one shape (both halves of U, and V), each forward and backward, and the two of tiny attention.
     # The random numbers that choose the masked tokens are gathered too, to be sorted.
     masks = (BATCH // 2, TOKENS)
     kernels = {shape: count for shape, count in gathered.items() if BATCH // 2 not in shape}
     assert kernels == {(D_MODEL, CHANNELS): 6, (12, D_MODEL): 2, (4, CHANNELS): 2}, gathered
     assert [shape for shape in gathered if TOKENS in shape] in ([], [masks])
-    assert not [
-        shape for _, shapes in in_loop for shape in shapes if TOKENS in shape and {D_MODEL, CHANNELS} & {*shape}
-    ]
+    in_loop = [shape for _, shapes in in_loop for shape in shapes]
+    assert not [shape for shape in in_loop if TOKENS in shape and {D_MODEL, CHANNELS} & {*shape}]
 
 
 def test_tensor_parallel_gates_exchange_no_channels(folder):
@@ -127,11 +111,6 @@ def test_tensor_parallel_gates_exchange_no_channels(folder):
     None has the channels of a gate."""
     found = [(kind, shape) for kind, _, shapes in collectives(folder, 1, 1, 8) for shape in shapes if TOKENS in shape]
     assert {kind for kind, _ in found} == {"all-reduce"}
-    each = BATCH // 2  # a microbatch
-    assert {shape for _, shape in found} <= {
-        (each, TOKENS, D_MODEL),
-        (each, TOKENS),
-        (each, TOKENS, 4),
-        (TOKENS, TOKENS),
-        (TOKENS,),
-    }
+    tokens = (BATCH // 2, TOKENS)  # of a microbatch
+    allowed = {tokens, (*tokens, D_MODEL), (*tokens, 4), (TOKENS, TOKENS), (TOKENS,)}
+    assert {shape for _, shape in found} <= allowed

@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 
 from gmlp_flax.errors import RunError
@@ -5,16 +7,12 @@ from gmlp_flax.training import loop, profile
 from tests.conftest import small_text_config
 
 
-def traces(folder):
-    return [path.name for path in folder.glob("profile/plugins/profile/*/*")]
-
-
 @pytest.mark.slow
 def test_a_run_writes_a_trace(tmp_path):
     options = small_text_config(tmp_path / "cache")
     options.steps, options.profile.steps = 6, "2:3"
     loop.train(options, str(tmp_path / "run"))
-    assert any(name.endswith(".xplane.pb") for name in traces(tmp_path / "run"))
+    assert list((tmp_path / "run").glob("profile/plugins/profile/*/*.xplane.pb"))
 
 
 @pytest.fixture
@@ -31,35 +29,30 @@ def calls(monkeypatch):
     return made
 
 
-def run(options, steps, calls, tmp_path):
+@pytest.mark.parametrize(
+    ("traced", "steps", "expected"),
+    [
+        ("3:5", range(1, 8), [1, 2, "start", 3, 4, 5, "stop", 6, 7]),
+        ("", range(1, 3), [1, 2]),
+        # A run that goes on amid them, and one that ends there.
+        ("3:5", range(5, 7), ["start", 5, "stop", 6]),
+        ("3:5", range(1, 5), [1, 2, "start", 3, 4, "stop"]),
+    ],
+)
+def test_just_these_steps_are_traced(options, calls, tmp_path, traced, steps, expected):
+    options.profile.steps = traced
     tracer = profile.Profile(options, str(tmp_path))
     for number in steps:
         assert tracer.step(number, lambda number: calls.append(number) or number, number) == number
     tracer.close()
-    return calls
-
-
-def test_just_these_steps_are_traced(options, calls, tmp_path):
-    assert run(options, range(1, 8), calls, tmp_path) == [1, 2, "start", 3, 4, 5, "stop", 6, 7]
-
-
-def test_run_that_goes_on_amid_them(options, calls, tmp_path):
-    assert run(options, range(5, 7), calls, tmp_path) == ["start", 5, "stop", 6]
-
-
-def test_run_that_ends_amid_them(options, calls, tmp_path):
-    assert run(options, range(1, 5), calls, tmp_path) == [1, 2, "start", 3, 4, "stop"]
-
-
-def test_no_steps(config, calls, tmp_path):
-    assert run(config, range(1, 3), calls, tmp_path) == [1, 2]
+    assert calls == expected
 
 
 @pytest.mark.parametrize(
     ("platforms", "backend", "found", "refused"),
     [
-        (None, "cpu", object(), "set JAX_PLATFORMS=cpu"),
-        (None, "gpu", object(), "set JAX_PLATFORMS=cuda"),
+        (None, "cpu", object(), "JAX_PLATFORMS=cpu"),
+        (None, "gpu", object(), "JAX_PLATFORMS=cuda"),
         (None, "tpu", object(), None),
         (None, "cpu", None, None),
         ("cpu", "cpu", object(), None),
@@ -70,10 +63,7 @@ def test_a_profiler_that_would_crash_is_refused(platforms, backend, found, refus
     monkeypatch.setattr(profile.jax, "default_backend", lambda: backend)
     monkeypatch.setattr(profile.importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(type(profile.jax.config), "jax_platforms", platforms, raising=False)
-    if refused:
-        with pytest.raises(RunError, match=refused):
-            profile.Profile(options, str(tmp_path))
-    else:
+    with pytest.raises(RunError, match=refused) if refused else contextlib.nullcontext():
         profile.Profile(options, str(tmp_path))
     options.profile.steps = ""
     profile.Profile(options, str(tmp_path))

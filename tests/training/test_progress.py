@@ -39,8 +39,6 @@ def test_plain_lines_without_a_terminal(clock, capsys):
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3599, "59:59"), (7325, "2:02:05")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (7325, "2:02:05")])
 def test_clock(seconds, text):
     assert progress.format_seconds(seconds) == text

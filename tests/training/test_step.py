@@ -1,13 +1,10 @@
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import optimizer, step
-from gmlp_flax.training.evaluation import Evaluator
 from tests.training import tiny
 
 
@@ -56,36 +53,6 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microb
     assert_close(sums["loss"], ((errors**2 * weight).sum(), 36), rtol=1e-5)
     assert_close(grads["line"]["kernel"], 2 * (errors * weight) @ x / 36, rtol=1e-5)
     assert_close(grads["line"]["bias"], 2 * (errors * weight).sum() / 36, rtol=1e-5)
-
-
-def test_masked_language_model_in_microbatches(tmp_path, partition):
-    """In float64, with the same masks, gradients are the same, though sequences differ in their masked tokens."""
-    config = tiny.text_config(tmp_path, dtype="float64", remat="none")
-    task, found = MaskedLanguageModeling(config, str(tmp_path)), {}
-    with task.train_batches(0, 0, 1) as source:
-        batch = next(source)
-    batch["tokens"][:3, 5:] = task.tokenizer.pad_id
-    with jax.enable_x64(True):
-        params = jax.jit(task.init)(jax.random.key(0))
-        batch["key"] = jax.random.split(jax.random.key(1), 8)
-        for microbatches in (1, 2, 4):
-            gradients = jax.jit(lambda p, b, m=microbatches: step.gradients(task, p, b, m, partition))
-            found[microbatches] = jax.device_get(gradients(params, batch))
-    (expected, sums), _ = found[1], found.pop(1)
-    assert expected["embedding"].dtype == np.float64 and 8 < sums["loss"][1] < 16
-    for grads, other in found.values():
-        assert other["loss"][1] == sums["loss"][1]
-        assert_close(grads, expected, rtol=1e-9, atol=1e-14)
-
-
-@pytest.mark.parametrize("microbatches", [2, 4])
-def test_microbatches_give_the_same_update(line, partition, microbatches):
-    batches = [tiny.line_batch(seed) for seed in range(3)]
-    expected = run(line, batches, partition)[-1]
-    line.config.optimizer.grad_accum_steps = microbatches
-    state, window = run(line, batches, partition)[-1]
-    assert_close(state.params, expected[0].params, rtol=1e-5)
-    assert_close(window, expected[1], rtol=1e-5)
 
 
 def test_state_is_donated(line, partition):
@@ -141,48 +108,6 @@ def test_gradient_norm_is_reported_before_clipping(line, partition):
     grads, _ = step.gradients(line, params, keyed, 1, partition)
     ((_, window),) = run(line, [batch], partition)
     assert float(window["grad_norm"][0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
-
-
-def test_step_counts(line, partition):
-    assert [int(state.step) for state, _ in run(line, [tiny.line_batch(0)] * 3, partition, first=5)] == [6, 7, 8]
-
-
-@pytest.fixture
-def traced_once(monkeypatch):
-    """Programs made in a test with this fixture may be traced only once."""
-    jit = jax.jit
-
-    def limited(function, **options):
-        return jit(chex.assert_max_traces(function, n=1), **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(step.jax, "jit", limited)
-        yield
-    chex.clear_trace_counter()
-
-
-def test_steps_are_traced_once(tmp_path, partition, traced_once):
-    """In several training steps, and in evaluations whose last batch is padded."""
-    config = tiny.text_config(tmp_path)
-    config.eval.batch_size = 5
-    task = MaskedLanguageModeling(config, str(tmp_path))
-    assert task.evaluation_examples() % config.eval.batch_size and task.evaluation_examples() > config.eval.batch_size
-    transformation, state = start(task, partition)
-    train_step, evaluator = step.make_train_step(task, transformation, partition, config), Evaluator(task, partition)
-    with task.train_batches(0, 0, 1) as batches:
-        for _ in range(3):
-            state, _ = train_step(state, partition.put_batch(next(batches)))
-    for _ in range(2):
-        evaluator(state.params)
-
-
-def test_a_second_trace_is_noticed(line, partition, traced_once):
-    transformation, state = start(line, partition)
-    train_step = step.make_train_step(line, transformation, partition, line.config)
-    batch = tiny.line_batch(0)
-    state, _ = train_step(state, partition.put_batch(batch))
-    with pytest.raises(AssertionError, match="traced > 1 times"):
-        train_step(state, partition.put_batch(batch | {"x": batch["x"].astype(np.float16)}))
 
 
 def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):

@@ -15,10 +15,7 @@ def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
     find = trackers.importlib.util.find_spec
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None if name == package else find(name))
     config.log[extra] = value
-    with pytest.raises(
-        RunError,
-        match=rf"^config.log.{extra} needs a package that is not installed: pip install 'gmlp_flax\[{extra}\]'$",
-    ):
+    with pytest.raises(RunError, match=rf"^config.log.{extra} .*pip install 'gmlp_flax\[{extra}\]'$"):
         trackers.Trackers(config, "", "id")
 
 
@@ -68,12 +65,8 @@ def test_wandb_has_the_id_of_the_run(config, tmp_path, wandb, capsys):
     for wandb.logged_in, mode in ((False, "offline"), (True, None)):
         tracker = begin(config, tmp_path / "seed=0", 7)
         options = wandb.calls[-1]
-        assert (options["id"], options["name"], options["mode"], options["resume"]) == (
-            "abc123",
-            "seed=0",
-            mode,
-            "allow",
-        )
+        asked = {"id": "abc123", "name": "seed=0", "mode": mode, "resume": "allow"}
+        assert options.items() >= asked.items()
         assert ("not logged in to W&B" in capsys.readouterr().err) == (mode == "offline")
     tracker.log(8, "train", {"loss": 1.0})
     tracker.close()

@@ -58,18 +58,6 @@ def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
 
 
-def test_dense_projections_over_patches_are_resized(tmp_path):
-    """From 2 x 2 to 4 x 4 patches: a matrix that averages stays one that averages."""
-    old, new = images(tmp_path, 4), images(tmp_path, 2)
-    saved = random(old.shapes())
-    spatial(saved)["weight"] = jnp.full((2, 4, 4), 1 / 4)
-    spatial(saved)["bias"] = jnp.full((2, 4), 1.5)
-    saved["stem"] = random(new.shapes()["stem"])
-    found = adapt(old, new, saved)
-    np.testing.assert_allclose(spatial(found)["weight"], np.full((2, 16, 16), 1 / 16), rtol=1e-5)
-    np.testing.assert_allclose(spatial(found)["bias"], np.full((2, 16), 1.5), rtol=1e-5)
-
-
 def test_as_many_patches_in_another_grid_are_resized(tmp_path):
     """From 2 x 2 to 1 x 4 patches: no shape says that."""
     old, new = images(tmp_path, 4), images(tmp_path, 4)
@@ -78,15 +66,6 @@ def test_as_many_patches_in_another_grid_are_resized(tmp_path):
     bias = jnp.asarray(spatial(saved)["bias"]).reshape(2, 2, 2)
     expected = jax.image.resize(bias, (2, 1, 4), "bicubic").reshape(2, 4)
     np.testing.assert_allclose(spatial(adapt(old, new, saved))["bias"], expected, rtol=1e-5)
-
-
-def test_offsets_between_patches_do_not_fit_rows_of_another_width(tmp_path):
-    old, new = (images(tmp_path, patch, spatial="toeplitz") for patch in (4, 2))
-    saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
-    with pytest.raises(
-        RunError, match="gate/spatial/taps, of offsets between patches in rows of 2, and rows of 4 make them"
-    ):
-        adapt(old, new, saved)
 
 
 def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
@@ -124,13 +103,6 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
     np.testing.assert_array_equal(after["token_mlp"]["proj_in"]["bias"], before["token_mlp"]["proj_in"]["bias"])
 
 
-def test_another_width_is_told_though_patches_differ_too(tmp_path):
-    old, new = images(tmp_path, 4, block="mixer"), images(tmp_path, 2, block="mixer")
-    new.config.model.d_model = 12
-    with pytest.raises(RunError, match=r"proj_out/bias is float32\[2, 8\], not float32\[2, 12\].*; and 9 more$"):
-        adapt(old, new, random(old.shapes()))
-
-
 def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(tmp_path):
     vit = {"block": "transformer", "positions": "absolute", "pool": "cls", "heads": 2}
     old, new = images(tmp_path, 4, **vit), images(tmp_path, 2, **vit)
@@ -143,23 +115,6 @@ def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(t
     old, new = (text(tmp_path, length, **bert) for length in (16, 12))
     saved = random(old.shapes())
     np.testing.assert_array_equal(adapt(old, new, saved)["positions"]["table"], saved["positions"]["table"][:12])
-    with pytest.raises(RunError, match=r"positions/table is float32\[12, 8\], not float32\[16, 8\]"):
-        adapt(new, old, random(new.shapes()))
-
-
-def test_positions_with_a_cls_token_do_not_fit_without_one(tmp_path):
-    """Its row would be taken for the first patch."""
-    vit = {"block": "transformer", "positions": "absolute", "heads": 2}
-    old, new = images(tmp_path, 4, pool="cls", **vit), images(tmp_path, 4, pool="mean", **vit)
-    with pytest.raises(RunError, match=r"positions/table is float32\[5, 8\], not float32\[4, 8\]"):
-        adapt(old, new, random(old.shapes()))
-
-
-def test_buckets_of_offsets_are_no_offsets(tmp_path):
-    bert = {"block": "transformer", "positions": "relative", "heads": 2}
-    old, new = text(tmp_path, 16, relative_buckets=8, **bert), text(tmp_path, 16, **bert)
-    with pytest.raises(RunError, match=r"relative/bias is float32\[2, 2, 8\], not float32\[2, 2, 31\]"):
-        adapt(old, new, random(old.shapes()))
 
 
 def finetuning(init_from, **model):
@@ -187,10 +142,8 @@ def test_what_is_given_of_the_model_in_vain_is_said(text_run, tmp_path, capsys):
     given = finetuning(text_run, d_model=48, gate="linear", layers=old.model.layers)
     config, _ = warm_start.inherit(given, str(tmp_path))
     assert (config.model.d_model, config.model.gate) == (old.model.d_model, old.model.gate)
-    assert capsys.readouterr().err == (
-        f"note: the model is that of {text_run}: config.model's d_model {old.model.d_model} (not 48), "
-        "gate 'split' (not 'linear')\n"
-    )
+    (note,) = capsys.readouterr().err.splitlines()
+    assert f"{text_run}: " in note and f"d_model {old.model.d_model} (not 48), gate 'split' (not 'linear')" in note
 
 
 def test_a_run_that_goes_on_does_not_need_the_other_one(text_run, tmp_path):
@@ -210,7 +163,7 @@ def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, 
     config, files = warm_start.inherit(finetuning(text_run, pooler=True, length=16), str(tmp_path))
     task = tasks.create(config, str(tmp_path), files)
     found = warm_start.load(task, partition)
-    saved = final_params(text_run)
+    saved = loading.load(str(text_run), "best").params
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
     np.testing.assert_array_equal(found["segments"]["table"], 0)
     own = task.init(jax.random.key(config.seed))
@@ -239,24 +192,17 @@ def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, parti
     config.init_from = str(text_run)
     config.model.update(scale_embeddings=True, activation="gelu_tanh")
     warm_start.load(tasks.create(config, str(text_run)), partition)
-    assert capsys.readouterr().err == (
-        f"note: {text_run} was trained with another config.model: activation 'gelu' (here 'gelu_tanh'), "
-        "scale_embeddings False (here True)\n"
-    )
+    (note,) = capsys.readouterr().err.splitlines()
+    assert f"note: {text_run} " in note
+    assert "activation 'gelu' (here 'gelu_tanh'), scale_embeddings False (here True)" in note
 
 
-@pytest.mark.parametrize(
-    ("before", "sees"),
-    [
-        (False, "all tokens, and here only those before it"),
-        (True, "only the tokens before it, and here all"),
-    ],
-)
+@pytest.mark.parametrize(("before", "sees"), [(False, "all tokens, .* only"), (True, "only the tokens .* all")])
 def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
     """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may fit."""
     old, new = gmlp_config.default(), gmlp_config.default(task="causal_lm")
     old.model.causal, new.model.causal = before, not before
-    with pytest.raises(RunError, match=f"each token sees {sees}: start from a run of a task like causal_lm"):
+    with pytest.raises(RunError, match=f"each token sees {sees}.*: .* causal_lm"):
         warm_start.compare_models(old, new)
 
 
@@ -269,11 +215,6 @@ def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partiti
     found = warm_start.load(tasks.create(config, str(tmp_path / "run")), partition)
     jax.tree.map(np.testing.assert_array_equal, found, trained.ema)
     assert any(jax.tree.leaves(jax.tree.map(lambda a, b: np.any(a != b), found, trained.params)))
-
-
-def final_params(run):
-    trained = loading.load(str(run), "best")
-    return jax.device_get(trained.params)
 
 
 def test_fresh_parameters_replace_the_saved_ones(tmp_path):
@@ -293,16 +234,35 @@ def test_the_first_mismatches_are_listed(tmp_path):
     del saved["encoder"]["norm"]["scale"]
     with pytest.raises(RunError) as caught:
         adapt(old, new, saved)
-    message = str(caught.value)
-    assert message.startswith("the checkpoint there/3 does not fit this config: ")
-    assert (
-        "; encoder/norm/scale is missing; and 1 more; the saved model was made for 5 tokens and this config has 16"
-        in message
-    )
-    assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in message
+    for words in ("there/3", "encoder/norm/scale is missing; and 1 more; ", "made for 5 tokens", "has 16"):
+        assert words in str(caught.value)
+    assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in str(caught.value)
 
 
-def test_dense_text_projections_cannot_change_length(tmp_path):
-    old, new = (text(tmp_path, length, spatial="dense") for length in (16, 12))
-    with pytest.raises(RunError, match=r"spatial/weight is float32\[2, 16, 16\], not float32\[2, 12, 12\]"):
-        adapt(old, new, random(old.shapes()))
+VIT = {"block": "transformer", "positions": "absolute", "heads": 2}
+BERT = {"block": "transformer", "positions": "relative", "heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "old", "new", "words"),
+    [
+        (
+            images,
+            (4, {"spatial": "toeplitz"}),
+            (2, {"spatial": "toeplitz"}),
+            "spatial/taps, .* rows of 2, and rows of 4",
+        ),
+        # A row of positions for the cls token would be taken for the first patch.
+        (images, (4, VIT | {"pool": "cls"}), (4, VIT), r"positions/table is float32\[5, 8\], not float32\[4, 8\]"),
+        (images, (4, {"block": "mixer"}), (2, {"block": "mixer", "d_model": 12}), r"2, 8.*, not .*2, 12.*; and 9"),
+        (text, (12, VIT), (16, VIT), r"positions/table is float32\[12, 8\], not float32\[16, 8\]"),
+        (text, (16, BERT | {"relative_buckets": 8}), (16, BERT), r"relative/bias is .*2, 2, 8.*, not .*2, 2, 31"),
+        (text, (16, {"spatial": "dense"}), (12, {"spatial": "dense"}), r"weight is .*2, 16, 16.*, not .*2, 12, 12"),
+    ],
+)
+def test_what_fits_no_other_length(tmp_path, make, old, new, words):
+    (old_size, old_model), (new_size, new_model) = old, new
+    saved, wanted = make(tmp_path, old_size, **old_model), make(tmp_path, new_size, **new_model)
+    stem = {"stem": random(wanted.shapes()["stem"])} if make is images and old_size != new_size else {}
+    with pytest.raises(RunError, match=words):
+        adapt(saved, wanted, random(saved.shapes()) | stem)

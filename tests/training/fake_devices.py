@@ -1,0 +1,16 @@
+"""Programs on fake CPU devices, whose number is fixed before JAX starts."""
+
+import os
+import subprocess
+import sys
+
+from tests import preloaded
+
+
+def run(module: str, *arguments: str) -> None:
+    """Runs a module of this folder on 8 devices, in a process of its own."""
+    own = {"XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | own | {"PYTHONPATH": str(preloaded.ROOT)}
+    command = [sys.executable, "-m", f"tests.training.{module}", *arguments]
+    done = subprocess.run(command, cwd=preloaded.ROOT, env=environment, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config
-from gmlp_flax.checkpoints import assets, run_folder
+from gmlp_flax.checkpoints import assets
 from gmlp_flax.checkpoints.checkpoint import Checkpoints, Damaged
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
-from tests import preloaded
 from tests.training import tiny
 
 contents = st.dictionaries(st.text(min_size=1), st.binary())
@@ -29,7 +28,7 @@ contents = st.dictionaries(st.text(min_size=1), st.binary())
 
 def digest(content: bytes) -> str:
     """As messages show it."""
-    return f"SHA-256 {hashlib.sha256(content).hexdigest()[:12]}..."
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 @pytest.mark.smoke
@@ -38,9 +37,7 @@ def test_round_trip(files):
     tree = assets.pack(files)
     assert assets.unpack(tree) == (files, [])
     assert all(entry["data"].dtype == entry["sha256"].dtype == np.uint8 for entry in tree.values())
-    assert [entry["sha256"].tobytes() for entry in tree.values()] == [
-        hashlib.sha256(c).digest() for c in files.values()
-    ]
+    assert all(tree[name]["sha256"].tobytes() == hashlib.sha256(content).digest() for name, content in files.items())
 
 
 @given(st.dictionaries(st.text(min_size=1), st.binary(min_size=1), min_size=1), st.data())
@@ -58,7 +55,6 @@ def test_any_flipped_bit_is_told(files, data):
     [
         (jax.ShapeDtypeStruct((10**9,), np.uint8), r"uint8 \[1000000000\]"),
         (jax.ShapeDtypeStruct((9,), np.int64), r"int64 \[9\]"),
-        (jax.ShapeDtypeStruct((3, 3), np.uint8), r"uint8 \[3, 3\]"),
         (None, "nothing"),
     ],
 )
@@ -66,22 +62,16 @@ def test_sizes_are_checked_before_anything_is_read(leaf, found):
     sound = {"data": jax.ShapeDtypeStruct((files.SMALL,), np.uint8), "sha256": jax.ShapeDtypeStruct((32,), np.uint8)}
     assets.check_sizes({"a.model": sound}, "there/3")
     for part in sound:
-        with pytest.raises(
-            RunError, match=rf"there/3 has {found} as {part} of the file 'b.model': expected uint8, at most"
-        ):
+        with pytest.raises(RunError, match=rf"there/3 has {found} as {part} of the file 'b.model'"):
             assets.check_sizes({"a.model": sound, "b.model": {**sound, part: leaf}}, "there/3")
 
 
 def test_other_files_are_refused():
+    """A file that only one side has is allowed."""
     then, now = b"one vocabulary", b"another"
-    assets.require_same(
-        {"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3"
-    )  # a file that only one side has is allowed
-    with pytest.raises(RunError) as caught:
+    assets.require_same({"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3")
+    with pytest.raises(RunError, match=rf"there/3 .* another a \(SHA-256 {digest(then)}.* \({digest(now)}"):
         assets.require_same({"a": then}, {"a": now}, "there/3")
-    message = str(caught.value)
-    assert message.startswith(f"the checkpoint there/3 was trained with another a ({digest(then)})")
-    assert f"({digest(now).removeprefix('SHA-256 ')})" in message and "\n" not in message
 
 
 @pytest.fixture
@@ -117,9 +107,7 @@ def test_byte_flipped_on_disk(saved, tmp_path):
 def test_restore_with_another_file(saved, tmp_path):
     checkpoints, _, template = saved
     checkpoints.files = {"vocabulary.txt": b"another"}
-    with pytest.raises(
-        RunError, match=f"^the checkpoint {tmp_path}/checkpoints/2 was trained with another vocabulary.txt "
-    ):
+    with pytest.raises(RunError, match=f"{tmp_path}/checkpoints/2 was trained with another vocabulary.txt "):
         checkpoints.restore_newest(template)
     assert checkpoints.steps() == [1, 2]  # another file is not damage: nothing is put aside
 
@@ -129,64 +117,20 @@ def other_tokenizer() -> bytes:
     return Tokenizer.train([" ".join(tiny.WORDS)] * 20, 320).model
 
 
-@pytest.fixture
-def run(text_run, tmp_path):
-    """A copy of a finished run, to change."""
-    return shutil.copytree(text_run, tmp_path / "run")
-
-
-def command(module: str, *flags: str, text: str = "") -> tuple[int, list[str]]:
-    """Runs a command; its exit code, and standard error by lines."""
-    done = preloaded.run("-m", f"gmlp_flax.{module}", *flags, input=text)
-    return done.returncode, done.stderr.splitlines()
-
-
-@pytest.mark.parametrize("module", ["train", "evaluate", "predict"])
-def test_another_vocabulary_in_the_run_folder(run, module):
+def test_the_vocabulary_of_the_run_folder(text_run, tmp_path):
+    """Missing, it is written back; another one, or half of it, is refused and left there."""
+    run = shutil.copytree(text_run, tmp_path / "run")
     path = run / "tokenizer.model"
     own, other = path.read_bytes(), other_tokenizer()
-    path.write_bytes(other)
-    flags = [f"--config={run}/config.json", "--config.steps=14"] if module == "train" else ["--checkpoint=12"]
-    code, lines = command(module, f"--workdir={run}", *flags, text="A [MASK].")
-    assert code == 2 and not any("Traceback" in line for line in lines), lines
-    for words in (
-        f"error: the checkpoint {run}/checkpoints/12 was trained with another tokenizer.model",
-        digest(own),
-        digest(other).removeprefix("SHA-256 "),
-        "give the one it was trained with",
-    ):
-        assert words in lines[-1]
-    assert (run / "checkpoints" / "12").is_dir() and path.read_bytes() == other
-
-
-def test_missing_vocabulary_is_written_back(run):
-    path = run / "tokenizer.model"
-    own = path.read_bytes()
     path.unlink()
     assert loading.load(str(run)).task.tokenizer.model == own == path.read_bytes()
-
-
-def test_damaged_vocabulary_in_the_run_folder(run):
-    path = run / "tokenizer.model"
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(DataError, match=f"^{path}: damaged or not a SentencePiece model"):
+    path.write_bytes(other)
+    with pytest.raises(RunError, match=f"{run}/checkpoints/12 .* another tokenizer.model .*{digest(own)}"):
         loading.load(str(run))
-
-
-def test_files_are_written_whole(run, monkeypatch):
-    """A kill while the files of the run folder are rewritten must not lose the vocabulary."""
-    before = (run / "tokenizer.model").read_bytes()
-
-    class Killed(BaseException):
-        pass
-
-    def die(*_):
-        raise Killed
-
-    monkeypatch.setattr("os.replace", die)
-    with pytest.raises(Killed):
-        run_folder.write_files(str(run), {"tokenizer.model": b"something else"}, replace=True)
-    assert (run / "tokenizer.model").read_bytes() == before
+    assert path.read_bytes() == other and (run / "checkpoints" / "12").is_dir()
+    path.write_bytes(own[:1000])
+    with pytest.raises(DataError, match=f"^{path}: damaged"):
+        loading.load(str(run))
 
 
 def test_parameters_of_a_run_with_another_vocabulary(text_run, tmp_path):
@@ -194,12 +138,9 @@ def test_parameters_of_a_run_with_another_vocabulary(text_run, tmp_path):
     options.init_from, options.steps = str(text_run), 1
     options.data.tokenizer = str(tmp_path / "other.model")
     (tmp_path / "other.model").write_bytes(other_tokenizer())
-    with pytest.raises(RunError) as caught:
+    own = digest((text_run / "tokenizer.model").read_bytes())
+    with pytest.raises(RunError, match=f"{text_run}/checkpoints/.* another tokenizer.model .*{own}"):
         loop.train(options, str(tmp_path / "run"))
-    message = str(caught.value)
-    assert message.startswith(f"the checkpoint {text_run}/checkpoints/") and "\n" not in message
-    for words in ("another tokenizer.model", digest((text_run / "tokenizer.model").read_bytes())):
-        assert words in message
 
 
 def test_classes_in_another_order(image_run, tmp_path):
@@ -207,9 +148,9 @@ def test_classes_in_another_order(image_run, tmp_path):
     path = run / "classes.json"
     own = path.read_bytes()
     path.write_text(json.dumps(json.loads(own)[::-1]))
-    with pytest.raises(RunError, match=rf"was trained with another classes.json \({digest(own)}\)"):
+    with pytest.raises(RunError, match=rf"was trained with another classes.json .*{digest(own)}"):
         loading.load(str(run))
-    with pytest.raises(DataError, match=f"has 10 classes which differ from those of {path}"):
+    with pytest.raises(DataError, match=f"10 classes .* {path}"):
         loop.train(config.load(str(run / "config.json")), str(run))
     path.unlink()
     assert loading.load(str(run)).task.classes == tuple(json.loads(own))

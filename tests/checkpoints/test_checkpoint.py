@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import math
 import os
@@ -24,6 +25,9 @@ from tests.training import tiny
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+BEST = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
+
+
 class Wide(tiny.Line):
     """Orbax keeps arrays below 1 KB inside its index, where damage is noticed. This array is larger."""
 
@@ -44,8 +48,8 @@ class Folder:
         self.template = Partition.make().describe(jax.eval_shape(self.make, 0))
         self.log: list[str] = []
 
-    def open(self, **options) -> Checkpoints:
-        return Checkpoints(str(self.root / "checkpoints"), **{"keep": 3, **options})
+    def open(self, **options) -> contextlib.closing[Checkpoints]:
+        return contextlib.closing(Checkpoints(str(self.root / "checkpoints"), **{"keep": 3, **options}))
 
     def state(self, number: int):
         """A state that differs in every element for each number."""
@@ -53,20 +57,15 @@ class Folder:
 
     def save(self, *steps: int, metrics=None, **options) -> list[int]:
         """Saves states, one after another; returns the steps that are kept."""
-        checkpoints = self.open(**options)
-        for number in steps:
-            checkpoints.save(number, self.state(number), (metrics or {}).get(number))
-            checkpoints.wait()
-        kept = checkpoints.steps()
-        checkpoints.close()
-        return kept
+        with self.open(**options) as checkpoints:
+            for number in steps:
+                checkpoints.save(number, self.state(number), (metrics or {}).get(number))
+                checkpoints.wait()
+            return checkpoints.steps()
 
-    def newest(self) -> tuple[int, object] | None:
-        checkpoints = self.open()
-        try:
-            return checkpoints.restore_newest(self.template)
-        finally:
-            checkpoints.close()
+    def newest(self, template=None, **options) -> tuple[int, object] | None:
+        with self.open(**options) as checkpoints:
+            return checkpoints.restore_newest(template or self.template)
 
     def assert_newest(self, number: int | None = None) -> None:
         """Asserts that the newest good checkpoint (of this step, if given) holds the state that was saved."""
@@ -110,31 +109,22 @@ def test_newest_is_restored_exactly(two):
     assert two.log == []
 
 
-def test_nothing_saved_yet(folder):
-    assert folder.newest() is None
-
-
-def test_part_of_a_state_can_be_restored(two):
-    checkpoints = two.open(read_only=True)
-    params = checkpoints.restore(3, {"params": two.template.params})["params"]
-    checkpoints.close()
+def test_part_of_a_state_can_be_restored_and_reading_writes_nothing(two):
+    before = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
+    with two.open(read_only=True) as checkpoints:
+        params = checkpoints.restore(3, {"params": two.template.params})["params"]
     jax.tree.map(np.testing.assert_array_equal, params, two.state(3).params)
+    assert {path: path.stat().st_mtime_ns for path in two.root.rglob("*")} == before
 
 
 def test_newest_and_best_are_kept(folder):
     metrics = {1: {"loss": 0.5}, 2: {"loss": 0.1}, 3: None, 4: {"loss": float("nan")}, 5: {"loss": 0.3}, 6: None}
     options = {"keep": 2, "keep_best": 1, "best": ("loss", "min")}
     assert folder.save(*metrics, metrics=metrics, **options) == [2, 5, 6]
-    checkpoints = folder.open(**options)
-    assert [checkpoints.pick(which) for which in ("latest", "best", "5")] == [6, 2, 5]
-    with pytest.raises(RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"):
-        checkpoints.pick("4")
-    checkpoints.close()
-
-
-def test_best_may_be_the_most(folder):
-    metrics = {1: {"top1": 0.5}, 2: {"top1": 0.7}, 3: {"top1": 0.6}, 4: {"top1": 0.1}}
-    assert folder.save(*metrics, metrics=metrics, keep=1, keep_best=2, best=("top1", "max")) == [2, 3, 4]
+    with folder.open(**options) as checkpoints:
+        assert [checkpoints.pick(which) for which in ("latest", "best", "5")] == [6, 2, 5]
+        with pytest.raises(RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"):
+            checkpoints.pick("4")
 
 
 def test_flipped_byte_in_array_data(two):
@@ -155,8 +145,7 @@ def test_flipped_byte_in_array_data(two):
     assert any(message.partition("the checksum of ")[2].startswith(("params", "ema")) for message in messages)
 
 
-@pytest.mark.parametrize("damage", ["half", "empty", "gone"])
-@pytest.mark.parametrize("name", ["data", "_METADATA", "manifest.ocdbt"])
+@pytest.mark.parametrize(("name", "damage"), [("data", "half"), ("_METADATA", "empty"), ("manifest.ocdbt", "gone")])
 def test_damaged_file(two, name, damage):
     path = two.data_file(5) if name == "data" else next(path for path in two.files(5) if path.name == name)
     if damage == "gone":
@@ -168,27 +157,10 @@ def test_damaged_file(two, name, damage):
     assert (two.root / "damaged" / "5").is_dir() and not (two.root / "checkpoints" / "5").exists()
 
 
-@pytest.mark.slow
-def test_any_flipped_byte_never_gives_another_state(two):
-    """Either the damaged bytes do not matter, or the checkpoint before is restored."""
-    rng, pristine = np.random.default_rng(1), two.root / "pristine"
-    shutil.copytree(two.root / "checkpoints", pristine)
-    for path in two.files(5):
-        data = bytearray(path.read_bytes())
-        if data:
-            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
-            path.write_bytes(data)
-            two.assert_newest()
-            shutil.rmtree(two.root / "checkpoints")
-            shutil.copytree(pristine, two.root / "checkpoints")
-
-
 def test_no_good_checkpoint(two):
     for number in (3, 5):
         os.truncate(two.data_file(number), 10)
-    with pytest.raises(
-        RunError, match=r"no checkpoint in \S+ is good \(tried 3, 5\); start in a new folder, or --restart$"
-    ):
+    with pytest.raises(RunError, match=r"no checkpoint in \S+ is good \(tried 3, 5\)"):
         two.newest()
     assert len(two.log) == 2
 
@@ -202,68 +174,31 @@ def test_half_written_checkpoint_is_ignored_and_named(two):
 
 def test_mismatch_lists_every_path(two):
     line = two.template.params["line"]
-    params = {
-        "line": {
-            "kernel": line["kernel"].update(shape=(4,)),
-            "bias": line["bias"].update(dtype=jnp.bfloat16),
-            "scale": line["bias"],
-        }
-    }
-    template = two.template._replace(params=params)
-    checkpoints = two.open()
+    bias, kernel = line["bias"], line["kernel"]
+    wrong = {"kernel": kernel.update(shape=(4,)), "bias": bias.update(dtype=jnp.bfloat16), "scale": bias}
     with pytest.raises(RunError) as caught:
-        checkpoints.restore_newest(template)
-    checkpoints.close()
-    message = str(caught.value)
-    assert message.startswith(f"the checkpoint {two.root}/checkpoints/5 does not fit this config: ")
-    for problem in (
-        "params/line/kernel is float32[1000], not float32[4]",
-        "params/line/bias is float32[], not bfloat16[]",
-        "params/line/scale is missing",
-    ):
-        assert problem in message
+        two.newest(two.template._replace(params={"line": wrong}))
+    for problem in ("kernel is float32[1000], not float32[4]", "bias is float32[], not bfloat16[]", "scale is missing"):
+        assert f"params/line/{problem}" in str(caught.value)
     assert two.log == [] and (two.root / "checkpoints" / "5").is_dir()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_state_that_is_not_finite_is_refused(two, value):
-    checkpoints, state = two.open(), two.state(9)
+    state = two.state(9)
     state.opt_state[1][0].mu["line"]["kernel"] = jnp.zeros(1000).at[500].set(value)
-    last = f"the last good checkpoint is {two.root}/checkpoints/5"
-    with pytest.raises(
-        RunError, match=f"^the state of step 9 is not finite and was not saved; {last}; lower config.opt"
-    ):
-        checkpoints.save(9, state, None)
-    assert checkpoints.steps() == [3, 5]
-    checkpoints.close()
+    with two.open() as checkpoints:
+        with pytest.raises(RunError, match=f"step 9 is not finite .* {two.root}/checkpoints/5"):
+            checkpoints.save(9, state, None)
+        assert checkpoints.steps() == [3, 5]
 
 
 def test_failed_save_names_the_survivor(two, monkeypatch):
-    checkpoints = two.open()
-
-    def full(*_args, **_options):
-        raise OSError(28, "No space left on device\nand a long story")
-
+    full = failing(None, OSError(28, "No space left on device\nand a long story"), math.inf)[0]
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
-    with pytest.raises(RunError) as caught:
-        checkpoints.save(9, two.state(9), None)
-    checkpoints.close()
+    with pytest.raises(RunError, match=f"^saving step 9.* No space left.* {two.root}/checkpoints/5.*$") as caught:
+        two.save(9)
     assert "\n" not in str(caught.value)
-    for words in (
-        "saving step 9",
-        "No space left",
-        f"the last good checkpoint is {two.root}/checkpoints/5",
-        "free space",
-    ):
-        assert words in str(caught.value)
-
-
-def test_reading_writes_nothing(two):
-    before = {path: path.stat().st_mtime_ns for path in two.root.rglob("*")}
-    checkpoints = two.open(read_only=True)
-    checkpoints.restore(5, two.template)
-    checkpoints.close()
-    assert {path: path.stat().st_mtime_ns for path in two.root.rglob("*")} == before
 
 
 def failing(function, error: BaseException, times: float):
@@ -284,16 +219,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0, 0.0))
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
 def test_read_error_is_not_damage(two, quick, monkeypatch, number):
     """It is tried again, then told. A restart may help against some errors. More of them are in test_reading.py."""
     before = {path: path.read_bytes() for path in two.files(3) + two.files(5)}
-    checkpoints = two.open()
     fails, calls = failing(ocp.CheckpointManager.restore, OSError(number, os.strerror(number)), math.inf)
     monkeypatch.setattr(ocp.CheckpointManager, "restore", fails)
     with pytest.raises(RunError, match=f"{two.root}/checkpoints/5 .*{os.strerror(number)}") as caught:
-        checkpoints.restore_newest(two.template)
-    checkpoints.close()
+        two.newest()
     assert isinstance(caught.value, StorageError) == (number != errno.EACCES)
     assert not isinstance(caught.value, checkpoint.Damaged) and "\n" not in str(caught.value)
     assert len(calls) == 4 and two.log == [] and not (two.root / "damaged").exists()
@@ -301,30 +234,23 @@ def test_read_error_is_not_damage(two, quick, monkeypatch, number):
 
 
 def test_read_error_that_passes(two, quick, monkeypatch):
-    checkpoints = two.open()
     fails, calls = failing(ocp.CheckpointManager.restore, MemoryError(), 2)
     monkeypatch.setattr(ocp.CheckpointManager, "restore", fails)
-    assert checkpoints.restore_newest(two.template)[0] == 5 and len(calls) > 3
-    checkpoints.close()
+    assert two.newest()[0] == 5 and len(calls) > 3
 
 
 def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, monkeypatch):
     """An error without a number, in a checkpoint of which a file cannot be read now."""
-    checkpoints = two.open()
     monkeypatch.setattr(ocp.CheckpointManager, "restore", failing(None, ValueError("no structure"), math.inf)[0])
-    original = files.read_all
 
     def unreadable(folder):
-        original(folder)
         raise OSError(errno.EIO, "I/O")
 
-    monkeypatch.setattr(files, "read_all", unreadable)
-    with pytest.raises(StorageError, match="Input/output error"):
-        checkpoints.restore_newest(two.template)
-    monkeypatch.setattr(files, "read_all", original)
+    with monkeypatch.context() as broken, pytest.raises(StorageError, match="Input/output error"):
+        broken.setattr(files, "read_all", unreadable)
+        two.newest()
     with pytest.raises(RunError, match=r"no checkpoint in \S+ is good"):
-        checkpoints.restore_newest(two.template)
-    checkpoints.close()
+        two.newest()
 
 
 def test_a_damaged_checkpoint_is_best_only_if_all_are(folder):
@@ -332,118 +258,90 @@ def test_a_damaged_checkpoint_is_best_only_if_all_are(folder):
     folder.save(1, 2, 3, metrics={3: {"loss": 1.0}}, keep=3, best=("loss", "min"))
     for path in folder.files(3):
         path.write_bytes(b"")
-    checkpoints = folder.open(keep=3, best=("loss", "min"))
-    assert checkpoints.pick("best") == 2
-    folder.log.clear()
-    checkpoints.close()
+    with folder.open(keep=3, best=("loss", "min")) as checkpoints:
+        assert checkpoints.pick("best") == 2
+        folder.log.clear()
 
 
 def test_best_stays_when_its_metrics_are_tampered_with(folder):
     """What is not verified is never deleted: a flipped bit must not make the best checkpoint the worst."""
-    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
-    assert folder.save(1, 2, metrics={1: {"loss": 839.0}, 2: {"loss": 2e7}}, **options) == [1, 2]
+    assert folder.save(1, 2, metrics={1: {"loss": 839.0}, 2: {"loss": 2e7}}, **BEST) == [1, 2]
     for path in folder.files(1):
         if path.parent.name == "d":
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 1
             path.write_bytes(data)
-    checkpoints = folder.open(**options)
-    checkpoints.save(3, folder.state(3), {"loss": 2.0e9})  # without having restored: nothing is known of 1 and 2
-    checkpoints.wait()
-    assert checkpoints.steps() == [1, 2, 3]
-    checkpoints.close()
-    checkpoints = folder.open(**options)
-    assert checkpoints.pick("best") == 2 and len(folder.log) == 1 and "checkpoints/1" in folder.log.pop()
-    assert checkpoints.restore_newest(folder.template)[0] == 3
-    assert len(folder.log) == 1 and f"put aside in {folder.root}/damaged/1" in folder.log[0]
-    checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
-    checkpoints.wait()
-    assert checkpoints.steps() == [2, 4]
-    checkpoints.close()
+    with folder.open(**BEST) as checkpoints:
+        checkpoints.save(3, folder.state(3), {"loss": 2.0e9})  # without having restored: nothing is known of 1 and 2
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 2, 3]
+    with folder.open(**BEST) as checkpoints:
+        assert checkpoints.pick("best") == 2 and len(folder.log) == 1 and "checkpoints/1" in folder.log.pop()
+        assert checkpoints.restore_newest(folder.template)[0] == 3
+        assert len(folder.log) == 1 and f"put aside in {folder.root}/damaged/1" in folder.log[0]
+        checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
+        checkpoints.wait()
+        assert checkpoints.steps() == [2, 4]
 
 
 def test_a_state_that_was_evaluated_after_it_was_saved(folder):
     """It can be the best. In the run that resumes from it its metrics are certain; later ones never delete it."""
-    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
-    folder.save(1, 2, metrics={1: {"loss": 2.0}}, **options)
-    (folder.root / "metrics.jsonl").write_text(
-        '{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n'
-    )
-    checkpoints = folder.open(**options)
-    assert checkpoints.pick("best") == 2  # what a checkpoint says of itself counts more
-    assert checkpoints.restore_newest(folder.template)[0] == 2
-    checkpoints.set_metrics(2, {"loss": 1.0})
-    for number, loss in (3, 1.5), (4, 0.5):
-        checkpoints.save(number, folder.state(number), {"loss": loss})
-    checkpoints.wait()
-    assert checkpoints.steps() == [4]
-    checkpoints.close()
+    folder.save(1, 2, metrics={1: {"loss": 2.0}}, **BEST)
+    lines = '{"step": 1, "eval": {"loss": 0.0}}\n{"step": 2, "eval": {"loss": 1.0}}\n'
+    (folder.root / "metrics.jsonl").write_text(lines)
+    with folder.open(**BEST) as checkpoints:
+        assert checkpoints.pick("best") == 2  # what a checkpoint says of itself counts more
+        assert checkpoints.restore_newest(folder.template)[0] == 2
+        checkpoints.set_metrics(2, {"loss": 1.0})
+        for number, loss in (3, 1.5), (4, 0.5):
+            checkpoints.save(number, folder.state(number), {"loss": loss})
+        checkpoints.wait()
+        assert checkpoints.steps() == [4]
 
 
 def test_a_state_is_kept_whose_metrics_no_checksum_verifies(folder):
-    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
-    folder.save(1, **options)
+    folder.save(1, **BEST)
     (folder.root / "metrics.jsonl").write_text('{"step": 1, "eval": {"loss": 2.0}}\n')
-    checkpoints = folder.open(**options)
-    assert checkpoints.restore_newest(folder.template)[0] == 1
-    for number in 2, 3:
-        checkpoints.save(number, folder.state(number), {"loss": 1 / number})
-    checkpoints.wait()
-    assert checkpoints.steps() == [1, 3] and checkpoints.pick("best") == 3
-    checkpoints.close()
+    with folder.open(**BEST) as checkpoints:
+        assert checkpoints.restore_newest(folder.template)[0] == 1
+        for number in 2, 3:
+            checkpoints.save(number, folder.state(number), {"loss": 1 / number})
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 3] and checkpoints.pick("best") == 3
     (folder.root / "metrics.jsonl").write_text("[]\n")
-    checkpoints = folder.open(**options)
-    assert checkpoints.pick("best") == 3 and "metrics.jsonl, line 1 is damaged" in folder.log.pop()
-    checkpoints.close()
-
-
-def test_nothing_is_deleted_for_a_metric_that_is_missing(folder):
-    metrics = {1: {"loss": 1.0}, 2: {"top1": 0.5}, 3: {"top1": 0.4}, 4: {"top1": 0.3}}
-    assert folder.save(*metrics, metrics=metrics, keep=1, keep_best=1, best=("top1", "max")) == [1, 2, 4]
+    with folder.open(**BEST) as checkpoints:
+        assert checkpoints.pick("best") == 3 and "metrics.jsonl, line 1 is damaged" in folder.log.pop()
 
 
 def test_renamed_and_foreign_checkpoints_are_refused(two, tmp_path):
     inside = two.root / "checkpoints"
     (inside / "5").rename(inside / "7")
-    with pytest.raises(RunError, match=rf"^{inside}/7 is the checkpoint of step 5: rename it back, or move it away$"):
+    with pytest.raises(RunError, match=rf"^{inside}/7 is the checkpoint of step 5"):
         two.newest()
     (inside / "7").rename(inside / "5")
-    checkpoints = two.open(run="mine")
-    with pytest.raises(RunError, match=rf"^{inside}/5 is of another run \(\) than its folder \(mine\): move it away$"):
-        checkpoints.restore_newest(two.template)
-    checkpoints.close()
+    with pytest.raises(RunError, match=rf"^{inside}/5 is of another run \(\) than its folder \(mine\)"):
+        two.newest(run="mine")
     assert two.log == [] and (inside / "5").is_dir()
-
-
-def test_older_foreign_checkpoint_is_refused_too(two):
-    """Else it would count as the best, and the run's own best would be deleted."""
-    inside = two.root / "checkpoints"
-    (inside / "3").rename(inside / "4")
+    (inside / "3").rename(inside / "4")  # it would count as the best, and the run's own best would be deleted
     with pytest.raises(RunError, match=rf"^{inside}/4 is the checkpoint of step 3"):
         two.newest()
 
 
-EVIL = ("../x.json", "/tmp/x.json", "a/b.json", "", "a\0.json", "a\\b.json", ".json", "..", "config.json", "run.json")
+EVIL = ("../x.json", "/tmp/x.json", "", "a\0.json", "a\\b.json", ".json", "config.json", "x.py", "x\n.txt")
 
 
-@pytest.mark.parametrize("name", [*EVIL, "x.py", "x\n.txt", "a" * 200 + ".txt"])
+@pytest.mark.parametrize("name", [*EVIL, "a" * 200 + ".txt"])
 def test_evil_names(name):
     with pytest.raises(RunError, match="^there has a file named"):
         assets.check_names([name], "there")
 
 
-@pytest.mark.parametrize("name", ["../x.json", "config.json", "x.py"])
-def test_evil_names_in_a_checkpoint_that_somebody_else_made(two, monkeypatch, name):
+def test_evil_names_in_a_checkpoint_that_somebody_else_made(two, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(assets, "check_names", lambda *_: None)
-        checkpoints = two.open(files={name: b"pwned"})
-        checkpoints.save(8, two.state(8), None)
-        checkpoints.wait()
-        checkpoints.close()
-    checkpoints = two.open(read_only=True)
-    with pytest.raises(RunError, match="checkpoints/8 has a file named"):
+        two.save(8, files={"../x.json": b"pwned"})
+    with two.open(read_only=True) as checkpoints, pytest.raises(RunError, match="checkpoints/8 has a file named"):
         checkpoints.read_files(8)
-    checkpoints.close()
 
 
 def test_checkpoint_without_an_identity(two, monkeypatch):
@@ -455,10 +353,8 @@ def test_checkpoint_without_an_identity(two, monkeypatch):
         return save(self, step, args=ocp.args.PyTreeSave(item))
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", without)
-    checkpoints = two.open()
-    checkpoints.save(9, two.state(9), None)
-    checkpoints.close()
-    with pytest.raises(RunError, match=r"checkpoints/9 does not say of which run it is: an older version of gmlp_flax"):
+    two.save(9)
+    with pytest.raises(RunError, match="checkpoints/9 does not say of which run it is"):
         two.newest()
 
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gmlp_flax.checkpoints.pytree import digest, from_dict, path_name, require_fit, to_dict
+from gmlp_flax.checkpoints.pytree import digest, from_dict, path_name, to_dict
 from gmlp_flax.training.step import TrainState
 
 
@@ -42,8 +42,3 @@ def test_the_digest_is_of_names_shapes_and_types():
         {"b": np.zeros(3)},
     )
     assert [digest({**first, "a": other}) == digest(first) for other in others] == [True, False, False, False]
-
-
-def test_require_fit_ignores_what_is_not_wanted():
-    x = np.zeros(3, np.float32)
-    require_fit({"a": x, "b": x}, {"a": x}, "there")

@@ -3,6 +3,7 @@
 import pytest
 
 from tests import buckets
+from tests.data import writers
 from tests.data.conftest import shared_data  # noqa: F401 - a fixture
 
 
@@ -22,3 +23,9 @@ def store(running_store, monkeypatch):
     for name, value in running_store.environment.items():
         monkeypatch.setenv(name, value)
     return running_store
+
+
+@pytest.fixture(params=["local", "remote"])
+def folder(request, tmp_path):
+    """The path of an empty folder, local or in fsspec's memory."""
+    return str(tmp_path) if request.param == "local" else writers.remote(tmp_path)

@@ -10,7 +10,6 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from gmlp_flax.errors import FileError
 from gmlp_flax.io import cache as cache_lib
 from gmlp_flax.io import files
 from gmlp_flax.io.cache import LocalCopy, ResultCache, cached_file, default_folder
@@ -39,12 +38,6 @@ def test_built_once_and_rebuilt_when_damaged(tmp_path):
     assert cached_file(path, build).read_bytes() == b"content"
     assert len(built) == 4
     assert sorted(file.name for file in path.parent.iterdir()) == ["a.bin", "a.bin.sha256"]
-
-
-def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(FileError, match="file/a.bin.sha256 failed"):
-        cached_file(tmp_path / "file" / "a.bin", pytest.fail)
 
 
 def test_keeps_the_last_asked_for():
@@ -137,36 +130,24 @@ def test_a_changed_file_is_another_copy(cache):
     assert "400 were expected" in failure(LocalCopy, before)  # it is gone
 
 
-def test_local_files_are_not_copied(cache, tmp_path):
-    (tmp_path / "x").write_bytes(b"x")
-    with LocalCopy(str(tmp_path / "x")) as copy:
-        assert copy.path == str(tmp_path / "x")
-    assert not cache.exists()
-
-
-def test_those_used_longest_ago_make_room(cache):
-    a, b, c = (remote(name) for name in "abc")
-    for file in (a, b, a, c):
-        LocalCopy(file).close()
-        time.sleep(0.02)
-    assert names(cache) == ["a", "c"]
-
-
-def test_what_is_held_stays(cache):
+def test_what_is_held_stays_and_of_the_rest_the_youngest(cache, tmp_path):
     a, b, c, d = (remote(name) for name in "abcd")
     with LocalCopy(a) as held:
         for file in (b, c, d):
             LocalCopy(file).close()
             time.sleep(0.02)
         assert names(cache) == ["a", "d"] and Path(held.path).read_bytes() == b"a" * 400
+    (tmp_path / "x").write_bytes(b"x")
+    with LocalCopy(str(tmp_path / "x")) as copy:  # local files are not copied
+        assert copy.path == str(tmp_path / "x") and names(cache) == ["a", "d"]
 
 
 def test_file_that_has_no_room(cache):
     message = failure(LocalCopy, remote("a", 1001))
-    assert "has 1,001 bytes and copies may have 1,000 in all: set GMLP_CACHE_GB to more gigabytes" in message
+    assert all(words in message for words in ("1,001 bytes", "1,000", "GMLP_CACHE_GB"))
 
 
-@pytest.mark.parametrize("given", ["", "0", "-1", "nan", "inf", "much"])
+@pytest.mark.parametrize("given", ["0", "nan", "inf", "much"])
 def test_limit_that_makes_no_sense(cache, monkeypatch, given):
     monkeypatch.setenv(cache_lib.GIGABYTES, given)
     assert f"GMLP_CACHE_GB is {given!r}: expected a number of gigabytes" in failure(cache_lib.limit)

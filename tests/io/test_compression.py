@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from gmlp_flax.io import files
-from tests.data import writers
 from tests.failures import failure
 
 COMPRESS = {
@@ -19,12 +18,6 @@ COMPRESS = {
     ".bz2": bz2.compress,
     ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
 }
-
-
-@pytest.fixture(params=["local", "remote"])
-def folder(request, tmp_path):
-    """The path of an empty folder, local or in fsspec's memory."""
-    return str(tmp_path) if request.param == "local" else writers.remote(tmp_path)
 
 
 def write(path: str, data: bytes) -> str:
@@ -57,9 +50,7 @@ def test_damaged_archives(folder, suffix):
     if suffix == ".zst":  # pyarrow's have no checksum, other than those of the command zstd
         cases.pop()
     for data in cases:
-        message = failure(read, write(path, data))
-        assert message.startswith(f"{path}: truncated or not a {suffix} archive (")
-        assert message.endswith("copy or download it again")
+        assert failure(read, write(path, data)).startswith(f"{path}: truncated or not a {suffix} archive (")
 
 
 @pytest.mark.parametrize("suffix", files.COMPRESSIONS)

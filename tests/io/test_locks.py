@@ -79,13 +79,6 @@ def test_whoever_waits_for_a_folder_that_is_deleted_makes_it_anew(tmp_path):
     assert done == [True]
 
 
-@pytest.mark.parametrize("name", ["file/a", 300 * "x"])
-def test_folder_that_cannot_be_made(tmp_path, name):
-    (tmp_path / "file").touch()
-    with pytest.raises(FileError, match="locking .* failed"), folder_lock(tmp_path / name):
-        pass
-
-
 @pytest.fixture
 def without_locks(monkeypatch):
     """As in a bucket, and in some network file systems."""
@@ -96,9 +89,11 @@ def without_locks(monkeypatch):
     monkeypatch.setattr(fcntl, "flock", unsupported)
 
 
-def test_file_system_without_locks(tmp_path, without_locks):
-    with pytest.raises(FileError, match="Function not implemented"), folder_lock(tmp_path / "a"):
-        pass
+def test_folder_that_cannot_be_locked(tmp_path, without_locks):
+    (tmp_path / "file").touch()
+    for name, words in (("file/a", "Not a directory"), ("a", "Function not implemented")):
+        with pytest.raises(FileError, match=f"locking .*{words}"), folder_lock(tmp_path / name):
+            pass
 
 
 @pytest.fixture
@@ -116,6 +111,13 @@ def leave(folder, **values) -> None:
     """A lease of a process on another machine."""
     other = {"host": "elsewhere", "process": 7, "since": "2026-11-25", "machine": "another", "token": "x", "beats": 1}
     (folder / "lease.json").write_text(json.dumps(other | values))
+
+
+@pytest.fixture
+def lease(tmp_path):
+    lease = Lease(str(tmp_path))
+    yield lease
+    lease.close()
 
 
 @pytest.fixture
@@ -140,11 +142,11 @@ def test_second_process_is_refused_by_name(tmp_path, holder, quick):
         holder.send_signal(signal.SIGSTOP)
 
 
-def test_lease_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
+def test_lease_of_a_killed_process_is_taken_over_at_once(tmp_path, holder, lease):
     holder.kill()
     holder.wait()
     assert written(tmp_path)["process"] == holder.pid
-    begin, lease = time.monotonic(), Lease(str(tmp_path))
+    begin = time.monotonic()
     lease.take()
     assert written(tmp_path)["process"] == os.getpid() and time.monotonic() - begin < locks.BEAT
     lease.close()
@@ -168,17 +170,16 @@ def test_without_locks_the_process_number_decides(tmp_path, holder, quick, witho
     lease.close()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\xff\0", b"[" * 100_000])
-def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, content):
+@pytest.mark.parametrize("content", [None, b"[]", b"[" * 100_000])
+def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, content, lease):
     """Also if its lease makes no sense."""
     leave(tmp_path)
     if content is not None:
         (tmp_path / "lease.json").write_bytes(content)
-    begin, lease = time.monotonic(), Lease(str(tmp_path))
+    begin = time.monotonic()
     lease.take()
     assert 1.0 <= time.monotonic() - begin < 5 and written(tmp_path)["process"] == os.getpid()
     assert f"{tmp_path} has the lease of {'process 7' if content is None else 'another'}" in capsys.readouterr().err
-    lease.close()
 
 
 def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
@@ -191,10 +192,9 @@ def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
     assert written(tmp_path)["beats"] == 2
 
 
-def test_lease_that_cannot_be_written_leaves_nothing(tmp_path):
+def test_lease_that_cannot_be_written_leaves_nothing(tmp_path, lease):
     """No file of no bytes, whose owner the next start would wait for."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    lease = Lease(str(tmp_path))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as if the disk were full
     try:
         with pytest.raises(RunError, match=r"lease.json failed \(File too large\): "):
@@ -205,8 +205,7 @@ def test_lease_that_cannot_be_written_leaves_nothing(tmp_path):
     assert not lease.is_own and os.listdir(tmp_path) == []
 
 
-def test_beats_and_a_lost_lease(tmp_path, quick):
-    lease = Lease(str(tmp_path))
+def test_beats_and_a_lost_lease(tmp_path, quick, lease):
     lease.take()
     time.sleep(0.7)
     lease.check()
@@ -219,21 +218,18 @@ def test_beats_and_a_lost_lease(tmp_path, quick):
     assert written(tmp_path)["host"] == "elsewhere" and not lease.is_own  # it is not ours to delete
 
 
-def test_late_beat_is_made_up_for_before_writing(tmp_path, quick, monkeypatch):
+def test_late_beat_is_made_up_for_before_writing(tmp_path, quick, monkeypatch, lease):
     """A process that slept finds out at its first write, not at its next beat."""
     monkeypatch.setattr(locks, "BEAT", 100.0)
-    lease = Lease(str(tmp_path))
     lease.take()
     leave(tmp_path)
     lease.check()  # the last sign of life is young: no file is read
     time.sleep(0.6)
     with pytest.raises(RunError, match="is not this run's any more"):
         lease.check()
-    lease.close()
 
 
-def test_lease_that_cannot_be_renewed(tmp_path, quick, monkeypatch):
-    lease = Lease(str(tmp_path))
+def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):
     lease.take()
 
     def broken(*_):
@@ -244,7 +240,6 @@ def test_lease_that_cannot_be_renewed(tmp_path, quick, monkeypatch):
     time.sleep(1.2)
     with pytest.raises(RunError, match="lease.json could not be written for 1 s"):
         lease.check()
-    lease.close()
 
 
 def test_of_two_makers_of_a_local_file_one_succeeds(tmp_path, monkeypatch):

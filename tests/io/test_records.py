@@ -3,7 +3,6 @@ import pickle
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,13 +36,6 @@ def test_tfrecord_round_trip(tmp_path_factory, data, start, stop):
     assert list(file.records(start, stop)) == list(enumerate(data))[start:stop]
 
 
-def test_tfrecord_written_by_tfds_reads_the_same(shared_data):
-    path = shared_data("text/c4_en_minimal_tfds/c4/en/3.0.1/__local_c4_builder-train.tfrecord-00000-of-00008")
-    file = TFRecordFile(path)
-    assert len(file) == 125
-    assert [file[i] for i in range(125)] == [record for _, record in file.records()]
-
-
 def test_remote_tfrecord(tmp_path):
     local = writers.tfrecord(tmp_path / "a.tfrecord", SOME)
     with fsspec.open("memory://records/a.tfrecord", "wb") as remote:
@@ -52,10 +44,6 @@ def test_remote_tfrecord(tmp_path):
     assert len(file) == 5
     assert [file[i] for i in (4, 0, 2, 1, 3)] == [SOME[i] for i in (4, 0, 2, 1, 3)]
     assert list(file.records(2, 4)) == [(2, SOME[2]), (3, SOME[3])]
-
-
-def test_tfrecord_index_bounds(tmp_path):
-    file = TFRecordFile(writers.tfrecord(tmp_path / "a.tfrecord", SOME))
     for index in (-1, 5):
         with pytest.raises(IndexError, match=f"record {index} of 5 in"):
             file[index]
@@ -98,15 +86,13 @@ def test_truncated_tfrecord(tmp_path):
 
 
 def test_not_a_tfrecord(tmp_path):
-    (tmp_path / "a.tfrecord").write_text("some text, longer than a header")
-    assert "a.tfrecord, record 0: not a TFRecord file, or damaged (the length" in failure(
-        lambda: list(TFRecordFile(tmp_path / "a.tfrecord").records())
-    )
+    path = tmp_path / "a.tfrecord"
+    path.write_text("some text, longer than a header")
+    assert "a.tfrecord, record 0: not a TFRecord file, or damaged (the length" in failure(read_all, path)
 
 
 def test_array_records(tmp_path):
     path = str(writers.array_record(tmp_path / "a.array_record", [b"%d" % i for i in range(1000)]))
-    assert list(records.array_records(path, 0, None)) == [(i, b"%d" % i) for i in range(1000)]
     assert list(records.array_records(path, 250, 600)) == [(i, b"%d" % i) for i in range(250, 600)]
 
 
@@ -127,10 +113,12 @@ def test_damaged_array_record(tmp_path):
     assert "gone failed" in failure(lambda: list(records.array_records(str(tmp_path / "gone"), 0, None)))
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), None])
 def test_parquet_records(tmp_path, kind):
+    """The last kind is a dictionary."""
     values = [f"text {i} €" for i in range(700)] + [None]
-    path = str(writers.parquet(tmp_path / "a.parquet", 300, text=pa.array(values, kind), id=list(range(701))))
+    column = pa.array(values, kind) if kind else pa.array(values).dictionary_encode()
+    path = str(writers.parquet(tmp_path / "a.parquet", 300, text=column, id=list(range(701))))
     expected = [(i, value and value.encode()) for i, value in enumerate(values)]
     assert list(records.parquet_records(path, "text", 0, None)) == expected
     assert list(records.parquet_records(path, "text", 1, 2)) == expected[300:600]
@@ -159,12 +147,6 @@ def test_parquet_without_the_column(tmp_path):
     assert "no column 'text' of strings, found 'text' (int64), 'body' (string);" in message
 
 
-def test_parquet_dictionary_column(tmp_path):
-    path = str(writers.parquet(tmp_path / "a.parquet", text=pa.array(["a", "b", "a"]).dictionary_encode()))
-    assert pq.read_schema(path).field("text").type == pa.dictionary(pa.int32(), pa.string())
-    assert parquet_values(path) == [b"a", b"b", b"a"]
-
-
 def test_bad_records_are_counted_up_to_the_limit():
     bad = BadRecords(7)
     for i in range(7):
@@ -172,10 +154,8 @@ def test_bad_records_are_counted_up_to_the_limit():
     assert bad.count == 7
     assert bad.first == [f"a.jsonl, line {i}: wrong" for i in range(5)]
     message = failure(lambda: bad.skip("a.jsonl, line 9: wrong"))
-    assert message == (
-        "a.jsonl, line 9: wrong (7 bad records skipped before; max_bad_records=7: mend the record or raise the limit)"
-    )
-    assert "(0 bad records skipped before; max_bad_records=0" in failure(lambda: BadRecords().skip("x"))
+    assert message.startswith("a.jsonl, line 9: wrong (7 bad ") and "max_bad_records=7" in message
+    assert "max_bad_records=0" in failure(lambda: BadRecords().skip("x"))
 
 
 def test_bad_records_of_parts_add_up():
@@ -196,17 +176,5 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
         assert not path.exists()
     assert list(records.array_records(str(path), 0, None)) == [(0, b"one"), (1, b""), (2, b"three")]
     assert os.listdir(tmp_path) == [path.name]
-
-
-def test_an_error_leaves_nothing(tmp_path):
-    with pytest.raises(KeyError), records.array_record_writer(tmp_path / "x.array_record") as write:
-        write(b"one")
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    (tmp_path / "no").touch()
-    with pytest.raises(DataError, match="no/x failed") as caught, records.array_record_writer(tmp_path / "no" / "x"):
+    with pytest.raises(DataError, match="x.array_record/y failed"), records.array_record_writer(path / "y"):
         pass
-    assert "\n" not in str(caught.value)

@@ -31,18 +31,13 @@ def joined(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("off", "h:1", 2, 0), "--multihost=off, but --coordinator=h:1 is given"),
-        (("off", "", 2, None), "--multihost=off, but --processes=2 is given"),
-        (("auto", "", 2, 0), "--processes=2 is given without --coordinator=HOST:PORT"),
-        (("on", "", None, 0), "--process=0 is given without --coordinator=HOST:PORT"),
-        (("auto", "h:1", 2, None), "--processes=N and --process=I go together"),
-        (("auto", "h:1", None, 1), "--processes=N and --process=I go together"),
-        (("auto", "h:1", 2, 2), "--process=2 is not one of --processes=2: expected 0 to 1"),
-        (("auto", "h", 2, 0), "--coordinator=h: expected HOST:PORT"),
-        (("auto", ":80", 2, 0), "--coordinator=:80: expected HOST:PORT"),
-        (("auto", "h:0", 2, 0), "--coordinator=h:0: expected HOST:PORT"),
-        (("auto", "h:65536", 2, 0), "--coordinator=h:65536: expected HOST:PORT"),
-        (("auto", "http://h:80", 2, 0), "--coordinator=http://h:80: expected HOST:PORT"),
+        (("off", "h:1", 2, 0), "--multihost=off, .*--coordinator=h:1"),
+        (("auto", "", 2, 0), "--processes=2 .*--coordinator"),
+        (("auto", "h:1", 2, None), "--processes=N and --process=I"),
+        (("auto", "h:1", 2, 2), "--process=2 .*--processes=2"),
+        (("auto", "h", 2, 0), "--coordinator=h: "),
+        (("auto", "h:65536", 2, 0), "--coordinator=h:65536: "),
+        (("auto", "http://h:80", 2, 0), "--coordinator=http://h:80: "),
     ],
 )
 def test_flags_that_contradict(joined, given, message):
@@ -51,14 +46,9 @@ def test_flags_that_contradict(joined, given, message):
     assert not joined
 
 
-@pytest.mark.parametrize("multihost", ["auto", "off"])
-def test_alone(joined, multihost):
-    distributed.initialize(multihost, "", None, None)
-    assert not joined
-
-
 def test_alone_in_spite_of_a_launcher(joined, monkeypatch):
     """A shell in a SLURM allocation is one task, and --multihost=off always runs alone."""
+    distributed.initialize("auto", "", None, None)
     monkeypatch.setenv("SLURM_PROCID", "0")
     distributed.initialize("auto", "", None, None)
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
@@ -87,29 +77,20 @@ def test_explicit_address_goes_before_a_launcher(joined, monkeypatch):
     assert options["heartbeat_timeout_seconds"] < 60
 
 
-@pytest.fixture
-def no_coordinator(monkeypatch):
-    """JAX finds no process to join."""
+def test_nothing_to_join(monkeypatch):
+    """JAX's error becomes a message that helps."""
 
     def initialize(*_args, **_options):
         raise ValueError("coordinator_address should be defined.")
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-
-
-@pytest.mark.usefixtures("no_coordinator")
-def test_nothing_to_join(monkeypatch):
-    """JAX's error becomes a message that helps."""
-    with pytest.raises(RunError, match="found no TPU slice, SLURM or Open MPI.*: give --coordinator=HOST:PORT, --proc"):
+    with pytest.raises(RunError, match="no TPU slice, SLURM or Open MPI.*--coordinator=HOST:PORT"):
         distributed.initialize("on", "", None, None)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     with pytest.raises(RunError, match="Open MPI does not say where process 0 is"):
         distributed.initialize("auto", "", None, None)
-
-
-@pytest.mark.usefixtures("no_coordinator")
-def test_tpu_that_belongs_to_no_slice(monkeypatch):
+    # A TPU that belongs to no slice.
     monkeypatch.setattr(distributed, "find_job", lambda: distributed.Job("a TPU slice", None, None))
     distributed.initialize("auto", "", None, None)
     with pytest.raises(RunError, match="a TPU slice does not say where process 0 is"):
@@ -126,12 +107,12 @@ def test_other_processes_never_come():
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(
-        f"error: not all 2 processes joined at {address} within 1 s: see that all of them run"
-    )
+    assert done.stderr.startswith(f"error: not all 2 processes joined at {address} within 1 s")
 
 
-def test_alone_all_agree(capsys):
+def test_alone_all_agree_and_errors_take_their_course(capsys):
+    distributed.end_if_process_lost(RuntimeError("Gloo all-reduce failed: Connection reset by peer"))
+    distributed.end_failed(RuntimeError("x"))
     distributed.wait_for_all("here")
     distributed.require_alike({"the config": b"x"})
     assert distributed.is_first() and distributed.everywhere(True) and not distributed.everywhere(False)
@@ -139,17 +120,10 @@ def test_alone_all_agree(capsys):
     assert capsys.readouterr().err == "hello\n"
 
 
-def test_alone_errors_take_their_course():
-    error = RuntimeError("Gloo all-reduce failed: Connection reset by peer")
-    distributed.end_if_process_lost(error)
-    distributed.end_failed(error)
-
-
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
         (RuntimeError("Gloo all-reduce failed: Connection reset by peer"), 1, "error: lost a process of this run"),
-        (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero\n"),
         (RunError("the barrier of the config"), 1, "RunError: the barrier of the config\n"),
         (SystemExit(2), 2, ""),
     ],

@@ -62,12 +62,8 @@ thread.start(); thread.join()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    faults = {
-        how: int(
-            subprocess.run(
-                [sys.executable, "-c", program, how], capture_output=True, check=True, env=environment
-            ).stdout
-        )
-        for how in ("freed", "kept")
-    }
+    faults = {}
+    for how in ("freed", "kept"):
+        command = [sys.executable, "-c", program, how]
+        faults[how] = int(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
     assert faults["kept"] < faults["freed"] / 5, faults

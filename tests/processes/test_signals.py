@@ -4,8 +4,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from gmlp_flax.processes.signals import SAME, STOPPING, handled
 
 STUCK = """
@@ -23,31 +21,13 @@ with signals.handled(signals.STOPPING, stop):
 """
 
 
-@pytest.fixture(autouse=True)
-def no_nohup():
-    """These tests may run under it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.parametrize("name", STOPPING)
-def test_a_signal_is_handled_inside_alone(name):
-    seen, before = [], signal.getsignal(name)
-    with handled(STOPPING, lambda number, _: seen.append(number)):
-        os.kill(os.getpid(), name)
-    assert seen == [name] and signal.getsignal(name) == before
-
-
 def test_what_nohup_ignores_stays_ignored():
-    before, seen = signal.signal(signal.SIGHUP, signal.SIG_IGN), []
-    try:
-        with handled(STOPPING, lambda number, _: seen.append(number)):
-            os.kill(os.getpid(), signal.SIGHUP)
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert seen == [signal.SIGTERM] and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    seen = []
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with handled(STOPPING, lambda number, _: seen.append(number)):
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert seen == [signal.SIGTERM] and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_a_request_that_comes_twice_is_one_and_a_later_one_ends_the_process():

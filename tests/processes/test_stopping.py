@@ -16,14 +16,6 @@ def a_result() -> jax.Array:
     return jax.device_put(jnp.zeros(()), Partition.make().replicated)
 
 
-@pytest.fixture(autouse=True)
-def no_nohup():
-    """These tests may run under it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_signal_is_heard_also_if_it_comes_twice(name):
     """A later one ends the process: tests/processes/test_signals.py."""

@@ -13,7 +13,7 @@ def test_load_refuses_what_is_no_run(tmp_path):
 def test_load_without_a_checkpoint(tmp_path, text_task):
     (tmp_path / "config.json").write_text(gmlp_config.to_json(text_task.config))
     for _ in range(2):
-        with pytest.raises(RunError, match=f"no checkpoint in {tmp_path} yet"):
+        with pytest.raises(RunError, match=f"no checkpoint in {tmp_path}"):
             loading.load(str(tmp_path))
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
 

@@ -14,6 +14,9 @@ from gmlp_flax.training import loading, loop, warm_start
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
+VIT = {"block": "transformer", "positions": "absolute", "heads": 2}
+BERT = {"block": "transformer", "positions": "relative", "heads": 2}
+
 
 def random(shapes, seed=0):
     leaves, structure = jax.tree.flatten(shapes)
@@ -104,15 +107,13 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
 
 
 def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(tmp_path):
-    vit = {"block": "transformer", "positions": "absolute", "pool": "cls", "heads": 2}
-    old, new = images(tmp_path, 4, **vit), images(tmp_path, 2, **vit)
+    old, new = (images(tmp_path, patch, pool="cls", **VIT) for patch in (4, 2))
     saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
     table, old_table = (tree["positions"]["table"] for tree in (adapt(old, new, saved), saved))
     width = old_table.shape[1]
     expected = jax.image.resize(old_table[1:].reshape(2, 2, width), (4, 4, width), "bicubic").reshape(16, width)
     np.testing.assert_allclose(table, np.concatenate([old_table[:1], expected]), rtol=1e-5)
-    bert = {"block": "transformer", "positions": "absolute", "heads": 2}
-    old, new = (text(tmp_path, length, **bert) for length in (16, 12))
+    old, new = (text(tmp_path, length, **VIT) for length in (16, 12))
     saved = random(old.shapes())
     np.testing.assert_array_equal(adapt(old, new, saved)["positions"]["table"], saved["positions"]["table"][:12])
 
@@ -239,10 +240,6 @@ def test_the_first_mismatches_are_listed(tmp_path):
     assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in str(caught.value)
 
 
-VIT = {"block": "transformer", "positions": "absolute", "heads": 2}
-BERT = {"block": "transformer", "positions": "relative", "heads": 2}
-
-
 @pytest.mark.parametrize(
     ("make", "old", "new", "words"),
     [
@@ -254,7 +251,7 @@ BERT = {"block": "transformer", "positions": "relative", "heads": 2}
         ),
         # A row of positions for the cls token would be taken for the first patch.
         (images, (4, VIT | {"pool": "cls"}), (4, VIT), r"positions/table is float32\[5, 8\], not float32\[4, 8\]"),
-        (images, (4, {"block": "mixer"}), (2, {"block": "mixer", "d_model": 12}), r"2, 8.*, not .*2, 12.*; and 9"),
+        (images, (4, {"block": "mixer"}), (2, {"block": "mixer", "d_model": 12}), r"2, 8.*, not .*2, 12.*; and 7"),
         (text, (12, VIT), (16, VIT), r"positions/table is float32\[12, 8\], not float32\[16, 8\]"),
         (text, (16, BERT | {"relative_buckets": 8}), (16, BERT), r"relative/bias is .*2, 2, 8.*, not .*2, 2, 31"),
         (text, (16, {"spatial": "dense"}), (12, {"spatial": "dense"}), r"weight is .*2, 16, 16.*, not .*2, 12, 12"),

@@ -85,7 +85,7 @@ def test_rates_grow_over_the_depth_of_all_stacks():
 
 
 def test_the_gap_gives_one_entry_half_of_the_mass():
-    fact = parameters.metadata(nnx.eval_shape(block))["convolution/kernel/logits"]
+    fact = parameters.metadata(nnx.eval_shape(lambda: block(dtype="float32")))["convolution/kernel/logits"]
     assert fact.max_logit_gap == pytest.approx(math.log(6)) and not fact.decayed
     assert softmax(np.eye(7)[2] * fact.max_logit_gap)[2] == pytest.approx(0.5)
 

@@ -18,6 +18,7 @@ WITHOUT_EFFECT = {
     "factorized_dense+fixed_random+dense": ("synthesizer/fixed_random/logits",),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
+EVERY_BLOCK = pytest.mark.parametrize("name", {options["block"]: name for name, options in CASES.items()}.values())
 
 
 @pytest.mark.smoke
@@ -48,7 +49,7 @@ def test_other_numbers_of_tokens_are_refused(name):
     assert spec.supports_length(5) and refused in ([], [6], [1, 4, 6])
 
 
-@pytest.mark.parametrize("name", {options["block"]: name for name, options in CASES.items()}.values())
+@EVERY_BLOCK
 @in_float64
 def test_stochastic_depth_drops_each_branch_by_itself(name):
     """Equal examples then have as many different outputs as there are sets of branches."""
@@ -69,7 +70,7 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
         assert np.isfinite(leaf).all() and (np.abs(leaf).max() > 1e-6) == reached, path
 
 
-@EVERY
+@EVERY_BLOCK
 def test_bfloat16_is_near_float32(name):
     rough, exact = (
         randomized(lambda dtype=dtype: block_of(name, dtype=dtype), std=0.3) for dtype in ("bfloat16", "float32")

@@ -71,6 +71,7 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
         (40, 600, [50, 100, 200, 500]),
         (55.5, 62.5, [56, 58, 60, 62]),
         (1, 2e6, [1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
+        (1, 1e12, [1, 100, 1e4, 1e6, 1e8, 1e10, 1e12]),
     ],
 )
 def test_ticks_of_logarithmic_axes(low, high, ticks):

@@ -11,10 +11,12 @@ from tests.interop.test_timm import random_state, write_image
 from tests.runs.command import assert_done, assert_one_line_error
 from tests.runs.processes import await_step, run_two, two_processes
 from tests.runs.test_buckets import assert_same, fetched
-from tests.runs.test_reproduce import FLAGS, ROWS
+from tests.runs.test_reproduce import FLAGS
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
+
+ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu")
 
 
 def upload(store: buckets.Store, folder: Path, prefix: str) -> None:
@@ -33,12 +35,11 @@ def test_two_processes(commands, store, text, tmp_path):
 
 
 def test_attention(commands, store, text):
-    workdir = "--workdir=gs://runs/attention"
-    assert_done(commands(text, workdir, "--config.model.d_attn=4", "--config.steps=2", **store.environment))
-    drawn = commands("attention", workdir, "--text=the of and", "--second=to in", command="draw", **store.environment)
-    assert_done(drawn)
+    run = "--workdir=gs://runs/attention"
+    assert_done(commands(text, run, "--config.model.d_attn=4", "--config.steps=2", **store.environment))
+    drawn = commands("attention", run, "--text=the of and", "--second=to in", command="draw", **store.environment)
     names = [f"gs://runs/attention/figures/{name}.png" for name in ("attention", "attention_layers")]
-    assert drawn.stdout.split() == names
+    assert drawn.stdout.split() == names, drawn.stderr
     assert all(store.read("runs", name.removeprefix("gs://runs/")).startswith(b"\x89PNG") for name in names)
 
 
@@ -75,34 +76,21 @@ def test_import(commands, store, tmp_path):
     with open(tiny.write_corpus(tmp_path / "corpus.jsonl")) as file:
         Tokenizer.train(list(file), 300).save(tmp_path / "spiece.model")
     store.write("runs", "fnet/spiece.model", (tmp_path / "spiece.model").read_bytes())
-    command = [
-        "--model=fnet",
-        "--checkpoint=gs://runs/fnet/model.safetensors",
-        "--tokenizer=gs://runs/fnet/spiece.model",
-    ]
-    assert_done(commands(*command, "--out=gs://runs/imported", command="import", **store.environment))
-    local = [
-        f"--checkpoint={tmp_path}/model.safetensors",
-        f"--tokenizer={tmp_path}/spiece.model",
-        f"--out={tmp_path}/run",
-    ]
-    assert_done(commands("--model=fnet", *local, command="import"))
+
+    def imported(folder, out):
+        given = [f"--checkpoint={folder}/model.safetensors", f"--tokenizer={folder}/spiece.model", f"--out={out}"]
+        return commands("--model=fnet", *given, command="import", **store.environment)
+
+    assert_done(imported("gs://runs/fnet", "gs://runs/imported"))
+    assert_done(imported(tmp_path, tmp_path / "run"))
     told = [
         commands(f"--workdir={place}", command="predict", input="the [MASK] of\n", **store.environment)
         for place in ("gs://runs/imported", tmp_path / "run")
     ]
     assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
-    again = commands(*command, "--out=gs://runs/imported", command="import", **store.environment)
+    again = imported("gs://runs/fnet", "gs://runs/imported")
     assert_one_line_error(again, "--out=gs://runs/imported holds config.json already")
-    nothing = commands(
-        "--model=fnet",
-        "--checkpoint=gs://runs/no.safetensors",
-        command[2],
-        "--out=gs://runs/none",
-        command="import",
-        **store.environment,
-    )
-    assert_one_line_error(nothing, "gs://runs/no.safetensors")
+    assert_one_line_error(imported("gs://runs/no", "gs://runs/none"), "gs://runs/no/")
     assert not store.names("runs", "none")
 
 

@@ -112,21 +112,6 @@ def test_run_that_is_killed_often(commands, store, text, tmp_path):
     )
 
 
-def test_second_run_is_refused(commands, store, text):
-    command = [text, "--workdir=gs://runs/twice", "--config.steps=100000"]
-    first = commands.start(*command, **store.environment)
-    try:
-        while not first.stderr.readline().startswith("step "):
-            pass
-        second = commands(*command, **store.environment)
-        waited, refused = second.stderr.splitlines()  # its number could be another process's by now
-        assert "gs://runs/twice has the lease of process" in waited and second.returncode == 2
-        assert "gs://runs/twice is in use by process" in refused and "wait for it, stop it" in refused
-    finally:
-        first.kill()
-        first.communicate()
-
-
 @pytest.mark.parametrize(
     "rules",
     [
@@ -191,14 +176,6 @@ def test_bad_addresses_are_one_line_within_20_seconds(commands, store, text):
         store.faults({"kind": "403", "times": 1_000_000})
         run = [*command[1:], "--workdir=gs://runs/x"]
         within(20, lambda run=run, name=command[0]: commands(*run, command=name, **at), "permission denied")
-
-
-def test_without_gcsfs(commands, text, tmp_path):
-    (tmp_path / "gcsfs.py").write_text("raise ImportError(\"No module named 'gcsfs'\")")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    words = ["gs:// needs a package that cannot be imported: No module named 'gcsfs'", "pip install 'gmlp_flax[gcs]'"]
-    within(20, lambda: commands(text, "--workdir=gs://runs/x", PYTHONPATH=path), *words)
-    within(20, lambda: commands("--workdir=gs://runs/x", command="evaluate", PYTHONPATH=path), *words)
 
 
 @long

@@ -15,26 +15,21 @@ import pytest
 from tests.runs.command import assert_done, final_state, metrics
 from tests.runs.kill import kill_until_done
 
-FLAGS = [
-    "--config.checkpoint.every=7",
-    "--config.log.every=5",
-    "--config.eval.every=50",
-    "--config.optimizer.ema=0.9",
-    "--config.model.dropout=0.1",
-    "--config.optimizer.grad_accum_steps=2",
-]
-
-
+FLAGS = ["--config.checkpoint.every=7", "--config.log.every=5", "--config.eval.every=50"]
+FLAGS += ["--config.optimizer.ema=0.9", "--config.model.dropout=0.1", "--config.optimizer.grad_accum_steps=2"]
 OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as users have them
 
 
-def compare(commands, text, folder, steps, kills, lines):
+@pytest.mark.slow
+def test_kills(commands, text, tmp_path):
     """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are resumed as well."""
+    kills = int(os.environ.get("KILLS", "3"))
+    steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in
     flags = [text, *FLAGS, f"--config.steps={steps}"]
-    expected, workdir = folder / "uninterrupted", folder / "killed"
+    expected, workdir = tmp_path / "uninterrupted", tmp_path / "killed"
     assert_done(commands(*flags, f"--workdir={expected}", **OPTIMISED))
     command, rng = [*flags, f"--workdir={workdir}"], random.Random(steps)
-    done, output = kill_until_done(lambda: commands.start(*command, **OPTIMISED), kills, 3.0, lines, rng)
+    done, output = kill_until_done(lambda: commands.start(*command, **OPTIMISED), kills, 3.0, 8, rng)
     assert done == kills, "the run finished too early to be killed so often: give it more steps"
     last = commands(*command, **OPTIMISED)
     assert_done(last)
@@ -48,12 +43,4 @@ def compare(commands, text, folder, steps, kills, lines):
     results = [json.loads((folder / "result.json").read_text())["eval"] for folder in (workdir, expected)]
     assert results[0] == results[1] == found[-1]["eval"]
     assert not (workdir / "damaged").exists()
-    return output
-
-
-@pytest.mark.slow
-def test_kills(commands, text, tmp_path):
-    kills = int(os.environ.get("KILLS", "3"))
-    steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in
-    output = compare(commands, text, tmp_path, steps=steps, kills=kills, lines=8)
     assert output.count("resuming ") >= math.ceil(kills / 2) - 1  # all that were killed after some steps, but the first

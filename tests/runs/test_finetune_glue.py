@@ -10,7 +10,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.sweeps import points as sweep
-from tests.runs.command import assert_done, assert_only_one_line, final_state, metrics
+from tests.runs.command import assert_done, final_state
 from tests.runs.processes import run_two
 from tests.training import tiny
 
@@ -59,28 +59,12 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def flags(finished, data):
-    return [
-        SST2,
-        f"--config.init_from={finished}",
-        f"--config.data.train={data}",
-        "--config.data.max_bad_records=1",
-        "--config.model.length=12",
-        "--config.model.dtype=float32",
-        "--config.batch_size=8",
-        "--config.steps=30",
-        "--config.optimizer.learning_rate=0.03",
-        "--config.optimizer.warmup=3",
-        "--config.eval.batch_size=16",
-        "--config.eval.every=0",
-        "--config.log.every=10",
-    ]
-
-
-@pytest.fixture(scope="module")
-def finetuned(commands, flags, tmp_path_factory):
+def finetuned(commands, finished, data, tmp_path_factory):
+    values = {"init_from": finished, "data.train": data, "data.max_bad_records": 1}
+    values |= {"model.length": 12, "model.dtype": "float32", "batch_size": 8, "steps": 30, "log.every": 10}
+    values |= {"optimizer.learning_rate": 0.03, "optimizer.warmup": 3, "eval.batch_size": 16, "eval.every": 0}
     workdir = tmp_path_factory.mktemp("finetuned") / "run"
-    result = commands(*flags, f"--workdir={workdir}")
+    result = commands(SST2, *(f"--config.{name}={value}" for name, value in values.items()), f"--workdir={workdir}")
     assert_done(result)
     assert "heldout examples: 1 bad record(s) skipped, the first:" in result.stderr
     return workdir
@@ -122,49 +106,3 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     assert json.loads(first.stdout.splitlines()[-1])["eval"] == pytest.approx(scored, rel=2e-4)
     assert "eval" not in second.stdout and "wrote" not in second.stderr
     assert (tmp_path / "by_two" / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()
-
-
-@pytest.mark.slow
-def test_the_next_task_keeps_all_but_the_head(commands, flags, finetuned, data, tmp_path):
-    """At learning rate 0, the parameters stay what warm starting makes of them."""
-    more = [f"--config.init_from={finetuned}", "--config.steps=1", "--config.optimizer.learning_rate=0.0"]
-    assert_done(commands(*flags, *more, f"--workdir={tmp_path / 'same'}"))
-    (tmp_path / "train.jsonl").write_text(
-        "".join(json.dumps({"premise": f"the {i}", "hypothesis": "a", "label": i % 3}) + "\n" for i in range(60))
-    )
-    more += [f"--config.data.train={tmp_path / 'train.jsonl'}", "--config.glue.task=mnli"]
-    result = commands(*flags, *more, f"--workdir={tmp_path / 'other'}")
-    assert_done(result)
-    old, same, other = (final_state(folder)["params"] for folder in (finetuned, tmp_path / "same", tmp_path / "other"))
-    np.testing.assert_array_equal(same["head"]["kernel"], old["head"]["kernel"])
-    assert other["head"]["kernel"].shape == (8, 3) and "head/" in result.stderr
-    for name in ("embedding", "segments"):
-        np.testing.assert_equal(other[name], old[name])
-    assert metrics(tmp_path / "other")[-1]["eval"]["examples"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        (["--config.glue.task=sst3"], ["config.glue.task is 'sst3': expected one of sst2, cola"]),
-        (["--config.data.train=nowhere"], ["config.data.train: nothing at 'nowhere': expected a file or a folder"]),
-        (
-            ["--config.glue.task=rte"],
-            ["dev.tsv, line 1: no column 'sentence1' or 'premise' in the header", "'sentence'"],
-        ),
-        (
-            ["--config.data.max_bad_records=0"],
-            ["dev.tsv, line 32: 1 columns, separated by tabs, where 2 were expected"],
-        ),
-        (["--config.init_from="], ["there is no vocabulary: give --config.init_from=RUN"]),
-        (["--config.init_from=nowhere"], ["nowhere"]),
-    ],
-)
-def test_bad_input_is_one_line(commands, flags, keys, words, tmp_path):
-    assert_only_one_line(commands(*flags, *keys, f"--workdir={tmp_path / 'run'}"), *words)
-
-
-def test_an_unknown_task_of_the_config(commands, tmp_path):
-    result = commands("--config=configs/finetune_glue.py:sst-2", f"--workdir={tmp_path}")
-    assert_only_one_line(result, "the config's argument is 'sst-2'; did you mean 'sst2'?")

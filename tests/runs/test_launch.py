@@ -1,4 +1,4 @@
-"""Runs on the engine `local`: a sweep whose runs are taken away in the middle, as spot machines are."""
+"""A sweep on the engine `local` whose runs are taken away in the middle, as spot machines are."""
 
 from __future__ import annotations
 
@@ -74,38 +74,3 @@ def test_preemption_in_a_sweep_costs_no_more_than_the_steps_since_a_checkpoint(c
         assert int(final_state(run)["step"]) == STEPS
     status = commands(*sweep, *ENGINE, command="sweep")
     assert status.stdout.endswith("2 done, 0 failed, 0 part way, 0 not begun\n")
-
-
-def test_two_processes_end_with_the_launchers_signal(commands, text, tmp_path):
-    workdir = tmp_path / "run"
-    words = (
-        text,
-        "--config.steps=100000",
-        "--config.log.every=1",
-        f"--workdir={workdir}",
-        "--on=local",
-        "--processes=2",
-    )
-    launcher = commands.start(*words, command="launch")
-    deadline = time.monotonic() + 120
-    while not (workdir / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    launcher.send_signal(signal.SIGTERM)
-    said, told = launcher.communicate(timeout=120)
-    assert (launcher.returncode, told) == (0, ""), (said, told)
-    (saved,) = re.findall(r"^\[0\] SIGTERM: step (\d+) is saved", said, re.M)
-    assert int(final_state(workdir)["step"]) == int(saved) == metrics(workdir)[-1]["step"]
-
-
-def test_a_run_that_was_stopped_may_end_with_a_code_of_its_own(commands, text, tmp_path):
-    """So that an engine starts it again; a finished one ends with 0."""
-    words = (text, "--config.steps=100000", f"--workdir={tmp_path / 'run'}", "--stopped_code=75")
-    process = commands.start(*words)
-    for line in process.stderr:
-        if line.startswith("step "):
-            break
-    process.terminate()
-    process.communicate(timeout=120)
-    assert process.returncode == 75
-    steps = int(final_state(tmp_path / "run")["step"])
-    assert_done(commands(*words, f"--config.steps={steps + 1}"))

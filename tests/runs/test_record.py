@@ -114,20 +114,11 @@ def test_a_run_that_lost_its_id_keeps_its_checkpoints(commands, text, workdir):
     assert content(workdir) == before
 
 
-def test_restart_that_is_refused_changes_nothing(commands, text, workdir):
-    before = content(workdir)
-    result = commands(text, "--restart", "--config.data.train=nowhere.txt", f"--workdir={workdir}")
-    assert_one_line_error(result, "nothing at 'nowhere.txt'")
-    assert content(workdir) == before and not (workdir / "before-1").exists()
-
-
 def test_refused_command_leaves_no_folder(commands, text, finished, tmp_path):
-    for flag in ("--config.data.train=nowhere.txt", "--config.model.d_ffn=17", "--config.optimizer.freeze=('x',)"):
-        assert_one_line_error(commands(text, flag, f"--workdir={tmp_path / 'new' / 'run'}"))
+    other = ["--config.model.d_model=12", f"--config.init_from={finished}"]
+    for flags in (["--config.optimizer.freeze=('x',)"], other):
+        assert_one_line_error(commands(text, *flags, f"--workdir={tmp_path / 'new' / 'run'}"))
         assert list(tmp_path.iterdir()) == []
-    flags = ["--config.model.d_model=12", f"--config.init_from={finished}", f"--workdir={tmp_path / 'run'}"]
-    assert_one_line_error(commands(text, *flags), "does not fit this config")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_that_no_step_uses_are_not_recorded(commands, text, workdir, finished):
@@ -138,24 +129,7 @@ def test_settings_that_no_step_uses_are_not_recorded(commands, text, workdir, fi
     assert content(workdir) == content(finished)
 
 
-def test_changes_that_would_make_the_record_a_lie(commands, text, workdir, finished):
-    result = commands(text, "--config.seed=7", "--config.steps=20", f"--workdir={workdir}")
-    assert_one_line_error(result, "config.seed was 0", f"{workdir} has taken steps")
-    assert content(workdir) == content(finished)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("seed", 7),
-        ("batch_size", 16),
-        ("model.d_model", 12),
-        ("data.heldout_share", 0.3),
-        ("model.dropout", 0.1),
-        ("masking.rate", 0.2),
-        ("optimizer.name", "lamb"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [("seed", 7), ("model.d_model", 12), ("optimizer.name", "lamb")])
 def test_keys_that_may_not_change(finished, key, value):
     """The key is named with its old value, not what it changes in the state."""
     config = gmlp_config.load(str(finished / "config.json"))
@@ -182,16 +156,6 @@ def test_change_is_a_line_at_its_step(commands, text, workdir, finished):
     assert changes == [{"step": 12, "changed": first}, {"step": 14, "changed": again}]
     assert gmlp_config.load(str(workdir / "config.json")).steps == 15
     assert not (workdir / "lease.json").exists()
-
-
-def test_change_whose_steps_were_lost_is_undone(commands, text, workdir):
-    """The checkpoint after the change is gone: the steps are taken again from 12, with a third value."""
-    flags = [text, "--config.steps=14", f"--workdir={workdir}"]
-    assert_done(commands(*flags, "--config.optimizer.learning_rate=0.002"))
-    shutil.rmtree(workdir / "checkpoints" / "14")
-    assert_done(commands(*flags, "--config.optimizer.learning_rate=0.003"))
-    changes = [line for line in metrics(workdir) if "changed" in line]
-    assert changes == [{"step": 12, "changed": {"steps": [12, 14], "optimizer.learning_rate": [0.001, 0.003]}}]
 
 
 def test_second_run_in_a_folder_is_refused(commands, text, tmp_path):
@@ -228,21 +192,6 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     assert line.startswith(f"error: {workdir} is not this run's any more: process ") and " on elsewhere" in line
     assert not list((workdir / "checkpoints").glob("*"))
     assert json.loads((workdir / "lease.json").read_text()) == lease
-
-
-def test_checkpoints_of_another_run(commands, text, workdir, tmp_path):
-    """A checkpoint that was copied from elsewhere, or renamed."""
-    (workdir / "checkpoints" / "12").rename(workdir / "checkpoints" / "14")
-    flags = [text, "--config.steps=20", f"--workdir={workdir}"]
-    assert_one_line_error(commands(*flags), f"{workdir}/checkpoints/14 is the checkpoint of step 12")
-    started = commands(text, f"--config.init_from={workdir}/checkpoints/14", f"--workdir={tmp_path / 'new'}")
-    assert_one_line_error(started, "/14 is the checkpoint of step 12")
-    (workdir / "checkpoints" / "14").rename(workdir / "checkpoints" / "12")
-    own = json.loads((workdir / "run.json").read_text())
-    (workdir / "run.json").write_text(json.dumps(own | {"id": own["id"][::-1]}))
-    words = f"{workdir}/checkpoints/12 is of another run ("
-    assert_one_line_error(commands(*flags), words, "move it away")
-    assert_one_line_error(commands(f"--workdir={workdir}", "--checkpoint=latest", command="evaluate"), words)
 
 
 def test_command_to_go_on_does_not_restart(commands, text, workdir):

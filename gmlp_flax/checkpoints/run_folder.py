@@ -25,6 +25,7 @@ from gmlp_flax.checkpoints.names import (
     CONFIG_FILE,
     DAMAGED,
     ENVIRONMENT_FILE,
+    FILES,
     LEASE_FILE,
     METRICS_FILE,
     RESULT_FILE,
@@ -122,6 +123,8 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     closing.callback(_remove_empty, missing)
     closing.callback(lease.close)
     lease.take()
+    for name in FILES:
+        io_files.remove_partial(os.path.join(path, name))
     if restart:
         aside = _next_aside(path)
         closing.callback(_put_back, path, aside, lease)

@@ -331,6 +331,15 @@ def _atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def remove_partial(path: str) -> None:
+    """Deletes what a process that was killed left of its writes to `path`. Nobody else may write there meanwhile."""
+    if not is_remote(path):
+        folder, name = os.path.split(path)
+        for entry in listdir(folder):
+            if re.fullmatch(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}\.tmp", entry):
+                remove(os.path.join(folder, entry))
+
+
 def write(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file completely or not at all, and makes its folder if it is missing; raises FileError."""
     if is_remote(path):

@@ -193,3 +193,11 @@ def test_reading_all_tells_of_storage_and_not_of_what_is_missing(tmp_path, monke
     monkeypatch.setattr("builtins.open", broken)
     with pytest.raises(OSError, match="x"):
         files.read_all(str(tmp_path))
+
+
+def test_what_a_killed_process_left_of_a_write_goes(tmp_path):
+    kept = {".run.json.tmp", ".result.json.0123abcd.tmp", "run.json"}
+    for name in kept | {".run.json.0123abcd.tmp"}:
+        (tmp_path / name).write_bytes(b"{")
+    files.remove_partial(str(tmp_path / "run.json"))
+    assert set(os.listdir(tmp_path)) == kept

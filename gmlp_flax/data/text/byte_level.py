@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -26,7 +27,7 @@ def is_blank(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
 
 
-class FixedVocabulary:
+class FixedVocabulary(abc.ABC):
     """The special pieces, then others, numbered in order.
 
     Args:
@@ -43,8 +44,9 @@ class FixedVocabulary:
         self.vocab_size = len(self.pieces)
         self.special, self.special_ids = dict(SPECIAL), tuple(SPECIAL.values())
 
+    @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
-        raise NotImplementedError
+        """The ids of a text, without special pieces."""
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         return [np.array(self.encode(text), np.int32) for text in texts]

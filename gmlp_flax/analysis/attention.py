@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 INCHES_PER_TOKEN, BESIDE, LARGEST = 0.12, 2.2, 24.0  # of a map's side; of labels and bars beside it; of a side at most
 FIRST_HALF, ALL = "first_half", "all"  # layers
-COLUMNS = 6  # of the figure of all layers
 
 
 class EncodedText(NamedTuple):
@@ -38,19 +36,6 @@ class EncodedText(NamedTuple):
     tokens: np.ndarray
     segments: np.ndarray
     labels: list[str]
-
-
-def require_attention(trained: loading.Trained) -> None:
-    """Raises RunError if a run's model has no attention between words."""
-    task = trained.task
-    if task.predicts_files:
-        raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    if not jax.eval_shape(
-        lambda params, x: stack_weights(task.stacks(params), x, None), task.shapes(), _stream(trained)
-    ):
-        model = settings(task.spec())
-        what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
-        raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
 
 
 def encode(trained: loading.Trained, first: str, second: str | None = None) -> EncodedText:
@@ -109,19 +94,25 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
 def layer_numbers(trained: loading.Trained) -> tuple[list[int], int]:
     """The numbers, from 1, of the layers that `maps` shows, and how many layers there are.
 
-    Some blocks have attention in the last layers alone."""
-    numbers, layers = [], 0
-    for stack in trained.task.stacks(trained.weights):
-        first, layers = layers + 1, layers + len(jax.tree.leaves(nnx.state(stack))[0])
-        if jax.eval_shape(lambda x, stack=stack: stack_weights([stack], x, None), _stream(trained)):
-            numbers += range(first, layers + 1)
-    return numbers, layers
+    Some blocks have attention in the last layers alone.
 
-
-def _stream(trained: loading.Trained) -> jax.ShapeDtypeStruct:
-    """The residual stream of one sentence, [1, n, d_model]."""
+    Raises:
+        RunError: the run's model has no attention between words.
+    """
     task: Any = trained.task
-    return jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
+    if task.predicts_files:
+        raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
+    stream = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
+    numbers, layers = [], 0
+    for stack in task.stacks(trained.weights):
+        first, layers = layers + 1, layers + len(jax.tree.leaves(nnx.state(stack))[0])
+        if jax.eval_shape(lambda x, stack=stack: stack_weights([stack], x, None), stream):
+            numbers += range(first, layers + 1)
+    if not numbers:
+        model = settings(task.spec())
+        what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
+        raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
+    return numbers, layers
 
 
 def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> list[jax.Array]:
@@ -157,12 +148,11 @@ def draw(
         The paths of the figures, RUN/figures/attention.png and RUN/figures/attention_layers.png.
 
     Raises:
-        RunError: as in `require_attention` and `encode`.
+        RunError: as in `layer_numbers` and `encode`.
     """
-    require_attention(trained)
+    numbers, depth = layer_numbers(trained)
     sentences = encode(trained, first, second)
     count, weights = len(sentences.labels), maps(trained, sentences)
-    numbers, depth = layer_numbers(trained)
     most = len(numbers) if layers == ALL else first_half(numbers, depth)
     shown, numbers = weights[:most, :count, :count], numbers[:most]
     figures = {"attention": draw_largest(shown, sentences, numbers), "attention_layers": draw_layers(shown, numbers)}
@@ -200,16 +190,7 @@ def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[in
     return figure
 
 
-@drawing.style()
 def draw_layers(shown: np.ndarray, numbers: Sequence[int]) -> Figure:
     """Maps [layers, tokens, tokens] one by one, on one colour scale, with the largest weight of each in its title."""
-    columns = min(COLUMNS, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    width = drawing.COLUMN if columns <= 2 else drawing.PAGE
-    figure, axes = drawing.subplots(rows, columns, width, 0.3 + rows * (0.25 + 0.85 * width / columns))
-    for number, weights, axis in zip(numbers, shown, axes, strict=False):
-        axis.set_title(f"layer {number}, to {weights.max():.2g}")
-    for axis in axes[len(shown) :]:
-        axis.set_axis_off()
-    drawing.scaled_images(figure, list(zip(axes, shown, strict=False)), drawing.WEIGHTS, "weight", axes)
-    return figure
+    titles = [f"layer {number}, to {weights.max():.2g}" for number, weights in zip(numbers, shown, strict=True)]
+    return drawing.draw_matrices(shown, titles, drawing.WEIGHTS)

@@ -88,14 +88,15 @@ def grid(rows: Sequence[tuple[np.ndarray, Sequence[str]]]) -> Image.Image:
     """One image of rows of (images, uint8 [columns, height, width, channels], and a word below each)."""
     height, width = rows[0][0].shape[1:3]
     scale = -(-LEAST_SIDE // min(height, width))
-    cell_height, cell_width = height * scale + CAPTION + GAP, width * scale + GAP
+    width, height = width * scale, height * scale
     columns = max(len(images) for images, _ in rows)
-    canvas = Image.new("RGB", (columns * cell_width + GAP, len(rows) * cell_height + GAP), "white")
+    size = columns * (width + GAP) + GAP, len(rows) * (height + CAPTION + GAP) + GAP
+    canvas = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(canvas)
     for row, (images, words) in enumerate(rows):
         for column, (pixels, word) in enumerate(zip(images, words, strict=True)):
-            corner = GAP + column * cell_width, GAP + row * cell_height
+            left, top = GAP + column * (width + GAP), GAP + row * (height + CAPTION + GAP)
             image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-            canvas.paste(image.resize((width * scale, height * scale), Image.Resampling.NEAREST), corner)
-            pen.text((corner[0], corner[1] + height * scale), word, fill="black")
+            canvas.paste(image.resize((width, height), Image.Resampling.NEAREST), (left, top))
+            pen.text((left, top + height), word, fill="black")
     return canvas

@@ -17,11 +17,9 @@ from gmlp_flax.analysis.drawing import COLUMN, PAGE, Look
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
 
-LINE = 8.5  # points from one label to the next
+LINE = 9.5  # points from one line of a legend to the next
 LETTERS = 14  # of a title, per inch
-SIDES = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))  # of a point: right, up
 
 
 class Scale(NamedTuple):
@@ -142,132 +140,50 @@ def _points(panel: Panel) -> Iterator[list[Any]]:
 def draw(chart: Chart) -> Figure:
     """The chart as a figure one column wide, or two columns wide if it has several panels."""
     columns = min(2, len(chart.panels))
-    rows, width = math.ceil(len(chart.panels) / columns), chart.width
     most = max(len(panel.series) + len(panel.references) for panel in chart.panels)
-    height = max(2.4, 1.0 + most * LINE / 72)
-    figure, axes = drawing.subplots(rows, columns, width, rows * height)
-    panels = [panel.drawable() for panel in chart.panels]
-    for axis, panel in zip(axes, panels, strict=False):
-        _plot(axis, panel, round(LETTERS * width / columns))
-    for axis in axes[len(panels) :]:
-        axis.set_axis_off()
+    figure, axes = drawing.subplots(len(chart.panels), columns, chart.width, max(2.4, 1.0 + most * LINE / 72))
+    for axis, panel in zip(axes, chart.panels, strict=True):
+        _plot(axis, panel.drawable(), round(LETTERS * chart.width / columns))
     if missing := chart.missing():
-        figure.supxlabel(textwrap.fill(missing, round(1.6 * LETTERS * width)), fontsize=6, color=drawing.GREY)
-    figure.draw_without_rendering()
-    for axis, panel in zip(axes, panels, strict=False):
-        _label_ends(axis, panel)
-    figure.draw_without_rendering()
-    for axis, panel in zip(axes, panels, strict=False):
-        _label_points(axis, panel)
-    figure.set_layout_engine("none")  # it is laid out: each file need not do it again
+        figure.supxlabel(textwrap.fill(missing, round(1.6 * LETTERS * chart.width)), fontsize=6, color=drawing.GREY)
     return figure
 
 
 def _plot(axis: Axes, panel: Panel, letters: int) -> None:
-    """Everything but the labels of series and points."""
+    """Draws a panel. The legend has the order of the lines' ends."""
+    handles = []
     for series in panel.series:
         colour, marker, dashes = series.look
-        line: dict[str, Any] = {"color": colour, "dashes": dashes} if dashes else {"color": colour}
+        line: dict[str, Any] = {"dashes": dashes} if dashes else {}
         if series.low and series.band:
             axis.fill_between(series.x, series.low, series.high, color=colour, alpha=0.16, linewidth=0)
         elif series.low:
             axis.vlines(series.x, series.low, series.high, color=colour, linewidth=0.8, alpha=0.8)
         if series.fit:
             axis.plot(series.x, series.fit, color=colour, linewidth=0.8, dashes=(3, 2))
-        if series.joined:
-            axis.plot(series.x, series.y, **line)
-        axis.plot(
-            series.x, series.y, marker, color=colour, label=series.name, markeredgecolor="white", markeredgewidth=0.4
-        )
-    for _, y in panel.references:
-        axis.axhline(y, color=drawing.GREY, linewidth=0.8, dashes=(1.5, 1.5))
-    axis.set(
-        xlabel=panel.x.label,
-        ylabel=panel.y.label,
-        xscale="log" if panel.x.log else "linear",
-        yscale="log" if panel.y.log else "linear",
-    )
+        line |= {"marker": marker, "markeredgecolor": "white", "markeredgewidth": 0.4, "label": series.name}
+        [drawn] = axis.plot(series.x, series.y, "-" if series.joined else "", color=colour, **line)
+        last = (min if panel.x.backwards else max)(zip(series.x, series.y, strict=True))
+        handles.append((last[1], drawn))
+    for name, y in panel.references:
+        handles.append((y, axis.axhline(y, color=drawing.GREY, linewidth=0.8, dashes=(1.5, 1.5), label=name)))
+    handles.sort(key=lambda handle: handle[0], reverse=not panel.y.backwards)
+    if handles:
+        axis.legend(handles=[line for _, line in handles], loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
+    x_scale, y_scale = ("log" if scale.log else "linear" for scale in (panel.x, panel.y))
+    axis.set(xlabel=panel.x.label, ylabel=panel.y.label, xscale=x_scale, yscale=y_scale)
     title = re.sub(r"(\d) ([kMB])\b", "\\1\N{NO-BREAK SPACE}\\2", panel.title)
     axis.set_title(textwrap.fill(title, letters), x=0)
-    drawing.plain_axis(axis.xaxis, panel.x.log)
-    drawing.plain_axis(axis.yaxis, panel.y.log)
-    if panel.x.backwards:
-        axis.invert_xaxis()
-    if panel.y.backwards:
-        axis.invert_yaxis()
-
-
-def _label_ends(axis: Axes, panel: Panel) -> None:
-    """Names of series at the right edge, each at the height of its line's end or as near as there is room."""
-    last = min if panel.x.backwards else max
-    ends = [(line.name, line.look, *last(zip(line.x, line.y, strict=True))) for line in panel.series]
-    edge = axis.get_xlim()[1]
-    ends += [(name, Look(drawing.GREY), edge, y) for name, y in panel.references]
-    to_axes = axis.transData + axis.transAxes.inverted()
-    heights = [float(to_axes.transform((x, y))[1]) for _, _, x, y in ends]
-    figure: Any = axis.get_figure(root=True)
-    least = LINE / (axis.get_window_extent().height * 72 / figure.dpi)
-    for (name, look, x, y), height in zip(ends, drawing.spread_out(heights, least, 0.0, 1.0), strict=True):
-        arrow = {
-            "arrowstyle": "-",
-            "color": look.colour,
-            "linewidth": 0.5,
-            "alpha": 0.7,
-            "shrinkA": 0,
-            "shrinkB": 2,
-            "relpos": (0, 0.5),
-        }
-        axis.annotate(
-            name,
-            (x, y),
-            (1.03, height),
-            "data",
-            "axes fraction",
-            color=look.text,
-            fontsize=6.5,
-            va="center",
-            arrowprops=arrow,
-            parse_math=False,
-        )
-
-
-def _label_points(axis: Axes, panel: Panel) -> None:
-    """Words at points, each at the side where it covers fewest other words and points."""
-    from matplotlib.transforms import Bbox
-
-    frame, boxes = axis.get_window_extent(), []
-    points = [point for series in panel.series for point in zip(series.x, series.y, strict=True)]
-    pixels = axis.transData.transform(points) if points else ()
-
-    def covered(text: Annotation) -> float:
-        box = text.get_window_extent()
-        common = [shared.width * shared.height for other in boxes if (shared := Bbox.intersection(box, other))]
-        outside = 4 - frame.count_contains(box.corners())
-        return box.count_contains(pixels) + 4 * sum(common) / (box.width * box.height) + 10 * outside
-
-    for series in panel.series:
-        for x, y, label in zip(series.x, series.y, series.labels, strict=False):
-            texts = [_word(axis, label, (x, y), side, series.look.text) for side in SIDES]
-            best = min(texts, key=covered)
-            boxes.append(best.get_window_extent())
-            for text in texts:
-                if text is not best:
-                    text.remove()
-
-
-def _word(axis: Axes, label: str, point: tuple[float, float], side: tuple[int, int], colour: str) -> Annotation:
-    """A word at a side of a point: (right, up), each -1, 0 or 1."""
-    across, up = side
-    text = axis.annotate(
-        label,
-        point,
-        (across * 4, up * 4),
-        textcoords="offset points",
-        fontsize=5.5,
-        color=colour,
-        ha=("center", "left", "right")[across],
-        va=("center", "bottom", "top")[up],
-        parse_math=False,
-    )
-    text.set_in_layout(False)
-    return text
+    for scale, its_axis in ((panel.x, axis.xaxis), (panel.y, axis.yaxis)):
+        drawing.plain_axis(its_axis, scale.log)
+        its_axis.set_inverted(scale.backwards)
+    # Words stand above and below points in turn, from left to right.
+    words = [
+        (x, y, label, series.look.text)
+        for series in panel.series
+        for x, y, label in zip(series.x, series.y, series.labels, strict=False)
+    ]
+    for number, (x, y, label, colour) in enumerate(sorted(words)):
+        offset, side = ((0, -4), "top") if number % 2 else ((0, 4), "bottom")
+        text = axis.annotate(label, (x, y), offset, textcoords="offset points", parse_math=False)
+        text.set(fontsize=5.5, color=colour, ha="center", va=side, in_layout=False)

@@ -10,7 +10,7 @@ import contextlib
 import io
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 COLUMN, PAGE = 3.25, 6.75  # inches: one column of a paper, both columns
 DPI = 200
 MOST_TICKS = 7  # on one axis
+IN_ROW = 6  # plots of a figure that has one for each layer
 FORMATS = ("png", "svg", "pdf")
 
 # Okabe and Ito's colours, and four more of which readers who are colour-blind can tell them apart.
@@ -99,19 +100,24 @@ def style() -> Iterator[None]:
 
 
 def subplots(
-    rows: int, columns: int, width: float = COLUMN, height: float = 2.4, **options
+    count: int, columns: int, width: float, row_height: float, margin: float = 0.0, **options
 ) -> tuple[Figure, list[Axes]]:
-    """A figure without a display, and its axes in row-major order.
+    """A figure without a display, and `count` axes in rows.
 
     Args:
-        rows, columns: of axes.
-        width, height: inches of the figure.
+        count, columns: the number of axes, and of those in a row.
+        width: inches of the figure.
+        row_height, margin: inches of each row, and of what is above and below all rows.
         options: of `Figure.subplots`.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(width, margin + rows * row_height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    for axis in axes[count:]:
+        axis.set_axis_off()
+    return figure, axes[:count]
 
 
 @style()
@@ -132,20 +138,31 @@ def content(figure: Figure, kind: str) -> bytes:
     return file.getvalue()
 
 
-def scaled_images(
-    figure: Figure, images: Sequence[tuple[Axes, np.ndarray]], colours: str, label: str, bar: Sequence[Axes]
-) -> None:
-    """Draws arrays [rows, columns] as images with one colour scale, which a bar beside the axes `bar` explains."""
-    largest = max(float(np.abs(image).max()) for _, image in images)
-    low = -largest if colours == SIGNED else 0.0
-    for axis, image in images:
-        drawn = axis.imshow(image, cmap=colours, vmin=low, vmax=largest)
+@style()
+def draw_matrices(matrices: np.ndarray, titles: Iterable[str], colours: str, heading: str = "") -> Figure:
+    """Matrices [count, n, n] with a title each, on one scale of the colour map `colours`."""
+    columns = min(IN_ROW, len(matrices))
+    width = COLUMN if columns <= 2 else PAGE
+    figure, axes = subplots(len(matrices), columns, width, 0.25 + 0.85 * width / columns, margin=0.4)
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title)
+    scaled_images(figure, axes, matrices, colours)
+    figure.suptitle(heading, fontsize=7.5)
+    return figure
+
+
+def scaled_images(figure: Figure, axes: Sequence[Axes], images: Iterable[np.ndarray], colours: str) -> None:
+    """Draws weights [rows, columns], an image on each axis, with one colour scale, which a bar beside them explains."""
+    images = list(images)
+    largest = max(float(np.abs(image).max()) for image in images)
+    for axis, image in zip(axes, images, strict=True):
+        drawn = axis.imshow(image, cmap=colours, vmin=-largest if colours == SIGNED else 0.0, vmax=largest)
         axis.grid(False)
         axis.set(xticks=[], yticks=[])
         for spine in axis.spines.values():
             spine.set(visible=True, linewidth=0.4)
-    colour_bar = figure.colorbar(drawn, ax=bar, label=label, aspect=30, pad=0.02, fraction=0.05)
-    colour_bar.outline.set_linewidth(0.4)
+    bar = figure.colorbar(drawn, ax=axes, label="weight", aspect=30, pad=0.02, fraction=0.05)
+    bar.outline.set_linewidth(0.4)
 
 
 def looks(families: Sequence[str]) -> list[Look]:
@@ -174,48 +191,15 @@ def plain(value: float) -> str:
     return f"{value:.4f}".rstrip("0").rstrip(".") if 1e-4 <= abs(value) < 1 else f"{value:.4g}"
 
 
-def plain_ticks(low: float, high: float) -> list[float]:
-    """Round numbers for a logarithmic axis from `low` to `high`: 50, 100, 200; over many decades powers of ten alone,
-    over a small part of one 56, 58, 60."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [digit * 10.0**power for power in decades for digit in digits if low <= digit * 10.0**power <= high]
-        if len(ticks) <= MOST_TICKS:
-            break
-    if len(ticks) > MOST_TICKS:
-        ticks = ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
-    if len(ticks) >= 3:
-        return ticks
-    rough = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= rough)
-    return [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
 def plain_axis(axis: Axis, log: bool) -> None:
-    """Gives an axis plain numbers; call it after the limits are final."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+    """Gives an axis plain numbers: 50, 100, 200; over many decades powers of ten alone."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     if log:
         low, high = sorted(axis.get_view_interval())
-        axis.set_ticks(plain_ticks(low, high))
+        digits = (1, 2, 5) if high / low < 200 else (1, 3) if high / low < 2000 else (1,)
+        axis.set_major_locator(LogLocator(subs=digits, numticks=MOST_TICKS))
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(6))  # as many labels such as "1.25 M" have room on a column
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-
-
-def spread_out(heights: Sequence[float], least: float, low: float, high: float) -> list[float]:
-    """Moves heights apart until neighbours have the distance `least`, in the same order, as little as it can; between
-    `low` and `high` if there is room."""
-    order = sorted(range(len(heights)), key=lambda index: heights[index])
-    groups: list[tuple[list[int], float]] = []  # members in order, and where the first stands
-    for index in order:
-        members, start = [index], heights[index]
-        while groups and groups[-1][1] + len(groups[-1][0]) * least > start:
-            members = groups.pop()[0] + members
-            start = sum(heights[member] - rank * least for rank, member in enumerate(members)) / len(members)
-            start = max(low, min(start, high - (len(members) - 1) * least))
-        groups.append((members, start))
-    moved = {member: start + rank * least for members, start in groups for rank, member in enumerate(members)}
-    return [moved[index] for index in range(len(heights))]

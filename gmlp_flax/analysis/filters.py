@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TOKENS_SHOWN = 6  # columns of the image figure
-TEXT_COLUMNS = 6  # of the text figure
 
 
 def matrices(trained: loading.Trained) -> np.ndarray:
@@ -66,17 +65,12 @@ def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> 
 def draw_text(weights: np.ndarray) -> Figure:
     """The middle token's row of each layer's W, [layers, n, n], as in the paper's Figure 4; one scale for all."""
     layers, n, _ = weights.shape
-    columns, middle = min(TEXT_COLUMNS, layers), n // 2
-    rows = math.ceil(layers / columns)
-    figure, axes = drawing.subplots(rows, columns, drawing.PAGE, 0.7 + 0.85 * rows, sharex=True, sharey=True)
-    colour = drawing.FAMILIES["gMLP"]
+    columns, middle = min(drawing.IN_ROW, layers), n // 2
+    figure, axes = drawing.subplots(layers, columns, drawing.PAGE, 0.85, margin=0.7, sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
-        if layer >= layers:
-            axis.set_axis_off()
-            continue
         row = weights[layer, middle]
         axis.axvline(middle, color="black", linewidth=0.6, dashes=(2, 2))
-        axis.plot(np.arange(n), row, color=colour, linewidth=0.9)
+        axis.plot(np.arange(n), row, color=drawing.FAMILIES["gMLP"], linewidth=0.9)
         axis.plot([middle], [row[middle]], "o", color="black", markersize=2.5)
         axis.set_title(f"layer {layer + 1}")
         axis.set_xticks([0, middle, n - 1], ["0", str(middle), str(n - 1)])
@@ -115,19 +109,17 @@ def draw_images(weights: np.ndarray, grid: tuple[int, ...], tokens: Sequence[int
     if absent := [token for token in tokens if not 0 <= token < patches]:
         raise RunError(f"--tokens: there is no patch {absent[0]}; expected 0 to {patches - 1}")
     shown = tokens or np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
-    height = 0.5 + 0.38 * len(weights) * grid[0] / grid[1]
-    figure, axes = drawing.subplots(len(weights), len(shown), drawing.COLUMN, max(1.4, height))
+    count, row_height = len(weights) * len(shown), 0.38 * grid[0] / grid[1]
+    figure, axes = drawing.subplots(count, len(shown), drawing.COLUMN, row_height, margin=0.9)
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, hspace=0.04, wspace=0.08)
-    images = []
+    drawing.scaled_images(figure, axes, weights[:, shown].reshape(count, *grid), drawing.SIGNED)
     for index, axis in enumerate(axes):
         layer, column = divmod(index, len(shown))
-        images.append((axis, weights[layer, shown[column]].reshape(grid)))
         row, left = divmod(int(shown[column]), grid[1])
         axis.add_patch(Rectangle((left - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8))
         if column == 0:
             axis.set_ylabel(f"layer {layer + 1}", rotation=0, ha="right", va="center", fontsize=6)
         if layer == 0:
             axis.set_title(f"{'' if column else 'patch '}{shown[column]}", fontsize=6, loc="center", pad=2)
-    drawing.scaled_images(figure, images, drawing.SIGNED, "weight", axes)
     figure.suptitle("What is mixed into the framed patch, on one scale", fontsize=7.5)
     return figure

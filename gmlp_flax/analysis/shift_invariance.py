@@ -94,35 +94,26 @@ def draw(measured: ShiftInvariance, workdir: str) -> list[str]:
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
 
-@drawing.style()
 def draw_matrices(weights: np.ndarray) -> Figure:
     """The matrices of all layers, [layers, n, n], as in the paper's Figure 9; one scale for all."""
-    layers, columns = len(weights), min(6, len(weights))
-    rows = math.ceil(layers / columns)
-    width = drawing.COLUMN if columns <= 2 else drawing.PAGE
-    figure, axes = drawing.subplots(rows, columns, width, 0.5 + rows * (0.2 + 0.85 * width / columns))
-    for layer, axis in enumerate(axes[:layers]):
-        axis.set_title(f"layer {layer + 1}")
-    for axis in axes[layers:]:
-        axis.set_axis_off()
-    drawing.scaled_images(figure, list(zip(axes, weights, strict=False)), drawing.SIGNED, "weight", axes)
-    figure.suptitle("From each token (columns) to each token (rows)", fontsize=7.5)
-    return figure
+    titles = [f"layer {layer}" for layer in range(1, len(weights) + 1)]
+    return drawing.draw_matrices(weights, titles, drawing.SIGNED, "From each token (columns) to each token (rows)")
 
 
 def shares_chart(measured: ShiftInvariance) -> charts.Chart:
     """The shares over the steps, or over the layers if there is one step; beside the share of noise."""
-    by_step = np.stack(list(measured.shares.values()))
-    steps, layers = list(measured.shares), len(by_step[0])
-    newest = by_step[-1]
+    steps, newest = list(measured.shares), list(measured.shares.values())[-1]
     title = f"After {steps[-1]:,} steps offsets explain {newest.min():.2f} to {newest.max():.2f} of W's variance"
+    looks = drawing.looks(["gMLP"] * len(newest))
     if len(steps) == 1:
-        look = drawing.Look(drawing.FAMILIES["gMLP"])
-        series = [charts.Series(f"step {steps[0]}", look, list(range(1, layers + 1)), newest.tolist())]
+        layers = list(range(1, len(newest) + 1))
+        series = [charts.Series(f"step {steps[0]}", drawing.Look(drawing.FAMILIES["gMLP"]), layers, newest.tolist())]
     else:
         series = [
-            charts.Series(f"layer {layer}", look._replace(dashes=()), steps, of_layer.tolist())
-            for layer, (look, of_layer) in enumerate(zip(drawing.looks(["gMLP"] * layers), by_step.T, strict=True), 1)
+            charts.Series(f"layer {layer}", look._replace(dashes=()), steps, shares.tolist())
+            for layer, (look, shares) in enumerate(
+                zip(looks, np.transpose(list(measured.shares.values())), strict=True), 1
+            )
         ]
     over, share = (
         charts.Scale("step" if len(steps) > 1 else "layer"),

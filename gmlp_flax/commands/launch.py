@@ -98,7 +98,7 @@ def start(runs: Sequence[Run], folder: str) -> None:
     options = Options(**given)
     engine = engines.find(values.on, options)
     for run in runs:
-        _check_mesh(run.config, engine.hardware.chips if engine.hardware else 0)
+        _check_mesh(run.config, engine.hardware.count if engine.hardware else 0)
     jobs = [Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices) for run in runs]
     if code := engines.launch(engine, jobs, values.dry_run):
         raise SystemExit(code)

@@ -76,13 +76,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | None) -> list[dict[str, Any]]:
     """Plans of the alternatives; if one cannot be planned, its row has an `error` in place of its figures."""
+    from gmlp_flax.config import overrides
     from gmlp_flax.planning import plan
 
     rows = [{"change": "as it is"} | found.json()]
     for each in plan.alternatives(config, found.topology):
         print(f"planning {each.name}", file=sys.stderr, flush=True)
         try:
-            other = plan.make(plan.with_overrides(config, each.overrides), each.topology, price, mfu)
+            other = plan.make(overrides.overridden(config, each.overrides), each.topology, price, mfu)
             rows.append({"change": each.name} | other.json())
         except RunError as error:
             rows.append({"change": each.name, "error": str(error)})

@@ -81,7 +81,7 @@ def given_lines() -> Iterator[str]:
 
 def continue_lines(trained: Trained, sampling: Sampling) -> None:
     """Prints each line with its continuation, and on standard error what it cost."""
-    from gmlp_flax.planning.generation import token_cost
+    from gmlp_flax.planning.workload import token_cost
 
     task: CausalLanguageModeling = trained.task  # type: ignore[reportAssignmentType]
     for line in given_lines():

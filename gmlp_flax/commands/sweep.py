@@ -35,6 +35,7 @@ well. Otherwise the others go on, and the failed runs are listed at the end; the
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
 import os
 import re
@@ -54,7 +55,7 @@ from gmlp_flax.io import files
 from gmlp_flax.sweeps import definition, points, status, summary
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
-from gmlp_flax.sweeps.runner import Metrics, RunFailed, TrainingPool, results
+from gmlp_flax.sweeps.runner import Metrics, RunFailed, TrainingPool
 
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
@@ -160,8 +161,16 @@ class Runner:
 
     def __call__(self, trials: Iterable[Trial]) -> None:
         """Trains some trials; prints the metric of each on standard error as it ends."""
-        running = {trial.name: self._pool.submit(trial.name, trial.flags) for trial in trials}
-        self.found |= results(running, self._show, self._note_failure if self._goes_on else None)
+        names = {self._pool.submit(trial.name, trial.flags): trial.name for trial in trials}
+        for run in concurrent.futures.as_completed(names):
+            name = names[run]
+            try:
+                self._show(name, run.result())
+                self.found[name] = run.result()
+            except RunError as error:
+                if not self._goes_on:
+                    raise
+                self._note_failure(name, error)
 
     def best(self) -> Trial:
         """The best of the trials so far."""

@@ -10,15 +10,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.launching import hardware
+from gmlp_flax.planning import chips
+from gmlp_flax.planning.chips import Topology
 
 TRAIN = ("-m", "gmlp_flax.train")
 # The exit code of a run that a signal stopped and that has saved: engines start it again, as none would after a 0.
 STOPPED = 75
 OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
+CLOUD_NAMES = {"v5e": "v5litepod"}  # of TPUs, if the cloud has another name than libtpu
 
 
 class Job(NamedTuple):
@@ -70,26 +73,13 @@ HELP = {
 }
 
 
-class Specification(NamedTuple):
-    """What an engine is given.
-
-    Attributes:
-        command: the tool's command.
-        file: the text of a file whose path is the command's last word; without a text there is no such file.
-        suffix: of the file.
-    """
-
-    command: tuple[str, ...]
-    file: str = ""
-    suffix: str = ""
-
-
 class Engine:
     """One way to start a run.
 
     Attributes:
         summary: a line for the help.
-        tool, install: the command that it calls, and how a user gets it.
+        tool, install: the command that it calls, if any, and how a user gets it.
+        suffix: of the file that it gives to the tool.
         required, optional: the options that must be given, and those that may be.
         kinds: the kinds of chips that it gives, as `planning.chips` names them; empty if it has no topology.
         unavailable: topologies of these kinds that it does not give.
@@ -100,7 +90,7 @@ class Engine:
     """
 
     summary = ""
-    tool = install = ""
+    tool = install = suffix = ""
     required: tuple[str, ...] = ("topology",)
     optional: tuple[str, ...] = ("engine_flag",)
     kinds: Collection[str] = ()
@@ -121,9 +111,7 @@ class Engine:
                 raise RunError(f"--on={name} needs --{option}. {HELP[option]}")
             if given and option not in known:
                 raise RunError(f"--on={name} takes no --{option}: its options are {', '.join(sorted(known))}")
-        if options.topology in self.unavailable:
-            raise RunError(f"--on={name} does not give {options.topology}: take the next larger slice, another engine")
-        self.hardware = hardware.find(options.topology, self.kinds, name) if self.kinds else None
+        self.hardware = self._hardware(options.topology) if self.kinds else None
         for mount in options.mount:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
                 raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
@@ -131,6 +119,27 @@ class Engine:
                 raise RunError(
                     f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster, give /FOLDER"
                 )
+
+    def _hardware(self, topology: str) -> Topology:
+        hardware = chips.parse(topology)
+        if hardware.kind not in self.kinds:
+            raise RunError(f"--on={self.name} does not give {topology}: it gives {', '.join(self.kinds)}")
+        if topology in self.unavailable:
+            raise RunError(f"--on={self.name} does not give {topology}: take the next larger slice, another engine")
+        if hardware.shape and hardware.shape not in hardware.chip.slices:
+            usual = ", ".join(hardware.chip.slices)
+            raise RunError(f"there is no slice {topology} to be had: {hardware.kind} comes as {usual}")
+        return hardware
+
+    def nodes(self) -> tuple[int, int]:
+        """The number of machines of a GPU cluster and of GPUs on each. Raises RunError if they do not divide."""
+        assert self.hardware
+        count = self.hardware.count
+        on_each = min(self.options.gpus_per_node or self.hardware.chip.node, count)
+        if count % on_each:
+            advice = "give a multiple, or --gpus_per_node"
+            raise RunError(f"{count} GPUs are no whole number of nodes of {on_each}: {advice}")
+        return count // on_each, on_each
 
     def check(self, job: Job) -> None:
         """Refuses a run of more slices than there are, or whose folder the machines would not share or not keep.
@@ -154,33 +163,34 @@ class Engine:
                 f"or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
             )
 
-    def specification(self, job: Job) -> Specification:
-        """What the tool is given for a run."""
+    def specification(self, job: Job) -> tuple[list[str], str]:
+        """The tool's command for a run, and the text of a file whose path is the command's last word; empty for none.
+
+        Raises:
+            RunError: an option makes no sense for this run.
+        """
         raise NotImplementedError
 
     def show(self, job: Job) -> str:
         """The same, for reading."""
-        command, file, suffix = self.specification(job)
-        if not file:
-            return quoted(command)
-        return f"{file}# submitted by: {quoted([*command, job.name + suffix])}"
+        command, file = self.specification(job)
+        return f"{file}# submitted by: {quoted([*command, job.name + self.suffix])}" if file else quoted(command)
 
     def require_tool(self) -> None:
         """Raises RunError, which says how to install it, if the tool is not there."""
-        if not shutil.which(self.tool):
+        if self.tool and not shutil.which(self.tool):
             raise RunError(f"there is no {self.tool} here: {self.install}")
 
     def start(self, job: Job) -> int:
         """Hands a run to the tool; returns the tool's exit code."""
-        command, file, suffix = self.specification(job)
+        command, file = self.specification(job)
         with tempfile.TemporaryDirectory(prefix="gmlp_launch_") as folder:
-            paths = []
             if file:
-                paths = [os.path.join(folder, job.name + suffix)]
-                with open(paths[0], "w", encoding="utf-8") as stream:
-                    stream.write(file)
+                path = Path(folder, job.name + self.suffix)
+                path.write_text(file, encoding="utf-8")
+                command.append(str(path))
             sys.stdout.flush()
-            return subprocess.run([*command, *paths], check=False).returncode
+            return subprocess.run(command, check=False).returncode
 
 
 def quoted(words: Sequence[str], unsafe: str = "") -> str:
@@ -190,13 +200,13 @@ def quoted(words: Sequence[str], unsafe: str = "") -> str:
         words: the words.
         unsafe: characters that must not appear as they are, because something reads them before bash does.
     """
-    return " ".join(_quoted(word, unsafe) for word in words)
 
+    def quote(word: str) -> str:
+        hidden = {letter for letter in word if letter in unsafe or not letter.isprintable()}
+        if not hidden:
+            return shlex.quote(word)
+        codes = {letter: "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter)) for letter in hidden}
+        codes |= {"\\": "\\\\", "'": "\\'"}
+        return f"$'{word.translate(str.maketrans(codes))}'"
 
-def _quoted(word: str, unsafe: str) -> str:
-    hidden = {letter for letter in word if letter in unsafe or not letter.isprintable()}
-    if not hidden:
-        return shlex.quote(word)
-    codes = {letter: "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter)) for letter in hidden}
-    codes |= {"\\": "\\\\", "'": "\\'"}
-    return f"$'{word.translate(str.maketrans(codes))}'"
+    return " ".join(map(quote, words))

@@ -9,10 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
 
 from gmlp_flax.launching.engine import TRAIN, Engine, Job, quoted
 from gmlp_flax.processes import signals
@@ -30,9 +30,6 @@ class Local(Engine):
     summary = "processes on this machine, to see that a run works on several hosts"
     required = ("processes",)
     optional = ()
-
-    def require_tool(self) -> None:
-        """Nothing is needed."""
 
     def show(self, job: Job) -> str:
         """A line for each process."""
@@ -62,11 +59,7 @@ def _free_port() -> int:
 
 
 class _Processes:
-    """Processes that begin and end together. A signal makes all save and end; a second one kills them.
-
-    Raises:
-        SystemExit: from `run`, if there was a signal, with the exit code.
-    """
+    """Processes that begin and end together. A signal makes all save and end; a second one kills them."""
 
     def __init__(self, commands: Sequence[Sequence[str]], environment: Mapping[str, str]):
         self._commands, self._environment = commands, environment
@@ -74,32 +67,26 @@ class _Processes:
         self._asked = 0.0  # when a signal asked to stop
 
     def run(self) -> int:
-        """Starts the processes; returns when all have ended."""
-        with signals.handled(signals.STOPPING, self._on_signal):
-            readers = [self._start(place, command) for place, command in enumerate(self._commands)]
-            code, told = self._wait(), self._asked
-            for reader in readers:
-                reader.join()
-        if told:
+        """Starts the processes; returns an exit code when all have ended, and raises SystemExit if a signal asked."""
+        pipe: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with signals.handled(signals.STOPPING, self._on_signal), ThreadPoolExecutor(len(self._commands)) as readers:
+            for number, command in enumerate(self._commands):
+                # A group of its own: Ctrl-C reaches each process once, through this one.
+                process = subprocess.Popen(
+                    tied_command(command),
+                    env=self._environment,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    **pipe,
+                )
+                assert process.stdout
+                self._running.append(process)
+                readers.submit(_prefix, number, process.stdout)
+            code, asked = self._wait(), self._asked
+        if asked:
             raise SystemExit(code)
         return code
-
-    def _start(self, place: int, command: Sequence[str]) -> threading.Thread:
-        # A group of its own: Ctrl-C reaches each process once, through this one.
-        process = subprocess.Popen(
-            tied_command(command),
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._running.append(process)
-        reader = threading.Thread(target=_prefix, args=(place, process.stdout))
-        reader.start()
-        return reader
 
     def _wait(self) -> int:
         running, code, kill_at = list(self._running), 0, float("inf")
@@ -132,8 +119,8 @@ class _Processes:
                 os.killpg(process.pid, number)
 
 
-def _prefix(place: int, lines: IO[str]) -> None:
+def _prefix(number: int, lines: IO[str]) -> None:
     with lines:
         for line in lines:
             with contextlib.suppress(OSError):  # the process goes on, and so must the reading
-                print(f"[{place}] {line.rstrip()}\n", end="", flush=True)  # one write: others print too
+                print(f"[{number}] {line.rstrip()}\n", end="", flush=True)  # one write: others print too

@@ -7,7 +7,7 @@ import os
 import yaml
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.launching.engine import STOPPED, TRAIN, Engine, Job, Specification, quoted
+from gmlp_flax.launching.engine import CLOUD_NAMES, STOPPED, TRAIN, Engine, Job, quoted
 
 # Kind -> SkyPilot's name.
 GPUS = {
@@ -17,8 +17,8 @@ GPUS = {
     "gpu:h200": "H200",
     "gpu:b200": "B200",
 }
-TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e")
-RUNTIMES = {"v5e": "v2-alpha-tpuv5-lite"}  # where SkyPilot 0.14 would take that of another kind
+TPUS = {"v2": 2, "v3": 2, "v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}  # by how much a chip counts in the cloud's type
+RUNTIMES = {"v5e": {"runtime_version": "v2-alpha-tpuv5-lite"}}  # where SkyPilot 0.14 would take that of another kind
 SETUP = "scripts/setup.sh"
 # The images of TPU VMs have Python 3.10 or older; uv brings its own.
 INSTALL = (
@@ -36,52 +36,45 @@ class SkyPilot(Engine):
     """A managed job, in containers of an image or on machines where this checkout is installed."""
 
     summary = "machines of any cloud, found by SkyPilot, also spot machines with recovery"
-    tool = "sky"
+    tool, suffix = "sky", ".yaml"
     install = "pipx install 'skypilot[gcp]', in an environment of its own, or pip install 'gmlp_flax[sky]'"
     optional = ("gpus_per_node", "infra", "image", "mount", "spot", "engine_flag")
     kinds = (*TPUS, *GPUS)
     remote = mounts_buckets = True
 
-    def specification(self, job: Job) -> Specification:
+    def specification(self, job: Job) -> tuple[list[str], str]:
         """A task file, and the command that takes it."""
         assert self.hardware
-        options, of_tpus = self.options, self.hardware.kind in TPUS
-        nodes, gpus = (1, 0) if of_tpus else self.hardware.nodes(options.gpus_per_node)
-        name = f"tpu-{self.hardware.tpu_type}" if of_tpus else f"{GPUS[self.hardware.kind]}:{gpus}"
+        options, kind = self.options, self.hardware.kind
+        nodes, gpus = (1, 0) if kind in TPUS else self.nodes()
+        if kind in TPUS:
+            accelerators = f"tpu-{CLOUD_NAMES.get(kind, kind)}-{self.hardware.count * TPUS[kind]}"
+        else:
+            accelerators = f"{GPUS[kind]}:{gpus}"
+        if not (options.image or os.path.exists(SETUP)):
+            advice = "run this in a checkout of the repository, or give --image"
+            raise RunError(f"there is no {SETUP} in this folder: {advice}")
+        named = [mount.rpartition(":") for mount in options.mount if not mount.startswith("/")]
+        sources = {folder: bucket if "://" in bucket else f"gs://{bucket}" for bucket, _, folder in named}
+        resources = {
+            "infra": options.infra,
+            "accelerators": accelerators,
+            "accelerator_args": RUNTIMES.get(kind),
+            "use_spot": options.spot,
+            "job_recovery": {"max_restarts_on_errors": 3, "recover_on_exit_codes": [STOPPED]},
+        }
         task = {
             "name": job.name,
             "num_nodes": nodes,
-            "resources": {
-                **({"infra": options.infra} if options.infra else {}),
-                "accelerators": name,
-                **(
-                    {"accelerator_args": {"runtime_version": runtime}}
-                    if (runtime := RUNTIMES.get(self.hardware.kind))
-                    else {}
-                ),
-                "use_spot": options.spot,
-                "job_recovery": {"max_restarts_on_errors": 3, "recover_on_exit_codes": [STOPPED]},
-            },
-            "file_mounts": self._mounts(),
-            **self._installed(of_tpus),
+            "resources": {key: value for key, value in resources.items() if value not in ("", None)},
+            "file_mounts": {folder: {"source": source, "mode": "MOUNT"} for folder, source in sources.items()},
+            # Without an image this checkout is copied, and installed.
+            "workdir": "" if options.image else ".",
+            "setup": "" if options.image else f"{INSTALL} {'tpu' if kind in TPUS else 'cuda'} gcs",
         }
         text = yaml.safe_dump({key: value for key, value in task.items() if value}, sort_keys=False, width=1000)
-        text += f"run: |\n  {self._command(job, of_tpus, several=nodes > 1)}\n"  # a block needs no more quotes
-        return Specification(("sky", "jobs", "launch", "--yes", "--async", *options.engine_flag), text, ".yaml")
-
-    def _mounts(self) -> dict[str, dict[str, str]]:
-        named = [mount.rpartition(":") for mount in self.options.mount if not mount.startswith("/")]
-        sources = {folder: bucket if "://" in bucket else f"gs://{bucket}" for bucket, _, folder in named}
-        return {folder: {"source": source, "mode": "MOUNT"} for folder, source in sources.items()}
-
-    def _installed(self, of_tpus: bool) -> dict[str, str]:
-        """Where there is no image: this checkout is copied, and installed."""
-        if self.options.image:
-            return {}
-        if not os.path.exists(SETUP):
-            advice = "run this in a checkout of the repository, or give --image"
-            raise RunError(f"there is no {SETUP} in this folder: {advice}")
-        return {"workdir": ".", "setup": f"{INSTALL} {'tpu' if of_tpus else 'cuda'} gcs"}
+        text += f"run: |\n  {self._command(job, kind in TPUS, several=nodes > 1)}\n"  # a block needs no more quotes
+        return ["sky", "jobs", "launch", "--yes", "--async", *options.engine_flag], text
 
     def _command(self, job: Job, of_tpus: bool, several: bool) -> str:
         """Training on each machine. Its container, if any, reaches the host's network, devices and mounted folders."""

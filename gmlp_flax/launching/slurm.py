@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.launching import hardware
-from gmlp_flax.launching.engine import TRAIN, Engine, Job, Specification, quoted
+from gmlp_flax.launching.engine import TRAIN, Engine, Job, quoted
+from gmlp_flax.planning.chips import CHIPS
 
 # JAX finds its cluster in SLURM's variables, and gives each process the GPU of its number on the node: all GPUs must be
 # visible to all of them, which --gpus-per-node does and --gpus-per-task would not.
@@ -49,21 +49,16 @@ class Slurm(Engine):
     """One process per GPU, on one node or several."""
 
     summary = "GPU nodes under SLURM, from the login node"
-    tool, install = "sbatch", "run this on the cluster's login node"
+    tool, install, suffix = "sbatch", "run this on the cluster's login node", ".sbatch"
     optional = ("gpus_per_node", "engine_flag")
-    kinds = hardware.GPUS
+    kinds = tuple(kind for kind, chip in CHIPS.items() if chip.node)
     shares_disks = True
 
-    def specification(self, job: Job) -> Specification:
-        """A batch script.
-
-        Raises:
-            RunError: --engine_flag sets what follows from the topology.
-        """
-        assert self.hardware
+    def specification(self, job: Job) -> tuple[list[str], str]:
+        """A batch script."""
         if ours := [flag for flag in self.options.engine_flag if flag.startswith(OURS)]:
             raise RunError(f"--engine_flag={ours[0]}: it follows from --topology and --gpus_per_node")
-        nodes, gpus = self.hardware.nodes(self.options.gpus_per_node)
+        nodes, gpus = self.nodes()
         command = quoted([sys.executable, *TRAIN, *job.words, "--multihost=on"])
         script = SCRIPT.format(name=job.name, nodes=nodes, gpus=gpus, command=command)
-        return Specification(("sbatch", *self.options.engine_flag), script, ".sbatch")
+        return ["sbatch", *self.options.engine_flag], script

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gmlp_flax.launching.engine import STOPPED, TRAIN, Engine, Job, Specification, quoted
+from gmlp_flax.launching.engine import CLOUD_NAMES, STOPPED, TRAIN, Engine, Job, quoted
 
 # Without a TPU this fails instead of training on the CPU.
 PREFIX = ("exec", "env", "JAX_PLATFORMS=tpu,cpu", "python")
@@ -21,17 +21,17 @@ class Xpk(Engine):
     unavailable = ("v5e:2x2",)
     remote = joins_slices = True
 
-    def specification(self, job: Job) -> Specification:
+    def specification(self, job: Job) -> tuple[list[str], str]:
         """An `xpk workload create`. Kubernetes would read a dollar of the training command before bash does."""
         assert self.hardware
-        options = self.options
+        options, hardware = self.options, self.hardware
         words = [*PREFIX, *TRAIN, *job.words, "--multihost=on", f"--stopped_code={STOPPED}"]
         flags = {
             "cluster": options.cluster,
             "project": options.project,
             "zone": options.zone,
             "workload": job.name,
-            "tpu-type": self.hardware.shaped_type,
+            "tpu-type": f"{CLOUD_NAMES.get(hardware.kind, hardware.kind)}-{hardware.shape}",
             "num-slices": job.slices,
             "docker-image": options.image,
             "max-restarts": RESTARTS,
@@ -39,4 +39,4 @@ class Xpk(Engine):
             "command": quoted(words, unsafe="$"),
         }
         own = [f"--{flag}={value}" for flag, value in flags.items()]
-        return Specification(("xpk", "workload", "create", *own, *["--spot"] * options.spot, *options.engine_flag))
+        return ["xpk", "workload", "create", *own, *["--spot"] * options.spot, *options.engine_flag], ""

@@ -6,19 +6,18 @@ again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
+import re
+from typing import NamedTuple
 
 from gmlp_flax.errors import RunError
 
 GIB, TERA, GIGA = 2**30, 1e12, 1e9
-GPU = "gpu:"
 SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
-@dataclasses.dataclass(frozen=True)
-class Chip:
+class Chip(NamedTuple):
     """One kind of chip.
 
     Attributes:
@@ -48,14 +47,16 @@ class Chip:
         """
         if not self.node:
             return self.hbm_bytes
-        given = os.environ.get(SHARE, "0.75")
-        try:
-            share = float(given)
-        except ValueError:
-            share = math.nan
-        if not 0 < share <= 1:
-            raise RunError(f"{SHARE} is {given!r} in the environment: expected a share above 0 and at most 1")
-        return share * self.hbm_bytes
+        share = os.environ.get(SHARE, "0.75")
+        if not re.fullmatch(r"0?\.\d*[1-9]\d*|1(\.0*)?", share):
+            raise RunError(f"{SHARE} is {share!r} in the environment: expected a share above 0 and at most 1")
+        return float(share) * self.hbm_bytes
+
+    def link_seconds(self, size: float, chips: int) -> float:
+        """Seconds in which each of some chips receives `size` bytes. The GPUs of a node first add up among themselves;
+        then each sends its part of the node's bytes to other nodes."""
+        beyond = size / self.node / self.network if self.node and chips > self.node else 0.0
+        return size / self.link + beyond
 
 
 _2D = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -88,6 +89,31 @@ CHIPS: dict[str, Chip] = {
 }
 
 
+class Topology(NamedTuple):
+    """A slice of TPUs, or GPUs.
+
+    Attributes:
+        kind: of the chips, such as "v5e" or "gpu:h100".
+        shape: of a slice, such as "4x4"; empty for GPUs.
+        count: the number of chips.
+    """
+
+    kind: str
+    shape: str
+    count: int
+
+    @property
+    def chip(self) -> Chip:
+        """The figures of one chip."""
+        return CHIPS[self.kind]
+
+    def larger(self) -> list[str]:
+        """The two next larger topologies of this kind, as text."""
+        if self.chip.node:
+            return [f"{self.kind}x{2 * self.count}", f"{self.kind}x{4 * self.count}"]
+        return [f"{self.kind}:{shape}" for shape in self.chip.slices if _product(shape) > self.count][:2]
+
+
 def known() -> str:
     """The known topologies, in one line."""
     tpus = "; ".join(f"{kind}:{', '.join(chip.slices)}" for kind, chip in CHIPS.items() if chip.slices)
@@ -95,26 +121,20 @@ def known() -> str:
     return f"TPU slices {tpus}; GPUs {gpus}"
 
 
-def parse(topology: str) -> tuple[str, Chip, int]:
-    """The kind of chip, its figures, and the number of chips of a topology, such as "v5e:4x4" or "gpu:h100x8".
+def parse(topology: str) -> Topology:
+    """Reads a topology, such as "v5e:4x4" or "gpu:h100x8".
 
     Raises:
         RunError: the kind is unknown or the rest is not a shape. The message lists the known topologies.
     """
-    if topology.startswith(GPU):
-        kind, _, shape = topology.rpartition("x")
-    else:
-        kind, _, shape = topology.partition(":")
-    sides = shape.split("x")
-    if kind not in CHIPS or not all(side.isascii() and side.isdigit() and int(side) for side in sides):
+    kind, _, shape = topology.rpartition("x") if topology.startswith("gpu:") else topology.partition(":")
+    if kind not in CHIPS or not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", shape):
         raise RunError(f"there is no topology {topology!r}: {known()}")
-    if (usual := CHIPS[kind].slices) and len(sides) != usual[0].count("x") + 1:
-        raise RunError(
-            f"{topology!r} has {len(sides)} sides: slices of {kind} have {usual[0].count('x') + 1}, as {usual[0]}"
-        )
-    return kind, CHIPS[kind], math.prod(map(int, sides))
+    usual = CHIPS[kind].slices
+    if usual and shape.count("x") != usual[0].count("x"):
+        raise RunError(f"{topology!r} has {shape.count('x') + 1} sides: slices of {kind} are written as {usual[0]}")
+    return Topology(kind, shape if usual else "", _product(shape))
 
 
-def larger(kind: str, chips: int) -> list[str]:
-    """The topologies of a kind with more chips than the given number, smallest first."""
-    return [f"{kind}:{shape}" for shape in CHIPS[kind].slices if math.prod(map(int, shape.split("x"))) > chips]
+def _product(shape: str) -> int:
+    return math.prod(map(int, shape.split("x")))

@@ -5,6 +5,7 @@ For benchmarks and plans. With libtpu (extra `plan`), TPU programs compile on a 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import jax
@@ -13,6 +14,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
+from gmlp_flax.planning import chips
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Devices, Partition
@@ -33,6 +35,8 @@ def tpu_devices(topology: str) -> Devices:
     Raises:
         RunError: libtpu is not installed or knows no such topology.
     """
+    if importlib.util.find_spec("libtpu") is None:
+        raise RunError(f"{topology} needs libtpu, which compiles for TPUs: {install('plan')}")
     for name, value in LIBTPU.items():
         os.environ.setdefault(name, value)
     # Without the chip config, v4 is described by its cores, each with half of a chip's memory.
@@ -41,7 +45,7 @@ def tpu_devices(topology: str) -> Devices:
         return list(topologies.get_topology_desc(platform="tpu", **names).devices)
     except Exception as error:
         line = (str(error).splitlines() or [""])[0]
-        raise RunError(f"cannot describe the TPU topology {topology!r} ({line}): {install('plan')}") from None
+        raise RunError(f"there is no TPU topology {topology!r} ({line}): {chips.known()}") from None
 
 
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:

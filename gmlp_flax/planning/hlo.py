@@ -11,10 +11,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "collective-broadcast")
-
-# The bytes that one of n devices receives per byte of the result, with the algorithm that moves the least.
+# Kind of collective -> the bytes that one of n devices receives per byte of the result, by the algorithm that moves
+# the least.
 WIRE = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -24,12 +24,10 @@ WIRE = {
     "collective-broadcast": lambda n: 1,
 }
 
-_HEADER = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\) -> (.*) \{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.<>-]+) = (.*)$")
-_OPCODE = re.compile(r" ([a-z][\w-]*)\(")
-_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\](\{[^{}]*\})?")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\) -> .* \{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.<>-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
+_ARRAY = re.compile(r"\b(?:pred|[a-z]+(\d+)\w*)\[([\d,]*)\](\{[^{}]*\})?")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.<>-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 # Instructions without traffic of their own: views, and calls, whose computations are counted separately.
 _FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id replica-id iota "
@@ -38,9 +36,8 @@ _FREE = frozenset(
 _SLICES = {"dynamic-slice", "slice", "gather"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Instruction:
-    """One line of a computation: `type` is the text of the result's type, `rest` all text after the opcode."""
+class Instruction(NamedTuple):
+    """One line of a computation: `type` is the text of the result's type, `rest` all text after "opcode("."""
 
     name: str
     type: str
@@ -49,24 +46,15 @@ class Instruction:
     rest: str
     is_root: bool
 
-
-@dataclasses.dataclass(frozen=True)
-class Computation:
-    """One computation of a program: the text of its result's type, and its instructions by name."""
-
-    name: str
-    type: str
-    instructions: dict[str, Instruction]
-
     @property
-    def root(self) -> Instruction:
-        """The instruction that gives the result."""
-        return next(instruction for instruction in self.instructions.values() if instruction.is_root)
+    def called(self) -> list[str]:
+        """The computations that it calls."""
+        branches = re.search(r"branch_computations=\{([^}]*)\}", self.rest)
+        names = re.findall(r"%?([\w.<>-]+)", branches[1]) if branches else []
+        return [*_CALLED.findall(self.rest), *names]
 
-    def parameter(self, place: int) -> Instruction:
-        """The instruction that stands for the operand at an index."""
-        given = (instruction for instruction in self.instructions.values() if instruction.opcode == "parameter")
-        return next(instruction for instruction in given if instruction.operands == (str(place),))
+
+Computation = dict[str, Instruction]  # by name
 
 
 @dataclasses.dataclass
@@ -94,12 +82,12 @@ class Costs:
         collectives: by kind, without kinds that do not occur.
         traffic: bytes to and from memory, without arrays that stay on the chip. An operand that is only read in part
             counts in full, unless the part is a slice.
-        unknown_loops: loops with an unknown number of iterations. They count as one iteration.
+        unknown_loops: how many loops have an unknown number of iterations. They count as one iteration.
     """
 
     collectives: dict[str, Collectives]
     traffic: float
-    unknown_loops: tuple[str, ...]
+    unknown_loops: int
 
 
 def array_bytes(text: str, on_chip: bool = True) -> int:
@@ -109,52 +97,62 @@ def array_bytes(text: str, on_chip: bool = True) -> int:
         text: the type.
         on_chip: whether to count arrays that a TPU keeps on the chip. Their layout names a memory space: S(1).
     """
-    return sum(size for size, outside in _arrays(text) if on_chip or outside)
+    return sum(size for size, in_memory in _arrays(text) if on_chip or in_memory)
 
 
 def _arrays(text: str) -> Iterator[tuple[int, bool]]:
-    for kind, dims, layout in _ARRAY.findall(text):
-        bits = 8 if kind == "pred" else int(_first(r"(\d+)", kind))
+    """The size in bytes of each array, and whether it is in memory, not on the chip."""
+    for bits, dims, layout in _ARRAY.findall(text):
         elements = math.prod(int(dim) for dim in dims.split(",") if dim)
-        yield math.ceil(elements * bits / 8), not re.search(r"S\([1-9]", layout or "")
+        yield math.ceil(elements * int(bits or 8) / 8), not re.search(r"S\([1-9]", layout)
 
 
 class Program:
     """A program of XLA, from its text."""
 
     def __init__(self, text: str, devices: int):
-        self.devices, self.entry = devices, ""
+        self.devices, self.entry, self.unknown_loops = devices, "", 0
         self.computations: dict[str, Computation] = {}
-        for name, computation, is_entry in _computations(text):
-            self.computations[name] = computation
-            self.entry = name if is_entry else self.entry
-        self.unknown_loops: list[str] = []
+        computation: Computation = {}
+        for line in re.sub(r"/\*.*?\*/", "", text).splitlines():
+            if header := _HEADER.match(line):
+                computation = self.computations[header[2]] = {}
+                self.entry = header[2] if header[1] else self.entry
+            elif match := _INSTRUCTION.match(line):
+                root, name, kind, opcode, rest = match.groups()
+                operands = rest.partition(")")[0]
+                # Some versions write operands without percent signs, after their types.
+                names = re.findall(r"%([\w.<>-]+)", operands) or [
+                    word.split()[-1] for word in operands.split(", ") if word
+                ]
+                computation[name] = Instruction(name, kind, opcode, tuple(names), rest, bool(root))
 
     def costs(self) -> Costs:
         """Counts one call of the program."""
-        found: dict[object, tuple[str, float, float, int, bool]] = {}
+        single: dict[object, tuple[str, float, float, int, bool]] = {}
         traffic = 0.0
         for name, (times, fused) in self._runs().items():
             computation = self.computations[name]
-            for instruction in computation.instructions.values():
+            for instruction in computation.values():
                 if not fused:
                     traffic += times * self._traffic(computation, instruction)
                 kind = instruction.opcode.removesuffix("-start")
-                if kind in KINDS:
-                    key = _channel(instruction) or (name, instruction.name)
-                    size, kind = self._result(computation, instruction, kind)
+                if kind in WIRE:
+                    channel = re.search(r"channel_id=\d+", instruction.rest)
+                    key = channel[0] if channel else (name, instruction.name)
+                    size, kind = self._result(name, instruction, kind)
                     # libtpu splits a collective into a start, steps inside other fusions and an end, all with one
                     # channel. The steps may be inside a loop, so the part that runs least often counts.
-                    if key not in found or times < found[key][1]:
-                        found[key] = (kind, times, size, self._group(instruction.rest), _overlaps(name, instruction))
+                    if key not in single or times < single[key][1]:
+                        single[key] = kind, times, size, self._group(instruction.rest), _overlaps(name, instruction)
         collected: dict[str, Collectives] = collections.defaultdict(Collectives)
-        for kind, times, size, group, overlaps in found.values():
+        for kind, times, size, group, overlaps in single.values():
             total, wire = collected[kind], times * size * WIRE[kind](group)
             total.count += round(times)
             total.bytes += times * size
             total.wire_bytes += wire
             total.waiting_bytes += 0 if overlaps else wire
-        return Costs(dict(sorted(collected.items())), traffic, tuple(self.unknown_loops))
+        return Costs(dict(sorted(collected.items())), traffic, self.unknown_loops)
 
     def _runs(self) -> dict[str, tuple[float, bool]]:
         """How often each computation runs, and whether only inside fusions or as the operator of a reduction."""
@@ -164,52 +162,50 @@ class Program:
             """Counts a computation that is called so many times, and all computations that it calls."""
             before, always = runs.get(name, (0.0, True))
             runs[name] = (before + times, always and fused)
-            for instruction in self.computations[name].instructions.values():
+            for instruction in self.computations[name].values():
                 if instruction.opcode in ("async-update", "async-done"):
                     continue  # they repeat the name that async-start calls
-                turns = self.turns(self.computations[name], instruction) if instruction.opcode == "while" else 1
+                turns = self._turns(self.computations[name], instruction) if instruction.opcode == "while" else 1
                 inside = fused or instruction.opcode not in ("while", "conditional", "call", "async-start")
-                for called in _called(instruction):
+                for called in instruction.called:
                     if called in self.computations:
                         visit(called, times * turns, inside)
 
         visit(self.entry, 1.0, False)
         return runs
 
-    def turns(self, computation: Computation, loop: Instruction) -> int:
+    def _turns(self, computation: Computation, loop: Instruction) -> int:
         """The iterations of a loop: as XLA states them, or from a condition that compares a counter of step 1."""
         if stated := re.search(r'known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)', loop.rest):
             return int(stated[1])
         condition = self.computations[_first(r"condition=%?([\w.<>-]+)", loop.rest)]
-        compare = condition.root
+        compare = _root(condition)
         if compare.opcode == "fusion":  # the comparison is in a computation of its own, with the same operands
-            inner = self.computations[_called(compare)[0]].root
-            compare = dataclasses.replace(inner, operands=compare.operands)
-        values = [condition.instructions.get(name) for name in compare.operands]
+            compare = _root(self.computations[compare.called[0]])._replace(operands=compare.operands)
+        values = [condition.get(name) for name in compare.operands]
         counters = [instruction for instruction in values if instruction and instruction.opcode == "get-tuple-element"]
         known = [limit for limit in map(_constant, values) if limit is not None]
         if len(known) != 1 or len(counters) != 1 or not re.search(r"direction=L[TE]", compare.rest):
-            self.unknown_loops.append(loop.name)
+            self.unknown_loops += 1
             return 1
         first = self._initial(computation, loop, int(_first(r"index=(\d+)", counters[0].rest)))
         return known[0] - first + ("direction=LE" in compare.rest)
 
     def _initial(self, computation: Computation, loop: Instruction, index: int) -> int:
         """The first value of a loop's counter; 0 if it is not a constant before the loop."""
-        carried = computation.instructions.get(loop.operands[0])
-        value = computation.instructions.get(carried.operands[index]) if carried and carried.opcode == "tuple" else None
+        carried = computation.get(loop.operands[0])
+        value = computation.get(carried.operands[index]) if carried and carried.opcode == "tuple" else None
         while value and value.opcode in ("copy", "bitcast"):
-            value = computation.instructions.get(value.operands[0])
+            value = computation.get(value.operands[0])
         return _constant(value) or 0
 
-    def _result(self, computation: Computation, instruction: Instruction, kind: str) -> tuple[int, str]:
-        if computation.name.startswith("all-reduce-scatter"):
+    def _result(self, name: str, instruction: Instruction, kind: str) -> tuple[int, str]:
+        if name.startswith("all-reduce-scatter"):
             # libtpu writes a reduce-scatter as a fusion of an all-reduce and the slice that this device keeps.
-            return array_bytes(computation.type), "reduce-scatter"
+            return array_bytes(_root(self.computations[name]).type), "reduce-scatter"
         if instruction.opcode.endswith("-start") and kind != "all-reduce":
-            sizes = [size for size, _ in _arrays(instruction.type)]
             # (operands, results, and on some machines context); as many results as operands
-            count = len(instruction.operands)
+            sizes, count = [size for size, _ in _arrays(instruction.type)], len(instruction.operands)
             return sum(sizes[count : 2 * count]), kind
         return array_bytes(instruction.type), kind
 
@@ -229,11 +225,11 @@ class Program:
             return 0.0
         if instruction.opcode.endswith("-start"):  # (source, destination, context), one of which may be on the chip
             ends = list(_arrays(instruction.type))[:2]
-            return float(min(size for size, _ in ends) * sum(outside for _, outside in ends))
-        operands = [computation.instructions.get(name) for name in instruction.operands]
+            return float(min(size for size, _ in ends) * sum(in_memory for _, in_memory in ends))
+        operands = [computation.get(name) for name in instruction.operands]
         if instruction.opcode == "fusion":
-            fused = self.computations[_called(instruction)[0]]
-            return self._read(fused, operands) + self._written(fused, fused.root, instruction)
+            fused = self.computations[instruction.called[0]]
+            return self._read(fused, operands) + _written(fused, instruction.type)
         if instruction.opcode == "dynamic-update-slice" and (update := operands[1]):
             return 2.0 * array_bytes(update.type, on_chip=False)
         if instruction.opcode in _SLICES:
@@ -244,104 +240,62 @@ class Program:
     def _read(self, fused: Computation, operands: Sequence[Instruction | None]) -> float:
         """The bytes that a fusion reads: only slices of a sliced operand, nothing of one that it updates in place."""
         total = 0.0
-        for place, operand in enumerate(operands):
+        for index, operand in enumerate(operands):
             size = array_bytes(operand.type, on_chip=False) if operand else 0
-            part = self._part_read(fused, fused.parameter(place))
-            total += size if part is None else min(size, part)
+            total += min(size, self._part_read(fused, index))
         return total
 
-    def _written(self, fused: Computation, root: Instruction, result: Instruction) -> float:
-        parts = [fused.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
-        sizes = [size if outside else 0 for size, outside in _arrays(result.type)]
-        if len(parts) != len(sizes):
-            return float(sum(sizes))
-        total = 0.0
-        for part, size in zip(parts, sizes, strict=True):
-            while part.opcode in ("bitcast", "copy"):
-                part = fused.instructions[part.operands[0]]
-            in_place = part.opcode == "dynamic-update-slice"
-            total += min(size, array_bytes(fused.instructions[part.operands[1]].type)) if in_place else size
-        return total
-
-    def _part_read(self, fused: Computation, parameter: Instruction) -> float | None:
-        """The bytes of a fusion's parameter that slices read, or None if an instruction reads all of it."""
+    def _part_read(self, fused: Computation, index: int) -> float:
+        """The bytes of a fusion's parameter that slices read; infinite if an instruction reads all of it."""
+        [parameter] = [one for one in fused.values() if one.opcode == "parameter" and one.operands == (str(index),)]
         names, total = {parameter.name}, 0.0
-        for instruction in fused.instructions.values():
-            places = [place for place, name in enumerate(instruction.operands) if name in names]
-            if not places:
+        for instruction in fused.values():
+            uses = [number for number, name in enumerate(instruction.operands) if name in names]
+            if not uses:
                 continue
             if instruction.opcode == "bitcast":
                 names.add(instruction.name)
-            elif instruction.opcode in _SLICES and places == [0]:
+            elif instruction.opcode in _SLICES and uses == [0]:
                 total += array_bytes(instruction.type)
             elif instruction.opcode == "fusion":  # a fusion inside a fusion
-                inner = self.computations[_called(instruction)[0]]
-                for place in places:
-                    part = self._part_read(inner, inner.parameter(place))
-                    if part is None:
-                        return None
-                    total += part
-            elif instruction.opcode != "dynamic-update-slice" or places != [0]:
-                return None
+                inner = self.computations[instruction.called[0]]
+                total += sum(self._part_read(inner, number) for number in uses)
+            elif instruction.opcode != "dynamic-update-slice" or uses != [0]:
+                return math.inf
         return total
 
 
-def _computations(text: str) -> Iterator[tuple[str, Computation, bool]]:
-    header, lines = None, []
-    for line in text.splitlines():
-        if match := _HEADER.match(line):
-            header, lines = match, []
-        elif line.startswith("}") and header:
-            parsed = filter(None, map(_instruction, lines))
-            named = Computation(header[2], header[3], {instruction.name: instruction for instruction in parsed})
-            yield header[2], named, bool(header[1])
-            header = None
-        else:
-            lines.append(line)
+def _written(fused: Computation, result: str) -> float:
+    """The bytes that a fusion writes, whose result has this type: only the new slice of an array updated in place."""
+    root = _root(fused)
+    parts = [fused[name] for name in root.operands] if root.opcode == "tuple" else [root]
+    sizes = [size if in_memory else 0 for size, in_memory in _arrays(result)]
+    if len(parts) != len(sizes):
+        return float(sum(sizes))
+    total = 0.0
+    for part, size in zip(parts, sizes, strict=True):
+        while part.opcode in ("bitcast", "copy"):
+            part = fused[part.operands[0]]
+        in_place = part.opcode == "dynamic-update-slice"
+        total += min(size, array_bytes(fused[part.operands[1]].type)) if in_place else size
+    return total
 
 
-def _instruction(line: str) -> Instruction | None:
-    match = _INSTRUCTION.match(line)
-    if not match:
-        return None
-    # The type ends where the opcode begins. Comments in tuples would look like parts of the type.
-    body = re.sub(r"/\*.*?\*/", "", match[2])
-    opcode = _OPCODE.search(" " + body)
-    if opcode is None:
-        raise ValueError(f"no operation in a line of HLO: {line.strip()[:80]!r}")
-    start, rest = opcode.start(), body[opcode.end() - 1 :]
-    operands = re.findall(r"%([\w.<>-]+)", rest.partition(")")[0]) or _bare(rest.partition(")")[0])
-    return Instruction(match[1], body[:start], opcode[1], tuple(operands), rest, line.lstrip().startswith("ROOT "))
-
-
-def _bare(operands: str) -> list[str]:
-    """The operands in the notation without percent signs: the last word of each entry."""
-    return [entry.split()[-1] for entry in operands.split(", ") if entry.split()]
-
-
-def _called(instruction: Instruction) -> list[str]:
-    """The computations that an instruction calls."""
-    branches = _BRANCHES.search(instruction.rest)
-    names = re.findall(r"%?([\w.<>-]+)", branches[1]) if branches else []
-    return [*_CALLED.findall(instruction.rest), *names]
+def _root(computation: Computation) -> Instruction:
+    """The instruction that gives a computation's result."""
+    return next(instruction for instruction in computation.values() if instruction.is_root)
 
 
 def _first(pattern: str, text: str) -> str:
     """The first group of a pattern that must occur."""
     match = re.search(pattern, text)
-    if match is None:
-        raise ValueError(f"HLO text without {pattern!r}: {text[:80]!r}")
+    assert match, f"HLO text without {pattern!r}: {text[:80]!r}"
     return match[1]
 
 
 def _constant(instruction: Instruction | None) -> int | None:
     number = re.match(r"(-?\d+)\)", instruction.rest) if instruction and instruction.opcode == "constant" else None
     return int(number[1]) if number else None
-
-
-def _channel(instruction: Instruction) -> str | None:
-    channel = re.search(r"channel_id=(\d+)", instruction.rest)
-    return channel[0] if channel else None
 
 
 def _overlaps(computation: str, instruction: Instruction) -> bool:

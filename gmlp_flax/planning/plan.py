@@ -7,33 +7,21 @@ figures are estimated from the workload.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
-from gmlp_flax.errors import RunError, install
 from gmlp_flax.planning import chips, dry_run, workload
-from gmlp_flax.planning.chips import Chip
 from gmlp_flax.planning.hlo import WIRE, Collectives, Program
 from gmlp_flax.planning.workload import Workload
-from gmlp_flax.training.partition import Devices, Partition
+from gmlp_flax.training.partition import Partition
 
 SUFFIXES = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 GATHERED_BYTES = 2  # per element of a sharded parameter, which is gathered in bfloat16
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Bytes on one device. `peak` is the largest sum of arguments and temporaries at any time."""
-
-    arguments: float
-    temporaries: float
-    peak: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,46 +68,22 @@ class Plan:
         return dataclasses.asdict(self)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Findings:
-    """Figures of one device. `traffic` and `collectives` are None if the compiled program could not be read."""
+class _Memory(NamedTuple):
+    """Bytes on one device. `peak` is the largest sum of arguments and temporaries at any time."""
 
-    memory: Memory
-    fits: bool
+    arguments: float
+    temporaries: float
+    peak: float
+
+
+class _Device(NamedTuple):
+    """What one device needs. `traffic` and `collectives` are None if the compiled program could not be read."""
+
+    memory: _Memory
+    exceeds: bool = False  # as the compiler says
     traffic: float | None = None
     collectives: dict[str, Collectives] | None = None
     notes: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layout:
-    """How devices share the work.
-
-    Attributes:
-        devices: their number.
-        per_chip: the number of devices on one chip.
-        data: the number of parts of a batch.
-        fsdp: the number of parts of the state.
-    """
-
-    devices: int
-    per_chip: int
-    data: int
-    fsdp: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Seconds:
-    """Seconds of each part of a step alone. `waiting` is the part of `links` during which nothing else runs."""
-
-    products: float
-    memory: float | None
-    links: float
-    waiting: float
-
-    def step(self) -> float:
-        """The time of a step if everything overlaps that can."""
-        return max(self.products, self.memory or 0.0, self.links - self.waiting) + self.waiting
 
 
 def make(config: ConfigDict, topology: str, price: float | None = None, mfu: float | None = None) -> Plan:
@@ -135,86 +99,66 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
         RunError: the topology is unknown, libtpu is missing, or the devices cannot share the batch or the
             parameters. All this is checked before compiling.
     """
-    kind, chip, count = chips.parse(topology)
+    hardware = chips.parse(topology)
+    chip, count = hardware.chip, hardware.count
     if chip.node:
         partition = Partition.abstract(config.mesh, count)
     else:
-        partition = Partition.make(config.mesh, _devices(topology, kind))
+        partition = Partition.make(config.mesh, dry_run.tpu_devices(topology))
     partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     task = tasks.find(config.task).without_data(config)
     partition.for_model(task.param_metadata()).check_parameters(task.shapes())
-    layout, work = _layout(partition, count), workload.of(config)
-    if chip.node:
-        findings, method = _estimate(config, work, chip, layout), "estimated"
-    else:
-        findings, method = _compile(config, work, chip, layout, partition), "compiled"
-    collectives = findings.collectives
-    if collectives is None:
-        collectives = _exchange(config, work, layout)
-    seconds = _seconds(chip, count, layout, work, findings.traffic, collectives, mfu)
-    hours = config.steps * seconds.step() / 3600
-    sizes = {name: round(size * layout.per_chip) for name, size in dataclasses.asdict(findings.memory).items()}
+    work, per_chip = workload.of(config), partition.mesh.size // count  # libtpu lists two devices of some chips
+    device = (_estimate if chip.node else _compile)(config, work, partition)
+    collectives = _exchange(config, work, partition) if device.collectives is None else device.collectives
+
+    peak = count * chip.flops
+    products = max(work.executed_flops / peak, work.flops / (peak * (mfu or 1)))
+    memory = None if device.traffic is None else device.traffic * per_chip / chip.hbm_bandwidth
+    links = chip.link_seconds(per_chip * sum(kind.wire_bytes for kind in collectives.values()), count)
+    waiting = chip.link_seconds(per_chip * sum(kind.waiting_bytes for kind in collectives.values()), count)
+    step_seconds = max(products, memory or 0.0, links - waiting) + waiting
+    hours = config.steps * step_seconds / 3600
     return Plan(
         topology=topology,
         chips=count,
-        method=method,
+        method="estimated" if chip.node else "compiled",
         params=work.params,
         flops_per_step=work.flops,
-        per_chip_bytes=sizes,
+        per_chip_bytes={name: round(size * per_chip) for name, size in device.memory._asdict().items()},
         hbm_bytes=round(chip.usable_bytes()),
-        fits=findings.fits,
+        fits=not device.exceeds and device.memory.peak <= chip.usable_bytes() / per_chip,
         collectives={name: {"count": kind.count, "bytes": round(kind.bytes)} for name, kind in collectives.items()},
-        seconds={"products": seconds.products, "memory": seconds.memory, "links": seconds.links},
-        step_seconds=seconds.step(),
+        seconds={"products": products, "memory": memory, "links": links},
+        step_seconds=step_seconds,
         run_days=hours / 24,
         chip_hours=count * hours,
         cost=None if price is None else price * count * hours,
-        notes=(*findings.notes, *_notes(config)),
+        notes=(*device.notes, *_notes(config)),
     )
 
 
-def _devices(topology: str, kind: str) -> Devices:
-    if importlib.util.find_spec("libtpu") is None:
-        raise RunError(f"planning for {topology} needs libtpu, which compiles for TPUs: {install('plan')}")
-    try:
-        return dry_run.tpu_devices(topology)
-    except RunError as error:
-        usual = ", ".join(f"{kind}:{shape}" for shape in chips.CHIPS[kind].slices)
-        raise RunError(f"{str(error).partition(': pip')[0]}; of this kind there are {usual}") from None
-
-
-def _layout(partition: Partition, count: int) -> _Layout:
-    devices = partition.mesh.size
-    return _Layout(devices, devices // count, partition.batch_shares, partition.mesh.shape["fsdp"])
-
-
-def _compile(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout, partition: Partition) -> _Findings:
+def _compile(config: ConfigDict, work: Workload, partition: Partition) -> _Device:
     """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it needs."""
-    available = chip.hbm_bytes / layout.per_chip
     try:
         compiled = dry_run.lower(config, partition).compile()
     except jax.errors.JaxRuntimeError as error:
         peak = needed_bytes(str(error))
         if peak is None:
             raise
-        arguments = _arguments(config, work, layout)
-        return _Findings(
-            Memory(arguments, max(0.0, peak - arguments), peak),
-            False,
-            notes=("the program exceeds the memory: collectives are estimated, the time leaves out memory traffic",),
-        )
+        arguments = _arguments(config, work, partition)
+        note = "the program exceeds the memory: collectives are estimated, the time leaves out memory traffic"
+        return _Device(_Memory(arguments, max(0.0, peak - arguments), peak), exceeds=True, notes=(note,))
     sizes: Any = compiled.memory_analysis()
-    memory = Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes)
-    fits = memory.peak <= available
+    memory = _Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes)
     try:
-        costs = Program(str(compiled.as_text()), layout.devices).costs()
+        costs = Program(str(compiled.as_text()), partition.mesh.size).costs()
     except jax.errors.JaxRuntimeError:
         note = "this jaxlib cannot print libtpu's program: collectives are estimated, time leaves out memory traffic"
-        return _Findings(memory, fits, notes=(note,))
-    loops = len(costs.unknown_loops)
+        return _Device(memory, notes=(note,))
+    loops = costs.unknown_loops
     counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
-    notes = (counted,) if loops else ()
-    return _Findings(memory, fits, costs.traffic, costs.collectives, notes)
+    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else ())
 
 
 def needed_bytes(message: str) -> float | None:
@@ -227,66 +171,44 @@ def needed_bytes(message: str) -> float | None:
     return float(match[1]) * 2 ** SUFFIXES[match[2]] if match and "RESOURCE_EXHAUSTED" in message else None
 
 
-def _arguments(config: ConfigDict, work: Workload, layout: _Layout) -> float:
-    return work.state_bytes / layout.fsdp + work.batch_bytes * config.batch_size / layout.data
+def _arguments(config: ConfigDict, work: Workload, partition: Partition) -> float:
+    batch_bytes = work.batch_bytes * config.batch_size
+    return work.state_bytes / partition.mesh.shape["fsdp"] + batch_bytes / partition.batch_shares
 
 
-def _estimate(config: ConfigDict, work: Workload, chip: Chip, layout: _Layout) -> _Findings:
+def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> _Device:
     """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the arrays that the
     forward pass saves for the backward pass."""
     microbatches = config.optimizer.grad_accum_steps
-    arguments = _arguments(config, work, layout)
-    saved = work.saved_bytes * config.batch_size / layout.data / microbatches
-    gradients = work.param_bytes / layout.fsdp * min(2, microbatches)
-    memory = Memory(arguments, saved + gradients, arguments + saved + gradients)
+    arguments = _arguments(config, work, partition)
+    saved = work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
+    gradients = work.param_bytes / partition.mesh.shape["fsdp"] * min(2, microbatches)
+    memory = _Memory(arguments, saved + gradients, arguments + saved + gradients)
     # The state, the gradients and every saved array are written once and read once.
     traffic = 2 * (arguments + saved * microbatches + gradients * microbatches)
     notes = (
         "an estimate from the workload, nothing was compiled: a compiler may need half as much memory again",
         f"JAX gives programs 0.75 of a GPU's memory, or the share that {chips.SHARE} in the environment says",
     )
-    return _Findings(memory, memory.peak <= chip.usable_bytes(), traffic, notes=notes)
+    return _Device(memory, traffic=traffic, notes=notes)
 
 
-def _exchange(config: ConfigDict, work: Workload, layout: _Layout) -> dict[str, Collectives]:
+def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> dict[str, Collectives]:
     """The collectives that data and fsdp parallelism always need: float32 gradients and gathered parameters."""
+    fsdp, microbatches = partition.mesh.shape["fsdp"], config.optimizer.grad_accum_steps
+    shard = work.param_bytes / fsdp
+    # Each microbatch gathers the parameters forward and backward, and scatters its gradients.
+    rows = (
+        ("all-reduce", 1, shard, partition.batch_shares // fsdp),
+        ("all-gather", 2 * microbatches, GATHERED_BYTES * work.params, fsdp),
+        ("reduce-scatter", microbatches, shard, fsdp),
+    )
     collectives = {}
-
-    def add(kind: str, count: int, size: float, group: int) -> None:
+    for kind, count, size, group in rows:
         if group > 1:
             wire = count * size * WIRE[kind](group)
             collectives[kind] = Collectives(count, count * size, wire, wire)
-
-    shard = work.param_bytes / layout.fsdp
-    add("all-reduce", 1, shard, layout.data // layout.fsdp)
-    # Each microbatch gathers the parameters forward and backward, and scatters its gradients.
-    microbatches = config.optimizer.grad_accum_steps
-    add("all-gather", 2 * microbatches, GATHERED_BYTES * work.params, layout.fsdp)
-    add("reduce-scatter", microbatches, shard, layout.fsdp)
     return collectives
-
-
-def _seconds(
-    chip: Chip,
-    count: int,
-    layout: _Layout,
-    work: Workload,
-    traffic: float | None,
-    collectives: dict[str, Collectives],
-    mfu: float | None,
-) -> _Seconds:
-    peak = count * chip.flops
-    products = max(work.executed_flops / peak, work.flops / (peak * (mfu or 1)))
-    memory = None if traffic is None else traffic * layout.per_chip / chip.hbm_bandwidth
-
-    def link(size: float) -> float:
-        # The GPUs of a node first add up among themselves. Then each sends an eighth of its bytes to other nodes.
-        beyond = size / chip.node / chip.network if chip.node and count > chip.node else 0.0
-        return size * layout.per_chip / chip.link + beyond
-
-    wire = link(sum(kind.wire_bytes for kind in collectives.values()))
-    waiting = link(sum(kind.waiting_bytes for kind in collectives.values()))
-    return _Seconds(products, memory, wire, waiting)
 
 
 def _notes(config: ConfigDict) -> Iterator[str]:
@@ -298,8 +220,7 @@ def _notes(config: ConfigDict) -> Iterator[str]:
         yield "an estimate leaves out what tensor parallelism shares and exchanges"
 
 
-@dataclasses.dataclass(frozen=True)
-class Alternative:
+class Alternative(NamedTuple):
     """A change to a plan: its name, the config keys that it overrides, and the topology."""
 
     name: str
@@ -309,7 +230,8 @@ class Alternative:
 
 def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
     """Changes that may make a plan fit, the cheapest first. Only those that the batch and the devices allow."""
-    kind, chip, count = chips.parse(topology)
+    current = chips.parse(topology)
+    count = current.count
     full, sharded = {"model.remat": "full"}, {"mesh.data": -1}
     if config.model.remat != "full":
         yield Alternative("remat=full", full, topology)
@@ -321,14 +243,6 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
             yield Alternative(f"fsdp={size}", sharded | {"mesh.fsdp": size}, topology)
         if config.model.remat != "full":
             yield Alternative(f"fsdp={count}, remat=full", full | sharded | {"mesh.fsdp": count}, topology)
-    more = [f"{kind}x{2 * count}", f"{kind}x{4 * count}"] if chip.node else chips.larger(kind, count)[:2]
-    for other in more:
-        if config.batch_size % (chips.parse(other)[2] * config.optimizer.grad_accum_steps) == 0:
+    for other in current.larger():
+        if config.batch_size % (chips.parse(other).count * config.optimizer.grad_accum_steps) == 0:
             yield Alternative(other, {}, other)
-
-
-def with_overrides(config: ConfigDict, overrides: dict[str, Any]) -> ConfigDict:
-    """A copy of a config with some dotted keys set."""
-    copy = config.copy_and_resolve_references()
-    copy.update_from_flattened_dict(overrides)
-    return copy

@@ -1,10 +1,9 @@
-"""The operations and the memory of a training step, counted from its own loss, for no particular machine."""
+"""The operations and the memory of a training step, and of a generated token, for no particular machine."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -13,11 +12,11 @@ from gmlp_flax import tasks
 from gmlp_flax.models import parameters
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.generation import TextGenerator
 from gmlp_flax.training import optimizer, step
 
 
-@dataclasses.dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """One training step.
 
     Attributes:
@@ -95,3 +94,26 @@ def _saved(task: Task, params: Any, batch: Any) -> int:
 
 def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+class TokenCost(NamedTuple):
+    """The cost of one more token.
+
+    Attributes:
+        flops: operations in matrix products.
+        window_flops: the same if all n tokens of a full window are read from scratch.
+        cache_bytes: the cache of a window.
+    """
+
+    flops: int
+    window_flops: int
+    cache_bytes: int
+
+
+def token_cost(generator: TextGenerator, params: Any) -> TokenCost:
+    """What a token of a causal model costs; `params` are parameters, or their shapes."""
+    token, position = jax.ShapeDtypeStruct((1, 1), "int32"), jax.ShapeDtypeStruct((), "int32")
+    window = params, jax.ShapeDtypeStruct((1, generator.length), "int32"), None, position, position
+    _, cache = jax.eval_shape(generator.extend, *window)
+    flops = matmul_flops(generator.extend, params, token, cache, position, position)
+    return TokenCost(flops, matmul_flops(generator.extend, *window), _bytes(cache))

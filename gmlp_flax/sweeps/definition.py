@@ -108,39 +108,32 @@ def define(
         ConfigError: a value makes no sense, two trials are the same, or the points differ in their held-out metric.
         RunError: a folder in `out` holds a run of another config.
     """
-    trials = _checked(source, points, overrides, out, [f"--trust={module}" for module in trusted])
+    open_config = functools.cache(config_lib.open_config)
+    names: dict[str, str] = {}  # name or config of a trial -> its name
+    trials = []
+    for point in points:
+        full = {CONFIG: source} | overrides | point
+        values = {key: value for key, value in full.items() if key != CONFIG}
+        config = overrides_lib.overridden(open_config(full[CONFIG]), values)
+        flags = [*points_lib.flags(full), *(f"--trust={module}" for module in trusted)]
+        trial = Trial(point, flags, config)
+        marks = trial.name, config_lib.to_json(config)
+        if same := [names[mark] for mark in marks if mark in names]:
+            what = "two points are one run, or share the name of its folder"
+            raise ConfigError(f"{what}: {same[0]} and {trial.name}: leave one out")
+        names |= dict.fromkeys(marks, trial.name)
+        if len(os.fsencode(trial.name)) > LONGEST_NAME:
+            raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
+        path = os.path.join(out, trial.name, CONFIG_FILE)
+        if files.exists(path) and (difference := _difference(config_lib.load(path), config)):
+            raise RunError(f"{os.path.dirname(path)} is a run of another config ({difference}): give another --out")
+        trials.append(trial)
     best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
         metrics = ", ".join(metric for metric, _ in best)
         raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
     ((metric, mode),) = best
-    return Sweep(source, overrides, trials, choosing, metric, mode, out)
-
-
-def _checked(source: str, points: Points, overrides: Point, out: str, more: Sequence[str]) -> tuple[Trial, ...]:
-    open_config = functools.cache(config_lib.open_config)
-    seen: dict[str, str] = {}
-    trials = []
-    for point in points:
-        full = {CONFIG: source} | overrides | point
-        config = overrides_lib.overridden(open_config(full[CONFIG]), _without_config(full))
-        trial = Trial(point, [*points_lib.flags(full), *more], config)
-        marks = trial.name, config_lib.to_json(config)
-        if known := [seen[mark] for mark in marks if mark in seen]:
-            what = "two points are one run, or share the name of its folder"
-            raise ConfigError(f"{what}: {known[0]} and {trial.name}: leave one out")
-        seen |= dict.fromkeys(marks, trial.name)
-        if len(os.fsencode(trial.name)) > LONGEST_NAME:
-            raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
-        path = os.path.join(out, trial.name, CONFIG_FILE)
-        if files.exists(path) and (changed := _difference(config_lib.load(path), config)):
-            raise RunError(f"{os.path.dirname(path)} is a run of another config ({changed}): give another --out")
-        trials.append(trial)
-    return tuple(trials)
-
-
-def _without_config(point: Point) -> Point:
-    return {key: value for key, value in point.items() if key != CONFIG}
+    return Sweep(source, overrides, tuple(trials), choosing, metric, mode, out)
 
 
 def _difference(before: ConfigDict, now: ConfigDict) -> str:

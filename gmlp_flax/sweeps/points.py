@@ -36,7 +36,7 @@ def product(*parts: Part) -> Points:
     Raises:
         ConfigError: a name is unknown or is set by two parts, or a part is empty.
     """
-    return tuple(_merged(points) for points in itertools.product(*_sweeps(parts)))
+    return tuple(_merge(points) for points in itertools.product(*_sweeps(parts)))
 
 
 def zipped(*parts: Part) -> Points:
@@ -49,7 +49,7 @@ def zipped(*parts: Part) -> Points:
     if len(set(map(len, sweeps))) > 1:
         lengths = ", ".join(f"{'+'.join(sweep[0])}: {len(sweep)}" for sweep in sweeps)
         raise ConfigError(f"zipped values differ in number ({lengths}): give as many of each")
-    return tuple(_merged(points) for points in zip(*sweeps, strict=True))
+    return tuple(_merge(points) for points in zip(*sweeps, strict=True))
 
 
 def chained(*parts: Part) -> Points:
@@ -69,10 +69,10 @@ def parse(words: Iterable[str]) -> Points:
     Raises:
         ConfigError: a word has another form; otherwise as in `product`.
     """
-    return product(*map(_parsed, words))
+    return product(*map(_parse_word, words))
 
 
-def _parsed(word: str) -> Points:
+def _parse_word(word: str) -> Points:
     key, equals, values = word.partition("=")
     keys = key.split(":")
     for key_name in keys:
@@ -80,20 +80,15 @@ def _parsed(word: str) -> Points:
     points = [value.split(":") if len(keys) > 1 else [value] for value in _values(values)]
     if not equals or not all(len(point) == len(keys) and all(point) for point in points):
         raise ConfigError(f"{word!r} is no part of a grid: expected {key}={':'.join('VALUE' for _ in keys)},...")
-    return zipped(*({name: [point[place] for point in points]} for place, name in enumerate(keys)))
+    return tuple(dict(zip(keys, point, strict=True)) for point in points)
 
 
 def _values(text: str) -> list[str]:
-    """The parts between the commas that stand outside brackets; brackets in quotes, within others, are text."""
-    parts, depth, quote = [""], 0, ""
+    """The parts between the commas that stand outside brackets."""
+    parts, depth = [""], 0
     for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif depth and letter in "\"'":
-            quote = letter
-        else:
-            depth = max(0, depth + (letter in "([{") - (letter in ")]}"))
-        if letter == "," and not (depth or quote):
+        depth = max(0, depth + (letter in "([{") - (letter in ")]}"))
+        if letter == "," and not depth:
             parts.append("")
         else:
             parts[-1] += letter
@@ -111,14 +106,15 @@ def name(point: Point) -> str:
 
     Values that differ only in punctuation may share a name.
     """
-    words = (_label(value) if name == CONFIG else f"{name}={value}" for name, value in point.items())
+    words = []
+    for key, value in point.items():
+        if key == CONFIG:
+            path, colon, argument = value.partition(":")
+            stem = os.path.splitext(os.path.basename(path))[0]
+            words.append(f"{stem}{'-' * len(colon)}{argument.replace(',', '-').replace('=', '_')}")
+        else:
+            words.append(f"{key}={value}")
     return re.sub(r"[^\w.,=+-]+", "_", ",".join(words))
-
-
-def _label(config: str) -> str:
-    path, colon, argument = config.partition(":")
-    stem = os.path.splitext(os.path.basename(path))[0]
-    return f"{stem}{'-' * len(colon)}{argument.replace(',', '-').replace('=', '_')}"
 
 
 def _sweeps(parts: Iterable[Part]) -> list[Points]:
@@ -139,10 +135,10 @@ def _sweeps(parts: Iterable[Part]) -> list[Points]:
     return sweeps
 
 
-def _merged(points: Iterable[Point]) -> Point:
-    pairs = [pair for point in points for pair in point.items()]
-    merged = dict(pairs)
-    if len(merged) < len(pairs):
-        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
-        raise ConfigError(f"the sweep sets {twice} twice: give all its values in one place")
+def _merge(points: Iterable[Point]) -> Point:
+    merged: Point = {}
+    for point in points:
+        if twice := [key for key in point if key in merged]:
+            raise ConfigError(f"the sweep sets {twice[0]} twice: give all its values in one place")
+        merged |= point
     return merged

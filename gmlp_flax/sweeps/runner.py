@@ -6,14 +6,15 @@ import concurrent.futures
 import contextlib
 import ctypes
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, TextIO, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
 
 from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.errors import RunError
@@ -23,7 +24,6 @@ from gmlp_flax.processes import signals
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 Metrics = dict[str, Any]
-Key = TypeVar("Key", bound=Hashable)
 
 
 class RunFailed(RunError):
@@ -67,47 +67,27 @@ class TrainingPool:
     def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:
         if (result := read_result(workdir)) is None:
             command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
-            if (reason := self._run(command, f"{workdir}.log")) is not None:
-                raise RunFailed(workdir, reason)
+            if self._run(command, f"{workdir}.log"):
+                raise RunFailed(workdir, read_error(f"{workdir}.log"))
             if (result := read_result(workdir)) is None:
                 raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
         return result["eval"]
 
-    def _run(self, command: list[str], log_path: str) -> str | None:
-        """Runs a command, its output in a log; returns why it failed, or None if it did not."""
+    def _run(self, command: list[str], log_path: str) -> int:
+        """Runs a command, its output in a log; returns its exit code. After the block's end nothing begins."""
         if self._stopped:
-            return None  # before the log is there, which says that a run was begun
-        with self._log(log_path) as log:
-            begin = log.tell()
-            with _explaining(log_path):
-                os.write(log.fileno(), os.fsencode(f"{shlex.join(command)}\n"))
+            return 0  # before the log is there, which says that a run was begun
+        with _open_log(log_path, command) as log:
             with self._lock:
                 if self._stopped:
-                    return None
+                    return 0
                 process = subprocess.Popen(
                     tied_command(command), env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
                 self._processes.add(process)
             code = process.wait()
             self._processes.discard(process)
-            return _reason(log, begin) if code else None
-
-    @contextlib.contextmanager
-    def _log(self, path: str) -> Iterator[TextIO]:
-        """A file to be added to; one in a bucket is written there when the block ends."""
-        if not files.is_remote(path):
-            files.make_folder(self._out)
-            with contextlib.ExitStack() as stack:
-                with _explaining(path):
-                    log = stack.enter_context(open(path, "a+", errors="replace"))
-                yield log
-            return
-        with tempfile.TemporaryFile("w+", errors="replace") as log:
-            try:
-                yield log
-            finally:
-                log.seek(0)
-                files.write(path, (files.read(path) or b"") + log.read().encode())
+            return code
 
     def __enter__(self) -> TrainingPool:
         self._handled = signals.handled((signal.SIGTERM, signal.SIGHUP), _interrupt)
@@ -128,49 +108,38 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def results(
-    runs: Mapping[Key, concurrent.futures.Future[Metrics]],
-    ended: Callable[[Key, Metrics], None] | None = None,
-    failed: Callable[[Key, RunError], None] | None = None,
-) -> dict[Key, Metrics]:
-    """The metrics of all runs, in the order given.
-
-    Args:
-        runs: by any key.
-        ended: called with the key and the metrics of each run as it ends; may raise RunError as well.
-        failed: called with the key and the RunError of each run that fails, and the others go on.
-
-    Raises:
-        RunError: a run failed and there is no `failed`; raised as soon as the run does.
-    """
-    keys, found = {run: key for key, run in runs.items()}, {}
-    for run in concurrent.futures.as_completed(keys):
-        try:
-            metrics = run.result()
-            if ended is not None:
-                ended(keys[run], metrics)
-            found[keys[run]] = metrics
-        except RunError as error:
-            if failed is None:
-                raise
-            failed(keys[run], error)
-    return {key: found[key] for key in runs if key in found}
-
-
 @contextlib.contextmanager
-def _explaining(path: str) -> Iterator[None]:
-    """An error of the disk that has this log is one line."""
+def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
+    """A file to be added to, which a command begins; one in a bucket is written there when the block ends."""
+    line = os.fsencode(f"{shlex.join(command)}\n")
+    if files.is_remote(path):
+        with tempfile.TemporaryFile() as log:
+            log.write(line)
+            log.flush()
+            yield log
+            log.seek(0)
+            files.write(path, (files.read(path) or b"") + log.read())
+        return
+    files.make_folder(os.path.dirname(path))
     try:
-        yield
+        with open(path, "ab") as log:
+            log.write(line)
     except OSError as error:
         raise storage.storage_error(f"writing {path}", error) from error
+    with open(path, "ab") as log:
+        yield log
 
 
-def _reason(log: TextIO, begin: int) -> str:
-    """The last line of a log from a place on that tells an error; or nothing."""
-    log.seek(begin)
-    errors = [line.removeprefix("error: ").strip() for line in log if line.startswith("error: ")]
+def read_error(log: str) -> str:
+    """The error that the last command in a log told; empty if it told none, or was killed."""
+    errors = re.findall(r"^error: (.*)", last_output(log), re.MULTILINE)
     return errors[-1] if errors else ""
+
+
+def last_output(log: str) -> str:
+    """What the last command in a log printed."""
+    text = (files.read(log) or b"").decode(errors="replace")
+    return re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]  # the shell's quotes, if it needs some
 
 
 def _cores() -> int:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import collections
 import datetime
 import os
-import re
 from typing import Any
 
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.io import files, logs
+from gmlp_flax.sweeps import runner
 from gmlp_flax.sweeps.definition import Sweep, Trial
 
 STATES = ("done", "failed", "part way", "not begun")
-HEADER = ("", "state", "step", "steps", "metric", "time left", "written")
 
 
 def table(sweep: Sweep) -> str:
@@ -30,26 +29,23 @@ def table(sweep: Sweep) -> str:
     """
     # --choose=best trains one seed of each point that it has not chosen.
     first = sweep.trials[0].config.seed if sweep.trials else 0
-    wanted = [
-        trial
-        for trial in sweep.trials
-        if not sweep.choosing or trial.config.seed == first or _begun(_folder(sweep, trial))
-    ]
-    header = [sweep.metric if word == "metric" else word for word in HEADER]
-    rows = [header, *(_row(sweep, trial) for trial in wanted)]
+    rows = [["", "state", "step", "steps", sweep.metric, "time left", "written"]]
+    for trial in sweep.trials:
+        if not sweep.choosing or trial.config.seed == first or _begun(os.path.join(sweep.out, trial.name)):
+            rows.append(_row(sweep, trial))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(f"{cell:{'<' if place < 2 else '>'}{widths[place]}}" for place, cell in enumerate(row)).rstrip()
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, "<<>>>>>", widths, strict=True)).rstrip()
         for row in rows
     ]
     states = collections.Counter(row[1] for row in rows[1:])
-    failed = [name for name, state, *_ in rows[1:] if state == "failed"]
+    failed = [name for name, state, *_ in rows if state == "failed"]
     reasons = [f"{name}: {_failure(f'{os.path.join(sweep.out, name)}.log')}" for name in failed]
     return "\n".join([*lines, *reasons, ", ".join(f"{states[state]} {state}" for state in STATES)])
 
 
 def _row(sweep: Sweep, trial: Trial) -> list[str]:
-    folder = _folder(sweep, trial)
+    folder = os.path.join(sweep.out, trial.name)
     metrics, result = os.path.join(folder, METRICS_FILE), read_result(folder)
     lines = MetricsFile.read(metrics)
     step = lines[-1]["step"] if lines else 0
@@ -69,20 +65,14 @@ def _row(sweep: Sweep, trial: Trial) -> list[str]:
     return [trial.name, state, str(step), str(trial.config.steps), shown, left, written]
 
 
-def _folder(sweep: Sweep, trial: Trial) -> str:
-    return os.path.join(sweep.out, trial.name)
-
-
 def _begun(folder: str) -> bool:
     return files.exists(folder) or files.exists(f"{folder}.log")
 
 
 def _failure(log: str) -> str:
     """Why the last command in a log failed; empty if it did not, or was killed: that leaves no message."""
-    words = (files.read(log) or b"").decode(errors="replace")
-    last = re.split(r" -m gmlp_flax\.train '?--workdir=", words)[-1]  # the shell's quotes, if it needs some
-    errors = re.findall(r"^error: (.*)", last, re.MULTILINE)
-    return errors[-1] if errors else f"a traceback is in {log}" if "\nTraceback (most" in last else ""
+    told = f"a traceback is in {log}" if "\nTraceback (most" in runner.last_output(log) else ""
+    return runner.read_error(log) or told
 
 
 def _time_left(trial: Trial, lines: list[dict[str, Any]]) -> str:

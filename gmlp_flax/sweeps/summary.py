@@ -25,22 +25,18 @@ def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
         by_point.setdefault(str(trial.seedless), []).append(trial)
     table = []
     for trials in by_point.values():
-        ended = [trial for trial in trials if trial.name in found]
-        metrics = found[ended[0].name] if ended else ()
-        columns = {key: [found[trial.name].get(key) for trial in ended] for key in metrics}
-        table.append(
-            {
-                "point": trials[0].seedless,
-                "runs": [
-                    {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]} for trial in ended
-                ],
-                "summary": {
-                    key: {name: statistic(values) for name, statistic in STATISTICS.items()}
-                    for key, values in columns.items()
-                    if all(isinstance(value, int | float) for value in values)
-                },
-            }
-        )
+        runs = [
+            {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
+            for trial in trials
+            if trial.name in found
+        ]
+        columns = {key: [run["eval"].get(key) for run in runs] for key in (runs[0]["eval"] if runs else ())}
+        summary = {
+            key: {name: statistic(values) for name, statistic in STATISTICS.items()}
+            for key, values in columns.items()
+            if all(isinstance(value, int | float) for value in values)
+        }
+        table.append({"point": trials[0].seedless, "runs": runs, "summary": summary})
     return table
 
 

@@ -66,16 +66,23 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "ticks"),
+    ("low", "high", "words"),
     [
-        (40, 600, [50, 100, 200, 500]),
-        (55.5, 62.5, [56, 58, 60, 62]),
-        (1, 2e6, [1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
-        (1, 1e12, [1, 100, 1e4, 1e6, 1e8, 1e10, 1e12]),
+        (40, 600, ["50", "100", "200", "500"]),
+        (55.5, 62.5, ["56", "57", "58", "59", "60", "61", "62"]),
+        (1, 2e6, ["1", "10", "100", "1000", "10 k", "100 k", "1 M"]),
     ],
 )
-def test_ticks_of_logarithmic_axes(low, high, ticks):
-    assert drawing.plain_ticks(low, high) == pytest.approx(ticks)
+def test_ticks_of_logarithmic_axes(low, high, words):
+    assert shown(low, high) == words
+
+
+def shown(low: float, high: float) -> list[str]:
+    """The labels of a logarithmic axis."""
+    _, (axis,) = drawing.subplots(1, 1, 3.25, 2.4)
+    axis.set(yscale="log", ylim=(low, high))
+    drawing.plain_axis(axis.yaxis, log=True)
+    return [drawing.plain(tick) for tick in axis.get_yticks() if low <= tick <= high]
 
 
 def test_plain_numbers():
@@ -85,14 +92,4 @@ def test_plain_numbers():
 
 @given(st.floats(1e-3, 1e6), st.floats(1.01, 1e6))
 def test_there_are_always_some_ticks(low, factor):
-    ticks = drawing.plain_ticks(low, low * factor)
-    assert 2 <= len(ticks) <= 8 and all(low * 0.999 <= tick <= low * factor * 1.001 for tick in ticks)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
-def test_labels_are_apart_in_order_and_inside(places):
-    moved = drawing.spread_out(places, 0.1, 0.0, 1.0)
-    ordered = [moved[index] for index in sorted(range(len(places)), key=lambda index: places[index])]
-    assert all(later - earlier > 0.0999 for earlier, later in itertools.pairwise(ordered))
-    assert min(moved) >= -1e-9 and max(moved) <= 1 + 1e-9
-    assert drawing.spread_out([0.1, 0.9, 0.5], 0.1, 0, 1) == [0.1, 0.9, 0.5]  # where there is room, they stay
+    assert 1 <= len(shown(low, low * factor)) <= 9

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.launching import engines
+from gmlp_flax.launching import engines, skypilot
 from gmlp_flax.launching.engine import Job, Options, quoted
+from gmlp_flax.planning.chips import CHIPS
 
 XPK = Options(topology="v5e:4x4", cluster="c", zone="z", project="p", image="i")
 SKY = Options(topology="v5e:4x4")
@@ -52,6 +53,36 @@ def test_options_that_an_engine_cannot_use(name, options, words):
     with pytest.raises(RunError) as error:
         engines.find(name, options)
     assert words in str(error.value)
+
+
+def test_nodes_of_gpus():
+    def nodes(topology: str, gpus_per_node: int = 0) -> tuple[int, int]:
+        return engines.find("slurm", Options(topology=topology, gpus_per_node=gpus_per_node)).nodes()
+
+    assert (nodes("gpu:h100x32"), nodes("gpu:h100x32", 4), nodes("gpu:a100-40gbx2")) == ((4, 8), (8, 4), (1, 2))
+    with pytest.raises(RunError, match="32 GPUs are no whole number of nodes of 5"):
+        nodes("gpu:h100x32", 5)
+
+
+@pytest.mark.parametrize(
+    ("topology", "clouds", "shaped"),
+    [
+        ("v5e:2x4", "tpu-v5litepod-8", "v5litepod-2x4"),
+        ("v4:2x2x1", "tpu-v4-8", "v4-2x2x1"),
+        ("v5p:2x2x2", "tpu-v5p-16", "v5p-2x2x2"),
+        ("v6e:2x4", "tpu-v6e-8", "v6e-2x4"),
+    ],
+)
+def test_types_of_slices(topology, clouds, shaped):
+    """The types of v4 and v5p count cores, two of them in a chip."""
+    job = Job("run", "gs://b/x", ("--x",))
+    assert f"accelerators: {clouds}\n" in engines.find("skypilot", Options(topology=topology)).show(job)
+    assert f"--tpu-type={shaped} " in engines.find("xpk", XPK._replace(topology=topology)).show(job)
+
+
+def test_every_kind_that_is_planned_can_be_started():
+    assert {kind for engine in engines.ENGINES.values() for kind in engine.kinds} == set(CHIPS)
+    assert set(skypilot.GPUS) == set(engines.ENGINES["slurm"].kinds)
 
 
 def check(name: str, options: Options, workdir: str, slices: int = 1) -> str:

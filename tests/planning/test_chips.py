@@ -9,16 +9,16 @@ from gmlp_flax.planning import chips
 
 
 @pytest.mark.parametrize(
-    ("topology", "kind", "count"),
+    ("topology", "expected"),
     [
-        ("v5e:16x16", "v5e", 256),
-        ("v4:2x2x2", "v4", 8),
-        ("gpu:h100x8", "gpu:h100", 8),
-        ("gpu:a100-40gbx1", "gpu:a100-40gb", 1),
+        ("v5e:16x16", ("v5e", "16x16", 256)),
+        ("v4:2x2x2", ("v4", "2x2x2", 8)),
+        ("gpu:h100x8", ("gpu:h100", "", 8)),
+        ("gpu:a100-40gbx1", ("gpu:a100-40gb", "", 1)),
     ],
 )
-def test_a_topology_is_a_kind_and_a_number(topology, kind, count):
-    assert chips.parse(topology) == (kind, chips.CHIPS[kind], count)
+def test_a_topology_is_a_kind_a_shape_and_a_number(topology, expected):
+    assert chips.parse(topology) == expected and chips.parse(topology).chip is chips.CHIPS[expected[0]]
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_an_unknown_topology_is_one_line_with_the_known_ones(topology):
 
 
 def test_larger_slices_of_the_same_kind():
-    assert chips.larger("v5e", 64) == ["v5e:8x16", "v5e:16x16"]
-    assert chips.larger("v5p", 4096) == []
+    assert chips.parse("v5e:4x8").larger() == ["v5e:8x8", "v5e:8x16"]
+    assert chips.parse("v5p:16x16x16").larger() == []
 
 
 @pytest.mark.parametrize("kind", chips.CHIPS)
 def test_slices_go_from_small_to_large_and_figures_are_per_chip(kind):
     chip = chips.CHIPS[kind]
-    counts = [chips.parse(f"{kind}:{shape}")[2] for shape in chip.slices]
+    counts = [chips.parse(f"{kind}:{shape}").count for shape in chip.slices]
     assert counts == sorted(counts) and bool(counts) != bool(chip.node)
     assert 1e10 < chip.hbm_bytes < 1e12 and 1e11 < chip.hbm_bandwidth < 1e13
     assert 1e13 < chip.flops < 1e16 and chip.link < chip.hbm_bandwidth

@@ -64,13 +64,20 @@ def test_logits_exist_at_masked_positions_alone():
     assert max(sizes) == VOCAB_SIZE * options.model.d_model < batch * length * VOCAB_SIZE
 
 
-def test_unknown_topology_is_one_line(monkeypatch):
+def test_a_topology_that_libtpu_refuses_is_one_line_with_the_known_ones(monkeypatch):
     def refuse(**_):
         raise RuntimeError("no such slice\nand a page of text")
 
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
-    with pytest.raises(RunError, match=r"cannot describe the TPU topology 'v9:1x1' \(no such slice\): pip install"):
-        dry_run.tpu_devices("v9:1x1")
+    with pytest.raises(RunError, match=r"'v5e:1x3' \(no such slice\): TPU slices .*; v5e:2x2, 2x4"):
+        dry_run.tpu_devices("v5e:1x3")
+
+
+def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(RunError, match=r"^v5e:4x4 needs libtpu.*: pip install 'gmlp_flax\[plan\]'$"):
+        dry_run.tpu_devices("v5e:4x4")
 
 
 def printed(program: str) -> str:

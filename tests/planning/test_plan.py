@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import types
 
@@ -35,7 +34,6 @@ def fake_slice(monkeypatch, compiled):
 
         return types.SimpleNamespace(compile=compile)
 
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run, "tpu_devices", lambda _: [])
     make = Partition.make
     monkeypatch.setattr(
@@ -82,7 +80,7 @@ def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
     assert plan.make(options, "gpu:h200x1").fits
 
 
-@pytest.mark.parametrize("share", ["0", "1.5", "nan", "most"])
+@pytest.mark.parametrize("share", ["0", "0.0", "1.5", "nan", "most"])
 def test_a_share_of_the_memory_that_is_none(monkeypatch, share):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", share)
     with pytest.raises(RunError, match=f"XLA_PYTHON_CLIENT_MEM_FRACTION is '{share}' .*: expected a share above 0"):
@@ -179,23 +177,6 @@ def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
     assert found.chips == 2 and found.per_chip_bytes["peak"] == 2 * 290
 
 
-def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(RunError, match=r"^planning for v5e:4x4 needs libtpu.*: pip install 'gmlp_flax\[plan\]'$"):
-        plan.make(small(), "v5e:4x4")
-
-
-def test_a_shape_that_libtpu_refuses_is_one_line_with_the_usual_ones(monkeypatch):
-    def refuse(topology):
-        raise RunError(f"cannot describe the TPU topology {topology!r} (not divisible): pip install 'gmlp_flax[plan]'")
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setattr(dry_run, "tpu_devices", refuse)
-    with pytest.raises(RunError, match="'v5e:3x3' .*; of this kind there are v5e:2x2, v5e:2x4") as error:
-        plan.make(small(), "v5e:3x3")
-    assert "pip" not in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("keys", "topology", "message"),
     [
@@ -218,10 +199,3 @@ def test_alternatives_suit_the_batch():
     assert [each.name for each in plan.alternatives(full, "v5e:4x4")] == []
     larger = ["grad_accum_steps=8", "gpu:h100x8", "gpu:h100x16"]
     assert [each.name for each in plan.alternatives(full, "gpu:h100x4")] == larger
-
-
-def test_an_alternative_is_another_config():
-    options = small()
-    other = plan.with_overrides(options, {"model.remat": "full", "optimizer.grad_accum_steps": 4})
-    assert (other.model.remat, other.optimizer.grad_accum_steps, options.optimizer.grad_accum_steps) == ("full", 4, 1)
-    config.validate(other)

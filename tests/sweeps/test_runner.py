@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -23,11 +24,11 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells start background jobs, perhaps these tests, without.
 sys.executable = {executable!r}
 from gmlp_flax.commands import cli
-from gmlp_flax.sweeps.runner import TrainingPool, results
+from gmlp_flax.sweeps.runner import TrainingPool
 
 def main():
     with TrainingPool({out!r}, {jobs}) as pool:
-        print(results({{name: pool.submit(name, []) for name in ("first", "second")}}))
+        print([run.result() for run in [pool.submit(name, []) for name in ("first", "second")]])
 
 with cli.explaining():
     main()
@@ -39,10 +40,11 @@ def trainer(tmp_path):
     return Trainer(tmp_path)
 
 
-def results(patch, trainer, names, jobs=1, ended=None):
+def results(patch, trainer, names, jobs=1):
     with patch.context() as patched, runner.TrainingPool(str(trainer.folder / "out"), jobs) as pool:
         patched.setattr(sys, "executable", str(trainer.executable))
-        return runner.results({name: pool.submit(name, [f"--config={name}.py"]) for name in names}, ended)
+        runs = {pool.submit(name, [f"--config={name}.py"]): name for name in names}
+        return {runs[run]: run.result() for run in concurrent.futures.as_completed(runs)}
 
 
 def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
@@ -71,9 +73,8 @@ def alive(process: int) -> bool:
 
 def test_each_run_gives_its_metrics(monkeypatch, trainer):
     trainer.plan({"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}})
-    told = []
-    found = results(monkeypatch, trainer, "ab", ended=lambda *each: told.append(each))
-    assert found == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}} and told == list(found.items())
+    metrics = results(monkeypatch, trainer, "ab")
+    assert metrics == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
     train, out = ["-m", "gmlp_flax.train"], trainer.folder / "out"
     assert trainer.calls() == [[*train, f"--workdir={out}/{name}", f"--config={name}.py"] for name in "ab"]
     # What is there is read, not trained again.

@@ -110,7 +110,7 @@ def draw_images(weights: np.ndarray, grid: tuple[int, ...], tokens: Sequence[int
         raise RunError(f"--tokens: there is no patch {absent[0]}; expected 0 to {patches - 1}")
     shown = tokens or np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
     count, row_height = len(weights) * len(shown), 0.38 * grid[0] / grid[1]
-    figure, axes = drawing.subplots(count, len(shown), drawing.COLUMN, row_height, margin=0.9)
+    figure, axes = drawing.subplots(count, len(shown), drawing.COLUMN, row_height, margin=0.6)
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, hspace=0.04, wspace=0.08)
     drawing.scaled_images(figure, axes, weights[:, shown].reshape(count, *grid), drawing.SIGNED)
     for index, axis in enumerate(axes):

@@ -44,7 +44,9 @@ def test_axes_have_plain_numbers_and_a_title():
     figure = draw(chart())
     assert figure.get_size_inches()[0] == 3.25  # a column
     [axis] = figure.axes
-    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["50", "100", "200", "500"]
+    low, high = axis.get_ylim()
+    ticks = [tick for tick in axis.get_yticklabels() if low <= tick.get_position()[1] <= high]
+    assert [tick.get_text() for tick in ticks] == ["50", "100", "200", "500"]
     assert axis.get_title(loc="left") == "gmlp ends lowest"
     assert axis.get_xscale() == axis.get_yscale() == "log"
 

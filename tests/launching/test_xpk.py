@@ -14,7 +14,7 @@ import time
 import pytest
 import yaml
 
-from gmlp_flax.launching import hardware
+from gmlp_flax.launching.engine import Job, Options
 from gmlp_flax.launching.xpk import Xpk
 from gmlp_flax.planning.chips import CHIPS
 from tests.launching import golden, tools
@@ -97,6 +97,8 @@ def test_types_are_xpks(tmp_path):
     python = tools.python_with("xpk", "xpk")
     topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]
     topologies = [each for each in topologies if each not in Xpk.unavailable]
-    types = [hardware.find(each, Xpk.kinds, "xpk").shaped_type for each in topologies]
+    options, job = Options(cluster="c", zone="z", project="p", image="i"), Job("run", "gs://b/x", ("--x",))
+    commands = [Xpk("xpk", options._replace(topology=each)).specification(job)[0] for each in topologies]
+    types = [word.removeprefix("--tpu-type=") for words in commands for word in words if word.startswith("--tpu-type=")]
     found = tools.run(python, "-c", TYPES, home=tmp_path, input=json.dumps(types))
     assert json.loads(found.stdout.splitlines()[-1]) == [each.partition(":")[2] for each in topologies], types

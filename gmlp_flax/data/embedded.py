@@ -70,7 +70,7 @@ def embedded_digits(side: str) -> ImageArrays:
     with path.open("rb") as file, np.load(file) as arrays:
         images, labels = arrays["images"][..., None], arrays["labels"].astype(np.int32)
     part = slice(None, -HELDOUT_DIGITS) if side == TRAIN else slice(-HELDOUT_DIGITS, None)
-    return ImageArrays(images[part], labels[part], classes=tuple("0123456789"), name=f"digits/{side}")
+    return ImageArrays(images[part], labels[part], classes=tuple("0123456789"), path=f"digits/{side}")
 
 
 def _remove(text: str, unwanted: set[str]) -> str:

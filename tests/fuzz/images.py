@@ -20,10 +20,10 @@ def make(folder):
         if rng.random() < 0.5:
             views.evaluation_view(views.decode(data, "x", channels), (8, 6))
         else:
-            size = rng.choice((2, 8, 64))
+            size = (rng.choice((2, 8, 64)),) * 2
             numbers = np.random.default_rng(rng.randrange(2**32))
             view = views.training_view(data, size, numbers, name="x", channels=channels)
-            assert view.shape == (size, size, channels) and view.dtype == np.uint8
+            assert view.shape == (*size, channels) and view.dtype == np.uint8
 
     return check
 

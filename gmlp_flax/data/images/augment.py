@@ -39,28 +39,16 @@ class Augmentation(NamedTuple):
 
 
 def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
-    """Augments an image.
+    """Augments an image, uint8 [height, width, channels] with 1 or 3 channels, to a new one, or the same if unchanged.
 
-    Args:
-        pixels: uint8 [height, width, channels], 1 or 3 channels; not changed.
-        rng: the only source of chance. Options that are switched off draw nothing.
-        options: which augmentations, and their strength.
-
-    Returns:
-        uint8, of the same shape; the same array if nothing was applied.
+    `rng` is the only source of chance; options that are switched off draw nothing.
     """
     fill = tuple(min(255, round(255 * value)) for value in options.mean[: pixels.shape[2]])
     if options.auto in auto_augment.POLICIES:
         pixels = auto_augment.auto_augment(pixels, rng, fill, auto_augment.POLICIES[options.auto])
     elif options.auto == "randaugment":
-        pixels = auto_augment.rand_augment(
-            pixels,
-            rng,
-            fill,
-            layers=options.randaugment_layers,
-            magnitude=options.randaugment_magnitude,
-            std=options.randaugment_std,
-        )
+        layers, magnitude, std = options.randaugment_layers, options.randaugment_magnitude, options.randaugment_std
+        pixels = auto_augment.rand_augment(pixels, rng, fill, layers=layers, magnitude=magnitude, std=std)
     elif options.color_jitter:
         pixels = color_jitter(pixels, rng, options.color_jitter)
     if options.erasing and rng.random() < options.erasing:
@@ -85,16 +73,10 @@ def random_erasing(
     """Fills one rectangle with noise: 2 % to a third of the area, its sides in a ratio of 0.3 to 1 / 0.3.
 
     Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalised pixels from N(0, 1). Here pixels
-    are not normalised yet: they become 255 * (mean + std * N(0, 1)), rounded and clipped to 0 to 255. After the stem's
-    normalisation, only the rounding and the clipping differ from timm.
+    are not normalised yet: they become 255 * (mean + std * N(0, 1)), rounded and clipped to 0 to 255, with the mean and
+    deviation of each channel in 0 to 1. After the stem's normalisation, only rounding and clipping differ from timm.
 
-    Args:
-        pixels: uint8 [height, width, channels].
-        rng: the only source of chance; ten tries to find a rectangle that fits.
-        mean, std: of pixels in 0 to 1, for each channel.
-
-    Returns:
-        uint8, a copy; `pixels` itself if no rectangle fitted.
+    `pixels` are uint8 [height, width, channels], as the copy; after ten rectangles that do not fit, they come back.
     """
     height, width, channels = pixels.shape
     limit = math.log(0.3)

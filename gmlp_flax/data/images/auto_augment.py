@@ -1,4 +1,4 @@
-"""AutoAugment's ImageNet policies and RandAugment on arrays, by OpenCV: Pillow's pixels, but for geometric operations.
+"""AutoAugment's ImageNet policies and RandAugment on arrays: Pillow's pixels, but for geometric operations.
 
 Magnitudes run from 0 to 10. Their meaning, and the probabilities of signs and layers, are timm's: the recipes of DeiT
 and of the published gMLP-S use them. Images are RGB or grey.
@@ -68,51 +68,6 @@ def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
     return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
 
 
-def _by_table(table: Callable[[float], np.ndarray]) -> Callable:
-    """Replaces every level of every channel by its entry in `table(argument)`: numbers [256]."""
-    return lambda pixels, argument, _: cv2.LUT(pixels, _bytes(table(argument)))
-
-
-def _posterize(pixels: np.ndarray, bits: int, _: Fill) -> np.ndarray:
-    """Keeps the highest bits; with none, which Pillow refuses, the image becomes black."""
-    return pixels & np.uint8(256 - 2 ** (8 - bits))
-
-
-_solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
-
-
-def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Callable:
-    """Replaces every level of a channel by its entry in `table(histogram of the channel)`: both [256]."""
-
-    def apply(pixels: np.ndarray, *_: object) -> np.ndarray:
-        """Applies each channel's own table."""
-        counts = (cv2.calcHist([pixels], [channel], None, [256], [0, 256]) for channel in range(pixels.shape[2]))
-        tables = [table(count.ravel().astype(int)) for count in counts]
-        return cv2.LUT(pixels, _bytes(np.stack(tables, axis=-1)[None]))
-
-    return apply
-
-
-def _bytes(table: np.ndarray) -> np.ndarray:
-    """Clips a table to 0 to 255 and drops fractions."""
-    return table.clip(0, 255).astype(np.uint8)
-
-
-def _contrast_table(counts: np.ndarray) -> np.ndarray:
-    """Maps the darkest level that occurs to 0, and the brightest to 255."""
-    low, high = counts.nonzero()[0][[0, -1]]
-    if low == high:
-        return _LEVELS
-    scale = 255.0 / (high - low)
-    return _LEVELS * scale - low * scale  # in this order, as Pillow rounds
-
-
-def _equalizing_table(counts: np.ndarray) -> np.ndarray:
-    """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the brightest."""
-    step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
-    return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
-
-
 def black(pixels: np.ndarray) -> np.ndarray:
     """The start of `enhance` for brightness. This and the next three: uint8 [height, width, channels] to the same."""
     return np.zeros_like(pixels)
@@ -141,30 +96,66 @@ def _luminance(pixels: np.ndarray) -> np.ndarray:
 
 
 def enhance(pixels: np.ndarray, start: Callable[[np.ndarray], np.ndarray], factor: float) -> np.ndarray:
-    """Pillow's ImageEnhance: start + factor * (pixels - start), for a factor of at least 0.
-
-    uint8 [height, width, channels] to the same.
-    """
+    """Pillow's ImageEnhance: start + factor * (pixels - start), for a factor of at least 0."""
     # As grey images of all channels side by side, of which Pillow makes no copies.
     first, last = (Image.fromarray(array.reshape(len(array), -1)) for array in (start(pixels), pixels))
     return np.asarray(Image.blend(first, last, factor)).reshape(pixels.shape)
 
 
-def _enhancement(start: Callable[[np.ndarray], np.ndarray]) -> Operation:
-    """`enhance` by a factor of 0.1 to 1.9; 1 changes nothing."""
+def _by_table(table: Callable[[float], np.ndarray]) -> Callable:
+    """Replaces every level of every channel by its entry in `table(argument)`: numbers [256]."""
+    return lambda pixels, argument, _: cv2.LUT(pixels, _bytes(table(argument)))
+
+
+def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Operation:
+    """Replaces every level of a channel by its entry in `table(histogram of the channel)`: both [256]."""
+
+    def apply(pixels: np.ndarray, *_: object) -> np.ndarray:
+        counts = (cv2.calcHist([pixels], [channel], None, [256], [0, 256]) for channel in range(pixels.shape[2]))
+        return cv2.LUT(pixels, _bytes(np.stack([table(count.ravel().astype(int)) for count in counts], axis=-1)[None]))
+
+    return Operation(apply)
+
+
+def _bytes(table: np.ndarray) -> np.ndarray:
+    """Clips a table to 0 to 255 and drops fractions."""
+    return table.clip(0, 255).astype(np.uint8)
+
+
+def _contrast_table(counts: np.ndarray) -> np.ndarray:
+    """Maps the darkest level that occurs to 0, and the brightest to 255."""
+    low, high = counts.nonzero()[0][[0, -1]]
+    scale = 255.0 / max(high - low, 1)
+    return _LEVELS * scale - low * scale if low < high else _LEVELS  # in this order, as Pillow rounds
+
+
+def _equalizing_table(counts: np.ndarray) -> np.ndarray:
+    """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the brightest."""
+    step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
+    return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
+
+
+def _posterize(pixels: np.ndarray, bits: int, _: Fill) -> np.ndarray:
+    """Keeps the highest bits; with none, which Pillow refuses, the image becomes black."""
+    return pixels & np.uint8(256 - 2 ** (8 - bits))
+
+
+_solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
+
+
+def _enhancement(start: Callable[[np.ndarray], np.ndarray], increasing: bool = False) -> Operation:
+    """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing; if `increasing`, a greater magnitude has a factor
+    that is further from 1, in either direction."""
+    if increasing:
+        return Operation(
+            lambda pixels, change, _: enhance(pixels, start, max(0.1, 1 + change)), lambda m: m * 0.9, True
+        )
     return Operation(lambda pixels, factor, _: enhance(pixels, start, factor), lambda m: m * 1.8 + 0.1)
 
 
-def _increasing_enhancement(start: Callable[[np.ndarray], np.ndarray]) -> Operation:
-    """`enhance` by a factor that is further from 1, in either direction, for a greater magnitude."""
-    return Operation(
-        lambda pixels, change, _: enhance(pixels, start, max(0.1, 1 + change)), lambda m: m * 0.9, signed=True
-    )
-
-
 OPERATIONS = {
-    "AutoContrast": Operation(_by_histogram(_contrast_table)),
-    "Equalize": Operation(_by_histogram(_equalizing_table)),
+    "AutoContrast": _by_histogram(_contrast_table),
+    "Equalize": _by_histogram(_equalizing_table),
     "Invert": Operation(lambda pixels, *_: ~pixels),
     "Rotate": Operation(_affine(_rotation), lambda m: m * 30, signed=True),
     "ShearX": Operation(_affine(lambda a, _: (1, a, 0, 0, 1, 0)), lambda m: m * 0.3, signed=True),
@@ -184,12 +175,12 @@ OPERATIONS = {
         _by_table(lambda added: np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)), lambda m: int(m * 110)
     ),
     "Color": _enhancement(grey),
-    "ColorIncreasing": _increasing_enhancement(grey),
+    "ColorIncreasing": _enhancement(grey, increasing=True),
     "Contrast": _enhancement(flat),
-    "ContrastIncreasing": _increasing_enhancement(flat),
-    "BrightnessIncreasing": _increasing_enhancement(black),
+    "ContrastIncreasing": _enhancement(flat, increasing=True),
+    "BrightnessIncreasing": _enhancement(black, increasing=True),
     "Sharpness": _enhancement(smooth),
-    "SharpnessIncreasing": _increasing_enhancement(smooth),
+    "SharpnessIncreasing": _enhancement(smooth, increasing=True),
 }
 
 # Pairs of (operation, probability, magnitude): Cubuk et al. 2018 (arXiv 1805.09501), appendix, ImageNet. As printed
@@ -257,36 +248,21 @@ POLICIES = {"autoaugment": IMAGENET_POLICY, "autoaugment_v0": V0_POLICY}
 
 # RandAugment's operations, in the variants whose severity increases with the magnitude (timm's `inc1`).
 RANDAUGMENT = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "PosterizeIncreasing",
-    "SolarizeIncreasing",
-    "SolarizeAdd",
-    "ColorIncreasing",
-    "ContrastIncreasing",
-    "BrightnessIncreasing",
-    "SharpnessIncreasing",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"),
+    *("ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing"),
+    *("ShearX", "ShearY", "TranslateX", "TranslateY"),
 )
 
 
 def apply(name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Generator, fill: Fill) -> np.ndarray:
-    """Applies one operation.
+    """Applies one of OPERATIONS.
 
     Args:
-        name: a key of OPERATIONS.
-        pixels: uint8 [height, width, channels], 1 or 3 channels; not changed.
+        name: of the operation.
+        pixels: uint8 [height, width, channels], 1 or 3 channels, as the result; not changed.
         magnitude: 0 to 10.
         rng: draws the sign, if the operation has one.
         fill: the colour of uncovered areas, 0 to 255 for each channel.
-
-    Returns:
-        uint8, of the same shape.
     """
     operation, argument = OPERATIONS[name], 0.0
     if operation.argument is not None:

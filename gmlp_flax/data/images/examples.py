@@ -15,25 +15,22 @@ from gmlp_flax.io import files
 
 
 def training_example(
-    example: dict,
-    rng: np.random.Generator,
-    *,
-    size: tuple[int, int],
-    channels: int,
-    flip: bool,
-    min_scale: float,
-    augmentation: Augmentation = Augmentation(),
+    record: dict, rng: np.random.Generator, *, augmentation: Augmentation = Augmentation(), **view: Any
 ) -> dict:
-    """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`."""
-    image = views.training_view(
-        example["image"], size, rng, name=example.get("name", ""), channels=channels, flip=flip, min_scale=min_scale
-    )
-    return {"image": augment(image, rng, augmentation), "label": example["label"]}
+    """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`.
+
+    `view` are the options of `views.training_view`.
+    """
+    image = views.training_view(record["image"], rng=rng, name=record.get("name", ""), **view)
+    return {"image": augment(image, rng, augmentation), "label": record["label"]}
 
 
-def evaluation_example(example: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
-    """A record to {"image" uint8 [*size, channels], "label"}: resize and centre crop."""
-    return {"image": views.evaluation_view(_pixels(example, channels), size, eval_crop), "label": example["label"]}
+def evaluation_example(record: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
+    """A record, without its name, whose "image" is resized and cropped to uint8 [*size, channels]."""
+    image = record["image"]
+    pixels = image if isinstance(image, np.ndarray) else views.decode(image, record["name"], channels)
+    others = {key: value for key, value in record.items() if key != "name"}
+    return others | {"image": views.evaluation_view(pixels, size, eval_crop)}
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:
@@ -49,9 +46,3 @@ def record_of(image: Any, channels: int) -> dict[str, Any]:
         got = f"{pixels.dtype} {list(pixels.shape)}"
         raise DataError(f"an image is a path or an array uint8 [height, width, {channels}], not {got}")
     return {"image": pixels, "name": "the array", "label": 0}
-
-
-def _pixels(example: dict, channels: int) -> np.ndarray:
-    if isinstance(example["image"], np.ndarray):
-        return example["image"]
-    return views.decode(example["image"], example["name"], channels)

@@ -17,28 +17,56 @@ SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", "
 IMAGE_BYTES = 1 << 30  # of an encoded image, at most
 UNPACKED_BYTES = 8 << 30  # of a compressed tar file's images, at most
 
-_MOST_LINKS = 40  # from one to the next, as Linux follows them
 _LAYOUT = "expected one folder per class, with images in it"
 
 
-def read_image(path: str, remote: File | None) -> bytes:
-    """An image file, by its path on this disk, or `remote` by a copy on it; raises BadRecord if it is gone."""
+class ImageSource:
+    """Labelled images by position: read-only, picklable, and safe to read from several threads.
+
+    Items are {"image": encoded bytes or pixels, "label": int32, "name"}. If `labels` are known only from the items, a
+    source has items and a length of its own.
+
+    Attributes:
+        path: the source's name in messages.
+        classes: the names of the classes.
+        names: of the images.
+        labels: int32 [images], positions in `classes`.
+    """
+
+    path: str
+    classes: tuple[str, ...]
+    names: list[str]
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict:
+        return {"image": self.read(index), "label": self.labels[index], "name": self.names[index]}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, images={len(self)}, classes={len(self.classes)})"
+
+    def read(self, index: int) -> bytes | np.ndarray:
+        """The image at a position."""
+        raise NotImplementedError
+
+
+def read_image(file: File | str) -> bytes:
+    """An image file, a remote one by a copy on this disk; raises BadRecord if it is gone."""
     try:
-        if remote:
-            with cache.LocalCopy(remote) as copy:
-                return copy.read()
-        return files.read_small(path, IMAGE_BYTES)
+        with cache.LocalCopy(file) as copy:
+            return files.read_small(copy.path, IMAGE_BYTES)
     except DataError as error:
         raise BadRecord(str(error)) from error
 
 
-class ImageFolder:
+class ImageFolder(ImageSource):
     """A folder with one folder of images per class, on this disk or remote; images of a remote one are read by copies.
 
     The class of an image is the name of the folder that holds it, at any depth; a folder called `images` counts as part
     of the class folder around it (Tiny-ImageNet's layout). Hidden files and files that are not images are ignored.
-    Items are {"image": encoded bytes, "label": int32, "name": path relative to the folder}, ordered by name. An item
-    raises BadRecord if its file is gone.
+    Names are paths relative to the folder, in order. An item raises BadRecord if its file is gone.
 
     Raises:
         DataError: there is no class folder; an image lies outside of the class folders; a class
@@ -47,31 +75,22 @@ class ImageFolder:
 
     def __init__(self, path: str):
         self.path = str(path)
-        self._remote: dict[str, File] = {}  # by name
-        paths, folders = [], []
-        if files.is_remote(self.path):
-            self._remote = {file.name: file for file in files.find_files(self.path)}
-            paths = [*self._remote]
-        for folder, subfolders, names in () if self._remote else files.walk(self.path):
+        is_remote = files.is_remote(self.path)
+        self._remote = {file.name: file for file in files.find_files(self.path)} if is_remote else {}
+        paths, folders = [*self._remote], []
+        for folder, subfolders, names in () if is_remote else files.walk(self.path):
             subfolders[:] = [name for name in subfolders if not _is_junk(name)]
             inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
             folders += [f"{inside}/{name}".removeprefix("./") for name in subfolders]
             paths += [f"{inside}/{name}".removeprefix("./") for name in names]
         self.names, self.labels, self.classes = _label_by_folder(self.path, paths, folders)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> dict:
+    def read(self, index: int) -> bytes:
         name = self.names[index]
-        data = read_image(os.path.join(self.path, name), self._remote.get(name))
-        return {"image": data, "label": self.labels[index], "name": name}
-
-    def __repr__(self) -> str:
-        return f"ImageFolder({self.path!r}, images={len(self)}, classes={len(self.classes)})"
+        return read_image(self._remote.get(name) or os.path.join(self.path, name))
 
 
-class ImageTar:
+class ImageTar(ImageSource):
     """A tar file with one folder of images per class; layout, items, order and errors as in ImageFolder.
 
     Of an uncompressed tar file, only the images' offsets are kept, and each item is one read. A compressed one
@@ -97,7 +116,13 @@ class ImageTar:
                 name = member.name.removeprefix("./").strip("/")
                 if member.isdir() and name not in ("", "."):
                     folders.append(name)
-                elif member.isreg() and _is_image(name):
+                if not _is_image(name):
+                    continue
+                if member.islnk():
+                    links[name] = member.linkname.removeprefix("./")
+                elif member.issym():
+                    links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+                elif member.isreg():
                     most = IMAGE_BYTES if compressed else min(IMAGE_BYTES, end - member.offset_data)
                     if member.issparse() or not 0 <= member.size <= most:
                         raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
@@ -109,30 +134,18 @@ class ImageTar:
                         )
                     file = tar.extractfile(member) if compressed else None
                     members[name] = file.read() if file else (member.offset_data, member.size)
-                elif member.islnk() and _is_image(name):
-                    links[name] = member.linkname.removeprefix("./")
-                elif member.issym() and _is_image(name):
-                    links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
         for name, target in links.items():
-            for _ in range(_MOST_LINKS):
-                target = links.get(target, target)
             if target not in members:
-                raise tarfile.ReadError(f"{name!r} is a link to {target!r}, which is no image in it")
+                raise tarfile.ReadError(f"{name!r} is a link to {target!r}, which is no image before it")
             members[name] = members[target]
         return members, folders
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> dict:
+    def read(self, index: int) -> bytes:
         member = self._members[index]
-        if not isinstance(member, bytes):
-            offset, size = member
-            member = files.read_range(self._copy.path, offset, offset + size)
-        return {"image": member, "label": self.labels[index], "name": self.names[index]}
-
-    def __repr__(self) -> str:
-        return f"ImageTar({self.path!r}, images={len(self)}, classes={len(self.classes)})"
+        if isinstance(member, bytes):
+            return member
+        offset, size = member
+        return files.read_range(self._copy.path, offset, offset + size)
 
 
 def _is_compressed(path: str) -> bool:

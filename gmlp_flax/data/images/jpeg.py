@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 import struct
+from typing import Any
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
-# Channels -> simplejpeg's name of the colours, and the modes of JPEG files whose pixels are then exactly Pillow's.
-_COLOURS = {1: ("GRAY", ("L",)), 3: ("RGB", ("L", "RGB"))}
-_COMPONENTS = {"L": 1, "RGB": 3}
+_COMPONENTS = {"L": 1, "RGB": 3}  # of the modes of JPEG files whose pixels are exactly Pillow's
 _BLOCK = 16  # a multiple of the rows that are coded together
 # libjpeg's message if the file continues after the last row: it skipped bytes up to the end marker.
 _REST = re.compile("extraneous bytes before marker 0xd9$")
@@ -22,8 +21,8 @@ _RESTARTS = b"\xff\xdd\0\4"  # the marker of a file with restarts, and the lengt
 
 def can_decode(image: Image.Image, channels: int) -> bool:
     """Whether the header of an opened file says that it is a JPEG of which `decode` gives Pillow's pixels."""
-    # An MPO file, from a camera, is a JPEG followed by others.
-    return image.format in ("JPEG", "MPO") and image.mode in _COLOURS[channels][1]
+    # An MPO file, from a camera, is a JPEG followed by others. Colours become grey in another way.
+    return image.format in ("JPEG", "MPO") and _COMPONENTS.get(image.mode, 4) <= channels
 
 
 def decode(image: Image.Image, data: bytes, channels: int, reduction: int, rows: int) -> np.ndarray:
@@ -49,25 +48,19 @@ def decode(image: Image.Image, data: bytes, channels: int, reduction: int, rows:
     pixels = np.empty((math.ceil(height / reduction), math.ceil(width / reduction), channels), np.uint8)
     # Colours have half of the resolution, and their interpolation needs the row below.
     needed = _BLOCK * math.ceil((rows + 4 * reduction) / _BLOCK)
-    offset = _height_offset(data, image)
-    if needed >= height or offset is None:
-        return _decode(data, channels, reduction, pixels)
-    shorter = bytearray(data)
-    struct.pack_into(">H", shorter, offset, needed)
+    offset = _height_offset(data, image) if needed < height else None
+    part, source = pixels, data
+    if offset is not None:
+        part, source = pixels[: needed // reduction], bytearray(data)
+        struct.pack_into(">H", source, offset, needed)
+    sizes: dict[str, Any] = dict(min_height=len(part), min_width=part.shape[1], min_factor=reduction)
     try:
-        _decode(shorter, channels, reduction, pixels[: needed // reduction])
+        simplejpeg.decode_jpeg(source, "RGB" if channels == 3 else "GRAY", buffer=part, **sizes)
     except ValueError as error:
         # libjpeg reports only the first problem, and all rows are decoded before this one.
-        if not _REST.search(str(error)):
+        if offset is None or not _REST.search(str(error)):
             raise
     return pixels
-
-
-def _decode(data: bytes | bytearray, channels: int, reduction: int, pixels: np.ndarray) -> np.ndarray:
-    height, width, _ = pixels.shape
-    return simplejpeg.decode_jpeg(
-        data, _COLOURS[channels][0], min_height=height, min_width=width, min_factor=reduction, buffer=pixels
-    )
 
 
 def _height_offset(data: bytes, image: Image.Image) -> int | None:

@@ -15,7 +15,7 @@ import re
 
 import numpy as np
 
-from gmlp_flax.data.images.folders import read_image
+from gmlp_flax.data.images.folders import ImageSource, read_image
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.files import File
@@ -25,11 +25,10 @@ CLASSES: tuple[str, ...] = ("apart", "joined")
 
 _METADATA, _IMAGES = "metadata", "imgs"
 _LISTED = re.compile(rf"{_METADATA}/[^/]+\.npy")
-_NUMPY = b"\x93NUMPY"
 
 
 def is_pathfinder(path: str) -> bool:
-    """Whether a folder has this layout, even if one of its two parts is missing.
+    """Whether a folder has this layout, even if the metadata are missing.
 
     Raises:
         DataError: it is the folder around those of the difficulties.
@@ -37,18 +36,13 @@ def is_pathfinder(path: str) -> bool:
     inside = files.subfolders(path)
     if curves := [name for name in inside if name.startswith("curv_")]:
         raise DataError(f"{path!r} holds one folder per difficulty of Pathfinder: give one of {', '.join(curves)}")
-    if _METADATA in inside:
-        return _IMAGES in inside or any(_LISTED.fullmatch(file.name) for file in files.find_files(path))
-    return inside == (_IMAGES,) and all(map(str.isdecimal, files.subfolders(files.join(path, _IMAGES))))
+    if inside == (_IMAGES,):
+        return all(map(str.isdecimal, files.subfolders(files.join(path, _IMAGES))))
+    return {_METADATA, _IMAGES} <= {*inside}
 
 
-class PathfinderImages:
-    """The images of one difficulty: items are {"image": encoded bytes, "label": int32, "name"}, ordered by name.
-
-    An item raises BadRecord if its file is gone.
-
-    Attributes:
-        empty: how many images have no bytes and are left out.
+class PathfinderImages(ImageSource):
+    """The images of one difficulty, ordered by name. An item raises BadRecord if its file is gone.
 
     Raises:
         DataError: a part is missing, a line has another form, or an image that a line names is not there.
@@ -69,40 +63,28 @@ class PathfinderImages:
                 f"as {missing[0]!r}; copy or download them again"
             )
         self.names = sorted(name for name in labels if contents[name].size)
-        self.empty = len(labels) - len(self.names)
         if not self.names:
             raise DataError(f"{self.path!r} holds no image that has bytes; copy or download it again")
         self.labels = np.array([labels[name] for name in self.names], np.int32)
         self._files = [contents[name] for name in self.names]
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> dict:
-        file = self._files[index]
-        data = read_image(file.path, file if files.is_remote(self.path) else None)
-        return {"image": data, "label": self.labels[index], "name": self.names[index]}
-
-    def __repr__(self) -> str:
-        return f"PathfinderImages({self.path!r}, images={len(self)})"
+    def read(self, index: int) -> bytes:
+        return read_image(self._files[index])
 
 
 def _read_labels(file: File) -> dict[str, int]:
     """Name of the image below the folder -> its label, by one file of lines."""
-    data, labels = files.read_small(file.path), {}
-    if data.startswith(_NUMPY):
-        raise DataError(f"{file.path}: a NumPy array; expected lines of text, as Long Range Arena publishes them")
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    labels = {}
+    for number, line in enumerate(files.read_small(file.path).split(b"\n"), start=1):
         try:
             words = decode_utf8(line).split()
         except NotUTF8 as error:
             raise DataError(f"{file.path}, line {number}: {error}") from error
-        if not words:
-            continue
-        if len(words) < 4 or words[3] not in ("0", "1"):
+        if words and (len(words) < 4 or words[3] not in ("0", "1")):
             raise DataError(
                 f"{file.path}, line {number}: {' '.join(words)[:60]!r}; expected FOLDER FILE NUMBER LABEL, the label "
                 "0 or 1"
             )
-        labels[f"{words[0]}/{words[1]}"] = int(words[3])
+        if words:
+            labels[f"{words[0]}/{words[1]}"] = int(words[3])
     return labels

@@ -1,21 +1,21 @@
 """ReaL labels of ImageNet's validation set (Beyer et al. 2020, "Are we done with ImageNet?")."""
 
+import itertools
 import re
-from itertools import chain
+from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.images.folders import ImageFolder, ImageTar
-from gmlp_flax.data.images.sources import ImageSource
+from gmlp_flax.data.images.folders import ImageSource
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import json_files
 from gmlp_flax.io.records import BadRecord
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
-_EXPECTED = "expected names with ILSVRC2012_val_00000001 and so on"
+_KEY = "config.eval.real_labels"
 
 
-class RealLabels:
+class RealLabels(ImageSource):
     """A source whose items have one more entry, "real": the image's labels, int32 [most labels], filled with -1.
 
     An image without a ReaL label has only -1. Labels and images are matched by the number in the images' names.
@@ -31,15 +31,22 @@ class RealLabels:
 
     def __init__(self, source: ImageSource, path: str):
         self.source, self.classes, self.path, self.file = source, source.classes, source.path, path
-        lists = _read(path)
-        most = max(map(len, lists))
-        self.labels = np.array([[*labels, *[-1] * (most - len(labels))] for labels in lists], np.int32)
-        if self.labels.max() >= len(self.classes):
+        try:
+            lists = json_files.read(path, list)
+        except DataError as error:
+            raise DataError(f"{_KEY}: {error}") from error
+        labels: list[Any] = [
+            *itertools.chain.from_iterable(entry if isinstance(entry, list) else [None] for entry in lists)
+        ]
+        if not labels or not all(type(label) is int and 0 <= label < 2**31 for label in labels):
+            raise DataError(f"{_KEY}={path}: expected a list of labels for each image, as in real.json")
+        if max(labels) >= len(self.classes):
             raise DataError(
-                f"{path}: label {self.labels.max()}, but {self.path!r} has {len(self.classes)} classes; evaluate on "
+                f"{path}: label {max(labels)}, but {self.path!r} has {len(self.classes)} classes; evaluate on "
                 "ImageNet's validation set, with its 1,000 classes"
             )
-        for name in _some_names(source):
+        self.real = np.array([*itertools.zip_longest(*lists, fillvalue=-1)], np.int32).T
+        for name in _known_names(source):
             self._number(name)
 
     def __len__(self) -> int:
@@ -47,39 +54,26 @@ class RealLabels:
 
     def __getitem__(self, index: int) -> dict:
         item = self.source[index]
-        return {**item, "real": self.labels[self._number(item["name"])]}
-
-    def __repr__(self) -> str:
-        return f"RealLabels({self.source!r}, {self.file!r})"
+        return {**item, "real": self.real[self._number(item["name"])]}
 
     def _number(self, name: str) -> int:
         match = _NUMBER.search(name)
         if not match:
             raise DataError(
-                f"config.eval.real_labels: image {name!r} of {self.path!r} has no number in its name, {_EXPECTED}"
+                f"{_KEY}: image {name!r} of {self.path!r} has no number in its name, expected names with "
+                "ILSVRC2012_val_00000001 and so on"
             )
-        if not 1 <= int(match[1]) <= len(self.labels):
+        if not 1 <= int(match[1]) <= len(self.real):
             raise DataError(
-                f"{self.file}: labels of {len(self.labels)} images, but none for {name!r} of {self.path!r}; give the "
+                f"{self.file}: labels of {len(self.real)} images, but none for {name!r} of {self.path!r}; give the "
                 "file of these images"
             )
         return int(match[1]) - 1
 
 
-def _read(path: str) -> list[list[int]]:
-    try:
-        lists = json_files.read(path, list)
-    except DataError as error:
-        raise DataError(f"config.eval.real_labels: {error}") from error
-    whole = all(isinstance(labels, list) for labels in lists)
-    if not whole or not all(type(label) is int and 0 <= label < 2**31 for label in chain(*lists)) or not any(lists):
-        raise DataError(f"config.eval.real_labels={path}: expected a list of labels for each image, as in real.json")
-    return lists
-
-
-def _some_names(source: ImageSource) -> list[str]:
+def _known_names(source: ImageSource) -> list[str]:
     """The names of all images if they are known without reading, else the name of the first that can be read."""
-    if isinstance(source, ImageFolder | ImageTar):
+    if hasattr(source, "names"):
         return source.names
     for index in range(len(source)):
         try:

@@ -10,65 +10,39 @@ A path is one of
 
 import zlib
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.images import tfds
-from gmlp_flax.data.images.folders import ImageFolder, ImageTar
+from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 
-SHOWN = 5  # classes that a message names
+_SHOWN = 5  # classes that a message names
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
 
 
-class ImageSource(Protocol):
-    """Labelled images by position: read-only, picklable, and safe to read from several threads.
-
-    Items have "image", "label" (int32) and "name".
-
-    Attributes:
-        classes: the names of the classes; labels are positions in this tuple.
-        path: the source's name in messages.
-    """
-
-    classes: tuple[str, ...]
-    path: str
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> dict: ...
-
-
-class ImageArrays:
-    """Decoded images in memory: items are {"image": images[i], "label": int32, "name": "image i"}.
+class ImageArrays(ImageSource):
+    """Decoded images in memory, called "image i".
 
     Args:
         images: uint8 [examples, height, width, channels].
-        labels: int32 [examples], positions in `classes`.
-        classes: the class names.
-        name: the source's name in messages.
+        labels, classes, path: see ImageSource.
     """
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], name: str):
-        self.images, self.labels, self.classes, self.path = images, labels, classes, name
+    def __init__(self, images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], path: str):
+        self.images, self.labels, self.classes, self.path = images, labels, classes, path
+        self.names = [f"image {i}" for i in range(len(images))]
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> dict:
-        return {"image": self.images[index], "label": self.labels[index], "name": f"image {index}"}
-
-    def __repr__(self) -> str:
-        return f"ImageArrays({self.path!r}, images={len(self)}, classes={len(self.classes)})"
+    def read(self, index: int) -> np.ndarray:
+        return self.images[index]
 
 
-class Subset:
+class Subset(ImageSource):
     """The examples of `source` at `indices` (int [examples]), in this order, with the classes of the whole source."""
 
     def __init__(self, source: ImageSource, indices: Sequence[int] | np.ndarray):
@@ -119,37 +93,27 @@ def open_side(
         DataError: there is nothing at `path` or no such split, a split would be both trained on and held out, or all
             images are of one class.
     """
-    folder = tfds.folder_at(path)
-    if folder is None:
-        if split or heldout_split:
-            raise splits.without_splits(path)
-        source, share = open_images(path), heldout_share
-    else:
+    if folder := tfds.folder_at(path):
         known = tuple(folder.lengths)
         heldout = [heldout_split] if heldout_split else [name for name in _HELDOUT_SPLITS if name in known]
         if not heldout and not heldout_share:
             heldout = known if len(known) == 1 else [splits.HELDOUT_SPLIT]
-        chosen = splits.choose(
-            path,
-            side,
-            (split or splits.TRAIN_SPLIT,),
-            tuple(heldout[:1]),
-            heldout_share,
-            known=known,
-            explicit=bool(heldout_split),
-        )
-        source, share = TFDSImages(folder, chosen.splits[0], cache_folder), chosen.share
+        sides = (split or splits.TRAIN_SPLIT,), tuple(heldout[:1])
+        chosen = splits.choose(path, side, *sides, heldout_share, known=known, explicit=bool(heldout_split))
+        source, heldout_share = TFDSImages(folder, chosen.splits[0], cache_folder), chosen.share
+    elif split or heldout_split:
+        raise splits.without_splits(path)
+    else:
+        source = open_images(path)
     if len(source.classes) < 2:
         content = f"{len(source)} images of {len(source.classes)} class, {', '.join(map(repr, source.classes))}"
         raise DataError(
             f"{source.path!r} has {content}: a classifier needs at least two classes, each a folder of images"
         )
-    return split_images(source, share)[SIDES.index(side)] if share else source
+    return split_images(source, heldout_share)[SIDES.index(side)] if heldout_share else source
 
 
-def split_images(
-    source: ImageFolder | ImageTar | PathfinderImages | TFDSImages, heldout_share: float
-) -> tuple[Subset, Subset]:
+def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Subset]:
     """Splits a source into (train, heldout).
 
     A folder or tar file is split class by class, by the images' names: each class holds out about `heldout_share` of
@@ -176,23 +140,20 @@ def split_images(
 
 def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> None:
     """Raises DataError, naming the differences, unless the source has the list of `classes` found in `where`."""
-    if tuple(source.classes) == tuple(classes):
+    own, expected = tuple(source.classes), tuple(classes)
+    if own == expected:
         return
-    missing, added = (
-        _listed(sorted(set(one) - set(other))) for one, other in ((classes, source.classes), (source.classes, classes))
-    )
-    if missing == added == _listed([]):
-        pairs = enumerate(zip(classes, source.classes, strict=False))
-        label, names = next((label, names) for label, names in pairs if names[0] != names[1])
-        what = f"they are in another order, label {label} is {names[1]!r} and not {names[0]!r}"
-    else:
-        what = f"{missing} only there, {added} only in {source.path!r}"
+    missing, added = (_listed(sorted({*one} - {*other})) for one, other in ((expected, own), (own, expected)))
+    what = f"{missing} only there, {added} only in {source.path!r}"
+    if {*own} == {*expected}:
+        label = next(label for label, name in enumerate(own) if name != expected[label])
+        what = f"they are in another order, label {label} is {own[label]!r} and not {expected[label]!r}"
     raise DataError(
-        f"{source.path!r} has {len(source.classes)} classes which differ from those of {where}: {what}; give data with "
-        "the same list of classes"
+        f"{source.path!r} has {len(own)} classes which differ from those of {where}: {what}; give data with the same "
+        "list of classes"
     )
 
 
 def _listed(names: list[str]) -> str:
-    rest = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
-    return ", ".join([*map(repr, names[:SHOWN]), *rest]) or "none"
+    rest = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return ", ".join([*map(repr, names[:_SHOWN]), *rest]) or "none"

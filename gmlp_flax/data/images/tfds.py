@@ -9,10 +9,11 @@ import itertools
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from gmlp_flax.data.images.folders import ImageSource
 from gmlp_flax.data.splits import missing_split
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import cache, files, records, tfds_folders
@@ -39,13 +40,12 @@ def folder_at(path: str) -> Folder | None:
     return tfds_folders.load(path, files.find_files(path))
 
 
-class TFDSImages:
+class TFDSImages(ImageSource):
     """A split of a TFDS folder, of any data set with an image and a class label.
 
-    The features are called `image` and `label`, or they are the only ones of their kind. Items are {"image": encoded
-    bytes, "label": int32, "name"}. The name is the image's file name if the records have it, else the record's number
-    and shard. TFRecord files are walked once to index their records, and the index is kept. The shards of a remote
-    folder are copied to this disk as they are read.
+    The features are called `image` and `label`, or they are the only ones of their kind. An item's name is the image's
+    file name if the records have it, else the record's number and shard. TFRecord files are walked once to index their
+    records, and the index is kept. The shards of a remote folder are copied to this disk as they are read.
 
     Args:
         folder: from `folder_at`.
@@ -59,6 +59,8 @@ class TFDSImages:
     """
 
     def __init__(self, folder: Folder, split: str, cache_folder: str = ""):
+        import tensorflow_datasets as tfds
+
         self.path, self.split = folder.path, split
         if folder.file_format not in FORMATS:
             raise DataError(
@@ -67,7 +69,12 @@ class TFDSImages:
             )
         if split not in folder.lengths:
             raise missing_split(folder.path, split, tuple(folder.lengths))
-        self.classes, self._keys = _features(folder)
+        self._image = _feature_of_kind(folder, tfds.features.Image, "image")
+        self._label = _feature_of_kind(folder, tfds.features.ClassLabel, "label")
+        self._name = next((name for name in _NAMES if isinstance(folder.fields.get(name), tfds.features.Text)), "")
+        self.classes = tuple(folder.fields[self._label].names or ())
+        if not self.classes:
+            raise DataError(f"{folder.path!r}: feature {self._label!r} has no class names; prepare or copy it again")
         self._shards = folder.shards(split)
         self._stops = list(itertools.accumulate(shard.records for shard in self._shards))
         self._files = _open_shards(folder, self._shards, cache_folder or cache.default_folder())
@@ -84,11 +91,11 @@ class TFDSImages:
         except DataError:
             raise
         except (BadRecord, RuntimeError) as error:  # ArrayRecord raises RuntimeError
-            raise BadRecord(f"{where} cannot be read ({_line(error)})") from error
+            reason = str(error).partition("\n")[0].partition(";")[0]
+            raise BadRecord(f"{where} cannot be read ({reason})") from error
 
     def _item(self, feature: Any, where: str) -> dict:
-        images = feature[self._keys.image].bytes_list.value
-        labels = feature[self._keys.label].int64_list.value
+        images, labels = feature[self._image].bytes_list.value, feature[self._label].int64_list.value
         if len(images) != 1 or len(labels) != 1:
             raise BadRecord(f"{len(images)} images and {len(labels)} labels, expected one of each")
         if not 0 <= labels[0] < len(self.classes):
@@ -96,33 +103,12 @@ class TFDSImages:
                 f"{self.path!r}, {where}: label {labels[0]} is none of {len(self.classes)} classes; "
                 f"give a split with labels in place of {self.split!r}"
             )
-        names = feature[self._keys.name].bytes_list.value if self._keys.name else ()
+        names = feature[self._name].bytes_list.value if self._name else ()
         name = names[0].decode("utf-8", "replace") if names else where
         return {"image": images[0], "label": np.int32(labels[0]), "name": name}
 
     def __repr__(self) -> str:
         return f"TFDSImages({self.path!r}, {self.split!r}, images={len(self)}, classes={len(self.classes)})"
-
-
-class _Keys(NamedTuple):
-    """Names of an example's features; `name` is "" if there are no file names."""
-
-    image: str
-    label: str
-    name: str
-
-
-def _features(folder: Folder) -> tuple[tuple[str, ...], _Keys]:
-    """The names of the classes, and the names of the features."""
-    import tensorflow_datasets as tfds
-
-    image = _feature_of_kind(folder, tfds.features.Image, "image")
-    label = _feature_of_kind(folder, tfds.features.ClassLabel, "label")
-    name = next((name for name in _NAMES if isinstance(folder.fields.get(name), tfds.features.Text)), "")
-    classes = tuple(folder.fields[label].names or ())
-    if not classes:
-        raise DataError(f"{folder.path!r}: feature {label!r} has no class names; prepare or copy it again")
-    return classes, _Keys(image, label, name)
 
 
 def _feature_of_kind(folder: Folder, kind: type, name: str) -> str:
@@ -207,7 +193,3 @@ def _allow_open_files(count: int) -> None:
     if soft != resource.RLIM_INFINITY:
         wanted = soft + count if hard == resource.RLIM_INFINITY else min(soft + count, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0].partition(";")[0]

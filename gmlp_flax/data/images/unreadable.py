@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gmlp_flax.data.images.sources import ImageSource
+from gmlp_flax.data.images.folders import ImageSource
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecord, check_limit
 
@@ -31,12 +31,7 @@ class SharedBadRecords:
     def __init__(self, limit: int = 0):
         self.limit = limit
         self._folder = tempfile.mkdtemp(prefix="gmlp_flax_bad_records_")
-        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-
-    @property
-    def count(self) -> int:
-        """How many different bad records were met so far."""
-        return len(os.listdir(self._folder))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def skip(self, message: str) -> None:
         """Counts a bad record, but only the first time it is met; `message` names file and record.
@@ -53,12 +48,9 @@ class SharedBadRecords:
         except FileNotFoundError:  # the run is over, but this worker process still reads ahead
             return
         # Threads that exceed the limit at the same time have all counted their records, but none of these was skipped.
-        check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
+        check_limit(message, min(len(os.listdir(self._folder)) - 1, self.limit), 1, self.limit)
         if is_new:
             sys.stderr.write(f"skipped a bad record: {message}\n")  # one write: threads report at the same time
-
-    def __getstate__(self) -> dict:
-        return {key: value for key, value in self.__dict__.items() if key != "_remove"}
 
 
 class ReadableExamples:
@@ -72,13 +64,10 @@ class ReadableExamples:
         source: read-only. An item that raises BadRecord is a bad record; DataError is an error of the whole source.
         transform: takes a record and, for training, a random generator; DataError means that it does not decode.
         bad: counts the bad records and limits their number.
-        keep: entries of the records that are copied to the examples.
     """
 
-    def __init__(
-        self, source: ImageSource, transform: Callable[..., dict], bad: SharedBadRecords, keep: tuple[str, ...] = ()
-    ):
-        self.source, self.transform, self.bad, self.keep = source, transform, bad, keep
+    def __init__(self, source: ImageSource, transform: Callable[..., dict], bad: SharedBadRecords):
+        self.source, self.transform, self.bad = source, transform, bad
 
     def __len__(self) -> int:
         return len(self.source)
@@ -108,7 +97,7 @@ class ReadableExamples:
                 self.bad.skip(f"{self.source.path}: {error}")
                 continue
             try:
-                return index, self.transform(record, *rng) | {name: record[name] for name in self.keep}
+                return index, self.transform(record, *rng)
             except DataError as error:
                 self.bad.skip(f"{self.source.path}: {error}")
             for generator, state in zip(rng, states, strict=True):

@@ -41,22 +41,19 @@ def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
         return _pixels(file, data, channels)
 
 
-def evaluation_view(image: np.ndarray, size: int | tuple[int, int], resize_ratio: float = 0.875) -> np.ndarray:
+def evaluation_view(image: np.ndarray, size: tuple[int, int], resize_ratio: float = 0.875) -> np.ndarray:
     """The centre of the image: its shorter side scaled to round(size / resize_ratio), then cropped to `size`.
 
-    Pillow does both in one bicubic, antialiased resampling. With `resize_ratio=1`, an image of this size comes back
-    unchanged.
+    Pillow does both in one bicubic, antialiased resampling. An image of this size comes back unchanged if
+    `resize_ratio`, the fraction of the scaled image's side that is kept, is 1.
 
     Args:
-        image: uint8 [height, width, channels], 1 or 3 channels.
-        size: the view's side, or its (height, width).
-        resize_ratio: the fraction of the scaled image's side that is kept, in (0, 1].
-
-    Returns:
-        uint8 [*size, channels].
+        image: uint8 [height, width, channels], 1 or 3 channels; [*size, channels] comes back.
+        size: the view's (height, width).
+        resize_ratio: in (0, 1].
     """
     height, width, channels = image.shape
-    out_height, out_width = _pair(size)
+    out_height, out_width = size
     scale = max(round(out_height / resize_ratio) / height, round(out_width / resize_ratio) / width)
     # The shorter side's box may exceed the image by a rounding error.
     crop_height, crop_width = min(out_height / scale, height), min(out_width / scale, width)
@@ -71,7 +68,7 @@ def evaluation_view(image: np.ndarray, size: int | tuple[int, int], resize_ratio
 
 def training_view(
     image: np.ndarray | bytes,
-    size: int | tuple[int, int],
+    size: tuple[int, int],
     rng: np.random.Generator,
     *,
     name: str = "",
@@ -81,20 +78,18 @@ def training_view(
 ) -> np.ndarray:
     """A random crop, scaled to `size` (bicubic), mirrored half of the time (Szegedy et al. 2015; torchvision).
 
-    The crop covers `min_scale` to 1 of the image's area, at an aspect ratio between 3/4 and 4/3. With `min_scale=1,
-    flip=False`, a square image of this size comes back unchanged.
+    The crop covers `min_scale` to 1 of the image's area, at an aspect ratio between 3/4 and 4/3.
 
     If a JPEG file is given and the crop is at least 2, 4 or 8 times `size` in both directions, the file is decoded at
     that fraction of its size, which is several times faster; the crop's edges then lie on whole pixels of the smaller
-    image. Otherwise a file and its decoded array give the same view. The part of a JPEG file below the crop is usually
-    not read, so damage there is not noticed.
+    image. Otherwise a file and its decoded array give the same view. Damage below the crop is usually not noticed.
 
     Args:
         image: uint8 [height, width, channels], 1 or 3 channels; or an image file's bytes.
-        size: the view's side, or its (height, width).
+        size: the view's (height, width).
         rng: the only source of chance; the draws depend on the image's height and width alone.
         name, channels: of a file, as in `decode`.
-        min_scale: the least fraction of the area, in (0, 1].
+        min_scale: in (0, 1].
         flip: whether to mirror.
 
     Returns:
@@ -103,7 +98,6 @@ def training_view(
     Raises:
         DataError: the bytes are not an image, or a damaged one.
     """
-    size = _pair(size)
     if isinstance(image, bytes):
         with _open_image(image, name) as file:
             box = random_box(*_upright_shape(file), rng, min_scale)
@@ -212,7 +206,3 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert(mode)
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -69,7 +69,6 @@ def test_the_next_readable_one_stands_in(count, damaged, wrong, start):
         assert (example["x"], example["label"]) == (expected, UNREAD if start in bad else 0)
         example = examples.train({"index": start}, np.random.default_rng(7))
         assert (example["x"], example["label"], example["noise"]) == (expected, 0, noise)
-    assert used.bad.count == len(bad)
 
 
 def test_batches_with_bad_records_resume_and_do_not_depend_on_hosts():
@@ -109,11 +108,9 @@ def test_copies_count_together(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     bad = SharedBadRecords(2)
     copies = [pickle.loads(pickle.dumps(bad)) for _ in range(2)]
-    assert bad.count == 0
     copies[0].skip("one")
     copies[1].skip("one")
     copies[1].skip("two")
-    assert bad.count == 2
     for message in ("three", "four"):  # met at the same time, both are counted before either raises
         with pytest.raises(DataError, match=rf"^{message} \(2 bad records skipped before; .*=2: "):
             copies[0].skip(message)

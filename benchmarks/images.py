@@ -131,7 +131,7 @@ STAGES = {
 def _bench_workers(files: Sequence[bytes], repeats: int) -> list[Row]:
     """Batches from one worker process and from two, in turn, once they come steadily."""
     source = [{"image": data, "name": "a", "label": 0} for data in files]
-    options = {"batch_size": BATCH, "transform": _transform, "threads": 1}
+    options = {"batch_size": BATCH, "transform": _transform}
     rates = {1: [], 2: []}
     for repeat in range(repeats):
         for workers, found in rates.items():

@@ -40,12 +40,15 @@ class Source(Protocol):
 
 
 class Batches(Iterator[Batch]):
-    """An iterator over batches that owns threads or processes: close it, or use it in a `with` statement."""
+    """An iterator over batches that owns threads or processes: use it in a `with` statement, or call `close`.
+
+    `close` stops reading ahead and ends the worker processes; it may be called more than once.
+    """
 
     def __init__(self, iterator: grain.DatasetIterator, workers: int):
         self._iterators = [iterator]
-        # Also closes at exit: a Grain iterator that outlives the interpreter's modules prints tracebacks.
-        self._close = weakref.finalize(self, _close_and_drop, self._iterators, workers)
+        # Also called at exit: a Grain iterator that outlives the interpreter's modules prints tracebacks.
+        self.close = weakref.finalize(self, _close_and_drop, self._iterators, workers)
 
     def __next__(self) -> Batch:
         if not self._iterators:
@@ -55,14 +58,10 @@ class Batches(Iterator[Batch]):
         except DataError as error:  # Grain adds lines about tracebacks
             raise type(error)(str(error).partition("\n")[0]) from error
 
-    def close(self) -> None:
-        """Stops reading ahead and ends the worker processes. May be called more than once."""
-        self._close()
-
     def __enter__(self) -> Batches:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -85,7 +84,6 @@ def train_batches(
     hosts: int = 1,
     repeats: int = 1,
     workers: int = 0,
-    threads: int = 2,
 ) -> Batches:
     """Endless batches, from number `start` on; each epoch is the whole source in a new order.
 
@@ -98,16 +96,15 @@ def train_batches(
     Args:
         source: the examples; pickled if there are `workers`.
         seed: decides order and randomness; a non-negative integer.
-        start: the first batch's number; finding it takes no time.
+        start: the first batch's number.
         batch_size: examples per step, over all hosts.
         transform: applied to each example with a random generator, which depends on the seed and on the example's
             position in the global order. It may not keep the generator. Pickled if there are `workers`.
         host, hosts: this host's number, and how many there are. The hosts' parts of a batch, concatenated, are the
             batch that a single host would make.
         repeats: how often an epoch holds each example.
-        workers: processes that read and transform; 0 for threads in this process. They are spawned: a script must
-            guard its entry with `if __name__ == "__main__"`.
-        threads: threads that read and transform, in each process; 1 is best with workers.
+        workers: processes that read and transform; 0 for threads of this one. They are spawned: a script must guard its
+            entry with `if __name__ == "__main__"`.
 
     Raises:
         DataError: the source is empty, or `batch_size` is not divisible by `hosts`. A DataError of `transform` or of
@@ -130,7 +127,7 @@ def train_batches(
         examples = _reorder(examples, lambda i: i // share * batch_size + host * share + i % share)
     # There is no remainder, but to allow for one Grain would divide the endless length as a float, which overflows.
     batches = examples.batch(share, drop_remainder=True)
-    return _read_ahead(batches[start:], workers, threads)
+    return _read_ahead(batches[start:], workers)
 
 
 def evaluation_batches(
@@ -141,19 +138,12 @@ def evaluation_batches(
     host: int = 0,
     hosts: int = 1,
     workers: int = 0,
-    threads: int = 2,
 ) -> Batches:
     """Every example once, over all hosts, in the source's order; all hosts have equally many batches of one shape.
 
     Hosts take every `hosts`-th example. The last global batch is filled with copies of the last example. Batches have
-    one more entry, "weight" (float32 [batch]): 1 for examples, 0 for these copies.
-
-    Args:
-        transform: applied to each example.
-        others: as in `train_batches`.
-
-    Raises:
-        DataError: as in `train_batches`.
+    one more entry, "weight" (float32 [batch]): 1 for examples, 0 for these copies. `transform` is applied to each
+    example; other arguments and errors are those of `train_batches`.
     """
     import grain
 
@@ -165,17 +155,12 @@ def evaluation_batches(
         value = value if transform is None else transform(value)
         return {**value, "weight": np.float32(position <= last)}
 
-    positions = grain.MapDataset.range(evaluation_count(source, batch_size) * batch_size)
-    return _read_ahead(positions.map(example)[host::hosts].batch(share), workers, threads)
+    positions = grain.MapDataset.range(math.ceil(len(source) / batch_size) * batch_size)
+    return _read_ahead(positions.map(example)[host::hosts].batch(share), workers)
 
 
 class Spread:
-    """Some examples of a source, evenly spread over it.
-
-    Args:
-        source: the examples.
-        count: how many to take, at most; 0 for all.
-    """
+    """At most `count` examples of a source, evenly spread over it; all of them if `count` is 0."""
 
     def __init__(self, source: Source, count: int):
         self._source, self._count = source, min(count or len(source), len(source))
@@ -190,21 +175,14 @@ class Spread:
         return repr(self._source)
 
 
-def evaluation_count(source: Source, batch_size: int) -> int:
-    """The number of batches of `evaluation_batches`, the same on every host."""
-    return math.ceil(len(source) / batch_size)
-
-
-def read_ahead(make_batch: Callable[[int], Batch], *, start: int, workers: int = 0, threads: int = 2) -> Batches:
+def read_ahead(make_batch: Callable[[int], Batch], *, start: int, workers: int = 0) -> Batches:
     """The endless batches make_batch(start), make_batch(start + 1), ..., made ahead of their use.
 
-    Args:
-        make_batch: called in threads; pickled if there are `workers`.
-        others: as in `train_batches`.
+    `make_batch` is called in threads, and pickled if there are `workers`, see `train_batches`.
     """
     import grain
 
-    return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers, threads)
+    return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers)
 
 
 def _reorder(examples: grain.MapDataset, index: Callable[[int], int]) -> grain.MapDataset:
@@ -226,19 +204,16 @@ def per_host(source: Source, batch_size: int, hosts: int) -> int:
     return batch_size // hosts
 
 
-def _read_ahead(batches: grain.MapDataset, workers: int, threads: int) -> Batches:
+def _read_ahead(batches: grain.MapDataset, workers: int) -> Batches:
     import grain
 
+    threads = 1 if workers else 2  # in each process
     ahead = batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=_BUFFER))
     if workers:
         # Grain passes its flags to the workers and requires parsed flags, which a notebook does not have.
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()
         ahead = ahead.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=_BUFFER))
-        ahead = ahead.map(_copy)
+        # Copied to private memory: JAX may hold a batch until after shared memory must be freed, see _close_and_drop.
+        ahead = ahead.map(lambda batch: {name: np.array(value) for name, value in batch.items()})
     return Batches(iter(ahead), workers)
-
-
-def _copy(batch: Batch) -> Batch:
-    """A copy in private memory: JAX may hold a batch until after shared memory must be freed, see _close_and_drop."""
-    return {name: np.array(value) for name, value in batch.items()}

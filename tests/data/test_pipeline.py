@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.pipeline import evaluation_batches, evaluation_count, read_ahead, train_batches
+from gmlp_flax.data.pipeline import evaluation_batches, read_ahead, train_batches
 from gmlp_flax.errors import DataError
 from tests.data.number_source import Numbers, broken, noisy
 
@@ -67,8 +67,8 @@ def test_repeats(size, repeats, batch_size):
     stretch = max(1, batch_size // (2 * repeats))
     groups = 3
     batches = -(-groups * stretch * repeats // batch_size)
-    found = taken(batches, Numbers(size), batch_size=batch_size, repeats=repeats, threads=0)
-    once = taken(batches, Numbers(size), batch_size=batch_size, threads=0)
+    found = taken(batches, Numbers(size), batch_size=batch_size, repeats=repeats)
+    once = taken(batches, Numbers(size), batch_size=batch_size)
     numbers, order = (np.concatenate([batch["x"] for batch in b]) for b in (found, once))
     expected = np.concatenate([np.tile(order[stretch * i : stretch * (i + 1)], repeats) for i in range(groups)])
     np.testing.assert_array_equal(numbers[: len(expected)], expected)
@@ -84,8 +84,8 @@ def test_copies_are_never_half_a_batch_apart(repeats):
         assert len(set(batch["x"])) <= 24 // repeats + 24 // (2 * repeats)
 
 
-def test_without_transform_and_threads():
-    batches = train_batches(Numbers(5), seed=0, start=0, batch_size=5, threads=0)
+def test_without_transform():
+    batches = train_batches(Numbers(5), seed=0, start=0, batch_size=5)
     assert sorted(next(batches)["x"]) == list(range(5))
     batches.close()
     batches.close()
@@ -100,7 +100,7 @@ def test_evaluation_counts_every_example_once(size, hosts, per_host):
     for host in range(hosts):
         with evaluation_batches(source, batch_size=batch_size, host=host, hosts=hosts) as batches:
             batches = list(batches)
-        assert len(batches) == evaluation_count(source, batch_size)
+        assert len(batches) == -(-size // batch_size)
         for batch in batches:
             assert batch["x"].shape == batch["weight"].shape == (per_host,) and batch["weight"].dtype == np.float32
             assert set(batch["weight"]) <= {0, 1}
@@ -123,9 +123,8 @@ def test_batches_that_cannot_be_made(size, batch_size, message):
             make(Numbers(size), batch_size=batch_size, hosts=4)
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_errors_reach_the_caller(threads):
-    options = {"seed": 0, "start": 0, "batch_size": 2, "transform": broken, "threads": threads}
+def test_errors_reach_the_caller():
+    options = {"seed": 0, "start": 0, "batch_size": 2, "transform": broken}
     with train_batches(Numbers(9), **options) as batches, pytest.raises(DataError) as caught:
         next(batches)
     assert str(caught.value) in {f"example {i} is broken" for i in range(9)}
@@ -139,23 +138,23 @@ from gmlp_flax.errors import DataError
 from tests.data.number_source import Numbers, broken, noisy
 
 def taken(workers):
-    options = dict(seed=3, start=5, batch_size=4, transform=noisy, workers=workers, threads=1)
+    options = dict(seed=3, start=5, batch_size=4, transform=noisy, workers=workers)
     with train_batches(Numbers(11), **options) as batches:
         train = list(itertools.islice(batches, 7))
-    with evaluation_batches(Numbers(11), batch_size=4, workers=min(1, workers), threads=1) as batches:
+    with evaluation_batches(Numbers(11), batch_size=4, workers=min(1, workers)) as batches:
         return train, list(batches)
 
 if __name__ == "__main__":
     kept = taken(2)  # to the end of the interpreter: not in memory that Python would warn of
     np.testing.assert_equal(kept, taken(0))
-    with evaluation_batches(Numbers(11), batch_size=4, transform=broken, workers=1, threads=1) as batches:
+    with evaluation_batches(Numbers(11), batch_size=4, transform=broken, workers=1) as batches:
         try:
             next(batches)
         except DataError as error:
             assert str(error) == "example 0 is broken", error
         else:
             raise AssertionError("no error")
-    forgotten = train_batches(Numbers(11), seed=0, start=0, batch_size=4, workers=1, threads=1)
+    forgotten = train_batches(Numbers(11), seed=0, start=0, batch_size=4, workers=1)
     next(forgotten)
     print("done")
 """

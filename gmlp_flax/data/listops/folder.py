@@ -60,12 +60,15 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     if not 2 <= grammar.depth <= _DEEPEST:
         raise DataError(f"depth {grammar.depth}: expected 2 to {_DEEPEST}")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
-    if (facts := _read_facts(folder)) is not None:
-        if facts.get("made of") != asked or not isinstance(facts.get("statistics"), dict):
+    if files.exists(files.join(folder, tfds_folders.INFO)):
+        facts = _read_facts(folder) if files.exists(files.join(folder, FACTS)) else {}
+        if facts.get("made of") != asked:
             raise DataError(
                 f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another folder"
             )
         return facts["statistics"]
+    if not files.is_remote(folder) and os.path.isdir(folder) and not _is_ours(os.listdir(folder)):
+        raise DataError(f"{folder!r} holds other files: give a new folder")
     trees_of: dict[str, list[Tree]] = {name: [] for name in SPLITS}
     stream = trees.generate(grammar, seed)
 
@@ -80,17 +83,11 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
 
     splits = {name: examples(name, size) for name, size in zip(SPLITS, sizes, strict=True)}
     tfds_folders.write_labelled_texts(folder, "listops", trees.DIGITS, splits, {FACTS: facts_file})
-    return (_read_facts(folder) or {})["statistics"]
+    return _read_facts(folder)["statistics"]
 
 
-def _read_facts(folder: str) -> dict[str, Any] | None:
-    """What a whole folder was made of; {} of another's data set, None if there is nothing whole."""
-    if not files.exists(files.join(folder, tfds_folders.INFO)):
-        if not files.is_remote(folder) and os.path.isdir(folder) and not _is_ours(os.listdir(folder)):
-            raise DataError(f"{folder!r} holds other files: give a new folder")
-        return None
-    path = files.join(folder, FACTS)
-    return json_files.read(path, dict) if files.exists(path) else {}
+def _read_facts(folder: str) -> dict[str, Any]:
+    return json_files.read(files.join(folder, FACTS), dict)
 
 
 def _is_ours(names: list[str]) -> bool:

@@ -12,13 +12,19 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gmlp_flax.errors import DataError
 
-OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
+OPERATORS = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda values: int(median(values)),  # of an even number of arguments, rounded down
+    "[SM": lambda values: sum(values) % 10,
+}
 END = "]"
 DIGITS = tuple("0123456789")
 SYMBOLS = (*OPERATORS, END, *DIGITS)  # the vocabulary of a model
@@ -67,27 +73,14 @@ def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
         if tree is None or tree.length <= grammar.shortest:
             continue
         digest = hashlib.blake2b(tree.text.encode(), digest_size=16).digest()
-        if digest in digests:
-            continue
-        digests.add(digest)
-        thrown = 0
-        yield tree
+        if digest not in digests:
+            digests.add(digest)
+            thrown = 0
+            yield tree
     raise DataError(
         f"of {_FRUITLESS:,} trees of depth {grammar.depth} none was new and had more than {grammar.shortest} and fewer "
         f"than {grammar.longest} symbols: choose fewer trees, other lengths or another depth"
     )
-
-
-def apply_operator(operator: str, values: Sequence[int]) -> int:
-    """The value of an operator of its arguments, digits: the median of an even number of them is rounded down."""
-    if operator == "[MIN":
-        return min(values)
-    if operator == "[MAX":
-        return max(values)
-    if operator == "[SM":
-        return sum(values) % 10
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
 
 
 def draw_tree(draw: Any, grammar: Grammar) -> Tree | None:
@@ -105,7 +98,7 @@ def draw_tree(draw: Any, grammar: Grammar) -> Tree | None:
             digit = int(10 * draw())
             symbols.append(DIGITS[digit])
             return digit
-        operator, arguments = OPERATORS[int(4 * draw())], 2 + int((grammar.arguments - 1) * draw())
+        operator, arguments = list(OPERATORS)[int(4 * draw())], 2 + int((grammar.arguments - 1) * draw())
         symbols.append(operator)
         open_brackets += 1
         values = []
@@ -115,7 +108,7 @@ def draw_tree(draw: Any, grammar: Grammar) -> Tree | None:
                 return -1
         symbols.append(END)
         open_brackets -= 1
-        return apply_operator(operator, values)
+        return OPERATORS[operator](values)
 
     value = node(1)
     if value < 0 or len(symbols) >= grammar.longest:

@@ -221,9 +221,8 @@ def train_batches(
     host: int = 0,
     hosts: int = 1,
     workers: int = 0,
-    threads: int = 2,
 ) -> pipeline.Batches:
     """Endless batches in the order of `Order`, from number `start` on; for the rest see `pipeline.train_batches`."""
     pipeline.per_host(packing, batch_size, hosts)
     make = functools.partial(Order(packing, seed).batch, batch_size=batch_size, host=host, hosts=hosts)
-    return pipeline.read_ahead(make, start=start, workers=workers, threads=threads)
+    return pipeline.read_ahead(make, start=start, workers=workers)

@@ -15,7 +15,7 @@ from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.attention import hide_padding
 from gmlp_flax.models.blocks import Block, settings
-from gmlp_flax.tasks.finetuning import Finetuning
+from gmlp_flax.tasks.vocabulary import Finetuning
 from gmlp_flax.training import loading
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
         print(line)
         (found,) = task.predict(trained.weights, [line], top)
         for number, ranked in enumerate(found, 1):
-            print(f"  {task.prediction_label(number)}{show(ranked)}")
+            print(f"  {task.prediction_label.format(number)}{show(ranked)}")
 
 
 def given_lines() -> Iterator[str]:

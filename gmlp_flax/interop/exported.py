@@ -44,7 +44,7 @@ def export(workdir: str, which: str, out: str) -> None:
     """
     converted.require_free(out, WEIGHTS, CARD)
     trained = loading.load(workdir, which)
-    assets = trained.task.assets() | trained.task.display_assets()
+    assets = trained.task.assets()
     converted.require_free(out, *assets)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(trained.weights), sep="/")
     config = trained.config.copy_and_resolve_references()
@@ -79,7 +79,7 @@ def convert(folder: str, out: str) -> None:
     like: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
     require_all(state, {name: leaf.shape for name, leaf in like.items()}, where)
     params = {name: state[name].astype(leaf.dtype) for name, leaf in like.items()}
-    converted.write(traverse_util.unflatten_dict(params, sep="/"), config, task.assets() | task.display_assets(), out)
+    converted.write(traverse_util.unflatten_dict(params, sep="/"), config, task.assets(), out)
 
 
 def _card(trained: loading.Trained) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -16,6 +17,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.pipeline import Batches
 from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.io import files, json_files
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.options import Option, options_of
 from gmlp_flax.tasks.sampling import Sampling
@@ -28,37 +30,22 @@ Candidates = list[tuple[str, float]]  # names with their probabilities, best fir
 
 Totals = dict[str, tuple[Any, float]]  # Sums over a whole evaluation: floats, or numpy arrays for sums of arrays
 
-MODEL = 1 << 16  # folded into an example's key
-
 
 class Baseline(NamedTuple):
-    """What a trivial model scores on the same held-out data.
+    """What a trivial model scores on the same held-out data."""
 
-    Attributes:
-        name: what it answers, such as "token frequencies alone".
-        metrics: its scores, named as the task's own.
-    """
-
-    name: str
-    metrics: dict[str, float]
+    name: str  # what it answers, such as "token frequencies alone"
+    metrics: dict[str, float]  # named as the task's own
 
 
 class GeneratedText(NamedTuple):
-    """A text that a model wrote after a prompt.
+    """A text that a model wrote after a prompt."""
 
-    Attributes:
-        text: what follows the prompt.
-        prompt_tokens: tokens of the prompt.
-        new_tokens: tokens that were generated.
-        windows: how many windows of the model were read from scratch.
-        ended: whether the model ended the text.
-    """
-
-    text: str
+    text: str  # what follows the prompt
     prompt_tokens: int
     new_tokens: int
-    windows: int
-    ended: bool
+    windows: int  # of the model that were read from scratch
+    ended: bool  # by the model
 
 
 class Task(abc.ABC):
@@ -75,16 +62,16 @@ class Task(abc.ABC):
         best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
         lower_is_better: the names in `eval_metrics` of which less is better.
         percent: metrics that are shown in percent, and the factor that makes them so.
-        unit: what throughput counts: "tokens", "images" or "examples".
-        units_per_example: how many of them an example has.
+        unit: what throughput counts: "tokens", "images" or "examples"; an example has `units_per_example` of them.
         generates: whether a trained model writes on after a text, by `generate`.
         predicts_files: whether `predict` takes paths of files; else it takes lines of text.
+        prediction_label: what is printed before a prediction of an input; {} stands for its number, from 1.
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
+        inherited: these files of the starting run, by name, for a run that begins.
         inherits_model: whether a run takes the architecture of its model from the run that starts it.
         heads: names in `assets` that may differ from the starting run's, each with the beginning of the paths of the
             parameters that then start anew.
         new_params: beginnings of paths of parameters that the starting run may lack; they then start anew.
-        inherited: `shared_assets` of the starting run, by name, for a run that begins.
     """
 
     options: ClassVar[Mapping[str, Option]] = {}
@@ -96,6 +83,7 @@ class Task(abc.ABC):
     units_per_example: int = 1
     generates: ClassVar[bool] = False
     predicts_files: ClassVar[bool] = False
+    prediction_label: ClassVar[str] = ""
     shared_assets: tuple[str, ...] = ()
     inherits_model: ClassVar[bool] = False
     heads: Mapping[str, str] = {}
@@ -164,13 +152,13 @@ class Task(abc.ABC):
 
     def format_metrics(self, metrics: Mapping[str, float]) -> str:
         """Metrics in a line, for people: shares in percent, large counts with all their digits."""
-
-        def formatted(name: str, value: float) -> str:
+        shown = []
+        for name, value in metrics.items():
             if factor := self.percent.get(name.removeprefix("ema_")):
-                return f"{name} {value * factor:.1f}%"
-            return f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}"
-
-        return "  ".join(formatted(*entry) for entry in metrics.items())
+                shown.append(f"{name} {value * factor:.1f}%")
+            else:
+                shown.append(f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}")
+        return "  ".join(shown)
 
     @property
     @abc.abstractmethod
@@ -211,9 +199,20 @@ class Task(abc.ABC):
     def assets(self) -> dict[str, bytes]:
         """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
 
-    def display_assets(self) -> dict[str, bytes]:
-        """Files of the run folder that only make predictions easier to read, by name; an export copies them."""
-        return {}
+    def saved_names(self, name: str) -> tuple[str, ...]:
+        """The names of classes in a JSON file of the run folder: a list, or "labels" in an object; () without the file.
+
+        Raises:
+            DataError: there is no such list in it, or an empty one.
+        """
+        path = os.path.join(self.folder, name)
+        if not files.exists(path):
+            return ()
+        values = json_files.read(path)
+        values = values.get("labels") if isinstance(values, dict) else values
+        if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+            raise DataError(f"{path} is damaged: expected a list of names; take it from the run's checkpoint again")
+        return tuple(values)
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """The predictions of a whole evaluation as official scorers read them, by file name; most tasks have none."""
@@ -246,29 +245,22 @@ class Task(abc.ABC):
             f"a model of the task {self.config.task} does not continue texts: train one with config.task=causal_lm"
         )
 
-    def prediction_label(self, number: int) -> str:
-        """What to print before the prediction with that number, from 1, of an input."""
-        return ""
-
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""
         return nnx.to_pure_dict(nnx.state(self.module(nnx.Rngs(key)), nnx.Param))
 
+    @functools.cache  # noqa: B019 - a task lives as long as its run
     def shapes(self) -> Any:
         """Shapes and types of the parameters, a nested dict."""
-        return self._shapes
-
-    @functools.cached_property
-    def _shapes(self) -> Any:
         return jax.eval_shape(self.init, jax.random.key(0))
-
-    def apply(self, params: Any, *inputs: Any) -> Any:
-        """Calls the model with the given parameters."""
-        return self.bind(params)(*inputs)
 
     def bind(self, params: Any) -> Any:
         """The model with the given parameters."""
         return nnx.merge(nnx.graphdef(self._abstract_module), params)
+
+    def apply(self, params: Any, *inputs: Any) -> Any:
+        """Calls the model with the given parameters."""
+        return self.bind(params)(*inputs)
 
     @functools.cached_property
     def compiled_apply(self) -> Callable:
@@ -310,24 +302,13 @@ class Task(abc.ABC):
 
 def model_keys(batch: Batch) -> jax.Array:
     """The random keys of a batch's examples for dropout and stochastic depth, not the keys that masking uses."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, MODEL))(batch["key"])
+    return jax.vmap(lambda key: jax.random.fold_in(key, 1 << 16))(batch["key"])
 
 
 def weighted_sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(sum, weight) in float32."""
     weights = weights.astype(jnp.float32)
     return (values.astype(jnp.float32) * weights).sum(), weights.sum()
-
-
-def parse_names(values: Any, where: str) -> tuple[str, ...]:
-    """The names of classes in a file of a run folder.
-
-    Raises:
-        DataError: they are no list of strings, or it is empty.
-    """
-    if not isinstance(values, list) or not values or not all(isinstance(name, str) for name in values):
-        raise DataError(f"{where} is damaged: expected a list of names; take the file from the run's checkpoint again")
-    return tuple(values)
 
 
 def top_candidates(scores: jax.Array, names: Sequence[str], top: int) -> Candidates:

@@ -16,18 +16,8 @@ from gmlp_flax.data.text.tokenizer import MASK
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.text import CausalLM
-from gmlp_flax.tasks.base import (
-    Baseline,
-    Batch,
-    Candidates,
-    GeneratedText,
-    Outputs,
-    Sums,
-    Totals,
-    model_keys,
-    top_candidates,
-    weighted_sum,
-)
+from gmlp_flax.tasks import base
+from gmlp_flax.tasks.base import Batch, Outputs, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.generation import TextGenerator
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 from gmlp_flax.tasks.sampling import Sampling
@@ -45,12 +35,13 @@ class CausalLanguageModeling(LanguageModeling):
     more_tokens = 1
     closed = False
     generates = True
+    prediction_label = "next: "
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
-        able = [name for name, block in blocks.BLOCKS.items() if block.can_be_causal]
         if not blocks.find(config.model.block).can_be_causal:
+            able = [name for name, block in blocks.BLOCKS.items() if block.can_be_causal]
             raise ConfigError(
                 f"config.task is 'causal_lm' and config.model.block is {config.model.block!r}, which mixes all tokens: "
                 f"expected one of {', '.join(able)}"
@@ -66,13 +57,13 @@ class CausalLanguageModeling(LanguageModeling):
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         targets, weights = self._targets(batch)
-        sums = cross_entropy(self._logits(params, batch, model_keys(batch)), targets, weights)
+        sums = cross_entropy(self.apply(params, batch["tokens"][:, :-1], model_keys(batch)), targets, weights)
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         targets, weights = self._targets(batch)
         weights = weights * batch["weight"][:, None]
-        sums = cross_entropy(self._logits(params, batch, None), targets, weights)
+        sums = cross_entropy(self.apply(params, batch["tokens"][:, :-1], None), targets, weights)
         sums |= {"bytes": weighted_sum(jnp.asarray(self.tokenizer.byte_counts())[targets], weights)}
         return self.evaluation_sums(sums, batch, targets, weights), {}
 
@@ -80,9 +71,6 @@ class CausalLanguageModeling(LanguageModeling):
         """The tokens to predict, int [batch, n], and their weights, 0 for padding."""
         targets = batch["tokens"][:, 1:]
         return targets, (targets != self.tokenizer.pad_id).astype(jnp.float32)
-
-    def _logits(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        return self.apply(params, batch["tokens"][:, :-1], key)
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -93,22 +81,22 @@ class CausalLanguageModeling(LanguageModeling):
         metrics = super().summarize(sums, outputs)
         return {"perplexity": metrics.pop("perplexity"), "bits_per_byte": _bits(sums["loss"][0], sums)} | metrics
 
-    def baseline(self, sums: Totals) -> Baseline:
+    def baseline(self, sums: Totals) -> base.Baseline:
         """See `LanguageModeling`; in bits per byte as well."""
         name, metrics = super().baseline(sums)
         loss = math.log(metrics["perplexity"]) * sums["targets"][1]
-        return Baseline(name, metrics | {"bits_per_byte": _bits(loss, sums)})
+        return base.Baseline(name, metrics | {"bits_per_byte": _bits(loss, sums)})
 
     @property
     def unpredicted(self) -> tuple[int, ...]:
         return self.tokenizer.pad_id, self.tokenizer.cls_id, self.tokenizer.mask_id
 
-    def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
+    def generate(self, params: Any, prompt: str, sampling: Sampling) -> base.GeneratedText:
         """See `Task`."""
         _refuse_mask(prompt)
         return self.generator.generate(params, prompt, sampling)
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[base.Candidates]]:
         """The likeliest next tokens of each line.
 
         Raises:
@@ -117,10 +105,7 @@ class CausalLanguageModeling(LanguageModeling):
         for line in inputs:
             _refuse_mask(line)
         logits = (next(self.generator.logits(params, self.tokenizer.encode(line), []))[0] for line in inputs)
-        return [[top_candidates(jnp.asarray(scores), self.pieces, top)] for scores in logits]
-
-    def prediction_label(self, number: int) -> str:
-        return "next: "
+        return [[base.top_candidates(jnp.asarray(scores), self.pieces, top)] for scores in logits]
 
     @functools.cached_property
     def generator(self) -> TextGenerator:

@@ -22,24 +22,10 @@ from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.errors import ConfigError, DataError
-from gmlp_flax.io import files, json_files
 from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
 from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
-from gmlp_flax.tasks import sides
-from gmlp_flax.tasks.base import (
-    Baseline,
-    Batch,
-    Candidates,
-    Outputs,
-    Shapes,
-    Sums,
-    Task,
-    Totals,
-    model_keys,
-    parse_names,
-    top_candidates,
-    weighted_sum,
-)
+from gmlp_flax.tasks import base, sides
+from gmlp_flax.tasks.base import Batch, Outputs, Shapes, Sums, Task, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
 
 CLASSES_FILE = "classes.json"
@@ -99,20 +85,10 @@ class ImageClassification(Task):
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
-        model = self.config.model
-        return ImageClassifier(
-            self.spec(),
-            rngs,
-            image_size=model.image_size,
-            patch_size=model.patch_size,
-            classes=len(self.classes),
-            channels=model.channels,
-            pool=model.pool,
-            pre_logits=model.pre_logits,
-            stem=model.stem,
-            mean=self.config.data.mean,
-            std=self.config.data.std,
-        )
+        names = ("image_size", "patch_size", "channels", "pool", "pre_logits", "stem")
+        options = {name: self.config.model[name] for name in names}
+        data, classes = self.config.data, len(self.classes)
+        return ImageClassifier(self.spec(), rngs, classes=classes, mean=data.mean, std=data.std, **options)
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
@@ -127,8 +103,11 @@ class ImageClassification(Task):
             raise ConfigError(
                 "config.model.pool is 'cls', and the model is causal: the class token sees no patch; set it to 'mean'"
             )
-        if config.model.stem == "table":
-            _check_table(config)
+        if config.model.stem == "table" and mixes:
+            raise ConfigError(
+                "config.model.stem is 'table', a vector for each grey value, and mixed pixels have none: set "
+                "config.augment.mixup=0 and cutmix=0"
+            )
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -231,39 +210,29 @@ class ImageClassification(Task):
         unread = {"unread": examples - read} if examples > read else {}
         return means | {"examples": examples} | unread
 
-    def baseline(self, sums: Totals) -> Baseline:
+    def baseline(self, sums: Totals) -> base.Baseline:
         """One class for all images: the most frequent one of the held-out data."""
         counts, read = sums["classes"]
-        return Baseline("the most frequent class", {"top1": float(max(counts)) / read})
+        return base.Baseline("the most frequent class", {"top1": float(max(counts)) / read})
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels: the run folder's, else the training data's."""
-        if not files.exists(self._classes_file):
-            return tuple(self.source("train").classes)
-        return parse_names(json_files.read(self._classes_file), self._classes_file)
-
-    @property
-    def _classes_file(self) -> str:
-        return os.path.join(self.folder, CLASSES_FILE)
+        return self.saved_names(CLASSES_FILE) or tuple(self.source("train").classes)
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """What to show people for each class: the run folder's own words if it has them, else the class itself."""
-        own = os.path.join(self.folder, NAMES_FILE)
-        if not files.exists(own):
-            return self.classes
-        names = parse_names(json_files.read(own), own)
+        names = self.saved_names(NAMES_FILE) or self.classes
         if len(names) != len(self.classes):
+            own = os.path.join(self.folder, NAMES_FILE)
             raise DataError(f"{own} has {len(names)} names for {len(self.classes)} classes: remove it, or mend it")
         return names
 
     def examples(self, side: str) -> ReadableExamples:
         """The images of a side, decoded and cropped; see `ReadableExamples` for those that cannot be read."""
-        if side == "train":
-            return ReadableExamples(self.source(side), self.training_example, self._bad)
-        keep = ("real",) if self.config.eval.real_labels else ()
-        return ReadableExamples(self.source(side), self.evaluation_example, self._bad, keep)
+        transform = self.training_example if side == "train" else self.evaluation_example
+        return ReadableExamples(self.source(side), transform, self._bad)
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         images, repeats = self.examples("train"), self.config.augment.repeats
@@ -294,7 +263,7 @@ class ImageClassification(Task):
     def _size(self) -> dict[str, Any]:
         return dict(size=self.config.model.image_size, channels=self.config.model.channels)
 
-    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Candidates]]:
+    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[base.Candidates]]:
         """The likeliest classes of images: paths of files, or uint8 [height, width, channels].
 
         Raises:
@@ -304,16 +273,14 @@ class ImageClassification(Task):
         images = np.stack([self.evaluation_example(record)["image"] for record in records])
         return [[candidates] for candidates in self.rank_classes(params, images, top)]
 
-    def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[Candidates]:
+    def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[base.Candidates]:
         """The likeliest classes of images, uint8 [batch, height, width, channels], as evaluation sees them."""
-        return [top_candidates(scores, self.names, top) for scores in self.compiled_apply(params, images)]
+        return [base.top_candidates(scores, self.names, top) for scores in self.compiled_apply(params, images)]
 
     def assets(self) -> dict[str, bytes]:
-        return {CLASSES_FILE: json.dumps(self.classes, indent=1).encode()}
-
-    def display_assets(self) -> dict[str, bytes]:
-        own = os.path.join(self.folder, NAMES_FILE)
-        return {NAMES_FILE: json.dumps(self.names, indent=1).encode()} if files.exists(own) else {}
+        """The classes, and the words for people if the run folder has them."""
+        lists = {CLASSES_FILE: self.classes} | ({NAMES_FILE: self.names} if self.saved_names(NAMES_FILE) else {})
+        return {name: json.dumps(values, indent=1).encode() for name, values in lists.items()}
 
     @functools.cached_property
     def _bad(self) -> SharedBadRecords:
@@ -330,19 +297,10 @@ class ImageClassification(Task):
             source = embedded.embedded_digits(side)
         else:
             source = sides.open_side(self.config, side, sources.open_side, cache_folder=self.config.data.cache)
-        if files.exists(self._classes_file):
-            sources.require_classes(source, self.classes, self._classes_file)
+        if self.saved_names(CLASSES_FILE):
+            sources.require_classes(source, self.classes, os.path.join(self.folder, CLASSES_FILE))
         elif side == "heldout":
             sources.require_classes(source, self.classes, self.source("train").path)
         if side == "heldout" and self.config.eval.real_labels:
             source = RealLabels(source, self.config.eval.real_labels)
         return source
-
-
-def _check_table(config: ConfigDict) -> None:
-    """Raises ConfigError for keys that do not go with a stem that looks pixels up."""
-    model, begin = config.model, "config.model.stem is 'table', a vector for each grey value"
-    if model.channels != 1 or model.patch_size != (1, 1):
-        raise ConfigError(f"{begin}: set config.model.channels=1 and config.model.patch_size=(1,1)")
-    if config.augment.mixup or config.augment.cutmix:
-        raise ConfigError(f"{begin}, and mixed pixels have none: set config.augment.mixup=0 and cutmix=0")

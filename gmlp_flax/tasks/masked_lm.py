@@ -21,19 +21,12 @@ from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 
 
 class Masked(NamedTuple):
-    """A sequence with some tokens to predict.
+    """A sequence with some tokens to predict."""
 
-    Attributes:
-        inputs: int32 [tokens], what the model reads.
-        positions: int32 [predictions], where it predicts.
-        targets: int32 [predictions], the tokens that stood there.
-        weights: float32 [predictions], 0 if the sequence has fewer tokens to predict.
-    """
-
-    inputs: jax.Array
-    positions: jax.Array
-    targets: jax.Array
-    weights: jax.Array
+    inputs: jax.Array  # int32 [tokens], what the model reads
+    positions: jax.Array  # int32 [predictions], where it predicts
+    targets: jax.Array  # int32 [predictions], the tokens that stood there
+    weights: jax.Array  # float32 [predictions], 0 if the sequence has fewer tokens to predict
 
 
 def mask_tokens(
@@ -86,6 +79,7 @@ class MaskedLanguageModeling(LanguageModeling):
         "masking.static": Option(False, "mask each sequence once, instead of anew each time that it is seen"),
         "eval.seed": Option(0, "fixes which held-out tokens are masked, for all runs alike", AT_LEAST_0),
     }
+    prediction_label = "[MASK] {}: "
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
@@ -150,22 +144,18 @@ class MaskedLanguageModeling(LanguageModeling):
         Raises:
             RunError: a line has no [MASK], or is longer than the model's sequences.
         """
-        return [self._fill(params, line, top) for line in inputs]
-
-    def prediction_label(self, number: int) -> str:
-        return f"[MASK] {number}: "
-
-    def _fill(self, params: Any, line: str, top: int) -> list[Candidates]:
-        tokenizer = self.tokenizer
-        ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
-        positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
-        if not positions:
-            raise RunError(f"there is no [MASK] in {line!r}; put one where a token is to be predicted")
-        if len(ids) > self.length:
-            raise RunError(f"the line has {len(ids)} tokens, the model reads at most {self.length}: {line[:60]!r}...")
-        spec = self.spec()
-        if not spec.supports_length(len(ids)):
-            ids += [tokenizer.pad_id] * (self.length - len(ids))
-        tokens = np.array([ids])
-        logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.padding_mask(tokens))[0]
-        return [top_candidates(scores, self.pieces, top) for scores in logits]
+        tokenizer, spec, ranked = self.tokenizer, self.spec(), []
+        for line in inputs:
+            ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
+            positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
+            if not positions:
+                raise RunError(f"there is no [MASK] in {line!r}; put one where a token is to be predicted")
+            if len(ids) > self.length:
+                most = f"the model reads at most {self.length}"
+                raise RunError(f"the line has {len(ids)} tokens, {most}: {line[:60]!r}...")
+            if not spec.supports_length(len(ids)):
+                ids += [tokenizer.pad_id] * (self.length - len(ids))
+            tokens = np.array([ids])
+            logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.padding_mask(tokens))[0]
+            ranked.append([top_candidates(scores, self.pieces, top) for scores in logits])
+        return ranked

@@ -18,21 +18,17 @@ def partners(x: jax.Array) -> jax.Array:
     return jnp.roll(x, len(x) // 2, axis=0)
 
 
-def blend(x: jax.Array, own: jax.Array) -> jax.Array:
-    """own * x + (1 - own) * partners(x): x [batch, ...], and own, which broadcasts to it, 0 to 1."""
-    return own * x + (1 - own) * partners(x)
-
-
 def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
-    """`blend` of images, rounded to whole levels as in timm's loader: uint8 [batch, height, width, channels].
+    """own * pixels + (1 - own) * partners(pixels), rounded to whole levels as in timm's loader.
 
     As float32, which backward would keep, they would take four times the memory.
 
     Args:
-        pixels: uint8, of that shape.
-        own: [batch or 1, height, width].
+        pixels: uint8 [batch, height, width, channels], as the result.
+        own: [batch or 1, height, width], 0 to 1.
     """
-    return jnp.round(blend(pixels, own[..., None])).astype(pixels.dtype)
+    own = own[..., None]
+    return jnp.round(own * pixels + (1 - own) * partners(pixels)).astype(pixels.dtype)
 
 
 def pair_keys(keys: jax.Array) -> jax.Array:
@@ -77,12 +73,9 @@ def _draw(
 
 
 def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> jax.Array:
-    """1 outside and 0 inside of CutMix's box of 1 - share of the area: float32 [height, width].
+    """1 outside and 0 inside of CutMix's box of 1 - share of the area, cut off at the borders: float32 [height, width].
 
-    Args:
-        size: height and width of the image.
-        share: of the area that is to stay outside; what the borders cut off stays outside as well.
-        centre: row and column, int [2].
+    `size` is the image's height and width, `centre` the box's row and column, int [2].
     """
     sides = jnp.floor(jnp.array(size) * jnp.sqrt(1 - share)).astype(jnp.int32)
     first, last = centre - sides // 2, centre + (sides + 1) // 2

@@ -22,8 +22,7 @@ from gmlp_flax.models.text import SpanPredictor
 from gmlp_flax.options import ANY_NUMBER, SIZE, Option, Range
 from gmlp_flax.tasks import sides
 from gmlp_flax.tasks.base import Baseline, Batch, Candidates, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
-from gmlp_flax.tasks.finetuning import Finetuning
-from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
+from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, Finetuning
 
 GROUPS = ("", "HasAns_", "NoAns_", "best_")  # of v2.0's metrics; v1.1 has the first alone
 
@@ -96,10 +95,10 @@ class QuestionAnswering(Finetuning):
         In v2.0, also F1 and exact match of the questions with (HasAns_) and without an answer (NoAns_), and what the
         best threshold would give (best_): config.squad.null_threshold is the one that counts.
         """
-        windows = self.windows("heldout")
+        windows = self.examples("heldout")
         questions = windows.questions
-        answers, _, odds = self._answers(windows, outputs)
-        metrics = squad_metrics.evaluate(questions, self._predictions(windows, answers, odds))
+        answers, _, odds, predictions = self._answers(windows, outputs)
+        metrics = squad_metrics.evaluate(questions, predictions)
         if odds is None:
             metrics = {name: metrics[name] for name in ("exact", "f1", "total")}
         else:
@@ -110,7 +109,7 @@ class QuestionAnswering(Finetuning):
 
     def baseline(self, sums: Totals) -> Baseline:
         """v1.1: the whole passage answers every question. v2.0: no question has an answer."""
-        questions, first = self.windows("heldout").questions, self.config.squad.version == "v1.1"
+        questions, first = self.examples("heldout").questions, self.config.squad.version == "v1.1"
         name = "the whole passage as the answer" if first else "no answer to any question"
         answers = {question.id: question.context if first else "" for question in questions}
         metrics = squad_metrics.evaluate(questions, answers)
@@ -118,10 +117,10 @@ class QuestionAnswering(Finetuning):
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """predictions.json and, of v2.0, null_odds.json, as the official script takes them; nbest_predictions.json."""
-        windows = self.windows("heldout")
-        answers, nulls, odds = self._answers(windows, outputs)
+        windows = self.examples("heldout")
+        answers, nulls, odds, predictions = self._answers(windows, outputs)
         files: dict[str, Any] = {
-            "predictions.json": self._predictions(windows, answers, odds),
+            "predictions.json": predictions,
             "nbest_predictions.json": squad_answers.n_best_lists(windows.questions, answers, nulls),
         }
         files |= {"null_odds.json": odds} if odds else {}
@@ -150,35 +149,26 @@ class QuestionAnswering(Finetuning):
             batch = {name: np.asarray(value)[None] for name, value in windows[i].items()}
             outputs.append(self._compiled_evaluate(params, batch | {"weight": np.ones(1, np.float32)}))
         scores = jax.tree.map(lambda *rows: np.concatenate(rows), *jax.device_get(outputs))
-        answers, nulls, odds = self._answers(windows, scores)
-        first = self._predictions(windows, answers, odds)["line"]
-        best = sorted(
-            squad_answers.n_best_lists(windows.questions, answers, nulls)["line"],
-            key=lambda entry: entry["text"] != first,
-        )
+        answers, nulls, _, predictions = self._answers(windows, scores)
+        best = squad_answers.n_best_lists(windows.questions, answers, nulls)["line"]
+        best.sort(key=lambda entry: entry["text"] != predictions["line"])
         return [(entry["text"] or "(no answer)", entry["probability"]) for entry in best[:top]]
 
     def _answers(
         self, windows: Windows, outputs: Outputs
-    ) -> tuple[list[list[Answer]], np.ndarray | None, dict[str, float] | None]:
-        """The best answers to each question; in v2.0, also the score and the odds of having none."""
+    ) -> tuple[list[list[Answer]], np.ndarray | None, dict[str, float] | None, dict[str, str]]:
+        """The best answers to each question; in v2.0, the score and the odds of having none; and the predictions."""
         options, scores = self.config.squad, SpanScores(**{name: outputs[name] for name in SpanScores._fields})
         answers = squad_answers.find_answers(windows, scores, n_best=options.n_best, max_answer=options.max_answer)
-        if options.version == "v1.1":
-            return answers, None, None
-        nulls = squad_answers.null_scores(windows, scores.null)
-        return answers, nulls, squad_answers.null_odds(windows.questions, answers, nulls)
-
-    def _predictions(
-        self, windows: Windows, answers: list[list[Answer]], odds: dict[str, float] | None
-    ) -> dict[str, str]:
-        return squad_answers.predictions(windows.questions, answers, odds, self.config.squad.null_threshold)
-
-    def examples(self, side: str) -> Windows:
-        return self.windows(side)
+        nulls = odds = None
+        if options.version == "v2.0":
+            nulls = squad_answers.null_scores(windows, scores.null)
+            odds = squad_answers.null_odds(windows.questions, answers, nulls)
+        predictions = squad_answers.predictions(windows.questions, answers, odds, options.null_threshold)
+        return answers, nulls, odds, predictions
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
-    def windows(self, side: str) -> Windows:
+    def examples(self, side: str) -> Windows:
         """The windows of a side, "train" or "heldout". What is not quite as it should be goes to standard error.
 
         Raises:

@@ -7,7 +7,6 @@ import csv
 import functools
 import io
 import json
-import os
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -22,26 +21,12 @@ from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import SentenceTask, own_task
 from gmlp_flax.data.finetuning.long_range import SENTENCE_TASKS
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.io import files, json_files
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.options import Option
-from gmlp_flax.tasks import sides
-from gmlp_flax.tasks.base import (
-    Baseline,
-    Batch,
-    Candidates,
-    Outputs,
-    Shapes,
-    Sums,
-    Totals,
-    model_keys,
-    parse_names,
-    top_candidates,
-    weighted_sum,
-)
-from gmlp_flax.tasks.finetuning import Finetuning
-from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS
+from gmlp_flax.tasks import base, sides
+from gmlp_flax.tasks.base import Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
+from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, Finetuning
 
 LABELS_FILE = "labels.json"
 OWN = "own"
@@ -109,13 +94,13 @@ class TextClassification(Finetuning):
         """The task that the config names. Labels of own data come from the run folder, or from the training data."""
         if self.config.glue.task != OWN:
             return SENTENCE_TASKS[self.config.glue.task]
-        own, saved = self.config.own, os.path.join(self.folder, LABELS_FILE)
+        own = self.config.own
         task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
-        if not files.exists(saved):
-            path = sides.path_of(self.config, "train", EXPECTED)
-            with sides.errors_name("data.train"):
-                return task._replace(labels=sentences.label_names(path, task))
-        return task._replace(labels=parse_names(json_files.read(saved, dict).get("labels"), saved))
+        if labels := self.saved_names(LABELS_FILE):
+            return task._replace(labels=labels)
+        path = sides.path_of(self.config, "train", EXPECTED)
+        with sides.errors_name("data.train"):
+            return task._replace(labels=sentences.label_names(path, task))
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -179,14 +164,14 @@ class TextClassification(Finetuning):
         unlabelled = {"unlabelled": examples - labelled} if examples > labelled else {}
         return metrics | {"examples": examples} | unlabelled
 
-    def baseline(self, sums: Totals) -> Baseline | None:
+    def baseline(self, sums: Totals) -> base.Baseline | None:
         """One label for all examples: the most frequent one of the held-out data, in each part of it."""
         heldout, metrics = self.sentences("heldout"), {}
         for name, part in (("accuracy", 0), ("accuracy_mm", 1)):
             labels = heldout.labels[(heldout.part == part) & (heldout.labels != sentences.UNLABELLED)]
             if len(labels):
                 metrics[name] = float(np.bincount(labels).max()) / len(labels)
-        return Baseline("the most frequent label", metrics) if metrics else None
+        return base.Baseline("the most frequent label", metrics) if metrics else None
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """What GLUE's server takes: one file per part, one line per example with its id and the predicted label.
@@ -204,23 +189,22 @@ class TextClassification(Finetuning):
             files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
         return files
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
+    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[base.Candidates]]:
         """The likeliest labels of each line: a sentence, or a pair with a tab between.
 
         Raises:
             RunError: a line has more or fewer texts than the task.
         """
-        return [[self._classify(params, line, top)] for line in inputs]
-
-    def _classify(self, params: Any, line: str, top: int) -> Candidates:
-        texts = line.split("\t")
-        if len(texts) != len(self.glue.texts):
-            given, expected = len(texts), len(self.glue.texts)
-            advice = "put a tab between two texts, none in a single one"
-            raise RunError(f"the line has {given} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
-        example = self._pairs(texts[:1], texts[1:] or None, {}, "the line")[0]
-        batch = {name: np.asarray(value)[None] for name, value in example.items()}
-        return top_candidates(self.compiled_scores(params, batch)[0], self.glue.labels, top)
+        ranked, expected = [], len(self.glue.texts)
+        for line in inputs:
+            texts = line.split("\t")
+            if len(texts) != expected:
+                advice = "put a tab between two texts, none in a single one"
+                raise RunError(f"the line has {len(texts)} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
+            example = self._pairs(texts[:1], texts[1:] or None, {}, "the line")[0]
+            batch = {name: np.asarray(value)[None] for name, value in example.items()}
+            ranked.append([base.top_candidates(self.compiled_scores(params, batch)[0], self.glue.labels, top)])
+        return ranked
 
     def assets(self) -> dict[str, bytes]:
         labels = {"task": self.config.glue.task, "labels": self.glue.labels}
@@ -248,13 +232,11 @@ class TextClassification(Finetuning):
     def sentences(self, side: str) -> sentences.Sentences:
         """The labelled texts of a side; raises DataError if they cannot be read."""
         bad = BadRecords(self.config.data.max_bad_records)
-        opener = sentences.open_sentences
-        read = sides.open_side(self.config, side, opener, EXPECTED, task=self.glue, bad=bad)
+        read = sides.open_side(self.config, side, sentences.open_sentences, EXPECTED, task=self.glue, bad=bad)
         if bad.count:
             sides.warn(side, "examples", f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")
         if read.dropped:
-            message = f"{read.dropped} without a gold label are left out, {len(read)} remain"
-            sides.warn(side, "examples", message)
+            sides.warn(side, "examples", f"{read.dropped} without a gold label are left out, {len(read)} remain")
         return read
 
 

@@ -1,4 +1,4 @@
-"""What the tasks on text share: their options, and their tokenizer."""
+"""What the tasks on text share: their options, their tokenizer, and what finetuning adds."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import abc
 import functools
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
+import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.text.tokenizer import NAMED, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.options import SIZE, VOCABULARY, Option
-from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.base import Batch, Shapes, Task
 
 EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`
 
@@ -100,7 +103,7 @@ class StandInTokenizer(NamedTuple):
     mask_id: int = 4
 
 
-def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
+def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) -> Tokenizer | None:
     """The tokenizer in a run's folder, in config.data.tokenizer or in `more`, else that of the run that it starts from.
 
     Args:
@@ -113,10 +116,8 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
     Raises:
         DataError: two that are there differ, or one is damaged.
     """
-    paths = {"this run's": os.path.join(task.folder, TOKENIZER_FILE)}
-    if not files.exists(paths["this run's"]):
-        paths = {}
-    given = task.config.data.tokenizer
+    own, given = os.path.join(task.folder, TOKENIZER_FILE), task.config.data.tokenizer
+    paths = {"this run's": own} if files.exists(own) else {}
     # A run folder has its own copy, and may have been moved away from the file that was given.
     if given in NAMED or files.exists(given):
         paths["config.data.tokenizer"] = given
@@ -129,3 +130,44 @@ def given_tokenizer(task: Task, more: Mapping[str, str]) -> Tokenizer | None:
     if not tokenizers and TOKENIZER_FILE in task.inherited:
         return Tokenizer(task.inherited[TOKENIZER_FILE], task.config.init_from)
     return next(iter(tokenizers.values()), None)
+
+
+class Finetuning(TextTask):
+    """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
+
+    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text of a pair is encoded
+    alone, and "index" int32 [batch]. The encoder is that of `config.init_from`, and so are the keys of config.model
+    that describe its architecture. Without `init_from` they are the config's, and config.data.tokenizer names the
+    vocabulary.
+    """
+
+    unit = "examples"
+    inherits_model = True
+
+    def example_shapes(self) -> Shapes:
+        text = (self.length,), jnp.int32
+        return {"tokens": text, "segments": text, "index": ((), jnp.int32)}
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the run folder, of the config or of `config.init_from`.
+
+        Raises:
+            DataError: there is none, two differ, or one is damaged.
+        """
+        if (tokenizer := given_tokenizer(self)) is None:
+            raise DataError(
+                "there is no vocabulary: give --config.init_from=RUN, a pretrained text model, or, to train a new one, "
+                "--config.data.tokenizer=FILE"
+            )
+        return tokenizer
+
+    def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """The model's logits for a batch; `key`, [batch], is given in training."""
+        tokens = batch["tokens"]
+        return self.apply(params, tokens, batch["segments"], self.padding_mask(tokens), key)
+
+    @functools.cached_property
+    def compiled_scores(self) -> Callable:
+        """`scores` without dropout, compiled once for all predictions: (params, batch)."""
+        return jax.jit(lambda params, batch: self.scores(params, batch, None))

@@ -52,7 +52,7 @@ def params(folder):
 
 
 def all_windows(task, side):
-    windows = task.windows(side)
+    windows = task.examples(side)
     items = [windows[i] for i in range(len(windows))]
     return {name: np.stack([item[name] for item in items]) for name in items[0]}
 
@@ -103,7 +103,7 @@ def test_evaluation(task, params):
 def test_files_give_the_metrics(task, params):
     metrics, outputs = evaluation.Evaluator(task, Partition.make())(params)
     files = {name: json.loads(content) for name, content in task.prediction_files(outputs).items()}
-    questions = task.windows("heldout").questions
+    questions = task.examples("heldout").questions
     scored = squad_metrics.evaluate(questions, files["predictions.json"])
     assert scored["missing_filled_with_empty"] == 0
     assert all(metrics[name] == scored[name] for name in scored.keys() & metrics.keys()) and "f1" in metrics
@@ -134,17 +134,17 @@ SUMS = dict.fromkeys(("loss", "accuracy", "examples"), (3.0, 6.0))
 
 def test_an_oracle(folder):
     task = make(folder)
-    count = len(task.windows("heldout").questions)
+    count = len(task.examples("heldout").questions)
     scores = {"exact": 100, "f1": 100, "total": count, "loss": 0.5, "accuracy": 0.5, "windows": 6}
     assert task.summarize(SUMS, oracle(task)) == scores
     assert set(task.eval_metrics) == {"exact", "f1", "loss", "accuracy"}
-    passages = {question.id: question.context for question in task.windows("heldout").questions}
-    f1 = squad_metrics.evaluate(task.windows("heldout").questions, passages)["f1"]
+    passages = {question.id: question.context for question in task.examples("heldout").questions}
+    f1 = squad_metrics.evaluate(task.examples("heldout").questions, passages)["f1"]
     assert task.baseline(SUMS) == ("the whole passage as the answer", {"exact": 0, "f1": f1}) and 0 < f1 < 50
     task = make(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(task))
     assert len(task.eval_metrics) == 10 and set(task.eval_metrics) < set(metrics)
-    questions = task.windows("heldout").questions
+    questions = task.examples("heldout").questions
     share = 100 * sum(question.impossible for question in questions) / len(questions)
     assert task.baseline(SUMS) == ("no answer to any question", {"exact": share, "f1": share}) and 0 < share < 100
     assert task.format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5}) == "exact 50.0%  accuracy 50.0%  loss 0.5"
@@ -158,12 +158,12 @@ def test_what_is_reported(folder, tmp_path, capsys):
     path = write(tmp_path / "a.json", article("x", context, *entries, wrong))
     task = make(folder, heldout=str(folder / "v1.1.json"))
     task.config.data.update(train=str(path), max_bad_records=1)
-    assert [question.id for question in task.windows("train").questions] == ["a", "b"]
+    assert [question.id for question in task.examples("train").questions] == ["a", "b"]
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith(f"train questions: 1 left out, the first: {path}, article 1 ('x'), paragraph 1, ")
     assert "1 of 3 have an answer that does not begin and end where tokens do" in lines[1] and len(lines) == 2
     assert "; 1 have one that no token holds: left out" in lines[1]
-    assert not make(folder).windows("heldout").targets.unaligned.any() and not capsys.readouterr().err
+    assert not make(folder).examples("heldout").targets.unaligned.any() and not capsys.readouterr().err
 
 
 def test_too_short_a_length(folder):

@@ -182,7 +182,7 @@ class QuestionAnswering(Finetuning):
             sides.warn(side, "questions", f"{bad.count} left out, the first: {bad.first[0]}")
         with sides.errors_name("model.length"):
             windows = self._windows(questions, training)
-        unaligned = int(windows.targets.unaligned.sum())
+        unaligned = sum(target.unaligned for target in windows.targets)
         if training and unaligned + windows.left_out:
             sides.warn(
                 side,

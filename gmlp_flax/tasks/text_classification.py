@@ -18,8 +18,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.finetuning import pairs, sentences
-from gmlp_flax.data.finetuning.glue import SentenceTask, own_task
-from gmlp_flax.data.finetuning.long_range import SENTENCE_TASKS
+from gmlp_flax.data.finetuning.glue import SENTENCE_TASKS, SentenceTask, own_task
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
@@ -201,7 +200,7 @@ class TextClassification(Finetuning):
             if len(texts) != expected:
                 advice = "put a tab between two texts, none in a single one"
                 raise RunError(f"the line has {len(texts)} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
-            example = self._pairs(texts[:1], texts[1:] or None, {}, "the line")[0]
+            example = self._pairs(texts[:1], texts[1:] or None, {})[0]
             batch = {name: np.asarray(value)[None] for name, value in example.items()}
             ranked.append([base.top_candidates(self.compiled_scores(params, batch)[0], self.glue.labels, top)])
         return ranked
@@ -215,18 +214,18 @@ class TextClassification(Finetuning):
         """The encoded examples of a side, "train" or "heldout", in the order of `prediction_files`."""
         read, length = self.sentences(side), self.config.model.length
         with sides.errors_name("model.length"):
-            source = self._pairs(read.first, read.second, {"label": read.labels, "part": read.part}, read.path)
+            source = self._pairs(read.first, read.second, {"label": read.labels, "part": read.part})
         if source.cut:
             message = f"{source.cut} of {len(source)} are longer than config.model.length={length} and are cut"
             sides.warn(side, "examples", message)
         return source
 
-    def _pairs(self, first: list[str], second: list[str] | None, columns: dict[str, Any], name: str) -> pairs.Pairs:
+    def _pairs(self, first: list[str], second: list[str] | None, columns: dict[str, Any]) -> pairs.Pairs:
         # No more tokens are ever read, and one more tells that a text is cut.
         encode = functools.partial(pairs.encode, tokenizer=self.tokenizer, max_tokens=self.length)
         tokens = [encode(texts) for texts in (first, second) if texts is not None]
         options: dict[str, Any] = dict(length=self.length, tokenizer=self.tokenizer, dual_encoder=self.dual_encoder)
-        return pairs.Pairs(tokens, columns, name=name, **options)
+        return pairs.Pairs(tokens, columns, **options)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def sentences(self, side: str) -> sentences.Sentences:

@@ -16,8 +16,7 @@ import numpy as np
 import safetensors.numpy
 
 from gmlp_flax.data.finetuning import sentences, squad
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS
-from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS, LONG_RANGE_TASKS
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.text.corpora import open_corpus

@@ -1,9 +1,17 @@
-"""Tasks of labelled sentences, among them GLUE's and SNLI: their columns, labels, scores and submission files.
+"""Tasks of labelled sentences: their columns, labels, scores and submission files.
 
-STS-B is left out because it is a regression, and the diagnostics because they have no labels.
+They are GLUE's (without STS-B, which is a regression, and the diagnostics, which have no labels), SNLI, and those of
+Long Range Arena on long texts (2011.04006):
+
+listops     basic_train.tsv, basic_val.tsv, basic_test.tsv with the columns Source and Target; or what
+            `gmlp prepare listops:SIZE` makes
+imdb        TFDS's imdb_reviews, or any file with the columns text and label
+retrieval   new_aan_pairs.train.tsv, .eval.tsv, .test.tsv: no header, five columns, the label, two ids, two texts
 """
 
 from typing import NamedTuple
+
+from gmlp_flax.data.listops import trees
 
 
 class SentenceTask(NamedTuple):
@@ -38,24 +46,15 @@ class SentenceTask(NamedTuple):
 
 _SENTENCE = (("sentence",),)
 _PAIR = (("sentence1", "premise"), ("sentence2", "hypothesis"))
+_STRINGS = (("sentence1", "#1 String"), ("sentence2", "#2 String"))
 _THREE = ("entailment", "neutral", "contradiction")
 _TWO = ("entailment", "not_entailment")
+_COLA = ("source", "label", "star", "sentence")
 
 GLUE_TASKS: dict[str, SentenceTask] = {
     "sst2": SentenceTask(_SENTENCE, ("negative", "positive"), submission=("SST-2.tsv",)),
-    "cola": SentenceTask(
-        _SENTENCE,
-        ("unacceptable", "acceptable"),
-        ("matthews",),
-        ("CoLA.tsv",),
-        headerless=("source", "label", "star", "sentence"),
-    ),
-    "mrpc": SentenceTask(
-        (("sentence1", "#1 String"), ("sentence2", "#2 String")),
-        ("not_equivalent", "equivalent"),
-        ("f1",),
-        ("MRPC.tsv",),
-    ),
+    "cola": SentenceTask(_SENTENCE, ("unacceptable", "acceptable"), ("matthews",), ("CoLA.tsv",), headerless=_COLA),
+    "mrpc": SentenceTask(_STRINGS, ("not_equivalent", "equivalent"), ("f1",), ("MRPC.tsv",)),
     "qqp": SentenceTask((("question1",), ("question2",)), ("not_duplicate", "duplicate"), ("f1",), ("QQP.tsv",)),
     "mnli": SentenceTask(_PAIR, _THREE, submission=("MNLI-m.tsv", "MNLI-mm.tsv"), names=True),
     "qnli": SentenceTask((("question",), ("sentence",)), _TWO, submission=("QNLI.tsv",), names=True),
@@ -63,6 +62,26 @@ GLUE_TASKS: dict[str, SentenceTask] = {
     "wnli": SentenceTask(_PAIR, ("not_entailment", "entailment"), submission=("WNLI.tsv",)),
     "snli": SentenceTask(_PAIR, _THREE, submission=("SNLI.tsv",), names=True),
 }
+
+LONG_RANGE_TASKS: dict[str, SentenceTask] = {
+    "listops": SentenceTask(
+        (("text", "Source"),),
+        trees.DIGITS,
+        submission=("ListOps.tsv",),
+        label=("label", "Target"),
+        words=(*trees.SYMBOLS, *trees.BRACES),
+    ),
+    "imdb": SentenceTask((("text",),), ("neg", "pos"), submission=("IMDB.tsv",)),
+    "retrieval": SentenceTask(
+        (("text1",), ("text2",)),
+        ("0", "1"),
+        submission=("Retrieval.tsv",),
+        headerless=("label", "id1", "id2", "text1", "text2"),
+        aliases=("0.0", "1.0"),
+    ),
+}
+
+SENTENCE_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 
 
 def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = ()) -> SentenceTask:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,40 +13,34 @@ from gmlp_flax.errors import DataError
 _TEXTS = 4096  # encoded in one call
 
 
-@dataclass(frozen=True)
 class TokenLists:
-    """Token ids of many texts, in one array.
+    """Token ids of many texts, in one array; `lists[i]` are those of text i, int32 [tokens].
+
+    Args:
+        texts: the ids of each text.
 
     Attributes:
         ids: int32 [tokens of all texts].
-        offsets: int64 [texts + 1], where each text begins, and the end.
+        lengths: int64 [texts]: tokens of each text.
     """
 
-    ids: np.ndarray
-    offsets: np.ndarray
+    def __init__(self, texts: Iterable[np.ndarray]):
+        texts = list(texts)
+        self.ids = np.concatenate([np.zeros(0, np.int32), *texts])
+        self.lengths = np.array([*map(len, texts)], np.int64)
+        self._ends = np.cumsum(self.lengths)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.lengths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return self.ids[self.offsets[index] : self.offsets[index + 1]]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [texts]: tokens of each text."""
-        return np.diff(self.offsets)
+        return self.ids[self._ends[index] - self.lengths[index] : self._ends[index]]
 
 
-def encode(
-    texts: Sequence[str], tokenizer: Tokenizer, threads: int | None = None, max_tokens: int | None = None
-) -> TokenLists:
-    """Encodes texts, without special tokens; `threads=None` uses all cores. Further tokens of a text are dropped."""
-    ids, lengths = [np.zeros(0, np.int32)], [0]
-    for start in range(0, len(texts), _TEXTS):
-        batch = [tokens[:max_tokens] for tokens in tokenizer.encode_batch(texts[start : start + _TEXTS], threads)]
-        ids.append(np.concatenate(batch))
-        lengths.extend(map(len, batch))
-    return TokenLists(np.concatenate(ids), np.cumsum(lengths, dtype=np.int64))
+def encode(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int | None = None) -> TokenLists:
+    """Encodes texts on all cores, without special tokens. Further tokens of a text are dropped."""
+    batches = (tokenizer.encode_batch(texts[start : start + _TEXTS]) for start in range(0, len(texts), _TEXTS))
+    return TokenLists(ids[:max_tokens].copy() for batch in batches for ids in batch)
 
 
 def kept_lengths(lengths: Sequence[np.ndarray | int], length: int) -> list[np.ndarray]:
@@ -65,10 +58,8 @@ def kept_lengths(lengths: Sequence[np.ndarray | int], length: int) -> list[np.nd
     """
     room = length - 1 - len(lengths)
     if room < len(lengths):
-        texts = "a text" if len(lengths) == 1 else "two texts"
-        raise DataError(
-            f"length={length} has no room for {texts} beside [CLS] and [SEP]: give {1 + 2 * len(lengths)} or more"
-        )
+        texts, least = "a text" if len(lengths) == 1 else "two texts", 1 + 2 * len(lengths)
+        raise DataError(f"length={length} has no room for {texts} beside [CLS] and [SEP]: give {least} or more")
     if len(lengths) == 1:
         return [np.minimum(lengths[0], room)]
     first, second = lengths
@@ -109,7 +100,6 @@ class Pairs:
         texts: token ids of single texts, or of the first and of the second text of pairs.
         columns: name -> array with an entry for each example.
         length, tokenizer: as in `assemble`.
-        name: the source's name in messages.
         dual_encoder: whether each text of a pair is laid out alone, `[CLS] a [SEP]`: "tokens" and "segments" are then
             [2, length].
 
@@ -127,17 +117,13 @@ class Pairs:
         *,
         length: int,
         tokenizer: Tokenizer,
-        name: str,
         dual_encoder: bool = False,
     ):
-        self.texts, self.columns, self.dual_encoder = texts, dict(columns), dual_encoder and len(texts) == 2
-        self.length, self.tokenizer, self.name = length, tokenizer, name
+        self.texts, self.columns, self.dual_encoder = texts, columns, dual_encoder and len(texts) == 2
+        self.length, self.tokenizer = length, tokenizer
         lengths = [tokens.lengths for tokens in texts]
-        if self.dual_encoder:
-            kept = [kept_lengths([counts], length)[0] for counts in lengths]
-        else:
-            kept = kept_lengths(lengths, length)
-        self.cut = int(np.count_nonzero(sum(lengths) - sum(kept)))
+        layouts = [[counts] for counts in lengths] if self.dual_encoder else [lengths]
+        self.cut = int(np.count_nonzero(sum(lengths) - sum(sum(kept_lengths(layout, length)) for layout in layouts)))
 
     def __len__(self) -> int:
         return len(self.texts[0])
@@ -151,6 +137,3 @@ class Pairs:
             tokens, segments = assemble(texts, self.length, self.tokenizer)
         columns = {name: values[index] for name, values in self.columns.items()}
         return {"tokens": tokens, "segments": segments, "index": np.int32(index), **columns}
-
-    def __repr__(self) -> str:
-        return f"Pairs({self.name!r}, examples={len(self)}, length={self.length})"

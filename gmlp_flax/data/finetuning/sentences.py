@@ -15,7 +15,6 @@ Columns are found by their names. A row that cannot be used is a bad record.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,13 +31,14 @@ from gmlp_flax.io.records import BadRecord, BadRecords
 UNLABELLED = -1
 MOST_LABELS = 1000  # a column with more values than these does not hold classes
 
+_WORDS = {word + part for word in SPLIT_WORDS for part in PARTS}
+
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
     """Labelled sentences, or pairs of sentences, in memory.
 
     Attributes:
-        path: of the file or folder.
         first: the sentences, or the first sentence of each pair.
         second: the second sentence of each pair, or None.
         labels: int32 [examples], positions in the task's labels; all UNLABELLED in a test set.
@@ -47,19 +47,15 @@ class Sentences:
         dropped: how many examples without a label were left out.
     """
 
-    path: str
     first: list[str]
     second: list[str] | None
     labels: np.ndarray
     ids: list[str]
     part: np.ndarray
-    dropped: int = 0
+    dropped: int
 
     def __len__(self) -> int:
         return len(self.first)
-
-    def __repr__(self) -> str:
-        return f"Sentences({self.path!r}, examples={len(self)})"
 
 
 class _Example(NamedTuple):
@@ -90,10 +86,7 @@ def open_sentences(
     Args:
         path: see the module's docstring.
         task: the names of the columns and of the labels.
-        side: "train" or "heldout".
-        split, heldout_split: other splits than these.
-        heldout_share: the share of the training data to hold out if there is no held-out split, 0 to 1; 0 if `path`
-            holds one side alone.
+        side, split, heldout_split, heldout_share: as in data.text.selection.open_side.
         bad: counts and limits the rows that cannot be used. Without it, the first one raises.
 
     Raises:
@@ -101,7 +94,7 @@ def open_sentences(
             are no labels to train on.
     """
     path = tfds_folders.find(str(path))
-    by_split = _examples_by_split(path, task, BadRecords() if bad is None else bad)
+    by_split = _examples_by_split(path, task, bad or BadRecords())
     known = tuple(by_split)
     only = known if len(known) == 1 else ()
     train = _parts_of(path, known, split, TRAIN_SPLIT) or only
@@ -114,23 +107,20 @@ def open_sentences(
         )
     examples = [example for name in choice.splits for example in by_split[name]()]
     if choice.share:
-        count, on_heldout = len(examples), side == HELDOUT
-        examples = [e for e in examples if splits.is_heldout(e.texts[0], choice.share) == on_heldout]
+        examples = [e for e in examples if splits.is_heldout(e.texts[0], choice.share) == (side == HELDOUT)]
         if not examples:
             advice = "give the held-out examples a path of their own"
-            raise splits.empty_side(f"the {count} examples of {path!r}", side, choice.share, advice)
+            raise splits.empty_side(f"the examples of {path!r}", side, choice.share, advice)
     labelled = [example for example in examples if example.label != UNLABELLED]
     if not labelled and side != HELDOUT:
         raise DataError(
-            f"{path!r} has no labels to train on: expected a column {' or '.join(map(repr, task.label))}; "
-            "give another file or split"
+            f"{path!r} has no labels to train on: expected a column {_either(task.label)}; give another file or split"
         )
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
-    columns = [*map(list, zip(*texts, strict=True))]
-    second = columns[1] if len(columns) == 2 else None
+    first, *second = map(list, zip(*texts, strict=True))
     labels, parts = np.array(labels, np.int32), np.array(parts, np.int32)
-    return Sentences(path, columns[0], second, labels, list(ids), parts, len(examples) - len(used))
+    return Sentences(first, second[0] if second else None, labels, list(ids), parts, len(examples) - len(used))
 
 
 def label_names(path: str, task: SentenceTask) -> tuple[str, ...]:
@@ -169,9 +159,6 @@ def _parts_of(path: str, known: tuple[str, ...], wanted: str, default: str) -> t
     return parts
 
 
-_WORDS = {word + part for word in SPLIT_WORDS for part in PARTS}
-
-
 def _examples_by_split(path: str, task: SentenceTask, bad: BadRecords) -> dict[str, Callable[[], list[_Example]]]:
     """Split name -> a function that reads the split; the name is "" if the data have no splits."""
     rows = rows_by_split(path, task)
@@ -183,8 +170,8 @@ def _examples_by_split(path: str, task: SentenceTask, bad: BadRecords) -> dict[s
         return {"": lambda: examples}
     if strange := tags.difference(known):  # what is held out would be trained on
         raise DataError(
-            f"{path!r}: the column {' or '.join(map(repr, TAGS))} names splits in some rows, and {min(strange)!r} in "
-            f"another: expected {', '.join(known)} in each; correct or rename it"
+            f"{path!r}: the column {_either(TAGS)} names splits in some rows, and {min(strange)!r} in another: "
+            f"expected {', '.join(known)} in each; correct or rename it"
         )
     return {tag: lambda tag=tag: [example for example in examples if example.tag == tag] for tag in sorted(tags)}
 
@@ -216,14 +203,15 @@ def _field(record: Record, names: Sequence[str]) -> Any:
     return next((record[name] for name in names if name in record), None)
 
 
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
 def _id(record: Record, tag: str, ids: set[tuple[str, Any]]) -> str | int | float | None:
     """The row's id, which is added to those of its split, `ids`; predictions are written under it."""
     own_id = _field(record, IDS)
-    if not isinstance(own_id, str | int | float | None):
-        columns = " or ".join(map(repr, IDS))
-        raise BadRecord(f"the id {own_id!r}; expected a text or a number, or no column {columns}")
-    if own_id is not None and (tag, own_id) in ids:
-        raise BadRecord(f"the id {own_id!r} is also that of an earlier row: give each its own, or rename the column")
+    if own_id is not None and (not isinstance(own_id, str | int | float) or (tag, own_id) in ids):
+        raise BadRecord(f"the id {own_id!r} is no text or number, or an earlier row's: mend it, or rename the column")
     ids.add((tag, own_id))
     return own_id
 
@@ -231,15 +219,14 @@ def _id(record: Record, tag: str, ids: set[tuple[str, Any]]) -> str | int | floa
 def _text(record: Record, names: tuple[str, ...], words: tuple[str, ...] = ()) -> str:
     value = _field(record, names)
     if not isinstance(value, str):
-        raise BadRecord(f"no text {' or '.join(map(repr, names))}, found {', '.join(map(repr, sorted(record)))}")
+        raise BadRecord(f"no text {_either(names)}, found {', '.join(map(repr, sorted(record)))}")
     if not value.strip():
-        raise BadRecord(f"an empty sentence {' or '.join(map(repr, names))}")
+        raise BadRecord(f"an empty sentence {_either(names)}")
     if words and (unknown := next((word for word in value.split() if word not in words), None)):
         raise BadRecord(f"the symbol {unknown[:40]!r}; expected one of {' '.join(words)}")
     return value.strip()  # so that equal premises are equal
 
 
-@functools.cache
 def _label_numbers(task: SentenceTask) -> dict[str, int]:
     """Every accepted value of the column of labels -> the number of the class, or UNLABELLED."""
     labels = {name: number for number, name in enumerate(task.labels)}
@@ -256,8 +243,7 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int:
     name = _label_name(value)
     if name not in labels:
         listed = ", ".join(map(repr, task.labels[:10])) + (", ..." if len(task.labels) > 10 else "")
-        numbers = f", or its number from 0 to {len(task.labels) - 1}" if "0" in labels.keys() - {*task.labels} else ""
-        raise BadRecord(f"the label {value!r}; expected {listed}{numbers}")
+        raise BadRecord(f"the label {value!r}; expected {listed}{', or its number' if task.numbered else ''}")
     return labels[name]
 
 

@@ -8,19 +8,21 @@ A path is one of
     a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find).
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN, TRAIN_SPLIT
+from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN_SPLIT
+from gmlp_flax.data.text.documents import read_whole
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files, tfds_folders
 from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8, example_features
 
 VERSIONS = ("v1.1", "v2.0")
 
-_KINDS = {str: "a string", int: "an integer", list: "a list"}
-_FEATURES = ("id", "title", "context", "question", "answers")
+# The name of each question in messages, and a function that returns the question or raises BadRecord.
+_Records = Iterator[tuple[str, Callable[[], "Question"]]]
 
 
 class Question(NamedTuple):
@@ -101,11 +103,8 @@ def read_side(
     held out, by their titles: no passage is on both sides.
 
     Args:
-        path: see the module's docstring.
-        side: "train" or "heldout".
-        split, heldout_split: other splits than these, of a TFDS folder.
-        heldout_share: 0 if `path` holds one side alone.
-        bad: counts records that cannot be read, as in `read`.
+        path, version, bad: as in `read`.
+        side, split, heldout_split, heldout_share: as in data.text.selection.open_side; JSON has no splits.
 
     Raises:
         DataError: as in `read`; or a split would be both trained on and held out, or a side is empty.
@@ -114,62 +113,37 @@ def read_side(
     if files.exists(files.join(path, "features.json")):
         train, heldout = (split or TRAIN_SPLIT,), (heldout_split or HELDOUT_SPLIT,)
         return read(path, version, splits.choose(path, side, train, heldout, heldout_share).splits[0], bad)
-    if {TRAIN: split, HELDOUT: heldout_split}[side]:
-        raise splits.without_splits(path)
-    questions = read(path, version, "", bad)
+    questions = read(path, version, heldout_split if side == HELDOUT else split, bad)
     if not heldout_share:
         return questions
     chosen = [q for q in questions if splits.is_heldout(q.title, heldout_share) == (side == HELDOUT)]
     if not chosen:
-        articles = len({question.title for question in questions})
-        raise splits.empty_side(
-            f"the {articles} article(s) of {path!r}",
-            side,
-            heldout_share,
-            "give the held-out questions a file of their own",
-        )
+        advice = "give the held-out questions a file of their own"
+        raise splits.empty_side(f"the articles of {path!r}", side, heldout_share, advice)
     return chosen
 
 
-# The name of each question in messages, and a function that returns the question or raises BadRecord.
-_Records = Iterator[tuple[str, Callable[[], Question]]]
+def read_json(path: str) -> Any:
+    """The content of a JSON file, also packed; raises DataError if it cannot be read or is not JSON."""
+    return json_files.parse(read_whole(str(path)), str(path))
 
 
 def _from_json(path: str, split: str) -> _Records:
     if split:
         raise splits.without_splits(path)
-    values = read_json(path)
-    articles = values.get("data") if isinstance(values, dict) else None
-    if not isinstance(articles, list):
-        given = f"fields {', '.join(map(repr, values))}" if isinstance(values, dict) else type(values).__name__
-        raise DataError(f"{path}: found {given}; expected SQuAD's JSON, an object with a list 'data' of articles")
-    for i, article in enumerate(articles, start=1):
-        try:
-            paragraphs = _field(article, "paragraphs", list)
-            title = _field(article, "title", str)
-        except BadRecord as error:
-            raise DataError(f"{path}, article {i}: {error}") from None
-        for j, paragraph in enumerate(paragraphs, start=1):
-            try:
-                context, entries = _field(paragraph, "context", str), _field(paragraph, "qas", list)
-            except BadRecord as error:
-                raise DataError(f"{path}, article {i} ({title!r}), paragraph {j}: {error}") from None
-            for k, entry in enumerate(entries, start=1):
-                name = entry.get("id") if isinstance(entry, dict) else None
-                where = f"{path}, article {i} ({title!r}), paragraph {j}, question {name or k}"
-                yield where, lambda entry=entry, context=context, title=title: _question(entry, title, context)
-
-
-def read_json(path: str) -> Any:
-    """The content of a JSON file, also packed; raises DataError if it cannot be read or is not JSON."""
-    path = str(path)
-    if files.find_files(path)[0].path != path:
-        raise DataError(f"{path!r} is a folder; give a JSON file")
-    with files.open_file(path) as stream:
-        data = stream.read(files.MOST + 1)
-    if len(data) > files.MOST:
-        raise DataError(f"{path} has more than {files.MOST >> 20:,} MiB, unpacked: cut it into several files")
-    return json_files.parse(data, path)
+    values, where = read_json(path), path
+    try:
+        for i, article in enumerate(_field(values, "data", list), start=1):
+            where = f"{path}, article {i}"
+            paragraphs, title = _field(article, "paragraphs", list), _field(article, "title", str)
+            for j, paragraph in enumerate(paragraphs, start=1):
+                where = f"{path}, article {i} ({title!r}), paragraph {j}"
+                context = _field(paragraph, "context", str)
+                for k, entry in enumerate(_field(paragraph, "qas", list), start=1):
+                    name = entry.get("id") if isinstance(entry, dict) else None
+                    yield f"{where}, question {name or k}", functools.partial(_question, entry, title, context)
+    except BadRecord as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 def _question(entry: Any, title: str, context: str) -> Question:
@@ -185,20 +159,17 @@ def _question(entry: Any, title: str, context: str) -> Question:
 def _field(record: Any, name: str, kind: type) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        given = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
-        given = f"{type(value).__name__} {name!r}" if value is not None else given
-        raise BadRecord(f"found {given}; expected an object with {name!r}, {_KINDS[kind]}")
+        found = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
+        found = f"{type(value).__name__} {name!r}" if value is not None else found
+        raise BadRecord(f"found {found}; expected SQuAD's format, with {name!r} of type {kind.__name__}")
     return value
 
 
 def _from_folder(folder: tfds_folders.Folder, split: str) -> _Records:
-    if missing := [name for name in _FEATURES if name not in folder.fields]:
-        raise DataError(f"{folder.path!r} has no feature {missing[0]!r}, found {folder.listed}; give TFDS's squad")
     if split not in folder.lengths:
         raise splits.missing_split(folder.path, split, tuple(folder.lengths))
     contexts: dict[str, str] = {}  # the records repeat a passage for every question on it
-    for where, record in folder.records(split):
-        yield where, lambda record=record: _example(record, contexts)
+    return ((where, functools.partial(_example, record, contexts)) for where, record in folder.records(split))
 
 
 def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
@@ -206,17 +177,18 @@ def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
     if isinstance(record, BadRecord):
         raise record
     feature = example_features(record)
-    fields = {name: feature[name].bytes_list.value for name in ("id", "title", "context", "question")}
-    if lacking := [name for name, values in fields.items() if len(values) != 1]:
-        raise BadRecord(f"{len(fields[lacking[0]])} strings {lacking[0]!r}; expected one")
+    names = ("id", "title", "context", "question", "answers/text")
     # The places of answers count a byte-order mark.
-    name, title, context, text = (decode_utf8(values[0], keep_mark=True) for values in fields.values())
-    texts = [decode_utf8(value, keep_mark=True) for value in feature["answers/text"].bytes_list.value]
+    texts = {name: [decode_utf8(value, keep_mark=True) for value in feature[name].bytes_list.value] for name in names}
+    *fields, answers = texts.values()
     starts = feature["answers/answer_start"].int64_list.value
-    if len(texts) != len(starts):
-        raise BadRecord(f"{len(texts)} answers and {len(starts)} starts; expected equally many")
-    context = contexts.setdefault(context, context)
-    return Question(name, title, context, text, tuple(zip(texts, starts, strict=True)))
+    if {*map(len, fields)} != {1} or len(answers) != len(starts):
+        counts = ", ".join(f"{len(values)} {name!r}" for name, values in texts.items())
+        raise BadRecord(f"found {counts} and {len(starts)} starts; expected one of each, and equally many answers")
+    name, title, context, question = (values[0] for values in fields)
+    return Question(
+        name, title, contexts.setdefault(context, context), question, tuple(zip(answers, starts, strict=True))
+    )
 
 
 def _check(question: Question, version: str, check_spans: bool) -> None:
@@ -230,8 +202,4 @@ def _check(question: Question, version: str, check_spans: bool) -> None:
         if not text.strip():
             raise BadRecord("an empty answer; a question without one has no 'answers'")
         if start < 0 or not question.context.startswith(text, start):
-            elsewhere = question.context.find(text)
-            actual = f"but at {elsewhere}" if elsewhere >= 0 else "nor anywhere else"
-            raise BadRecord(
-                f"the answer {text!r} is not in the context at {start}, its answer_start, {actual}; mend it"
-            )
+            raise BadRecord(f"the answer {text!r} is not in the context at {start}, its answer_start; mend it")

@@ -41,16 +41,10 @@ class SpanScores(NamedTuple):
 
 
 def find_answers(windows: Windows, scores: SpanScores, *, n_best: int, max_answer: int) -> list[list[Answer]]:
-    """The best answers to each question, best first and without repeated texts.
+    """The best answers to each question, at most `n_best`, best first and without repeated texts; perhaps none.
 
     Every start in a window is combined with every end in it. Left out are spans that leave the passage, end before they
     start or are longer than `max_answer` tokens, and spans whose start has more context in another window.
-
-    Args:
-        windows: the questions' windows.
-        scores: the windows' scores.
-        n_best: the most answers to a question; there may be none.
-        max_answer: the most tokens of an answer.
     """
     return [_answers(windows, scores, number, n_best, max_answer) for number in range(len(windows.questions))]
 

@@ -31,12 +31,9 @@ def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
 
 
 def _pair(predicted: list[str], reference: list[str]) -> tuple[float, float]:
-    exact = float(predicted == reference)
-    if not predicted or not reference:
-        return exact, exact
-    common = sum((Counter(predicted) & Counter(reference)).values())
+    exact, common = float(predicted == reference), sum((Counter(predicted) & Counter(reference)).values())
     if not common:
-        return exact, 0.0
+        return exact, exact  # exact only if both are empty
     precision, recall = common / len(predicted), common / len(reference)
     return exact, 2 * precision * recall / (precision + recall)
 

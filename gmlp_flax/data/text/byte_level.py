@@ -51,10 +51,6 @@ class FixedVocabulary(abc.ABC):
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         return [np.array(self.encode(text), np.int32) for text in texts]
 
-    def encode_after(self, text: str) -> list[int]:
-        """`encode`: nothing is added to the beginning of a text."""
-        return self.encode(text)
-
     def piece(self, token: int) -> str:
         return self.pieces[token]
 

@@ -11,11 +11,9 @@ A path is one of
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets; without a version, the
         newest.
 
-Files and folders may be remote (`gs://bucket/...`, or any other store of fsspec). Nothing is prepared or kept here; a
-remote ArrayRecord file is copied to a temporary file while it is read.
-
-Large files are cut into several parts if their format allows it (see `documents`): parquet, JSON lines that are not
-packed and, on local disks, TFRecord and ArrayRecord. A packed text file is one part.
+Files and folders may be remote (`gs://bucket/...`, or any other store of fsspec). Large files are cut into several
+parts if their format allows it (see `documents`): parquet, JSON lines that are not packed and, on local disks, TFRecord
+and ArrayRecord.
 """
 
 import hashlib
@@ -34,16 +32,11 @@ from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
-PART_BYTES = 64 << 20
+PART_BYTES = 64 << 20  # of a file that is cut into parts, about; documents and their order do not depend on it
 _END = 64 << 10  # bytes
 
-_READERS_BY_SUFFIX = {
-    ".txt": "text",
-    ".jsonl": "json_lines",
-    ".ndjson": "json_lines",
-    ".json": "json_lines",
-    ".parquet": "parquet",
-}
+_JSON_LINES = dict.fromkeys((".jsonl", ".ndjson", ".json"), "json_lines")
+_READERS_BY_SUFFIX = {".txt": "text", **_JSON_LINES, ".parquet": "parquet"}
 # Files beside the shards of published data sets that hold no text.
 _NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")
 # The splits of a corpus keep the names that its files give them.
@@ -79,8 +72,7 @@ class FilePart:
             DataError: one bad record too many, a file that cannot be read, or a whole file without a document, which
                 only a .txt file may be.
         """
-        bad = BadRecords() if bad is None else bad
-        empty = True
+        bad, empty = bad or BadRecords(), True
         for document in READERS[self.reader](self.path, self.start, self.stop):
             if isinstance(document, BadRecord):
                 bad.skip(f"{self.path}, {document}")
@@ -126,14 +118,11 @@ class Corpus:
 
     def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
         """Yields the documents of all parts; raises DataError as FilePart.documents does, or if there are none."""
-        bad = BadRecords() if bad is None else bad
-        document = None
+        bad, document = bad or BadRecords(), None
         for document in itertools.chain.from_iterable(part.documents(bad) for part in self.parts):
             yield document
         if document is None:
-            raise DataError(
-                f"{self.name!r} holds no text: {len(self.parts)} file(s) read, all empty; give a corpus with text in it"
-            )
+            raise DataError(f"{self.name!r} holds no text: all files are empty; give a corpus with text in it")
 
     @cached_property
     def digest(self) -> str:
@@ -146,44 +135,36 @@ def in_memory(name: str, documents: Iterable[str]) -> Corpus:
     """A corpus of one part, recognised by its content; documents that are only white space are left out."""
     texts = tuple(document for document in documents if document.strip())
     digest = hashlib.sha256()
-    for document in texts:
-        data = document.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
+    for data in (document.encode("utf-8", "surrogatepass") for document in texts):
+        digest.update(len(data).to_bytes(8, "little") + data)
     return Corpus(name, (MemoryPart(name, texts),), digest.hexdigest())
 
 
-def open_corpus(path: str, split: str = "", part_bytes: int = PART_BYTES) -> Corpus:
+def open_corpus(path: str, split: str = "") -> Corpus:
     """Finds the parts of a corpus, without reading its documents.
 
     Args:
         path: see the module's docstring.
         split: one of `splits(path)`, or '' for all documents.
-        part_bytes: larger files are cut into parts of about this size if their format allows it. The documents and
-            their order do not depend on it.
 
     Raises:
-        DataError: there is nothing at `path` or no such split, shards are missing or empty, or the store cannot be
-            reached.
+        DataError: there is nothing at `path` or no such split, shards are missing, or the store cannot be reached.
     """
-    path, folder, present = _look(path)
-    groups = _splits(folder, present)
+    path, folder, present, groups = _look(path)
     if split and split not in groups:
         raise missing_split(path, split, tuple(groups))
     if folder:
-        read = [shard for name in ([split] if split else groups) for shard in folder.shards(name)]
-        parts = [part for shard in read for part in _tfds_parts(shard, folder.file_format, part_bytes)]
-        chosen = [shard.file for shard in read]
+        reader = "tfds_parquet" if folder.file_format == "parquet" else folder.file_format
+        shards = [shard for name in ([split] if split else groups) for shard in folder.shards(name)]
+        chosen = [(shard.file, reader, shard.records) for shard in shards]
     else:
-        chosen = groups[split] if split else _texts(path, present)
+        texts = groups[split] if split else _texts(path, present)
         if present[0].path != path:
-            files.check_shards(path, chosen)
-        parts = [part for file in chosen for part in _text_parts(file, part_bytes)]
-    for file in chosen:
-        if file.size == 0 and (folder or _reader(file.name) != "text"):
-            raise DataError(f"{file.path}: an empty shard, of zero bytes; copy or prepare it again, or remove it")
-    name = f"{path} ({split})" if split else path
-    return Corpus(name, tuple(parts), _fingerprint(chosen, split))
+            files.check_shards(path, texts)
+        chosen = [(file, _READERS_BY_SUFFIX.get(files.suffix(file.name), "text"), None) for file in texts]
+    parts = tuple(itertools.chain.from_iterable(_parts(*file) for file in chosen))
+    fingerprint = _fingerprint((file for file, _, _ in chosen), split)
+    return Corpus(f"{path} ({split})" if split else path, parts, fingerprint)
 
 
 def splits(path: str) -> tuple[str, ...]:
@@ -196,18 +177,27 @@ def splits(path: str) -> tuple[str, ...]:
         DataError: there is nothing at `path`, the store cannot be reached, or beside the files of several splits there
             are text files of none.
     """
-    _, folder, present = _look(path)
-    return tuple(_splits(folder, present))
+    return tuple(_look(path)[-1])
 
 
-def _look(path: str) -> tuple[str, tfds_folders.Folder | None, tuple[File, ...]]:
-    """The path without tfds:, the TFDS folder there if it is one, and all files."""
+def stem(name: str) -> str:
+    """A file's name without the numbers of a shard, or without its suffixes."""
+    shard = files.SHARD.match(name)
+    return shard["stem"] if shard else name[: len(name) - len(files.suffix(name) + files.compression(name))]
+
+
+def _look(path: str) -> tuple[str, tfds_folders.Folder | None, tuple[File, ...], dict[str, list[File]]]:
+    """The path without tfds:, the TFDS folder there if it is one, all files, and the names of splits with their files.
+
+    The splits of a TFDS folder come without files: their shards are checked only when a split is opened.
+    """
     path = tfds_folders.find(str(path))
     present = files.find_files(path)
     folder = tfds_folders.load(path, present)
-    if folder:
-        tfds_folders.require_text(folder)
-    return path, folder, present
+    if not folder:
+        return path, None, present, _splits([file for file in present if _is_text(file.name)])
+    tfds_folders.require_text(folder)
+    return path, folder, present, {name: [] for name in folder.lengths}
 
 
 def _fingerprint(chosen: Iterable[File], split: str) -> str:
@@ -224,43 +214,27 @@ def _ends(file: File) -> str:
     return hashlib.sha256(start + end).hexdigest()
 
 
-def _reader(name: str) -> str:
-    """The key of documents.READERS for a text file's name."""
-    return _READERS_BY_SUFFIX.get(files.suffix(name), "text")
-
-
 def _is_text(name: str) -> bool:
     return files.suffix(name) in _READERS_BY_SUFFIX and os.path.basename(name) not in _NOT_TEXT
 
 
 def _texts(path: str, present: tuple[File, ...]) -> list[File]:
     """The text files at a path; a single file is text, whatever its name."""
-    if len(present) == 1 and present[0].path == path:
-        return list(present)
-    nested = next((file.name for file in present if os.path.basename(file.name) == "features.json"), None)
-    if nested:
-        inner = files.join(path, os.path.dirname(nested))
-        raise DataError(f"{path!r} holds TFDS folders; give one of them, such as {inner!r}")
-    texts = [file for file in present if _is_text(file.name)]
+    texts = [file for file in present if file.path == path or _is_text(file.name)]
     if not texts:
         raise DataError(
             f"folder {path!r} holds no readable text: expected files ending in {', '.join(_READERS_BY_SUFFIX)}, "
-            f"or text with {' or '.join(files.COMPRESSIONS)}"
+            f"or text with {' or '.join(files.COMPRESSIONS)}; or give a TFDS folder, with its features.json"
         )
     return texts
 
 
-def _splits(folder: tfds_folders.Folder | None, present: tuple[File, ...]) -> dict[str, list[File]]:
+def _splits(texts: list[File]) -> dict[str, list[File]]:
     """Split name -> its text files, in order; {} if the names of text files contain none.
-
-    The splits of a TFDS folder come without files: their shards are checked only when a split is opened.
 
     Raises:
         DataError: beside those of several splits there are text files of none.
     """
-    if folder:
-        return {name: [] for name in folder.lengths}
-    texts = [file for file in present if _is_text(file.name)]
     groups: dict[str, list[File]] = {}
     for file in texts:
         groups.setdefault(_split(file.name), []).append(file)
@@ -277,50 +251,36 @@ def _splits(folder: tfds_folders.Folder | None, present: tuple[File, ...]) -> di
 
 
 def _split(path: str) -> str:
-    """The split at the end of a file's name, without the numbers of a shard, or else of the nearest folder's; or ""."""
+    """The split at the end of a file's stem, or else of the nearest folder's name; or ""."""
     *folders, name = path.lower().split("/")
-    shard = files.SHARD.match(name)
-    stem = shard["stem"] if shard else name.removesuffix(files.compression(name)).removesuffix(files.suffix(name))
-    word = _SPLIT.search(stem)
+    word = _SPLIT.search(stem(name))
     return word[1] if word else next((folder for folder in reversed(folders) if folder in SPLIT_WORDS), "")
 
 
-def _text_parts(file: File, part_bytes: int) -> Iterator[FilePart]:
-    reader = _reader(file.name)
-    if file.size <= part_bytes or reader == "text" or files.compression(file.name):
-        yield FilePart(file.name, file.path, reader, file.size)
-    elif reader == "parquet":
-        yield from _row_group_parts(file, reader, part_bytes)
-    else:
-        yield from _ranges(file, reader, file.size, part_bytes, "bytes")
+def _parts(file: File, reader: str, count: int | None) -> Iterator[FilePart]:
+    """Cuts a file into equal ranges, if its format allows it; `count`: the records of a TFDS shard, None for text."""
+    if reader in ("parquet", "tfds_parquet"):
+        yield from _row_group_parts(file, reader)
+        return
+    total, unit = (file.size, "bytes") if count is None else (count, "records")
+    pieces = max(1, min(total, -(-file.size // PART_BYTES)))
+    # Each part of a remote shard would fetch all records before it, or the whole file.
+    far = count is not None and files.is_remote(file.path)
+    if pieces == 1 or far or reader == "text" or files.compression(file.name):
+        yield FilePart(file.name, file.path, reader, file.size, 0, count)
+        return
+    for start, stop in itertools.pairwise(total * i // pieces for i in range(pieces + 1)):
+        name, size = f"{file.name}, {unit} {start} to {stop - 1}", file.size * (stop - start) // total
+        yield FilePart(name, file.path, reader, size, start, stop)
 
 
-def _tfds_parts(shard: tfds_folders.Shard, file_format: str, part_bytes: int) -> Iterator[FilePart]:
-    file = shard.file
-    if file_format == "parquet":
-        yield from _row_group_parts(file, "tfds_parquet", part_bytes)
-    elif files.is_remote(file.path):  # each part would fetch all records before it, or the whole file
-        yield FilePart(file.name, file.path, file_format, file.size, 0, shard.records)
-    else:
-        yield from _ranges(file, file_format, shard.records, part_bytes, "records")
-
-
-def _ranges(file: File, reader: str, count: int, part_bytes: int, unit: str) -> Iterator[FilePart]:
-    """Cuts a file of `count` units into equal ranges of about `part_bytes` each."""
-    pieces = max(1, min(count, -(-file.size // part_bytes)))
-    bounds = [count * i // pieces for i in range(pieces + 1)]
-    for start, stop in itertools.pairwise(bounds):
-        name = file.name if pieces == 1 else f"{file.name}, {unit} {start} to {stop - 1}"
-        yield FilePart(name, file.path, reader, file.size * (stop - start) // max(count, 1), start, stop)
-
-
-def _row_group_parts(file: File, reader: str, part_bytes: int) -> Iterator[FilePart]:
-    """Joins row groups into parts of at least `part_bytes`; the footer of a small file is not read."""
-    sizes = records.parquet_sizes(file.path) if file.size > part_bytes else []
+def _row_group_parts(file: File, reader: str) -> Iterator[FilePart]:
+    """Joins row groups into parts of at least PART_BYTES; the footer of a small file is not read."""
+    sizes = records.parquet_sizes(file.path) if file.size > PART_BYTES else []
     start = size = 0
     for stop, group in enumerate(sizes, start=1):
         size += group
-        if size >= part_bytes and stop < len(sizes):
+        if size >= PART_BYTES and stop < len(sizes):
             yield FilePart(f"{file.name}, row groups {start} to {stop - 1}", file.path, reader, size, start, stop)
             start, size = stop, 0
     name = f"{file.name}, row groups {start} to {len(sizes) - 1}" if start else file.name

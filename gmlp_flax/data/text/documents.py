@@ -13,6 +13,7 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files, records, tfds_folders
@@ -20,17 +21,60 @@ from gmlp_flax.io.records import BadRecord, NotUTF8
 
 TEXT = "text"  # the field, column or feature that holds the document
 
-LONGEST = files.MOST  # bytes of a document
+LONGEST = files.MOST  # bytes of a document, or of a line
 
 Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
 
-def read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
-    """The file as one document; raises DataError, naming the line, if it is not UTF-8."""
+def read_whole(path: str) -> bytes:
+    """The content of a file, unpacked; raises DataError if it has more than LONGEST bytes."""
     with files.open_file(path) as stream:
         data = stream.read(LONGEST + 1)
     if len(data) > LONGEST:
-        raise DataError(f"{path} is one document of more than {LONGEST >> 20:,} MiB: cut it into several files")
+        raise DataError(f"{path} has more than {LONGEST >> 20:,} MiB, unpacked: cut it into several files")
+    return data
+
+
+def numbered_lines(path: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin in the bytes [start, stop) of a file, with their line feeds, numbered from 1.
+
+    Raises:
+        DataError: a line has more than LONGEST bytes.
+    """
+    with files.open_file(path) as stream:
+        position = stream.seek(start - 1) + len(stream.readline()) if start else 0
+        for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
+            if len(line) > LONGEST:
+                number += _lines_before(path, start)
+                raise DataError(f"{path}, line {number} has more than {LONGEST >> 20:,} MiB")
+            if stop is not None and position >= stop:
+                return
+            position += len(line)
+            yield number, line
+
+
+def json_object(line: bytes) -> dict[str, Any]:
+    """The object in a line of JSON; raises BadRecord if there is none."""
+    records.refuse_utf16(line)
+    try:
+        value = json_files.loads(records.decode_utf8(line))
+    except ValueError as error:
+        raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
+    if not isinstance(value, dict):
+        raise BadRecord(f"found {type(value).__name__}; expected an object")
+    return value
+
+
+def _lines_before(path: str, start: int) -> int:
+    """How many lines of an unpacked file precede the first one that begins at byte `start` or later."""
+    if not start:
+        return 0
+    with files.open_file(path) as stream:
+        return 1 + sum(stream.read(min(1 << 20, start - 1 - at)).count(b"\n") for at in range(0, start - 1, 1 << 20))
+
+
+def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
+    data = read_whole(path)
     try:
         records.refuse_utf16(data[:1024])
         yield records.decode_utf8(data)
@@ -39,79 +83,55 @@ def read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
         raise DataError(f"{path}, line {line}: {error}") from error
 
 
-def read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    """The string field `text` of each line that begins in the bytes [start, stop); blank lines are skipped."""
-    with files.open_file(path) as stream:
-        if start:
-            stream.seek(start - 1)
-            start += len(stream.readline()) - 1
-        position, before = start, functools.cache(lambda: _lines_before(path, start))  # read if a line is bad, and once
-        for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
-            if len(line) > LONGEST:
-                raise DataError(f"{path}, line {before() + number} has more than {LONGEST >> 20:,} MiB")
-            if stop is not None and position >= stop:
-                return
-            position += len(line)
-            if line.isspace():
-                continue
-            try:
-                yield _json_text(line)
-            except BadRecord as error:
-                yield BadRecord(f"line {before() + number}: {error}")
+def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    before = functools.cache(lambda: _lines_before(path, start))  # asked for only if a line is bad
+    lines = ((number, line) for number, line in numbered_lines(path, start, stop) if not line.isspace())
+    return _parse(lines, lambda number: f"line {before() + number}", _json_text)
 
 
-def read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    """The column `text` of the row groups [start, stop)."""
-    for row, value in records.parquet_records(path, TEXT, start, stop):
+def _parse(
+    values: Iterator[tuple[int, Any]], name: Callable[[int], str], parse: Callable[[Any], str]
+) -> Iterator[str | BadRecord]:
+    """The documents in numbered values; the message of a BadRecord among these has its number already."""
+    for number, value in values:
         try:
-            if value is None:
-                raise BadRecord("null; expected a string")
-            yield records.decode_utf8(value)
+            yield value if isinstance(value, BadRecord) else parse(value)
         except BadRecord as error:
-            yield BadRecord(f"row {row}: {error}")
+            yield BadRecord(f"{name(number)}: {error}")
 
 
-def _read_examples(numbered: Iterator[tuple[int, bytes | BadRecord | None]]) -> Iterator[str | BadRecord]:
-    """The feature `text` of serialised examples; TFDS would decode all features, which takes much longer."""
-    for number, record in numbered:
-        if isinstance(record, BadRecord):
-            yield record
-            continue
-        try:
-            features = records.example_features(record or b"")
-            values = features[TEXT].bytes_list.value if TEXT in features else ()
-            if len(values) != 1:
-                raise BadRecord(f"found features {', '.join(map(repr, features))}; expected one string {TEXT!r}")
-            yield records.decode_utf8(values[0])
-        except BadRecord as error:
-            yield BadRecord(f"record {number}: {error}")
+def _json_text(line: bytes) -> str:
+    record = json_object(line)
+    if not isinstance(record.get(TEXT), str):
+        fields = ", ".join(map(repr, record))
+        raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
+    return record[TEXT]
+
+
+def _cell_text(value: bytes | None) -> str:
+    if value is None:
+        raise BadRecord("null; expected a string")
+    return records.decode_utf8(value)
+
+
+def _example_text(record: bytes | None) -> str:
+    """The feature `text` of a serialised example; TFDS would decode all features, which takes much longer."""
+    features = records.example_features(record or b"")
+    values = features[TEXT].bytes_list.value if TEXT in features else ()
+    if len(values) != 1:
+        raise BadRecord(f"found features {', '.join(map(repr, features))}; expected one string {TEXT!r}")
+    return records.decode_utf8(values[0])
+
+
+def _read_examples(values: Iterator[tuple[int, bytes | BadRecord | None]]) -> Iterator[str | BadRecord]:
+    return _parse(values, "record {}".format, _example_text)
 
 
 READERS: dict[str, Reader] = {
-    "text": read_text,
-    "json_lines": read_json_lines,
-    "parquet": read_parquet,
+    "text": _read_text,
+    "json_lines": _read_json_lines,
+    "parquet": lambda path, *ends: _parse(records.parquet_records(path, TEXT, *ends), "row {}".format, _cell_text),
     "tfds_parquet": lambda path, *ends: _read_examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, *ends)),
     "tfrecord": lambda path, *ends: _read_examples(records.TFRecordFile(path).records(*ends)),
     "array_record": lambda path, *ends: _read_examples(records.array_records(path, *ends)),
 }
-
-
-def _json_text(line: bytes) -> str:
-    records.refuse_utf16(line)
-    try:
-        record = json_files.loads(records.decode_utf8(line))
-    except ValueError as error:
-        raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
-    if not isinstance(record, dict) or not isinstance(record.get(TEXT), str):
-        kind = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
-        raise BadRecord(f"found {kind}; expected an object with a string field {TEXT!r}")
-    return record[TEXT]
-
-
-def _lines_before(path: str, start: int) -> int:
-    """How many lines of an unpacked file end before byte `start`; needed only to name a line in a message."""
-    if not start:
-        return 0
-    with files.open_file(path) as stream:
-        return sum(stream.read(min(1 << 20, start - at)).count(b"\n") for at in range(0, start, 1 << 20))

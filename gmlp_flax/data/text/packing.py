@@ -46,8 +46,12 @@ class Packing:
             raise DataError(f"length={length} leaves no room between [CLS] and [SEP]; give at least 3")
         self.prepared, self.length, self.mode, self.closed = prepared, length, mode, closed
         self.room = length - 1 - closed
-        self._layout = _LAYOUTS[mode](prepared, self.room, closed)
-        if not len(self._layout):
+        self._per_document = mode == "documents"
+        # Shard by shard: in a large corpus, the documents' lengths alone fill gigabytes.
+        shards = range(len(prepared.offsets) - 1 if self._per_document else 1)
+        self._first = np.cumsum([0, *(self._table(shard)[0][-1] for shard in shards)])  # window of each shard
+        self._tables = ResultCache(self._table, 8)
+        if not len(self) or (not self._per_document and prepared.tokens < self.room):
             raise DataError(
                 f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs {self.room}; "
                 f"lower the length to {prepared.tokens + length - self.room} or less, or give more text"
@@ -57,7 +61,7 @@ class Packing:
 
     def windows(self, first: int, stop: int) -> np.ndarray:
         """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids' type."""
-        starts, sizes = self._layout.spans(first, min(stop, len(self)))
+        starts, sizes = self._spans(first, min(stop, len(self)))
         room, tokenizer = self.room, self.prepared.tokenizer
         ids = self.prepared.read(int(starts[0]), int(starts[-1] + sizes[-1]))
         # Rows are copied whole; the excess of a short one is overwritten.
@@ -74,7 +78,7 @@ class Packing:
         return windows
 
     def __len__(self) -> int:
-        return len(self._layout)
+        return int(self._first[-1])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if not 0 <= index < len(self):
@@ -82,71 +86,32 @@ class Packing:
         group, row = divmod(int(index), self.group)
         return {"tokens": self._groups(group)[row].astype(np.int32), "index": np.int32(index)}
 
-    def __reduce__(self):
-        return Packing, (self.prepared, self.length, self.mode, self.closed)
-
-    def __repr__(self) -> str:
-        return f"Packing({self.prepared!r}, length={self.length}, mode={self.mode!r})"
-
-
-class _Concatenated:
-    """Positions of the windows, of `room` tokens each, in the stream of all documents."""
-
-    def __init__(self, prepared: Prepared, room: int, closed: bool):
-        self.tokens, self.room = prepared.tokens, room
-
-    def __len__(self) -> int:
-        return -(-self.tokens // self.room) if self.tokens >= self.room else 0
-
-    def spans(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of windows [first, stop): where they begin in the stream, and their tokens, two int64 [windows]."""
-        starts = np.arange(first, stop) * self.room
-        return starts, np.minimum(self.room, self.tokens - starts)
-
-
-class _Documents:
-    """Positions of the windows, each of at most `room` tokens of one document, in the stream of all documents.
-
-    A document's own [SEP] is left out of windows that are closed.
-    """
-
-    def __init__(self, prepared: Prepared, room: int, closed: bool):
-        self.prepared, self.room, self.left_out = prepared, room, int(closed)
-        # Shard by shard: in a large corpus, the documents' lengths alone fill gigabytes.
-        counts = [int(self._windows(prepared.lengths(shard)).sum()) for shard in range(len(prepared.offsets) - 1)]
-        self._first = np.cumsum([0, *counts])  # window of each shard
-        self._tables = ResultCache(self._table, 8)
-
-    def __len__(self) -> int:
-        return int(self._first[-1])
-
-    def spans(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """As in _Concatenated."""
+    def _spans(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of windows [first, stop): their first tokens in the stream of all documents, and their numbers of tokens."""
         starts, sizes = [], []
         while first < stop:
             shard = int(np.searchsorted(self._first, first, "right")) - 1
             begin, end = int(self._first[shard]), min(stop, int(self._first[shard + 1]))
-            first_windows, token_starts, lengths = self._tables(shard)
+            first_windows, first_tokens, lengths = self._tables(shard)
             numbers = np.arange(first - begin, end - begin)
             document = np.searchsorted(first_windows, numbers, "right") - 1
             skipped = (numbers - first_windows[document]) * self.room
-            starts.append(token_starts[document] + skipped)
-            sizes.append(np.minimum(self.room, lengths[document] - self.left_out - skipped))
+            starts.append(first_tokens[document] + skipped)
+            sizes.append(np.minimum(self.room, lengths[document] - skipped))
             first = end
         return np.concatenate(starts), np.concatenate(sizes)
 
-    def _windows(self, lengths: np.ndarray) -> np.ndarray:
-        """How many windows documents of these lengths fill, int64."""
-        return -(-(lengths.astype(np.int64) - self.left_out) // self.room)
-
     def _table(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each document in a shard: its first window in the shard, its first token in the stream, its length."""
-        lengths = self.prepared.lengths(shard).astype(np.int64)
-        windows = self._windows(lengths)
-        return np.cumsum(windows) - windows, self.prepared.offsets[shard] + np.cumsum(lengths) - lengths, lengths
+        """Of the documents in a shard, or of the stream as a single one: their first windows in the shard and the
+        shard's number of windows, their first tokens in the stream, and how many of their tokens go into windows."""
+        lengths = self.prepared.lengths(shard) if self._per_document else np.array([self.prepared.tokens])
+        ends = np.cumsum(lengths, dtype=np.int64)
+        used = lengths.astype(np.int64) - (self._per_document and self.closed)
+        windows = np.cumsum(np.append(0, -(-used // self.room)))
+        return windows, self.prepared.offsets[shard] + ends - lengths, used
 
-
-_LAYOUTS = {"concatenated": _Concatenated, "documents": _Documents}
+    def __reduce__(self):
+        return Packing, (self.prepared, self.length, self.mode, self.closed)
 
 
 class Order:
@@ -213,14 +178,7 @@ class Order:
 
 
 def train_batches(
-    packing: Packing,
-    *,
-    seed: int,
-    start: int,
-    batch_size: int,
-    host: int = 0,
-    hosts: int = 1,
-    workers: int = 0,
+    packing: Packing, *, seed: int, start: int, batch_size: int, host: int = 0, hosts: int = 1, workers: int = 0
 ) -> pipeline.Batches:
     """Endless batches in the order of `Order`, from number `start` on; for the rest see `pipeline.train_batches`."""
     pipeline.per_host(packing, batch_size, hosts)

@@ -38,11 +38,9 @@ from gmlp_flax.io.locks import folder_lock
 from gmlp_flax.io.logs import BEAT, to_stderr
 from gmlp_flax.io.records import BadRecords, check_limit
 
-# The least size of a shard's parts: less is not worth a worker, which takes seconds to start.
-SHARD_BYTES = 16 << 20
-
-# As many as C4 has; more files would be unwieldy.
-MAX_SHARDS = 1024
+SHARD_BYTES = 16 << 20  # of a shard's parts, at least: less is not worth a worker, which takes seconds to start
+MAX_SHARDS = 1024  # as many as C4 has; more files would be unwieldy
+DELAY = 2.0  # seconds before a progress bar is shown
 
 # A result in the cache of no more tokens is read whole before it is used: 512 MB, which takes about a second.
 _CHECKED_TOKENS = 1 << 28
@@ -54,9 +52,6 @@ BATCH_DOCUMENTS = 4096
 # A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in float32, which rounds
 # them in a whole book, and takes thirty bytes of memory per character.
 PIECE = 2**12
-
-# Seconds before a progress bar is shown.
-DELAY = 2.0
 
 _UNFINISHED = "unfinished"
 _PLAN = "plan.json"
@@ -90,15 +85,11 @@ class _Shard(NamedTuple):
         """Bytes of the corpus."""
         return sum(part.size for part in self.parts)
 
-    def result(self, sizes: dict[str, int]) -> dict[str, Any] | None:
-        """The content of the record if the shard is done; `sizes` are those of the files in the result's folder."""
-        try:
-            record = json_files.read(self.record, dict)
-        except DataError:
-            return None
-        ids, lengths = (sizes.get(path.name) for path in self.paths)
+    def result(self, sizes: dict[str, int]) -> dict[str, Any]:
+        """The content of the record, {} if the shard is not done; `sizes`: of the files in the result's folder."""
+        record, (ids, lengths) = _read(self.record), (sizes.get(path.name) for path in self.paths)
         is_done = prepared.is_record(record) and (ids, lengths) == (record["ids_bytes"], record["lengths_bytes"])
-        return record if is_done else None
+        return record if is_done else {}
 
 
 def prepare(
@@ -167,9 +158,9 @@ def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathL
     selection = options.get("selection", EVERYTHING)
     name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
     folder = Path(cache) / f"prepared-{name}"
-    if (whole := _open_whole(folder)) is not None:
-        _check_limit(whole.index["shards"], options.get("max_bad_records", 0))
-        return whole
+    if (made := _open_whole(folder)) is not None:
+        _check_limit(made.index["shards"], options.get("max_bad_records", 0))
+        return made
     if folder.exists():
         with folder_lock(folder):
             if _open_whole(folder) is None:
@@ -200,13 +191,11 @@ def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:
     return list(map(tuple, groups.values()))
 
 
-def _check_limit(shards: Collection[dict[str, Any]], max_bad_records: int) -> None:
+def _check_limit(shards: Collection[dict[str, Any]], limit: int) -> None:
     """Raises DataError if the records that were skipped, perhaps with a higher limit, are more than are allowed."""
     skipped = sum(shard["skipped"] for shard in shards)
-    if skipped > max_bad_records:
-        messages = [message for shard in shards for message in shard["skipped_first"]] or ["bad records"]
-        message = messages[min(max_bad_records, len(messages) - 1)]
-        check_limit(message, max_bad_records, skipped - max_bad_records, max_bad_records)
+    messages = [message for shard in shards for message in shard["skipped_first"]] or ["bad records"]
+    check_limit(messages[min(limit, len(messages) - 1)], limit, skipped - limit, limit)
 
 
 def _sizes(folder: str) -> dict[str, int]:
@@ -214,37 +203,35 @@ def _sizes(folder: str) -> dict[str, int]:
     return {file.name: file.size for file in files.find_files(folder)} if files.exists(folder) else {}
 
 
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a JSON file of the folder `unfinished`; {} if there is none, or a damaged one."""
+    try:
+        return json_files.read(path, dict)
+    except DataError:
+        return {}
+
+
 def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
     """Whether the folder holds the plan's result; raises DataError if it holds anything but that or a part of it."""
-    folder, work = shards[0].folder, shards[0].work
+    folder = shards[0].folder
     done = prepared.is_prepared(folder)
-    there = prepared.read_index(folder) if done else _read_plan(work, plan)
-    if there is None:
-        ours = {path.name for shard in shards for path in shard.paths}
-        if any(name not in ours and not name.startswith(f"{_UNFINISHED}/") for name in _sizes(folder)):
-            raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
-        return False
-    differs = [f"{name} {there.get(name)!r}, not {value!r}" for name, value in plan.items() if there.get(name) != value]
-    if differs:
+    there = prepared.read_index(folder) if done else _read(shards[0].work / _UNFINISHED / _PLAN)
+    if differs := [
+        f"{name} {there[name]!r}, not {plan[name]!r}" for name in plan if there.get(name, plan[name]) != plan[name]
+    ]:
         raise DataError(
             f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it"
         )
+    ours = {path.name for shard in shards for path in shard.paths}
+    if not there and any(name not in ours and not name.startswith(f"{_UNFINISHED}/") for name in _sizes(folder)):
+        raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
     return done
-
-
-def _read_plan(work: Path, names: Iterable[str]) -> dict[str, Any] | None:
-    """The plan of work that was begun; None if there is none, or a damaged one."""
-    try:
-        plan = json_files.read(work / _UNFINISHED / _PLAN, dict)
-    except DataError:
-        return None
-    return plan if all(name in plan for name in names) else None
 
 
 def _begin(corpus: Corpus, shards: list[_Shard], plan: dict[str, Any]) -> None:
     """Writes the plan, and removes what killed processes left; raises DataError if no document is selected."""
     selection, unfinished = shards[0].selection, shards[0].work / _UNFINISHED
-    if _read_plan(shards[0].work, plan) is None:
+    if _read(unfinished / _PLAN) != plan:
         documents = corpus.documents(BadRecords(shards[0].max_bad_records))
         if next(selection.pick(documents, whole=len(corpus.parts) == 1), None) is None:
             what = f"the documents of {corpus.name!r}"
@@ -258,7 +245,7 @@ def _begin(corpus: Corpus, shards: list[_Shard], plan: dict[str, Any]) -> None:
 def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
     """Makes the shards that are not done, in this process or in one process per core; returns all results."""
     sizes = _sizes(shards[0].folder)
-    results = {shard.number: result for shard in shards if (result := shard.result(sizes)) is not None}
+    results = {shard.number: result for shard in shards if (result := shard.result(sizes))}
     waiting = [shard for shard in shards if shard.number not in results]
     total, processes = sum(shard.size for shard in shards), max(1, min(cores, len(waiting)))
     # Drawn also while no shard is done, at the rate of the whole time, as shards end in groups.
@@ -282,8 +269,7 @@ def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
             ) from error
         finally:
             (shards[0].work / _UNFINISHED / _STOP).touch()
-            for future in pending:
-                future.cancel()
+            executor.shutdown(cancel_futures=True)
     return [results[shard.number] for shard in shards]
 
 
@@ -340,10 +326,10 @@ def encode_documents(
             batches.
     """
     sep, begun = np.array([tokenizer.sep_id], np.int32), 0
-    for pieces in _batches(documents):
+    for batch in _batches(documents):
         parts, lengths = [], []
-        encoded = tokenizer.encode_batch([text for text, _ in pieces], threads)
-        for ids, (_, is_last) in zip(encoded, pieces, strict=True):
+        encoded = tokenizer.encode_batch([text for text, _ in batch], threads)
+        for ids, (_, is_last) in zip(encoded, batch, strict=True):
             parts.append(ids)
             begun += len(ids)
             if is_last:
@@ -354,25 +340,24 @@ def encode_documents(
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:
-    """Pieces of documents, each with whether it is the last of its document, in lists of limited size."""
+    """Pieces of documents, as in `_pieces`, in lists of limited size."""
     batch, characters = [], 0
-    for document in documents:
-        start = 0
-        while start is not None:
-            end = _cut(document, start)
-            batch.append((document[start:end], end is None))
-            characters += len(batch[-1][0])
-            start = end
-            if characters >= BATCH_CHARACTERS or len(batch) == BATCH_DOCUMENTS:
-                yield batch
-                batch, characters = [], 0
+    for piece in itertools.chain.from_iterable(map(_pieces, documents)):
+        batch.append(piece)
+        characters += len(piece[0])
+        if characters >= BATCH_CHARACTERS or len(batch) == BATCH_DOCUMENTS:
+            yield batch
+            batch, characters = [], 0
     if batch:
         yield batch
 
 
-def _cut(document: str, start: int) -> int | None:
-    """Where to end a piece: before white space, where no token spans the cut; None at the document's end."""
-    if len(document) - start <= PIECE:
-        return None
-    end = max(document.rfind(space, start + 1, start + PIECE) for space in " \n")
-    return end if end > 0 else start + PIECE
+def _pieces(document: str) -> Iterator[tuple[str, bool]]:
+    """A document in pieces, each with whether it is the last, cut before white space, where no token spans the cut."""
+    start = 0
+    while len(document) - start > PIECE:
+        space = max(document.rfind(space, start + 1, start + PIECE) for space in " \n")
+        stop = space if space > 0 else start + PIECE
+        yield document[start:stop], False
+        start = stop
+    yield document[start:], True

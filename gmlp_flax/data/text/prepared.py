@@ -34,17 +34,12 @@ INDEX = "index.json"
 # Ids in a record, which one read fetches: 128 KB of uint16.
 BLOCK = 65_536
 
-# Not compressed: ids of a unigram vocabulary hardly shrink, and reading should cost no more than copying memory.
+# Each block can be read alone. Not compressed: ids of a unigram vocabulary hardly shrink.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
-# Ids that `Prepared.check` reads at once.
-_CHECKED = 1 << 22
-
-_COUNTS = ("documents", "tokens", "ids_bytes", "lengths_bytes")
 _AGAIN = "copy or prepare it again"
 
-# Fewer than the usual limit of open files, which a corpus of 1,024 shards would reach.
-OPEN_READERS = 64
+OPEN_READERS = 64  # fewer than the usual limit of open files, which a corpus of 1,024 shards would reach
 
 
 def ids_dtype(vocab_size: int) -> np.dtype:
@@ -116,15 +111,13 @@ class Prepared:
     def __init__(self, folder: str | os.PathLike):
         self.folder = str(folder)
         self.index = read_index(self.folder)
-        shards, present = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
-        self._files: list[tuple[File, File]] = []
+        shards, self._files = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
         for number, shard in enumerate(shards):
-            names = [path.name for path in shard_files("", number, len(shards))]
-            for name, size in zip(names, (shard["ids_bytes"], shard["lengths_bytes"]), strict=True):
-                if (file := present.get(name)) is None or file.size != size:
+            sizes = shard["ids_bytes"], shard["lengths_bytes"]
+            for path, size in zip(shard_files("", number, len(shards)), sizes, strict=True):
+                if (file := self._files.get(path.name)) is None or file.size != size:
                     state = "missing" if file is None else f"{file.size} bytes where {size} were written"
-                    raise DataError(f"{self.folder}/{name}: {state}; {_AGAIN}")
-            self._files.append((present[names[0]], present[names[1]]))
+                    raise DataError(f"{self.folder}/{path}: {state}; {_AGAIN}")
         model = files.join(self.folder, TOKENIZER_FILE)
         self.tokenizer = Tokenizer(files.read_small(model), model)
         if self.tokenizer.checksum != self.index.get("tokenizer"):
@@ -133,9 +126,8 @@ class Prepared:
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
         self.documents, self.skipped = (sum(shard[name] for shard in shards) for name in ("documents", "skipped"))
-        largest = max(shard["ids_bytes"] for shard in shards)
         # Open copies of remote files cannot be deleted: they take a quarter of the cache at most.
-        remote = files.is_remote(self.folder)
+        largest, remote = max(shard["ids_bytes"] for shard in shards), files.is_remote(self.folder)
         most = max(1, min(OPEN_READERS, cache.limit() // 4 // largest)) if remote else OPEN_READERS
         self._readers = ResultCache(self._open_reader, most)
 
@@ -157,17 +149,15 @@ class Prepared:
 
     def counts(self, vocab_size: int, most: int = 1 << 24) -> np.ndarray:
         """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`, in spread blocks."""
-        blocks = -(-self.tokens // BLOCK)
-        chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, max(1, most // BLOCK))).astype(int)).tolist()
-        counts = np.zeros(vocab_size, np.int64)
-        for block in chosen:
+        blocks, counts = -(-self.tokens // BLOCK), np.zeros(vocab_size, np.int64)
+        for block in np.unique(np.linspace(0, blocks - 1, min(blocks, max(1, most // BLOCK))).astype(int)).tolist():
             ids = self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens))
             counts += np.bincount(ids, minlength=vocab_size)
         return counts
 
     def lengths(self, shard: int) -> np.ndarray:
         """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
-        file = self._files[shard][1]
+        file = self._shard_files(shard)[1]
         with cache.LocalCopy(file) as copy, decode_errors(f"{file.path}: damaged", _AGAIN):
             lengths = np.load(copy.path, mmap_mode="r", allow_pickle=False)  # a header of any shape takes no memory
             expected = self.index["shards"][shard]
@@ -182,12 +172,12 @@ class Prepared:
         """Reads every file once; raises DataError if one is damaged."""
         for shard in range(len(self.index["shards"])):
             self.lengths(shard)
-        for start in range(0, self.tokens, _CHECKED):
-            self.read(start, min(start + _CHECKED, self.tokens))
+        for start in range(0, self.tokens, 64 * BLOCK):
+            self.read(start, min(start + 64 * BLOCK, self.tokens))
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         first = start // BLOCK
-        with decode_errors(f"{self._files[shard][0].path}: damaged or removed", _AGAIN):
+        with decode_errors(f"{self._shard_files(shard)[0].path}: damaged or removed", _AGAIN):
             reader, _ = self._readers(shard)
             # One by one: the library would fetch a range with a pool of threads, which is slower.
             blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
@@ -196,15 +186,15 @@ class Prepared:
                 raise ValueError("fewer ids than were written, or ids that the tokenizer does not have")
             return ids
 
+    def _shard_files(self, shard: int) -> list[File]:
+        return [self._files[path.name] for path in shard_files("", shard, len(self.index["shards"]))]
+
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
-        copy = cache.LocalCopy(self._files[shard][0])
+        copy = cache.LocalCopy(self._shard_files(shard)[0])
         return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
 
     def __reduce__(self):
         return Prepared, (self.folder,)
-
-    def __repr__(self) -> str:
-        return f"Prepared({self.folder!r}, documents={self.documents}, tokens={self.tokens})"
 
 
 def is_prepared(folder: str | os.PathLike) -> bool:
@@ -219,14 +209,11 @@ def read_index(folder: str) -> dict[str, Any]:
         raise DataError(
             f"no prepared corpus in {folder!r}: it has no {INDEX}; make it, or finish it, with gmlp prepare"
         )
-    try:
-        index = json_files.read(path, dict)
-    except DataError as error:
-        raise DataError(f"{path}: damaged ({error}); {_AGAIN}") from error
-    version, shards = index.get("format"), index.get("shards")
-    if type(version) is int and version != FORMAT:
-        raise DataError(f"{path}: format {version}, expected {FORMAT}; prepare the corpus again")
-    whole = version == FORMAT and isinstance(shards, list) and shards and all(map(is_record, shards))
+    index = json_files.read(path, dict)
+    if (version := index.get("format")) != FORMAT:
+        raise DataError(f"{path}: format {version!r}, expected {FORMAT}; prepare the corpus again")
+    shards = index.get("shards")
+    whole = isinstance(shards, list) and shards and all(map(is_record, shards))
     if not whole or index.get("dtype") not in ("<u2", "<u4"):
         raise DataError(f"{path}: damaged; {_AGAIN}")
     return index
@@ -236,5 +223,5 @@ def is_record(shard: Any) -> bool:
     """Whether it is what `write_shard` returned, with the bad records that were skipped."""
     if not isinstance(shard, dict) or not isinstance(shard.get("skipped_first"), list):
         return False
-    numbers = [shard.get(name) for name in (*_COUNTS, "skipped")]
+    numbers = [shard.get(name) for name in ("documents", "tokens", "ids_bytes", "lengths_bytes", "skipped")]
     return all(type(number) is int and 0 <= number < 2**53 for number in numbers)

@@ -1,4 +1,4 @@
-"""Which documents of a corpus a side takes: all of a split, or a share of the documents by their content."""
+"""Which documents of a corpus a side takes: all of a split, or a share of the documents by their text."""
 
 from __future__ import annotations
 
@@ -35,11 +35,9 @@ class Selection(NamedTuple):
     def pick(self, documents: Iterator[str], whole: bool) -> Iterator[str]:
         """The documents on this side.
 
-        A corpus of one document is cut at a line: its last `share` of characters is held out.
-
         Args:
             documents: some documents of the corpus, or all.
-            whole: whether they are all documents of the corpus.
+            whole: whether they are all. If there is only one, it is cut at a line: its last `share` is held out.
 
         Raises:
             DataError: a single document leaves a side empty.
@@ -50,8 +48,8 @@ class Selection(NamedTuple):
         if len(first) == 1:
             return iter([self._cut(first[0])])
         heldout = self.side == HELDOUT
-        every = itertools.chain(first, documents)
-        return (document for document in every if splits.is_heldout(document, self.share) == heldout)
+        documents = itertools.chain(first, documents)
+        return (document for document in documents if splits.is_heldout(document, self.share) == heldout)
 
     def _cut(self, document: str) -> str:
         """This side of a single document, cut at the start of the line that crosses 1 - share of its characters."""
@@ -85,23 +83,15 @@ def open_side(
         DataError: as in corpora.open_corpus; or a split would be both trained on and held out.
     """
     known = corpora.splits(path)
-    needed = (split, heldout_split) if heldout_share else ({TRAIN: split, HELDOUT: heldout_split}[side],)
-    for name in filter(None, needed):
-        if name not in known:
+    for name in (split, heldout_split) if heldout_share else (heldout_split if side == HELDOUT else split,):
+        if name and name not in known:
             raise splits.missing_split(path, name, known)
 
     def named(default: str) -> str:
         return next((name for name in known if splits.SPLIT_WORDS.get(name) == default), splits.ALL_SPLITS)
 
     train, heldout = split or named(splits.TRAIN_SPLIT), heldout_split or named(splits.HELDOUT_SPLIT)
-    chosen = splits.choose(
-        path,
-        side,
-        (train,),
-        (heldout,) if heldout or not heldout_share else (),
-        heldout_share,
-        known=known,
-        explicit=bool(heldout_split),
-    )
-    (name,) = chosen.splits
-    return corpora.open_corpus(path, name), Selection(chosen.share, side) if chosen.share else EVERYTHING
+    heldout = (heldout,) if heldout or not heldout_share else ()
+    options = {"known": known, "explicit": bool(heldout_split)}
+    chosen = splits.choose(path, side, (train,), heldout, heldout_share, **options)
+    return corpora.open_corpus(path, *chosen.splits), Selection(chosen.share, side) if chosen.share else EVERYTHING

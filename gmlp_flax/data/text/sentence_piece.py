@@ -69,15 +69,15 @@ class SentencePieces:
         self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():
-            piece_id = _first(processor, names)
-            if piece_id is None and role not in _ADDED:
-                raise DataError(
-                    f"{name}: the model has no special token {names[0]} (nor {' or '.join(names[1:])}); "
-                    "use a model with padding and an end of text, or train one with gmlp prepare"
-                )
-            if piece_id is None:
+            ids = (i for i in map(processor.piece_to_id, names) if processor.id_to_piece(i) in names)
+            if (piece_id := next(ids, None)) is None:
+                if role not in _ADDED:
+                    raise DataError(
+                        f"{name}: the model has no special token {names[0]} (nor {' or '.join(names[1:])}); "
+                        "use a model with padding and an end of text, or train one with gmlp prepare"
+                    )
                 piece_id = pieces + len(self._added)
-                self._added.append(role)
+                self._added.append(names[0])
             self.special[role] = piece_id
         control = filter(processor.is_control, range(pieces))
         self.special_ids = tuple(sorted({*self.special.values(), *control}))
@@ -119,16 +119,10 @@ class SentencePieces:
 
     def piece(self, token: int) -> str:
         added = token - (self.vocab_size - len(self._added))
-        return _NAMES[self._added[added]][0] if added >= 0 else self._processor.id_to_piece(token).replace("▁", " ")
+        return self._added[added] if added >= 0 else self._processor.id_to_piece(token).replace("▁", " ")
 
 
-def _first(processor: sentencepiece.SentencePieceProcessor, names: Sequence[str]) -> int | None:
-    """The id of the first name that is a piece of the model."""
-    ids = (processor.piece_to_id(name) for name in names)
-    return next((i for i, name in zip(ids, names, strict=True) if processor.id_to_piece(i) == name), None)
-
-
-def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> bytes:
+def train(documents: Iterable[str], vocab_size: int) -> bytes:
     """Trains a unigram model with byte fallback, with SPECIAL_PIECES as its first pieces; see Tokenizer.train."""
     model, stopped_by = io.BytesIO(), []
 
@@ -145,7 +139,7 @@ def train(documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THR
             sentence_iterator=chunks(),
             model_writer=model,
             vocab_size=vocab_size,
-            num_threads=threads,
+            num_threads=TRAINING_THREADS,
             minloglevel=2,
             **TRAINING,
         )

@@ -12,7 +12,7 @@ import numpy as np
 from gmlp_flax.data.listops import symbols
 from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.byte_level import utf8
-from gmlp_flax.data.text.sentence_piece import TRAINING_THREADS, SentencePieces, train
+from gmlp_flax.data.text.sentence_piece import SentencePieces, train
 from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
@@ -75,17 +75,17 @@ class Tokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self._engine.special.__getitem__, roles)
 
     @classmethod
-    def train(cls, documents: Iterable[str], vocab_size: int, threads: int = TRAINING_THREADS) -> Tokenizer:
+    def train(cls, documents: Iterable[str], vocab_size: int) -> Tokenizer:
         """Trains a SentencePiece unigram model (Kudo, 2018): cased, and with bytes for characters it does not know.
 
-        The result, byte for byte, depends on the documents, `vocab_size`, `threads` and the version of SentencePiece
-        alone. A corpus too small for `vocab_size` gives fewer pieces: read the number from `.vocab_size`.
+        The result, byte for byte, depends on the documents, `vocab_size` and the version of SentencePiece alone. A
+        corpus too small for `vocab_size` gives fewer pieces: read the number from `.vocab_size`.
 
         Raises:
             DataError: the corpus is empty, or `vocab_size` is too small for the special pieces, the 256 bytes and the
                 corpus's characters.
         """
-        return cls(train(documents, vocab_size, threads), "the trained model")
+        return cls(train(documents, vocab_size), "the trained model")
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Tokenizer:
@@ -129,9 +129,10 @@ class Tokenizer:
         A mask replaces a word and the space before it: "Paris is [MASK]." ends in the ids of [MASK] and ".".
         """
         first, *others = text.split(MASK)
+        encode_after = getattr(self._engine, "encode_after", self.encode)  # SentencePiece begins a text with a space
         ids = list(self.encode(first))
         for part in others:
-            ids += [self.mask_id, *self._engine.encode_after(part)]
+            ids += [self.mask_id, *encode_after(part)]
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -143,15 +144,13 @@ class Tokenizer:
 
         WordPiece does not tell whether a space stood before a punctuation mark: it is taken for none.
         """
-        drops_spaces = isinstance(self._engine, WordPieces)
-
-        def count(token: int) -> int:
+        counts = np.zeros(self.vocab_size, np.int32)
+        for token in {*range(self.vocab_size)}.difference(self.special_ids):
             piece = self.piece(token)
-            if drops_spaces and re.fullmatch(r" [^\w\s]", piece):
+            if isinstance(self._engine, WordPieces) and re.fullmatch(r" [^\w\s]", piece):
                 piece = piece[1:]
-            return 1 if _BYTE.fullmatch(piece) else len(utf8(piece))
-
-        return np.array([0 if i in self.special_ids else count(i) for i in range(self.vocab_size)], np.int32)
+            counts[token] = 1 if _BYTE.fullmatch(piece) else len(utf8(piece))
+        return counts
 
     def piece(self, token: int) -> str:
         """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for a byte."""

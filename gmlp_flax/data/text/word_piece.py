@@ -28,7 +28,6 @@ class WordPieces:
         vocab_size: the number of lines.
         special: {"pad", "unk", "cls", "sep", "mask"} -> id.
         special_ids: these ids in order.
-        cased: whether the vocabulary is cased.
 
     Raises:
         DataError: a special piece is missing, a piece occurs twice, or the library is not installed.
@@ -48,13 +47,13 @@ class WordPieces:
         self.vocab_size = len(ids)
         self.special = {role: ids[piece] for role, piece in _ROLES.items()}
         self.special_ids = tuple(sorted(self.special.values()))
-        self.cased = any(piece != piece.lower() for piece in ids if not (piece.startswith("[") and piece.endswith("]")))
+        cased = any(piece != piece.lower() for piece in ids if not (piece.startswith("[") and piece.endswith("]")))
         try:
             library = importlib.import_module("tokenizers")
         except ImportError as error:
             raise DataError(f"a WordPiece vocabulary needs the tokenizers library; {install('wordpiece')}") from error
         self._tokenizer = library.Tokenizer(library.models.WordPiece(ids, unk_token=_ROLES["unk"]))
-        self._tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=not self.cased)
+        self._tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=not cased)
         self._tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
         self._tokenizer.decoder = library.decoders.WordPiece(prefix="##", cleanup=True)
 
@@ -71,10 +70,6 @@ class WordPieces:
         """See Tokenizer.encode_with_offsets."""
         encoding = self._tokenizer.encode(utf8(text).decode())
         return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
-
-    def encode_after(self, text: str) -> list[int]:
-        """`encode`: after a special piece, a new word begins."""
-        return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([token for token in ids if token not in self.special_ids])

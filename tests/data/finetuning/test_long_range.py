@@ -2,7 +2,7 @@
 
 import pytest
 
-from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS
+from gmlp_flax.data.finetuning.glue import LONG_RANGE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.io.tfds_folders import write_labelled_texts
@@ -38,7 +38,7 @@ def test_retrieval_with_another_number_of_columns(tmp_path, line):
     lines[line] = lines[line].rpartition("\t")[0]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
     message = failure(tmp_path / "pairs.tsv", "retrieval")
-    assert f"line {line + 1}: 4 columns, separated by tabs, where 5 were expected" in message
+    assert f"line {line + 1}: 4 columns where 5 were expected" in message
     bad = BadRecords(1)
     assert len(opened(tmp_path / "pairs.tsv", "retrieval", bad=bad)) == bad.count == 1
 

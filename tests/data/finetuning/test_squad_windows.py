@@ -81,9 +81,9 @@ def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max
     assert [w["index"] for w in found] == list(numbers) and numbers.stop == len(windows)
     assert {w["tokens"].dtype.name for w in found} == {"int32"} == {w["start"].dtype.name for w in found}
     assert all(windows[i]["start"] == 0 == windows[i]["end"] for i in windows.of_question(1))
-    assert windows.targets.lost.tolist() == [False, False, not inside]
+    assert [target.lost for target in windows.targets] == [False, False, not inside]
     aligned = inside and (spans[inside[0], 0], spans[inside[-1], 1]) == (left, left + len(answer))
-    assert windows.targets.unaligned[2] == (not aligned)
+    assert windows.targets[2].unaligned == (not aligned)
     np.testing.assert_array_equal(windows.spans(2), spans)
     trained = Windows(questions, tokenizer, length=length, stride=stride, max_query=max_query, training=True)
     assert trained.left_out == (not inside) and trained.questions == questions[: 3 - trained.left_out]
@@ -99,6 +99,6 @@ def test_no_room(tokenizer):
 
 def test_a_source(tokenizer):
     windows = Windows([make("some text " * 9, 5, 9)], tokenizer, length=32, stride=8, max_query=8)
-    assert repr(windows) == f"Windows(questions=1, windows={len(windows)}, length=32)" and len(windows) > 1
+    assert len(windows) > 1
     copy = pickle.loads(pickle.dumps(windows))
     assert all((copy[i]["tokens"] == windows[i]["tokens"]).all() for i in range(len(windows)))

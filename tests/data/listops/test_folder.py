@@ -24,7 +24,7 @@ def test_sizes():
 
 
 def test_splits_that_share_no_tree(tmp_path):
-    from gmlp_flax.data.finetuning.long_range import LONG_RANGE_TASKS
+    from gmlp_flax.data.finetuning.glue import LONG_RANGE_TASKS
 
     told = folder.make(str(tmp_path), SIZES, GRAMMAR)
     texts = []

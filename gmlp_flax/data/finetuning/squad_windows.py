@@ -83,7 +83,7 @@ class Windows:
         encoded = {context: tokenizer.encode_with_offsets(context) for context in {q.context for q in questions}}
         targets = [find_target(question, encoded[question.context][1]) for question in questions]
         used = [not (training and target.lost) for target in targets]
-        self.questions, self.targets = (list(itertools.compress(values, used)) for values in (questions, targets))
+        self.questions, self.targets = [*itertools.compress(questions, used)], [*itertools.compress(targets, used)]
         self.left_out = len(questions) - len(self.questions)
         self._passages = [encoded[question.context] for question in self.questions]
         self._queries = pairs.encode([question.question for question in self.questions], tokenizer, max_query)

@@ -45,16 +45,14 @@ DELAY = 2.0  # seconds before a progress bar is shown
 # A result in the cache of no more tokens is read whole before it is used: 512 MB, which takes about a second.
 _CHECKED_TOKENS = 1 << 28
 
-# Characters and documents that are encoded by one call: enough to keep threads busy, few enough to stream.
-BATCH_CHARACTERS = 2**20
-BATCH_DOCUMENTS = 4096
+# What is encoded by one call: enough to keep threads busy, little enough to stream.
+BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**20, 4096
 
 # A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in float32, which rounds
 # them in a whole book, and takes thirty bytes of memory per character.
 PIECE = 2**12
 
-_UNFINISHED = "unfinished"
-_PLAN = "plan.json"
+_UNFINISHED, _PLAN = "unfinished", "plan.json"
 _STOP = "stop"  # a file that ends the workers at their next batch
 
 
@@ -105,11 +103,9 @@ def prepare(
     """Tokenises a corpus into a folder, or continues work begun there; shows a progress bar if it takes long.
 
     Args:
-        corpus: see corpora.open_corpus.
-        tokenizer: encodes the documents.
+        corpus, tokenizer, selection: what is encoded, by which tokenizer, and which of its documents.
         folder: made if it is missing. If it holds the result of the same arguments, that is opened. Processes that want
             the same folder wait for each other.
-        selection: which documents.
         workers: cores to use; None for all. Several shards are made by spawned processes: a script must guard its entry
             with `if __name__ == "__main__"`.
         max_bad_records: how many records that do not parse are counted and skipped, in the whole corpus.
@@ -131,9 +127,8 @@ def prepare(
         "vocab_size": tokenizer.vocab_size,
         "dtype": prepared.ids_dtype(tokenizer.vocab_size).str,
     }
-    work = Path(folder)
-    if files.is_remote(folder):
-        work = Path(default_folder()) / f"preparing-{cache_key(folder, plan)}"
+    remote = files.is_remote(folder)
+    work = Path(default_folder()) / f"preparing-{cache_key(folder, plan)}" if remote else Path(folder)
     common = tokenizer, selection, max_bad_records, work, folder
     shards = [_Shard(number, len(groups), parts, *common) for number, parts in enumerate(groups)]
     with folder_lock(work):
@@ -143,7 +138,7 @@ def prepare(
             results = _write_shards(shards, workers or os.cpu_count() or 1)
             files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
             files.write(files.join(folder, prepared.INDEX), _json(plan | {"shards": results}))
-        shutil.rmtree(work if files.is_remote(folder) else work / _UNFINISHED, ignore_errors=True)
+        shutil.rmtree(work if remote else work / _UNFINISHED, ignore_errors=True)
     made = Prepared(folder)
     _check_limit(made.index["shards"], max_bad_records)
     return made
@@ -164,8 +159,8 @@ def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathL
     if folder.exists():
         with folder_lock(folder):
             if _open_whole(folder) is None:
-                for name in (prepared.INDEX, TOKENIZER_FILE):
-                    (folder / name).unlink(missing_ok=True)
+                (folder / prepared.INDEX).unlink(missing_ok=True)
+                (folder / TOKENIZER_FILE).unlink(missing_ok=True)
     return prepare(corpus, tokenizer, folder, **options)
 
 
@@ -216,9 +211,8 @@ def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
     folder = shards[0].folder
     done = prepared.is_prepared(folder)
     there = prepared.read_index(folder) if done else _read(shards[0].work / _UNFINISHED / _PLAN)
-    if differs := [
-        f"{name} {there[name]!r}, not {plan[name]!r}" for name in plan if there.get(name, plan[name]) != plan[name]
-    ]:
+    differs = [f"{name} {there.get(name)!r}, not {value!r}" for name, value in plan.items() if there.get(name) != value]
+    if there and differs:
         raise DataError(
             f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it"
         )

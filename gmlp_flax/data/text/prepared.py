@@ -111,13 +111,14 @@ class Prepared:
     def __init__(self, folder: str | os.PathLike):
         self.folder = str(folder)
         self.index = read_index(self.folder)
-        shards, self._files = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
+        shards, present = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
+        self._files: list[list[File]] = []  # of each shard: ids, lengths
         for number, shard in enumerate(shards):
-            sizes = shard["ids_bytes"], shard["lengths_bytes"]
-            for path, size in zip(shard_files("", number, len(shards)), sizes, strict=True):
-                if (file := self._files.get(path.name)) is None or file.size != size:
-                    state = "missing" if file is None else f"{file.size} bytes where {size} were written"
-                    raise DataError(f"{self.folder}/{path}: {state}; {_AGAIN}")
+            names = [path.name for path in shard_files("", number, len(shards))]
+            for name, size in zip(names, (shard["ids_bytes"], shard["lengths_bytes"]), strict=True):
+                if name not in present or present[name].size != size:
+                    raise DataError(f"{self.folder}/{name}: missing, or not of the {size} bytes written; {_AGAIN}")
+            self._files.append([present[name] for name in names])
         model = files.join(self.folder, TOKENIZER_FILE)
         self.tokenizer = Tokenizer(files.read_small(model), model)
         if self.tokenizer.checksum != self.index.get("tokenizer"):
@@ -157,16 +158,14 @@ class Prepared:
 
     def lengths(self, shard: int) -> np.ndarray:
         """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
-        file = self._shard_files(shard)[1]
+        file = self._files[shard][1]
         with cache.LocalCopy(file) as copy, decode_errors(f"{file.path}: damaged", _AGAIN):
             lengths = np.load(copy.path, mmap_mode="r", allow_pickle=False)  # a header of any shape takes no memory
             expected = self.index["shards"][shard]
-            if (lengths.dtype, lengths.shape) != (np.uint32, (expected["documents"],)):
-                raise ValueError(f"{lengths.dtype} {list(lengths.shape)}, not uint32 [{expected['documents']}]")
-            lengths = np.array(lengths)
-            if lengths.sum(dtype=np.int64) != expected["tokens"] or not lengths.all():
-                raise ValueError("the lengths do not add up to the shard's")
-            return lengths
+            is_array = (lengths.dtype, lengths.shape) == (np.uint32, (expected["documents"],))
+            if not is_array or lengths.sum(dtype=np.int64) != expected["tokens"] or not lengths.all():
+                raise ValueError("other lengths than were written")
+            return np.array(lengths)
 
     def check(self) -> None:
         """Reads every file once; raises DataError if one is damaged."""
@@ -177,7 +176,7 @@ class Prepared:
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         first = start // BLOCK
-        with decode_errors(f"{self._shard_files(shard)[0].path}: damaged or removed", _AGAIN):
+        with decode_errors(f"{self._files[shard][0].path}: damaged or removed", _AGAIN):
             reader, _ = self._readers(shard)
             # One by one: the library would fetch a range with a pool of threads, which is slower.
             blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
@@ -186,11 +185,8 @@ class Prepared:
                 raise ValueError("fewer ids than were written, or ids that the tokenizer does not have")
             return ids
 
-    def _shard_files(self, shard: int) -> list[File]:
-        return [self._files[path.name] for path in shard_files("", shard, len(self.index["shards"]))]
-
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
-        copy = cache.LocalCopy(self._shard_files(shard)[0])
+        copy = cache.LocalCopy(self._files[shard][0])
         return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
 
     def __reduce__(self):

@@ -53,10 +53,7 @@ class SentencePieces:
         model: the serialized model.
         name: the file's name, for errors.
 
-    Attributes:
-        vocab_size: the number of pieces, including added ones.
-        special: {"pad", "unk", "cls", "sep", "mask"} -> id.
-        special_ids: these ids and those of all other control pieces, in order.
+    Attributes: as those of FixedVocabulary; special_ids include all other control pieces.
 
     Raises:
         DataError: `model` is damaged, or it lacks padding or an end of text.

@@ -53,11 +53,9 @@ class Tokenizer:
         checksum: SHA-256 of the model, in hexadecimal.
         vocab_size: the number of pieces, including special ones.
         special_ids: all special ids, in order: never masked, never drawn as a replacement.
-        pad_id: the id after the end of a sequence.
-        unk_id: the id of text that the vocabulary lacks.
-        cls_id: the id at the beginning of a sequence.
-        sep_id: the id at the end of a document and of a sequence.
-        mask_id: the id of a hidden token.
+        pad_id, cls_id, sep_id: the ids after the end of a sequence, at its beginning, and at the end of it or of a
+            document.
+        unk_id, mask_id: the ids of text that the vocabulary lacks, and of a hidden token.
 
     Raises:
         DataError: `model` is damaged, or lacks a special piece.
@@ -92,11 +90,7 @@ class Tokenizer:
         """Reads a tokenizer's file, or takes a name of NAMED; raises DataError if the file is missing or damaged."""
         if path in NAMED:
             return cls(NAMED[str(path)][0], str(path))
-        try:
-            model = files.read_small(path)
-        except DataError as error:
-            raise DataError(f"no tokenizer: {error}") from error
-        return cls(model, str(path))
+        return cls(files.read_small(path), str(path))
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the model to `path`, atomically; raises DataError if that fails."""

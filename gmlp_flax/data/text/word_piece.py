@@ -24,10 +24,7 @@ class WordPieces:
         model: the file's content.
         name: the file's name, for errors.
 
-    Attributes:
-        vocab_size: the number of lines.
-        special: {"pad", "unk", "cls", "sep", "mask"} -> id.
-        special_ids: these ids in order.
+    Attributes: as those of FixedVocabulary.
 
     Raises:
         DataError: a special piece is missing, a piece occurs twice, or the library is not installed.

@@ -61,17 +61,11 @@ def test_a_shard_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ids", "lengths"])
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda path: path.unlink(), "missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), r"\d+ bytes where \d+ were written"),
-    ],
-)
-def test_missing_or_truncated_shard(folder, kind, damage, message):
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])])
+def test_missing_or_truncated_shard(folder, kind, damage):
     (path,) = folder.glob(f"{kind}-00001-of-*")
     damage(path)
-    with pytest.raises(DataError, match=f"{re.escape(str(path))}: {message}"):
+    with pytest.raises(DataError, match=f"{re.escape(str(path))}: missing, or not of the "):
         Prepared(folder)
 
 

@@ -125,7 +125,7 @@ def test_damaged_model(tokenizer, tmp_path, damage, message):
 
 @pytest.mark.parametrize("path", ["nowhere.model", "/"])
 def test_what_is_no_file(path):
-    with pytest.raises(DataError, match=f"no tokenizer: .*{path}"):
+    with pytest.raises(DataError, match=path):
         Tokenizer.load(path)
 
 

@@ -21,7 +21,7 @@ from gmlp_flax.training import loading
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INCHES_PER_TOKEN, BESIDE, LARGEST = 0.12, 2.2, 24.0  # of a map's side; of labels and bars beside it; of a side at most
+INCHES_PER_TOKEN, LARGEST = 0.12, 24.0  # inches of a map's side: for each token, and at most
 FIRST_HALF, ALL = "first_half", "all"  # layers
 
 
@@ -166,26 +166,20 @@ def first_half(numbers: Sequence[int], layers: int) -> int:
 
 @drawing.style()
 def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[int]) -> Figure:
-    """The elementwise maximum over layers of maps [layers, tokens, tokens], with the tokens beside it, and bars of the
-    mean weight that each token receives. `numbers` are the layers' numbers."""
+    """The elementwise maximum of maps [layers, tokens, tokens] of the layers `numbers`, with the tokens beside it."""
     count = shown.shape[1]
     side = min(LARGEST, max(2.4, INCHES_PER_TOKEN * count))
-    figure, (axis,) = drawing.subplots(1, 1, max(drawing.PAGE, side + BESIDE), side + 1.2)
-    size = min(7.0, 60 * side / count)  # points
-    image = axis.imshow(shown.max(0), cmap=drawing.WEIGHTS, vmin=0)
-    axis.grid(False)
+    figure, axes = drawing.subplots(1, 1, side + 1.6, side + 1.2)
+    bar = drawing.scaled_images(figure, axes, [shown.max(0)], drawing.WEIGHTS)
+    layers = f"layer {numbers[0]}" if len(numbers) == 1 else f"layers {numbers[0]} to {numbers[-1]}"
+    bar.set_label(f"largest weight in {layers}")
+    axis, size = axes[0], min(7.0, 60 * side / count)  # points
     axis.xaxis.tick_top()
     axis.set_xticks(range(count), sentences.labels, rotation=90, fontsize=size, parse_math=False)
     axis.set_yticks(range(count), sentences.labels, fontsize=size, parse_math=False)
     for boundary in np.flatnonzero(np.diff(sentences.segments[:count])) + 0.5:
         axis.axhline(boundary, color=drawing.GREY, linewidth=0.7)
         axis.axvline(boundary, color=drawing.GREY, linewidth=0.7)
-    bars = axis.inset_axes((1.03, 0, 0.3, 1), sharey=axis)
-    bars.barh(range(count), shown.mean((0, 1)), color=drawing.FAMILIES["aMLP"], height=0.75)
-    bars.tick_params(labelleft=False, left=False)
-    bars.set_xlabel("mean weight that\nthe row's token receives")
-    where = f"layer {numbers[0]}" if len(numbers) == 1 else f"layers {numbers[0]} to {numbers[-1]}"
-    figure.colorbar(image, cax=axis.inset_axes((1.4, 0.1, 0.03, 0.8)), label=f"largest weight in {where}")
     axis.set_xlabel("each row's token looks at the columns' tokens")
     return figure
 

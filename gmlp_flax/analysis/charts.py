@@ -8,7 +8,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gmlp_flax.analysis import drawing
@@ -35,7 +35,7 @@ class Series:
     """Points that belong together.
 
     Attributes:
-        name: stands at the end of the line.
+        name: in the legend.
         look: colour, marker and dashes.
         x, y: the points.
         low, high: the range of each point over seeds; empty if there is none.
@@ -82,16 +82,12 @@ class Panel:
 
     def drawable(self) -> Panel:
         """Without the points that cannot be drawn: not finite, or not positive on a logarithmic axis."""
-        lines = (line.subset(self._drawable(line)) for line in self.series)
+        lines = (line.subset(self.drawable_points(line)) for line in self.series)
         return dataclasses.replace(self, series=[line for line in lines if len(line.x)])
 
-    def missing(self) -> list[str]:
-        """A sentence per series that has such points."""
-        why = "not finite and positive" if self.x.log or self.y.log else "not finite"
-        counts = ((line, len(line.x) - len(self._drawable(line))) for line in self.series)
-        return [f"Not drawn: {lost} of {line.name}'s {len(line.x)} points, {why}." for line, lost in counts if lost]
+    def drawable_points(self, series: Series) -> list[int]:
+        """The indices of the points that can be drawn."""
 
-    def _drawable(self, series: Series) -> list[int]:
         def fits(value: float, log: bool) -> bool:
             return math.isfinite(value) and (value > 0 or not log)
 
@@ -112,28 +108,28 @@ class Chart:
         return COLUMN if len(self.panels) == 1 else PAGE
 
     def missing(self) -> str:
-        """What cannot be drawn, and is said instead."""
-        return " ".join(sentence for panel in self.panels for sentence in panel.missing())
+        """A sentence for each series with points that cannot be drawn."""
+        sentences = []
+        for panel in self.panels:
+            why = "not finite and positive" if panel.x.log or panel.y.log else "not finite"
+            for line in panel.series:
+                if lost := len(line.x) - len(panel.drawable_points(line)):
+                    sentences.append(f"Not drawn: {lost} of {line.name}'s {len(line.x)} points, {why}.")
+        return " ".join(sentences)
 
     def csv(self) -> str:
         """Every point with all digits."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        several = len(self.panels) > 1
-        first = self.panels[0]
-        names = ("panel", "series", "label", "x", "y") if several else ("series", "label", first.x.label, first.y.label)
-        writer.writerow((*names, "lowest", "highest"))
+        several, first = len(self.panels) > 1, self.panels[0]
+        names = ("x", "y") if several else (first.x.label, first.y.label)
+        rows: list[Sequence[Any]] = [("panel", "series", "label", *names, "lowest", "highest")]
         for panel in self.panels:
-            for row in _points(panel):
-                writer.writerow([panel.y.label, *row] if several else row)
+            for line in panel.series:
+                blank = [""] * len(line.x)
+                columns = (line.labels or blank, line.x, line.y, line.low or blank, line.high or blank)
+                rows += [(panel.y.label, line.name, *cells) for cells in zip(*columns, strict=True)]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows if several else [row[1:] for row in rows])
         return text.getvalue()
-
-
-def _points(panel: Panel) -> Iterator[list[Any]]:
-    for series in panel.series:
-        blank = [""] * len(series.x)
-        columns = (series.labels or blank, series.x, series.y, series.low or blank, series.high or blank)
-        yield from ([series.name, *cells] for cells in zip(*columns, strict=True))
 
 
 @drawing.style()

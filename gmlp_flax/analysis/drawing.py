@@ -21,6 +21,7 @@ from gmlp_flax.io import files
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.25, 6.75  # inches: one column of a paper, both columns
@@ -50,19 +51,11 @@ STYLE: dict[Any, Any] = {
     "font.size": 7,
     "axes.titlesize": 7.5,
     "axes.labelsize": 7,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#444444",
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
@@ -75,6 +68,8 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "gmlp_flax",  # the same figure is the same file
 }
+TICKS = {"labelsize": 6.5, "major.width": 0.6, "major.size": 2.5, "minor.size": 0}
+STYLE |= {f"{axis}tick.{name}": value for axis in "xy" for name, value in TICKS.items()}
 
 
 class Look(NamedTuple):
@@ -151,8 +146,8 @@ def draw_matrices(matrices: np.ndarray, titles: Iterable[str], colours: str, hea
     return figure
 
 
-def scaled_images(figure: Figure, axes: Sequence[Axes], images: Iterable[np.ndarray], colours: str) -> None:
-    """Draws weights [rows, columns], an image on each axis, with one colour scale, which a bar beside them explains."""
+def scaled_images(figure: Figure, axes: Sequence[Axes], images: Iterable[np.ndarray], colours: str) -> Colorbar:
+    """Draws weights [rows, columns], an image on each axis; returns the bar that explains their one colour scale."""
     images = list(images)
     largest = max(float(np.abs(image).max()) for image in images)
     for axis, image in zip(axes, images, strict=True):
@@ -163,6 +158,7 @@ def scaled_images(figure: Figure, axes: Sequence[Axes], images: Iterable[np.ndar
             spine.set(visible=True, linewidth=0.4)
     bar = figure.colorbar(drawn, ax=axes, label="weight", aspect=30, pad=0.02, fraction=0.05)
     bar.outline.set_linewidth(0.4)
+    return bar
 
 
 def looks(families: Sequence[str]) -> list[Look]:

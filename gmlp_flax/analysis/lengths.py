@@ -13,9 +13,6 @@ from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import evaluation, loading, warm_start
 
-TASK = "masked_lm"
-SMALLEST = 16  # tokens
-
 
 def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
     """Scores the newest checkpoint of a run at its own length and at others.
@@ -33,13 +30,9 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
         "perplexity" by length as text, None if its parameters cannot be fitted, which "why" then explains.
 
     Raises:
-        RunError: the run trained another task or cannot be loaded, or a length is too small.
+        RunError: the run cannot be loaded.
     """
-    if short := [length for length in lengths if length < SMALLEST]:
-        raise RunError(f"{short[0]} tokens: expected lengths from {SMALLEST}")
     trained = loading.load(workdir)
-    if trained.config.task != TASK:
-        raise RunError(f"{workdir} trained {trained.config.task}: give a run of {TASK}")
     own, spec = trained.config.model.length, trained.task.spec()
     scores: dict[str, Any] = {"length": own, "takes": {}, "perplexity": {}, "why": {}}
     for tokens in dict.fromkeys((own, *lengths)):

@@ -24,6 +24,7 @@ from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
+from gmlp_flax.options import options_of
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
@@ -50,30 +51,30 @@ class Run(NamedTuple):
 
 def define_flags() -> None:
     """Defines --on, --dry_run and the options of all engines."""
-    from gmlp_flax.launching.engine import HELP
+    from gmlp_flax.launching.engine import Options
     from gmlp_flax.launching.engines import ENGINES
 
     what = "; ".join(f"{name}: {engine.summary}" for name, engine in ENGINES.items())
     flags.DEFINE_string("on", None, f"The engine. {what}.")
     flags.DEFINE_bool("dry_run", False, "Print what the engine would be given, and start nothing.")
-    for option, meaning in HELP.items():
+    for option, declared in options_of(Options).items():
         of = [name for name, engine in ENGINES.items() if option in (*engine.required, *engine.optional)]
-        text = f"{meaning} For {', '.join(of)}." if of else meaning
-        if option in ("mount", "engine_flag"):
+        text = f"{declared.comment} For {', '.join(of)}." if of else declared.comment
+        if isinstance(declared.default, tuple):
             flags.DEFINE_multi_string(option, [], text)
-        elif option in ("processes", "gpus_per_node"):
-            flags.DEFINE_integer(option, None, text, lower_bound=1)
-        elif option == "spot":
+        elif isinstance(declared.default, bool):
             flags.DEFINE_bool(option, False, text)
+        elif isinstance(declared.default, int):
+            flags.DEFINE_integer(option, None, text, lower_bound=1)
         else:
             flags.DEFINE_string(option, "", text)
 
 
 def engine_flags_given() -> list[str]:
     """The names of the flags on the command line that mean something with --on alone."""
-    from gmlp_flax.launching.engine import HELP
+    from gmlp_flax.launching.engine import Options
 
-    return [name for name in ("dry_run", *HELP) if flags.FLAGS[name].present]
+    return [name for name in ("dry_run", *options_of(Options)) if flags.FLAGS[name].present]
 
 
 def start(runs: Sequence[Run], folder: str) -> None:
@@ -91,8 +92,8 @@ def start(runs: Sequence[Run], folder: str) -> None:
 
     values = flags.FLAGS
     given: dict[str, Any] = {
-        field: tuple(value) if isinstance(value := values[field].value, list) else value or usual
-        for field, usual in Options._field_defaults.items()
+        field: tuple(value) if isinstance(value := values[field].value, list) else value or declared.default
+        for field, declared in options_of(Options).items()
     }
     given["name"] = _name(given["name"], folder)
     options = Options(**given)

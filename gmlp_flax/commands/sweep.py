@@ -52,7 +52,7 @@ from gmlp_flax.commands import cli, launch
 from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io import files
-from gmlp_flax.sweeps import definition, points, status, summary
+from gmlp_flax.sweeps import definition, points, tables
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 from gmlp_flax.sweeps.runner import Metrics, RunFailed, TrainingPool
@@ -223,13 +223,13 @@ def train(sweep: Sweep) -> None:
             seed = sweep.trials[0].config.seed
             runner(trial for trial in sweep.trials if trial.config.seed == seed)
             best = runner.best().seedless
-            chosen = [row["point"] for row in summary.rows(sweep, runner.found)].index(best)
+            chosen = [row["point"] for row in tables.rows(sweep, runner.found)].index(best)
             runner(trial for trial in sweep.trials if trial.seedless == best and trial.config.seed != seed)
         else:
             runner(sweep.trials)
-    table = summary.rows(sweep, runner.found)
+    table = tables.rows(sweep, runner.found)
     if runner.found:
-        print(summary.text(sweep, table, chosen))
+        print(tables.text(sweep, table, chosen))
     if values.index is None:
         run_folder.write_json(
             os.path.join(sweep.out, "sweep.json"),
@@ -265,14 +265,14 @@ def launch_unfinished(sweep: Sweep) -> None:
     if runs:
         launch.start(runs, sweep.out)
     else:
-        print(status.table(sweep))
+        print(tables.status(sweep))
 
 
 def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Trains the sweep, or shows its commands or its state."""
     sweep = planned(config)
     if flags.FLAGS.status:
-        print(status.table(sweep))
+        print(tables.status(sweep))
     elif flags.FLAGS.print:
         for trial in sweep.trials:
             print(shlex.join(["python", "-m", "gmlp_flax.train", *command(sweep, trial)]))

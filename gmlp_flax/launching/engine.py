@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gmlp_flax.errors import RunError
+from gmlp_flax.options import option, options_of
 from gmlp_flax.planning import chips
 from gmlp_flax.planning.chips import Topology
 
@@ -40,37 +41,22 @@ class Job(NamedTuple):
     slices: int = 1
 
 
-class Options(NamedTuple):
-    """The launcher's flags, as HELP explains them; empty, zero or false if they are not given."""
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The launcher's flags; empty, zero or false if they are not given."""
 
-    name: str = ""
-    topology: str = ""
-    processes: int = 0
-    gpus_per_node: int = 0
-    cluster: str = ""
-    zone: str = ""
-    project: str = ""
-    infra: str = ""
-    image: str = ""
-    mount: tuple[str, ...] = ()
-    spot: bool = False
-    engine_flag: tuple[str, ...] = ()
-
-
-HELP = {
-    "name": "The name of the run or of the sweep, by default the last part of its folder.",
-    "topology": "The hardware, as gmlp plan reads it: v5e:4x4, gpu:h100x8, ...",
-    "processes": "How many processes.",
-    "gpus_per_node": "GPUs on a node, if they are not as many as one machine of this kind has.",
-    "cluster": "The name of the GKE cluster.",
-    "zone": "The zone, such as us-central1-a.",
-    "project": "The Google Cloud project.",
-    "infra": "Where to look for machines: gcp, gcp/us-central1, aws, k8s, ...; anywhere by default.",
-    "image": "A container image of this package, such as the Dockerfile makes.",
-    "mount": "BUCKET:/FOLDER shows a bucket as a folder; /FOLDER is there already, on all machines.",
-    "spot": "Machines that cost less and may be taken away; the run then goes on on others.",
-    "engine_flag": "One more word for the engine's own command, such as --engine_flag=--partition=long.",
-}
+    name: str = option("", "The name of the run or of the sweep, by default the last part of its folder.")
+    topology: str = option("", "The hardware, as gmlp plan reads it: v5e:4x4, gpu:h100x8, ...")
+    processes: int = option(0, "How many processes.")
+    gpus_per_node: int = option(0, "GPUs on a node, if they are not as many as one machine of this kind has.")
+    cluster: str = option("", "The name of the GKE cluster.")
+    zone: str = option("", "The zone, such as us-central1-a.")
+    project: str = option("", "The Google Cloud project.")
+    infra: str = option("", "Where to look for machines: gcp, gcp/us-central1, aws, k8s, ...; anywhere by default.")
+    image: str = option("", "A container image of this package, such as the Dockerfile makes.")
+    mount: tuple[str, ...] = option((), "BUCKET:/FOLDER shows a bucket as a folder; /FOLDER is there on all machines.")
+    spot: bool = option(False, "Machines that cost less and may be taken away; the run then goes on on others.")
+    engine_flag: tuple[str, ...] = option((), "One more word for the engine's command: --engine_flag=--partition=long.")
 
 
 class Engine:
@@ -105,12 +91,12 @@ class Engine:
         """
         self.name, self.options = name, options
         known = {"name", *self.required, *self.optional}
-        for option in HELP:
-            given = getattr(options, option)
-            if option in self.required and not given:
-                raise RunError(f"--on={name} needs --{option}. {HELP[option]}")
-            if given and option not in known:
-                raise RunError(f"--on={name} takes no --{option}: its options are {', '.join(sorted(known))}")
+        for flag, declared in options_of(Options).items():
+            given = getattr(options, flag)
+            if flag in self.required and not given:
+                raise RunError(f"--on={name} needs --{flag}. {declared.comment}")
+            if given and flag not in known:
+                raise RunError(f"--on={name} takes no --{flag}: its options are {', '.join(sorted(known))}")
         self.hardware = self._hardware(options.topology) if self.kinds else None
         for mount in options.mount:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
@@ -175,11 +161,6 @@ class Engine:
         """The same, for reading."""
         command, file = self.specification(job)
         return f"{file}# submitted by: {quoted([*command, job.name + self.suffix])}" if file else quoted(command)
-
-    def require_tool(self) -> None:
-        """Raises RunError, which says how to install it, if the tool is not there."""
-        if self.tool and not shutil.which(self.tool):
-            raise RunError(f"there is no {self.tool} here: {self.install}")
 
     def start(self, job: Job) -> int:
         """Hands a run to the tool; returns the tool's exit code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -45,7 +46,8 @@ def launch(engine: Engine, jobs: Sequence[Job], dry_run: bool) -> int:
     if dry_run:
         print(*map(engine.show, jobs), sep="\n")
         return 0
-    engine.require_tool()
+    if engine.tool and not shutil.which(engine.tool):
+        raise RunError(f"there is no {engine.tool} here: {engine.install}")
     codes = []
     for job in jobs:
         codes.append(engine.start(job))

@@ -144,7 +144,9 @@ class Program:
                     # libtpu splits a collective into a start, steps inside other fusions and an end, all with one
                     # channel. The steps may be inside a loop, so the part that runs least often counts.
                     if key not in single or times < single[key][1]:
-                        single[key] = kind, times, size, self._group(instruction.rest), _overlaps(name, instruction)
+                        overlaps = instruction.opcode.endswith("-start") or "chain_id=" in instruction.rest
+                        group, overlaps = self._group(instruction.rest), overlaps or name.startswith("async")
+                        single[key] = kind, times, size, group, overlaps
         collected: dict[str, Collectives] = collections.defaultdict(Collectives)
         for kind, times, size, group, overlaps in single.values():
             total, wire = collected[kind], times * size * WIRE[kind](group)
@@ -296,8 +298,3 @@ def _first(pattern: str, text: str) -> str:
 def _constant(instruction: Instruction | None) -> int | None:
     number = re.match(r"(-?\d+)\)", instruction.rest) if instruction and instruction.opcode == "constant" else None
     return int(number[1]) if number else None
-
-
-def _overlaps(computation: str, instruction: Instruction) -> bool:
-    """Whether other work runs between the start and the end of a collective."""
-    return instruction.opcode.endswith("-start") or "chain_id=" in instruction.rest or computation.startswith("async")

@@ -46,25 +46,24 @@ def of(config: ConfigDict) -> Workload:
     params = task.shapes()
     transformation = optimizer.make(config, params, task.param_metadata())
     state = jax.eval_shape(lambda params: step.init_state(task, transformation, config, params), params)
-    two, four = _batch(task, 2), _batch(task, 4)  # mixup mixes pairs
-    mixed = _mixed(task, two)
+    two, four = _mixed(task, 2), _mixed(task, 4)  # mixup mixes pairs
     forward = 2 * forward_flops(task)
-    both = matmul_flops(jax.grad(task.loss, has_aux=True), params, mixed)
+    both = matmul_flops(jax.grad(task.loss, has_aux=True), params, two)
     pairs = config.batch_size / 2
     return Workload(
         params=parameters.count(params),
         param_bytes=_bytes(params),
         state_bytes=_bytes(state),
-        batch_bytes=_bytes(two) // 2,
+        batch_bytes=_bytes(_batch(task, 1)),
         flops=3 * forward * pairs,
         executed_flops=both * pairs,
-        saved_bytes=(_saved(task, params, _mixed(task, four)) - _saved(task, params, mixed)) // 2,
+        saved_bytes=(_saved(task, params, four) - _saved(task, params, two)) // 2,
     )
 
 
 def forward_flops(task: Task) -> float:
     """Operations in matrix products of one example's forward pass, with its loss."""
-    return matmul_flops(task.loss, task.shapes(), _mixed(task, _batch(task, 2))) / 2
+    return matmul_flops(task.loss, task.shapes(), _mixed(task, 2)) / 2
 
 
 def _batch(task: Task, size: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -72,15 +71,14 @@ def _batch(task: Task, size: int) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct((size, *shape), dtype) for name, (shape, dtype) in task.example_shapes().items()}
 
 
-def _mixed(task: Task, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:
-    """The batch as the loss gets it: with one key per example, and with mixed images."""
-    size = jax.tree.leaves(batch)[0].shape[0]
+def _mixed(task: Task, size: int) -> Any:
+    """A batch as the loss gets it: with one key per example, and with mixed images."""
 
     def mix(batch: Any) -> Any:
         key = jax.random.key(0)
         return task.mix(batch | {"key": jax.random.split(key, size)}, key)
 
-    return jax.eval_shape(mix, batch)
+    return jax.eval_shape(mix, _batch(task, size))
 
 
 def _saved(task: Task, params: Any, batch: Any) -> int:

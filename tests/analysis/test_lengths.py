@@ -51,8 +51,6 @@ def test_at_its_own_length_the_score_is_the_runs_own_on_all_text(trained):
     assert lengths.score(workdir, ())["perplexity"] == lengths.score(trained("gmlp"), ())["perplexity"] == own
 
 
-def test_what_cannot_be_scored(trained, tmp_path):
-    with pytest.raises(RunError, match="8 tokens: expected lengths from 16"):
-        lengths.score(trained("gmlp"), (8,))
+def test_what_cannot_be_scored(tmp_path):
     with pytest.raises(RunError, match="is no run folder"):
         lengths.score(str(tmp_path), (16,))

@@ -12,7 +12,7 @@ from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import METRICS_FILE, RESULT_FILE
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.reports import runs
-from gmlp_flax.sweeps import status
+from gmlp_flax.sweeps import tables
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from tests.fuzz import config as configs
 from tests.fuzz.damage import damaged, damaged_json
@@ -42,7 +42,7 @@ def make(folder):
         (workdir / "config.json").write_text(gmlp_config.to_json(whole))
         refused = None
         with contextlib.redirect_stderr(io.StringIO()):
-            for read in (resumed, lambda: drawn(rng), lambda: status.table(sweep), reported):
+            for read in (resumed, lambda: drawn(rng), lambda: tables.status(sweep), reported):
                 try:
                     read()
                 except (DataError, RunError) as error:

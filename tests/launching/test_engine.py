@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -37,16 +38,16 @@ def test_bash_reads_back_what_was_quoted(words, without_dollars):
     ("name", "options", "words"),
     [
         ("skypliot", SKY, "no engine 'skypliot' for --on; did you mean 'skypilot'?"),
-        ("xpk", XPK._replace(cluster=""), "--on=xpk needs --cluster. The name of the GKE cluster."),
+        ("xpk", replace(XPK, cluster=""), "--on=xpk needs --cluster. The name of the GKE cluster."),
         ("local", Options(), "--on=local needs --processes"),
         ("local", Options(processes=2, topology="v5e:4x4"), "takes no --topology: its options are name, processes"),
-        ("slurm", SLURM._replace(cluster="c"), "--on=slurm takes no --cluster"),
-        ("xpk", XPK._replace(topology="v5e:2x2"), "--on=xpk does not give v5e:2x2: take the next larger slice"),
-        ("slurm", SLURM._replace(topology="v5e:4x4"), "--on=slurm does not give v5e:4x4: it gives gpu:a100"),
-        ("skypilot", SKY._replace(topology="v5e:2x8"), "no slice v5e:2x8 to be had: v5e comes as 2x2, 2x4, 4x4"),
-        ("skypilot", SKY._replace(topology="v9:4x4"), "there is no topology 'v9:4x4': TPU slices v2"),
-        ("skypilot", SKY._replace(mount=("my-bucket",)), "--mount=my-bucket: expected BUCKET:/FOLDER"),
-        ("xpk", XPK._replace(mount=("b:/mnt",)), "--mount=b:/mnt: --on=xpk mounts no buckets"),
+        ("slurm", replace(SLURM, cluster="c"), "--on=slurm takes no --cluster"),
+        ("xpk", replace(XPK, topology="v5e:2x2"), "--on=xpk does not give v5e:2x2: take the next larger slice"),
+        ("slurm", replace(SLURM, topology="v5e:4x4"), "--on=slurm does not give v5e:4x4: it gives gpu:a100"),
+        ("skypilot", replace(SKY, topology="v5e:2x8"), "no slice v5e:2x8 to be had: v5e comes as 2x2, 2x4, 4x4"),
+        ("skypilot", replace(SKY, topology="v9:4x4"), "there is no topology 'v9:4x4': TPU slices v2"),
+        ("skypilot", replace(SKY, mount=("my-bucket",)), "--mount=my-bucket: expected BUCKET:/FOLDER"),
+        ("xpk", replace(XPK, mount=("b:/mnt",)), "--mount=b:/mnt: --on=xpk mounts no buckets"),
     ],
 )
 def test_options_that_an_engine_cannot_use(name, options, words):
@@ -77,7 +78,7 @@ def test_types_of_slices(topology, clouds, shaped):
     """The types of v4 and v5p count cores, two of them in a chip."""
     job = Job("run", "gs://b/x", ("--x",))
     assert f"accelerators: {clouds}\n" in engines.find("skypilot", Options(topology=topology)).show(job)
-    assert f"--tpu-type={shaped} " in engines.find("xpk", XPK._replace(topology=topology)).show(job)
+    assert f"--tpu-type={shaped} " in engines.find("xpk", replace(XPK, topology=topology)).show(job)
 
 
 def test_every_kind_that_is_planned_can_be_started():
@@ -95,7 +96,7 @@ def check(name: str, options: Options, workdir: str, slices: int = 1) -> str:
 
 
 def test_run_folders_that_would_be_lost_are_refused():
-    mounted = SKY._replace(mount=("b:/mnt/runs", "/nfs/"))
+    mounted = replace(SKY, mount=("b:/mnt/runs", "/nfs/"))
     for workdir in ("runs/x", "/home/me/x", "/mnt/runs/../x", "/mnt/runsx/y", "/mnt/runs"):
         refused = check("skypilot", mounted, workdir)
         assert refused.startswith(f"--workdir={workdir} would be lost with the machines of --on=skypilot: give gs://")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ PROGRAM = """
 import sys
 from gmlp_flax.launching import engines
 from gmlp_flax.launching.engine import Job, Options
-sys.exit(engines.launch(engines.find("slurm", Options(*{options})), [Job("a-run", "/runs/x", {words})], dry_run=False))
+sys.exit(engines.launch(engines.find("slurm", {options!r}), [Job("a-run", "/runs/x", {words})], dry_run=False))
 """
 ONE = Options(topology="gpu:h100x1")
 
@@ -82,7 +83,7 @@ class Cluster:
     def start(self, options: Options = ONE, words: tuple[str, ...] = ("--x",), does: object = 0, **variables: str):
         environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}", "DOES": str(does)} | variables
         pipe = subprocess.PIPE
-        program = PROGRAM.format(options=tuple(options), words=words)
+        program = PROGRAM.format(options=options, words=words)
         command = [sys.executable, "-c", program]
         return subprocess.Popen(command, env=environment, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
 
@@ -171,6 +172,6 @@ def test_what_is_shown_is_what_is_submitted(cluster):
 
 
 def test_a_flag_that_follows_from_the_topology_is_refused():
-    options = ONE._replace(engine_flag=("--ntasks=3",))
+    options = replace(ONE, engine_flag=("--ntasks=3",))
     with pytest.raises(RunError, match="--engine_flag=--ntasks=3: it follows from --topology"):
         engines.find("slurm", options).show(Job("a-run", "/runs/x", ("--x",)))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -98,7 +99,7 @@ def test_types_are_xpks(tmp_path):
     topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]
     topologies = [each for each in topologies if each not in Xpk.unavailable]
     options, job = Options(cluster="c", zone="z", project="p", image="i"), Job("run", "gs://b/x", ("--x",))
-    commands = [Xpk("xpk", options._replace(topology=each)).specification(job)[0] for each in topologies]
+    commands = [Xpk("xpk", replace(options, topology=each)).specification(job)[0] for each in topologies]
     types = [word.removeprefix("--tpu-type=") for words in commands for word in words if word.startswith("--tpu-type=")]
     found = tools.run(python, "-c", TYPES, home=tmp_path, input=json.dumps(types))
     assert json.loads(found.stdout.splitlines()[-1]) == [each.partition(":")[2] for each in topologies], types

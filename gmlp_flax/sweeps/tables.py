@@ -1,23 +1,27 @@
-"""How far the runs of a sweep are, as their folders tell."""
+"""Tables of a sweep: how far its runs are, as their folders tell, and each point's metrics over its seeds."""
 
 from __future__ import annotations
 
 import collections
 import datetime
 import os
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.io import files, logs
-from gmlp_flax.sweeps import runner
+from gmlp_flax.sweeps import points, runner
 from gmlp_flax.sweeps.definition import Sweep, Trial
+from gmlp_flax.sweeps.runner import Metrics
 
+STATISTICS = {"median": statistics.median, "mean": statistics.mean, "lowest": min, "highest": max}
 STATES = ("done", "failed", "part way", "not begun")
 
 
-def table(sweep: Sweep) -> str:
+def status(sweep: Sweep) -> str:
     """A row for each run, why runs failed, and how many are in each state.
 
     A folder does not tell whether a run that is part way is still running, perhaps on another machine: "written" is
@@ -33,15 +37,10 @@ def table(sweep: Sweep) -> str:
     for trial in sweep.trials:
         if not sweep.choosing or trial.config.seed == first or _begun(os.path.join(sweep.out, trial.name)):
             rows.append(_row(sweep, trial))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, "<<>>>>>", widths, strict=True)).rstrip()
-        for row in rows
-    ]
     states = collections.Counter(row[1] for row in rows[1:])
     failed = [name for name, state, *_ in rows if state == "failed"]
     reasons = [f"{name}: {_failure(f'{os.path.join(sweep.out, name)}.log')}" for name in failed]
-    return "\n".join([*lines, *reasons, ", ".join(f"{states[state]} {state}" for state in STATES)])
+    return "\n".join([*_align(rows, "<<>>>>>"), *reasons, ", ".join(f"{states[state]} {state}" for state in STATES)])
 
 
 def _row(sweep: Sweep, trial: Trial) -> list[str]:
@@ -84,3 +83,59 @@ def _time_left(trial: Trial, lines: list[dict[str, Any]]) -> str:
 
 def _clock(seconds: float) -> str:
     return str(datetime.timedelta(seconds=max(0, round(seconds))))
+
+
+def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
+    """A row for each point: its finished trials, and the statistics of each metric over their seeds.
+
+    Args:
+        sweep: the sweep.
+        found: name of a finished trial -> its held-out metrics.
+    """
+    by_point: dict[str, list[Trial]] = {}
+    for trial in sweep.trials:
+        by_point.setdefault(str(trial.seedless), []).append(trial)
+    table = []
+    for trials in by_point.values():
+        runs = [
+            {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
+            for trial in trials
+            if trial.name in found
+        ]
+        columns = {key: [run["eval"].get(key) for run in runs] for key in (runs[0]["eval"] if runs else ())}
+        summary = {
+            key: {name: statistic(values) for name, statistic in STATISTICS.items()}
+            for key, values in columns.items()
+            if all(isinstance(value, int | float) for value in values)
+        }
+        table.append({"point": trials[0].seedless, "runs": runs, "summary": summary})
+    return table
+
+
+def text(sweep: Sweep, table: list[dict[str, Any]], chosen: int | None) -> str:
+    """The rows for reading, and which of them was chosen, if any."""
+    rows = [["", "seeds", *STATISTICS, f"{sweep.metric} of each seed"]]
+    for row in table:
+        values = row["summary"].get(sweep.metric, {})
+        rows.append(
+            [
+                points.name(row["point"]) or "the config as it is",
+                str(len(row["runs"])),
+                *(f"{values[name]:.5g}" if values else "-" for name in STATISTICS),
+                " ".join(f"{run['eval'][sweep.metric]:.5g}" for run in row["runs"]),
+            ]
+        )
+    lines = _align(rows, "<>>>>><")
+    if chosen is not None:
+        lines.append(
+            f"chosen: {rows[1 + chosen][0]}, for its held-out {sweep.metric} with seed {sweep.trials[0].config.seed} "
+            "(--choose=best; the paper does not say how it chose)"
+        )
+    return "\n".join(lines)
+
+
+def _align(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """The rows as lines, with each column aligned to the left (<) or to the right (>)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [[f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows]
+    return ["  ".join(row).rstrip() for row in cells]

@@ -118,7 +118,7 @@ def score_squad(argv: list[str]) -> None:
     odds = _by_id(given, (int, float), "odds, a number", questions) if given else None
     metrics = squad_metrics.evaluate(questions, predictions, odds, flags.FLAGS.na_prob_thresh)
     if odds is not None:
-        metrics |= squad_metrics.tuned(questions, predictions, odds)
+        metrics |= squad_metrics.best_thresholds(questions, predictions, odds)
     print(json.dumps(metrics, indent=1))
 
 

@@ -103,7 +103,7 @@ class QuestionAnswering(Finetuning):
             metrics = {name: metrics[name] for name in ("exact", "f1", "total")}
         else:
             del metrics["missing_filled_with_empty"]
-            metrics |= squad_metrics.tuned(questions, squad_answers.predictions(questions, answers), odds)
+            metrics |= squad_metrics.best_thresholds(questions, squad_answers.predictions(questions, answers), odds)
         means = {name: sums[name][0] / sums[name][1] for name in ("loss", "accuracy")}
         return metrics | means | {"windows": int(sums["examples"][1])}
 

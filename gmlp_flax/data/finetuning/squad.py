@@ -159,9 +159,9 @@ def _question(entry: Any, title: str, context: str) -> Question:
 def _field(record: Any, name: str, kind: type) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        found = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
-        found = f"{type(value).__name__} {name!r}" if value is not None else found
-        raise BadRecord(f"found {found}; expected SQuAD's format, with {name!r} of type {kind.__name__}")
+        given = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
+        given = f"{type(value).__name__} {name!r}" if value is not None else given
+        raise BadRecord(f"found {given}; expected SQuAD's format, with {name!r} of type {kind.__name__}")
     return value
 
 
@@ -178,7 +178,7 @@ def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
         raise record
     feature = example_features(record)
     names = ("id", "title", "context", "question", "answers/text")
-    # The places of answers count a byte-order mark.
+    # The positions of answers count a byte-order mark.
     texts = {name: [decode_utf8(value, keep_mark=True) for value in feature[name].bytes_list.value] for name in names}
     *fields, answers = texts.values()
     starts = feature["answers/answer_start"].int64_list.value

@@ -75,7 +75,9 @@ def summary(values: np.ndarray) -> dict[str, float]:
     return {"exact": 100.0 * float(exact) / len(values), "f1": 100.0 * float(f1) / len(values), "total": len(values)}
 
 
-def tuned(questions: Sequence[Question], predictions: Mapping[str, str], odds: Mapping[str, float]) -> dict[str, float]:
+def best_thresholds(
+    questions: Sequence[Question], predictions: Mapping[str, str], odds: Mapping[str, float]
+) -> dict[str, float]:
     """The results at the best threshold: best_exact and best_f1 in percent, best_exact_thresh and best_f1_thresh.
 
     Questions whose odds of having no answer exceed the threshold are answered by "", the others as predicted. As in the

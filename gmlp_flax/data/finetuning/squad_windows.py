@@ -21,7 +21,7 @@ SPECIALS = 3  # [CLS], and [SEP] after the question and after the passage
 
 
 class Target(NamedTuple):
-    """The place of a question's first reference among its passage's tokens.
+    """The first reference of a question, as tokens of its passage.
 
     Attributes:
         first, last: the first and last token that overlap the answer; both -1 if there is no answer, or if no token
@@ -41,7 +41,7 @@ class Windows:
     """The windows of some questions, in order, as a random-access source.
 
     An item is {"tokens", "segments": int32 [length]; "start", "end", "index": int32}. Segments are 1 for the passage
-    and its [SEP], else 0. Start and end are the places of the answer's first and last token, or both 0, the place of
+    and its [SEP], else 0. Start and end are the positions of the answer's first and last token, or both 0, that of
     [CLS], if the window does not hold the whole answer. The index is the window's number.
 
     Args:
@@ -104,7 +104,7 @@ class Windows:
         return {"tokens": tokens, "segments": segments, "start": start, "end": end, "index": np.int32(index)}
 
     def passage_offset(self, index: int) -> int:
-        """The place in window `index` at which its part of the passage begins."""
+        """The position in window `index` at which its part of the passage begins."""
         return int(self._queries.lengths[self.number[index]]) + SPECIALS - 1
 
     def of_question(self, number: int) -> range:

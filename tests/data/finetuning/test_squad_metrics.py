@@ -67,10 +67,10 @@ answers = st.lists(st.sampled_from(["", "one", "one two", "three"]), min_size=4,
 
 
 @given(odds_values, answers)
-def test_tuned_against_every_threshold(odds, predicted):
+def test_best_thresholds_against_every_threshold(odds, predicted):
     names = [q.id for q in QUESTIONS]
     odds, predicted = (dict(zip(names, values, strict=True)) for values in (odds, predicted))
-    found = squad_metrics.tuned(QUESTIONS, predicted, odds)
+    found = squad_metrics.best_thresholds(QUESTIONS, predicted, odds)
 
     def at(threshold):
         kept = {name: text if odds[name] <= threshold else "" for name, text in predicted.items()}

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from gmlp_flax.checkpoints.names import FILES
@@ -22,11 +23,8 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")  # data
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Refuses names that a checkpoint from elsewhere could use to write outside the run folder, or over its record.
-
-    Raises:
-        RunError: with the first such name, and `where` it is from.
-    """
+    """Raises RunError, with `where` it is from, at a name that a checkpoint from elsewhere could use to write outside
+    the run folder, or over its record."""
     for name in names:
         if not NAME.fullmatch(name) or name in FILES:
             raise RunError(
@@ -36,35 +34,23 @@ def check_names(names: Iterable[str], where: str) -> None:
 
 
 def check_sizes(tree: Mapping[str, Any], where: str) -> None:
-    """Refuses arrays that are no files, or larger than any: a small checkpoint can claim more than the memory holds.
-
-    Args:
-        tree: of `pack`, with the shape and type of each array.
-        where: what they are from, for the message.
-
-    Raises:
-        RunError: with the first such file.
-    """
+    """Raises RunError if an array in a tree of `pack`, of which this has shapes and types, is no file, or larger than
+    any: a small checkpoint can claim more than the memory holds."""
     for name, entry in tree.items():
-        for part, most in (("data", SMALL), ("sha256", 32)):
-            leaf = entry.get(part) if isinstance(entry, Mapping) else None
-            if leaf is None or leaf.dtype != np.uint8 or len(leaf.shape) != 1 or leaf.shape[0] > most:
-                given = "nothing" if leaf is None else f"{leaf.dtype} {list(leaf.shape)}"
-                raise RunError(
-                    f"{where} has {given} as {part} of the file {name!r}: expected uint8, at most {most:,} bytes; do "
-                    "not use what you do not trust"
-                )
+        leaves = [entry.get(part) if isinstance(entry, Mapping) else None for part in ("data", "sha256")]
+        if any(
+            leaf is None or leaf.dtype != np.uint8 or len(leaf.shape) != 1 or leaf.shape[0] > SMALL for leaf in leaves
+        ):
+            raise RunError(
+                f"{where} has a file {name!r} that is none: expected uint8, at most {SMALL:,} bytes; do not use what "
+                "you do not trust"
+            )
 
 
 def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:
     """Files by name to a tree of arrays: `data` uint8 [bytes] and `sha256` uint8 [32]."""
-    return {
-        name: {
-            "data": np.frombuffer(content, np.uint8),
-            "sha256": np.frombuffer(hashlib.sha256(content).digest(), np.uint8),
-        }
-        for name, content in files.items()
-    }
+    parts = {name: {"data": content, "sha256": hashlib.sha256(content).digest()} for name, content in files.items()}
+    return jax.tree.map(lambda part: np.frombuffer(part, np.uint8), parts)
 
 
 def unpack(tree: dict[str, dict[str, np.ndarray]]) -> tuple[Files, list[str]]:
@@ -75,11 +61,7 @@ def unpack(tree: dict[str, dict[str, np.ndarray]]) -> tuple[Files, list[str]]:
 
 
 def require_same(saved: Files, own: Files, checkpoint: str) -> None:
-    """Refuses a checkpoint that was trained with other files than the run has.
-
-    Raises:
-        RunError: names the first file that differs, and both checksums.
-    """
+    """Raises RunError, with the first file that differs, if a checkpoint was trained with others than the run has."""
     for name, content in own.items():
         if name in saved and saved[name] != content:
             then, now = (hashlib.sha256(file).hexdigest()[:12] for file in (saved[name], content))

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -76,12 +75,7 @@ class Checkpoints:
         self.folder, self.run, self.files = folder, run, files or {}
         assets.check_names(self.files, "the task")
         self._retention, self._contents = Retention(keep, keep_best, best), {}
-        self._saved, self._deleted = (
-            False,
-            set(),
-        )  # whether this object saved any; the steps that it gave to `_deletion`
-        self._deletion: Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "deletion")
+        self._saved, self._deleted = False, set()  # whether this object saved a step; those that it deleted
         if io_files.is_remote(folder):
             limit_retries()
         if distributed.is_first():
@@ -91,7 +85,7 @@ class Checkpoints:
             if not read_only:
                 retention.finish_deletion(folder)
         distributed.wait_for_all(f"looked into {folder}")
-        options = ocp.CheckpointManagerOptions(  # which keep all checkpoints: see `_finish_save`
+        options = ocp.CheckpointManagerOptions(  # which keep all checkpoints: see `wait`
             create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only
         )
         try:
@@ -119,7 +113,7 @@ class Checkpoints:
         Raises:
             RunError: a number in the state is not finite, or this save or the previous one failed.
         """
-        self._finish_save()
+        self.wait()
         tree = to_dict(state)
         checksums, finite = examine(tree)
         if not finite:
@@ -144,34 +138,20 @@ class Checkpoints:
         self._retention.unverified.pop(step, None)
 
     def wait(self) -> None:
-        """Returns when the last save is complete.
+        """Returns when the last save is complete, and the checkpoints that need not stay after it are deleted.
 
         Raises:
             RunError: the save failed.
         """
-        self._finish_save()
-        self._finish_deletion()
-
-    def _finish_save(self) -> None:
-        """Waits for the last save, and starts to delete the checkpoints that need not stay after it."""
         self._saving("saving", self._manager.wait_until_finished)
-        self._finish_deletion()
         steps = self.steps()
-        if self._saved and (old := sorted({*steps} - self._retention.kept(steps))):
-            self._deleted.update(old)
-            self._deletion = self._thread.submit(self._delete, old)
-
-    def _delete(self, steps: Sequence[int]) -> None:
-        for step in steps if distributed.is_first() else ():
-            retention.delete(self.folder, step)
-
-    def _finish_deletion(self) -> None:
-        if self._deletion is not None:
-            self._saving("deleting old checkpoints", self._deletion.result)
+        for step in sorted({*steps} - self._retention.kept(steps)) if self._saved else ():
+            self._deleted.add(step)
+            if distributed.is_first():
+                self._saving(f"deleting step {step}", lambda step=step: retention.delete(self.folder, step))
 
     def close(self) -> None:
         """Ends the background threads. Only `wait` tells of a failed save."""
-        self._thread.shutdown()
         self._manager.close()
 
     def restore(self, step: int, template: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import files, logs
+from gmlp_flax.io import files, json_files, logs
 
 
 class MetricsFile:
@@ -55,7 +55,7 @@ class MetricsFile:
         Raises:
             RunError: a line is damaged. The message gives its number, counted from 1.
         """
-        complete = (logs.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
+        complete = (files.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
         return [_parse_line(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
 
     def begin(self) -> None:
@@ -97,16 +97,13 @@ class MetricsFile:
 
 
 def read_result(workdir: str) -> dict[str, Any] | None:
-    """What a run's result.json says, at least `eval` with numbers; None if there is none.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    """What a run's result.json says, at least `eval` with numbers; None if there is none. Raises RunError if it is
+    damaged."""
     path = os.path.join(workdir, RESULT_FILE)
     content = files.read(path)
     if content is None:
         return None
-    result = _parse_object(content)
+    result = json_files.parse_object(content)
     if result is None or "eval" not in result or not _is_line({"step": 0} | result):
         raise RunError(f"{path} is damaged: expected an object with the metrics eval; remove it, and train again")
     return result
@@ -117,19 +114,11 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def _parse_line(line: bytes, where: str) -> dict[str, Any]:
-    value = _parse_object(line)
+    value = json_files.parse_object(line)
     if value is None or not _is_line(value):
         what = f"{line[:40]!r} is no JSON object with a step"
         raise RunError(f"{where} is damaged: {what}; remove that line and run again")
     return value
-
-
-def _parse_object(content: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):  # also text in another encoding, and numbers of thousands of digits
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _is_line(line: dict[str, Any]) -> bool:

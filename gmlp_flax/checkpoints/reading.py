@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.errors import FileError, RunError, StorageError
 from gmlp_flax.io import files, storage
 from gmlp_flax.processes import distributed
 
@@ -94,8 +94,11 @@ def _storage_error(checkpoint: str, error: BaseException) -> BaseException | Non
         if is_passing(cause):
             return cause
     try:
-        files.read_all(checkpoint)
-    except (OSError, RunError) as unreadable:
+        for file in files.find_files(checkpoint) if files.exists(checkpoint) else ():
+            with files.open_file(file.path, decompress=False) as stream:
+                while stream.read(files.BUFFER):
+                    pass
+    except FileError as unreadable:
         return unreadable
     return None
 

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +26,6 @@ from gmlp_flax.checkpoints.names import (
     CONFIG_FILE,
     DAMAGED,
     ENVIRONMENT_FILE,
-    FILES,
     LEASE_FILE,
     METRICS_FILE,
     RESULT_FILE,
@@ -33,6 +33,7 @@ from gmlp_flax.checkpoints.names import (
 )
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
+from gmlp_flax.io import json_files
 from gmlp_flax.io.locks import Lease
 from gmlp_flax.processes import distributed
 
@@ -63,7 +64,7 @@ class RunFolder:
         self.check()
         if not self._identity:
             self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")}
-            self.write_json(RUN_FILE, self._identity)
+            write_json(os.path.join(self.path, RUN_FILE), self._identity)
         io_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
         write_files(self.path, files, replace=True)
 
@@ -71,17 +72,13 @@ class RunFolder:
         """Notes that the run has a finished checkpoint, so that it never begins again in silence."""
         if distributed.is_first() and not self._identity.get("saved"):
             self._identity["saved"] = True
-            self.write_json(RUN_FILE, self._identity)
+            write_json(os.path.join(self.path, RUN_FILE), self._identity)
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Writes result.json."""
         if distributed.is_first():
             self.check()
-            self.write_json(RESULT_FILE, result)
-
-    def write_json(self, name: str, value: Any) -> None:
-        """Writes a JSON file of the folder."""
-        write_json(os.path.join(self.path, name), value)
+            write_json(os.path.join(self.path, RESULT_FILE), result)
 
 
 @contextlib.contextmanager
@@ -120,11 +117,12 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     missing = _missing(os.path.join(path, CHECKPOINTS))
     io_files.make_folder(path)
     lease = Lease(path)
-    closing.callback(_remove_empty, missing)
+    for folder in reversed(missing):
+        closing.callback(io_files.remove_if_empty, folder)
     closing.callback(lease.close)
     lease.take()
-    for name in FILES:
-        io_files.remove_partial(os.path.join(path, name))
+    for left in () if io_files.is_remote(path) else Path(path).glob(".*.json*.????????.tmp"):  # by a killed write
+        io_files.remove(str(left))
     if restart:
         aside = _next_aside(path)
         closing.callback(_put_back, path, aside, lease)
@@ -142,16 +140,10 @@ def _missing(folder: str) -> list[str]:
     return missing
 
 
-def _remove_empty(folders: list[str]) -> None:
-    for folder in folders:
-        io_files.remove_if_empty(folder)
-
-
 def _next_aside(path: str) -> str:
-    numbers = (name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE))
-    return os.path.join(
-        path, f"{BEFORE}{1 + max((int(number) for number in numbers if number.isdecimal()), default=0)}"
-    )
+    names = [name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE)]
+    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+    return os.path.join(path, f"{BEFORE}{number}")
 
 
 def _put_aside(path: str, aside: str) -> None:
@@ -221,20 +213,13 @@ def checkpoint_steps(path: str) -> list[int]:
 
 
 def read_identity(path: str) -> dict[str, Any]:
-    """What a folder's run.json says; nothing if there is none.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    """What a folder's run.json says; nothing if there is none. Raises RunError if it is damaged."""
     file = os.path.join(path, RUN_FILE)
     content = io_files.read(file)
     if content is None:
         return {}
-    try:
-        identity = json.loads(content)
-    except (ValueError, RecursionError):
-        identity = None
-    if not isinstance(identity, dict) or not isinstance(identity.get("id"), str) or not identity["id"].isalnum():
+    identity = json_files.parse_object(content) or {}
+    if not isinstance(identity.get("id"), str) or not identity["id"].isalnum():
         raise RunError(f"{file} is damaged: expected an object with the run's id; bring it back, or --restart the run")
     return identity
 
@@ -247,11 +232,8 @@ def make_identity(path: str) -> str:
 
 
 def write_files(path: str, files: assets.Files, replace: bool) -> None:
-    """Writes files to a folder, each completely or not at all. Without `replace`, existing files stay.
-
-    Raises:
-        RunError: the folder cannot be written to.
-    """
+    """Writes files to a folder, each completely or not at all. Without `replace`, existing files stay. Raises RunError
+    if the folder cannot be written to."""
     for name, content in files.items():
         file = os.path.join(path, name)
         if replace or not io_files.exists(file):
@@ -259,9 +241,5 @@ def write_files(path: str, files: assets.Files, replace: bool) -> None:
 
 
 def write_json(path: str, value: Any) -> None:
-    """Writes a JSON file completely or not at all.
-
-    Raises:
-        RunError: the folder cannot be written to.
-    """
+    """Writes a JSON file completely or not at all; raises RunError if it cannot be written."""
     io_files.write(path, (json.dumps(value, indent=2) + "\n").encode())

@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +22,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.locks import file_lock
-from gmlp_flax.io.storage import storage_error
+from gmlp_flax.io.storage import file_errors
 
 GIGABYTES = "GMLP_CACHE_GB"  # the environment variable with the limit
 USUAL = 50.0
@@ -42,9 +42,7 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
     """Writes the content that `make()` returns to `path` unless the file is there and intact, and returns the path.
 
     A file is intact if its SHA-256 is the one in `<path>.sha256`. Formats such as .npy do not notice a changed byte.
-
-    Raises:
-        FileError: the folder cannot be made or written to; before `make` is called.
+    Raises FileError if the folder cannot be written to, before `make` is called.
     """
     path, record = Path(path), Path(f"{path}.sha256")
     content = files.read(str(path))
@@ -94,17 +92,10 @@ def limit() -> int:
     raise DataError(f"{GIGABYTES} is {given!r}: expected a number of gigabytes above 0")
 
 
-class LocalCopy:
-    """A file on this disk: a local file itself or the copy of a remote one, which stays until `close`.
+class LocalCopy(contextlib.AbstractContextManager):
+    """A file on this disk, at `path`: a local file itself or the copy of a remote one, which stays until `close`.
 
-    Args:
-        file: the file, or its path.
-
-    Attributes:
-        path: where it is.
-
-    Raises:
-        DataError: it cannot be read or copied, or it alone has more than `limit()` bytes.
+    Raises DataError if the file cannot be read or copied, or alone has more than `limit()` bytes.
     """
 
     def __init__(self, file: File | str):
@@ -117,15 +108,13 @@ class LocalCopy:
         key = cache_key(file.path, file.size, file.version)
         path = Path(default_folder()) / "remote" / f"{key}-{os.path.basename(file.path)}"
         self.path = str(path)
-        try:
+        with file_errors(f"copying {file.path} to {path}"):
             while True:
                 try:
                     held = self._closing.enter_context(file_lock(path, mode=fcntl.LOCK_SH))
                     break
                 except FileNotFoundError:  # also if it is deleted between copying and opening
                     _fetch(file, path)
-        except OSError as error:
-            raise storage_error(f"copying {file.path} to {path}", error) from error
         with contextlib.suppress(OSError):  # another user's copy, or a cache that is mounted for reading
             os.utime(held)
 
@@ -139,9 +128,6 @@ class LocalCopy:
 
     def __reduce__(self):
         return LocalCopy, (self._file,)
-
-    def __enter__(self) -> LocalCopy:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -168,43 +154,29 @@ def _fetch(file: File, path: Path) -> None:
 
 
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
-    """Deletes the copies used longest ago, until the file has room, or all that is left is in use; takes that room.
-
-    The lock's file holds the bytes of all copies, or more, so that the folder is not listed for each of many copies.
-    """
+    """Deletes the copies used longest ago, until the file has room, or all that is left is in use; takes that room."""
     most = limit()
     if file.size > most:
         raise DataError(
             f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: set {GIGABYTES} to more "
             "gigabytes, or make the file's shards smaller"
         )
-    with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT) as counter:
+    with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT):
         target.truncate(file.size)
-        counted = os.pread(counter, 32, 0)
-        total = int(counted) + file.size if counted.isdigit() else most + 1
-        if total > most:
-            total = _delete_oldest(folder, most)
-        os.truncate(counter, 0)
-        os.pwrite(counter, b"%d" % total, 0)
+        # Of many small copies, only one per hundredth of the limit has the folder listed, which takes long.
+        if int(cache_key(file.path), 16) % most < 100 * file.size:
+            _delete_oldest(folder, most)
 
 
-def _delete_oldest(folder: Path, most: int) -> int:
-    """Deletes until the files have `most` bytes at most, and at least a tenth of them, so that it is not called for
-    each of many copies; returns what is left."""
-    copies = sorted(_copies(folder), key=lambda copy: copy[1].st_mtime)
-    total = sum(status.st_size for _, status in copies)
-    if total > most:
-        for number, (path, status) in enumerate(copies):
-            if total <= most and number >= len(copies) // 10:
-                break
-            with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
-                path.unlink()
-                total -= status.st_size
-    return total
-
-
-def _copies(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _delete_oldest(folder: Path, most: int) -> None:
+    copies = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
-            if not path.name.startswith("."):
-                yield path, path.stat()
+            copies.append((path.stat().st_mtime, path.stat().st_size, path))
+    total = sum(size for _, size, _ in copies)
+    for _, size, path in sorted(copies):
+        if total <= most:
+            return
+        with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
+            path.unlink()
+            total -= size

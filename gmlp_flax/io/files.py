@@ -14,24 +14,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from gmlp_flax.errors import DataError, FileError
+from gmlp_flax.errors import DataError
 from gmlp_flax.io import compression as compressed
 from gmlp_flax.io import storage
 from gmlp_flax.io.compression import BUFFER, compression, suffix
-from gmlp_flax.io.storage import ABSENT, is_remote, remote, retry, storage_error
+from gmlp_flax.io.storage import ABSENT, call, file_errors, is_remote, remote, retry, storage_error
 
-_DEEPEST = 30  # folders in each other
+T = TypeVar("T")
 COMPRESSIONS = compressed.COMPRESSIONS
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
 SMALL = 64 << 20
 MOST = 1 << 30  # bytes that are held at once: a small compressed file can hold more than the memory
 COMMIT_MARK = "commit_success.txt"  # Orbax writes it last to a checkpoint
 SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")  # c4-train.00000-of-01024.json.gz
-# fsspec's names for a stamp that changes with a file's content, the most reliable first, and for when it was written.
+# fsspec's names for a stamp that changes with a file's content, the most reliable first.
 _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastModified", "created")
-_TIMES = ("mtime", "updated", "LastModified", "created")
 
 
 class File(NamedTuple):
@@ -63,85 +62,58 @@ def absolute(path: str) -> str:
 def exists(path: str | os.PathLike) -> bool:
     """Whether there is a file or a folder. A bucket itself counts as there, as asking for it takes another right.
 
-    Raises:
-        FileError: the disk or the store does not say.
+    Raises FileError if the disk or the store does not say; so do the functions below.
     """
-    try:
-        if "\0" in os.fspath(path):
-            return False
-        if not is_remote(path):
-            retry(lambda: os.stat(path), f"reading {path}")
-        elif str(path).partition("://")[2].strip("/").partition("/")[2]:
-            with remote(str(path)) as (system, name):
-                system.info(name)
-    except ABSENT:
-        return False
-    return True
+    if is_remote(path) and "/" not in os.fspath(path).partition("://")[2].strip("/"):
+        return True
+    return _ask(path, lambda system, name: bool(system.info(name)), False)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder at `path`; raises FileError if the store cannot be reached."""
-    if not is_remote(path):
-        return os.path.isdir(path)
-    with remote(path) as (system, name):
-        return system.isdir(name)
+    """Whether there is a folder at `path`."""
+    return _ask(path, lambda system, name: system.isdir(name), False)
 
 
 def age(path: str) -> float | None:
     """Seconds since a file was written to; None if there is no such file."""
+    return _ask(path, lambda system, name: time.time() - system.modified(name).timestamp(), None)
+
+
+def _ask(path: str | os.PathLike, action: Callable[[Any, str], T], absent: T) -> T:
+    """As `storage.call`; `absent` if there is no such file."""
     try:
-        if not is_remote(path):
-            return time.time() - retry(lambda: os.stat(path), f"reading {path}").st_mtime
-        with remote(path) as (system, name):
-            info = system.info(name)
-            return time.time() - next(info[key] for key in _TIMES if info.get(key)).timestamp()
+        return call(path, action)
     except ABSENT:
-        return None
+        return absent
 
 
 def find_files(path: str) -> tuple[File, ...]:
-    """The file `path`, or all files below the folder `path`, ordered by name and without hidden files.
-
-    Raises:
-        DataError: there is nothing at `path`, or a file or the store cannot be reached.
-    """
-    files = _find_remote(path) if is_remote(path) else _find_local(path)
-    if files is None:
+    """The file `path`, or all files below the folder `path`, ordered by name and without hidden files. Raises DataError
+    if there is nothing at `path`, or a file or the store cannot be reached."""
+    if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
+    files = call(path, lambda *at: list(_find_remote(path, *at))) if is_remote(path) else _find_local(path)
     visible = (file for file in files if not any(part.startswith(".") for part in file.name.split("/")))
     return tuple(sorted(visible, key=lambda file: file.name.split("/")))
 
 
-def _find_local(path: str) -> list[File] | None:
+def _find_local(path: str) -> Iterator[File]:
+    """As fsspec's `find`, but through links to folders as well."""
+    root, paths = os.path.dirname(path) or ".", [path]
     if os.path.isdir(path):
-        paths = [os.path.join(folder, name) for folder, _, names in walk(path) for name in names]
-    elif os.path.isfile(path):
-        paths, path = [path], os.path.dirname(path)
-    else:
-        return None
-    files = []
+        root, paths = path, [os.path.join(folder, name) for folder, _, names in walk(path) for name in names]
     for file in paths:
-        try:
+        with file_errors(f"reading {file}"):
             status = os.stat(file)
-        except OSError as error:
-            raise storage_error(f"reading {file}", error) from error
-        name = os.path.relpath(file, path or ".").replace(os.sep, "/")
-        files.append(File(file, name, status.st_size, str(status.st_mtime_ns)))
-    return files
+        yield File(file, os.path.relpath(file, root), status.st_size, str(status.st_mtime_ns))
 
 
-def _find_remote(path: str) -> list[File] | None:
-    if not exists(path):
-        return None
-    with remote(path) as (system, root):
-        if system.isfile(root):
-            return [_remote_file(path, os.path.basename(root), system.info(root))]
-        names = {name.removeprefix(root).strip("/"): info for name, info in system.find(root, detail=True).items()}
-        return [_remote_file(join(path, name), name, info) for name, info in names.items()]
-
-
-def _remote_file(path: str, name: str, info: dict[str, Any]) -> File:
-    return File(path, name, int(info["size"]), next((str(info[key]) for key in _VERSIONS if info.get(key)), ""))
+def _find_remote(path: str, system: Any, root: str) -> Iterator[File]:
+    single = system.isfile(root)
+    for name, info in ({root: system.info(root)} if single else system.find(root, detail=True)).items():
+        inside = os.path.basename(root) if single else name.removeprefix(root).strip("/")
+        version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+        yield File(path if single else join(path, inside), inside, int(info["size"]), version)
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -151,10 +123,8 @@ def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
         raise storage_error(f"reading {error.filename}", error) from error
 
     for folder, folders, names in os.walk(path, onerror=refuse, followlinks=True):
-        if os.path.relpath(folder, path).count(os.sep) >= _DEEPEST:
-            raise DataError(
-                f"{folder}: more than {_DEEPEST} folders in each other; remove a link to a folder around it"
-            )
+        if os.path.relpath(folder, path).count(os.sep) >= 30:
+            raise DataError(f"{folder}: more than 30 folders in each other; remove a link to a folder around it")
         yield folder, folders, names
 
 
@@ -180,22 +150,19 @@ def check_shards(path: str, files: Iterable[File]) -> None:
 def subfolders(path: str) -> tuple[str, ...]:
     """Names of the folders directly in `path`, sorted; () if there is no such folder."""
     if not is_remote(path):
-        return tuple(sorted(next(walk(path))[1])) if os.path.isdir(path) else ()
-    with remote(path) as (system, root):
-        entries = system.ls(root, detail=True) if system.isdir(root) else []
-        return tuple(sorted(os.path.basename(e["name"].rstrip("/")) for e in entries if e["type"] == "directory"))
+        return tuple(name for name in listdir(path) if os.path.isdir(os.path.join(path, name)))
+    entries = _ask(path, lambda system, name: system.ls(name, detail=True), [])
+    return tuple(sorted(os.path.basename(e["name"].rstrip("/")) for e in entries if e["type"] == "directory"))
 
 
 def listdir(folder: str) -> list[str]:
     """The names in a folder, sorted; nothing if there is no such folder."""
-    try:
-        if not is_remote(folder):
-            return sorted(retry(lambda: os.listdir(folder), f"reading {folder}"))
-        with remote(folder) as (system, root):
-            paths = (path.rstrip("/").removeprefix(root.rstrip("/")).strip("/") for path in system.ls(root, False))
-            return sorted(name for name in paths if name and "/" not in name)
-    except ABSENT:
-        return []
+
+    def names(system: Any, root: str) -> list[str]:
+        paths = (path.rstrip("/").removeprefix(root.rstrip("/")).strip("/") for path in system.ls(root, detail=False))
+        return sorted(name for name in paths if name and "/" not in name)
+
+    return _ask(folder, names, [])
 
 
 def glob(pattern: str) -> list[str]:
@@ -211,10 +178,8 @@ def glob(pattern: str) -> list[str]:
 def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Iterator[BinaryIO]:
     """Opens a file for reading, by default decompressing one of COMPRESSIONS; errors inside the block name the file.
 
-    Files that are not compressed can seek. A local file is read `buffer` bytes at a time.
-
-    Raises:
-        DataError: the file cannot be read, or it is a truncated or damaged archive.
+    Files that are not compressed can seek. A local file is read `buffer` bytes at a time. Raises DataError if the file
+    cannot be read, or is a truncated or damaged archive.
     """
     kind = compression(path) if decompress else ""
     with ExitStack() as stack:
@@ -234,31 +199,18 @@ def _open_raw(path: str, buffer: int) -> Any:
             return open(path, "rb", buffering=buffer)
         with remote(path) as (system, name):
             return system.open(name, "rb")
-    except FileError:
-        raise
-    except ValueError as error:  # a zero byte, or a character that no file's name has
-        raise DataError(f"reading {path!r} failed ({error}): check the path") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a zero byte, or a character that no file's name has
         raise storage_error(f"reading {path}", error) from error
 
 
 def read(path: str) -> bytes | None:
     """A file's content; None if there is no such file."""
-    try:
-        if not is_remote(path):
-            return retry(Path(path).read_bytes, f"reading {path}")
-        with remote(path) as (system, name):
-            return system.cat_file(name)
-    except ABSENT:
-        return None
+    return _ask(path, lambda system, name: system.cat_file(name), None)
 
 
 def read_small(path: str | os.PathLike, most: int = SMALL) -> bytes:
-    """The content of a file that is read whole: a config, a vocabulary, an index.
-
-    Raises:
-        DataError: the file cannot be read, is no plain file, or has more than `most` bytes.
-    """
+    """The content of a file that is read whole: a config, a vocabulary, an index. Raises DataError if it cannot be
+    read, is no plain file, or has more than `most` bytes."""
     path = os.fspath(path)
     # A pipe without a writer would hang where it is opened.
     if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
@@ -281,44 +233,14 @@ def read_range(path: str, start: int, stop: int) -> bytes:
         return file.read(stop - start)
 
 
-def read_all(folder: str) -> None:
-    """Reads every byte of every file below a folder, and raises the first error, but not if something is missing."""
-    if is_remote(folder):
-        with remote(folder) as (system, name):
-            for path in system.find(name):
-                with contextlib.suppress(FileNotFoundError):
-                    system.cat_file(path)
-        return
-
-    def refuse(error: OSError) -> None:
-        if not isinstance(error, ABSENT):
-            raise error
-
-    for path, _, names in os.walk(folder, onerror=refuse):
-        for name in names:
-            with contextlib.suppress(*ABSENT), open(os.path.join(path, name), "rb", buffering=0) as file:
-                while file.read(BUFFER):
-                    pass
-
-
 @contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yields a new local path; the file written there gets the name `path` at the end of the block, unless it raises.
 
-    Readers find the old file or the whole new one, also after a power cut. The folder is made if it is missing.
-
-    Raises:
-        FileError: the file cannot be written.
+    Readers find the old file or the whole new one, also after a power cut. The folder is made if it is missing. An
+    OSError is not translated.
     """
-    try:
-        with _atomic_path(Path(path)) as temporary:
-            yield temporary
-    except OSError as error:
-        raise storage_error(f"writing {path}", error) from error
-
-
-@contextmanager
-def _atomic_path(path: Path) -> Iterator[Path]:
+    path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -331,24 +253,14 @@ def _atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def remove_partial(path: str) -> None:
-    """Deletes what a process that was killed left of its writes to `path`. Nobody else may write there meanwhile."""
-    if not is_remote(path):
-        folder, name = os.path.split(path)
-        for entry in listdir(folder):
-            if re.fullmatch(rf"\.{re.escape(name)}\.[0-9a-f]{{8}}\.tmp", entry):
-                remove(os.path.join(folder, entry))
-
-
 def write(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file completely or not at all, and makes its folder if it is missing; raises FileError."""
+    """Writes a file completely or not at all, and makes its folder if it is missing."""
     if is_remote(path):
-        with remote(os.fspath(path), "writing") as (system, name):
-            system.pipe_file(name, content)
+        call(path, lambda system, name: system.pipe_file(name, content), "writing")
         return
 
     def attempt() -> None:
-        with _atomic_path(Path(path)) as temporary:
+        with atomic_path(path) as temporary:
             temporary.write_bytes(content)
 
     _change(attempt, f"writing {path}")
@@ -363,11 +275,7 @@ def upload(folder: str, paths: Iterable[Path]) -> None:
 
 
 class StagingFolder:
-    """A folder for libraries that write to disks alone: the folder itself, or a temporary one for a folder in a bucket.
-
-    Attributes:
-        path: where to write.
-    """
+    """For libraries that write to disks alone: `path` is the folder itself, or a temporary one for a bucket's."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -376,9 +284,8 @@ class StagingFolder:
     def close(self) -> None:
         """Moves what was written to the bucket."""
         if self.path != self._folder:
-            for inside, _, names in os.walk(self.path):
-                target = join(self._folder, *Path(inside).relative_to(self.path).parts)
-                upload(target, [Path(inside, name) for name in names])
+            with remote(self._folder, "writing") as (system, name):
+                system.put(f"{self.path}/", f"{name}/", recursive=True)
             shutil.rmtree(self.path)
 
 
@@ -409,19 +316,14 @@ def move(path: str, target: str) -> str:
 def remove(path: str) -> None:
     """Deletes a file, if there is one."""
     with contextlib.suppress(*ABSENT):
-        if not is_remote(path):
-            retry(lambda: os.unlink(path), f"deleting {path}")
-            return
-        with remote(path, "deleting") as (system, name):
-            system.rm_file(name)
+        call(path, lambda system, name: system.rm_file(name), "deleting")
 
 
 def remove_all(path: str) -> None:
     """Deletes a file, or a folder with all that is in it; of a remote checkpoint Orbax's mark goes first."""
     if is_remote(path):
         with remote(path, "deleting") as (system, name):
-            files = system.find(name)
-            for file in sorted(files, key=lambda file: (not file.endswith(f"/{COMMIT_MARK}"), file.count("/"), file)):
+            for file in sorted(system.find(name), key=lambda file: not file.endswith(f"/{COMMIT_MARK}")):
                 with contextlib.suppress(FileNotFoundError):
                     system.rm_file(file)
     elif os.path.isdir(path):
@@ -439,7 +341,5 @@ def remove_if_empty(folder: str) -> None:
 
 def _change(action: Callable[[], object], doing: str) -> None:
     """As `retry`, if what is absent or in the way is an error as well."""
-    try:
+    with file_errors(doing):
         retry(action, doing)
-    except OSError as error:
-        raise storage_error(doing, error) from error

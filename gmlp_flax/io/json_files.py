@@ -14,16 +14,7 @@ _DEEP = f"nested more than {DEPTH} deep"
 
 
 def read(path: str | os.PathLike, kind: type | tuple[type, ...] = object, most: int = files.SMALL) -> Any:
-    """The value in a JSON file.
-
-    Args:
-        path: of the file.
-        kind: what the value must be: dict, list.
-        most: bytes that the file may have.
-
-    Raises:
-        DataError: the file cannot be read, or as in `parse`.
-    """
+    """The value in a JSON file of at most so many bytes; raises DataError if it cannot be read, or as `parse` does."""
     return parse(files.read_small(path, most), os.fspath(path), kind)
 
 
@@ -33,7 +24,7 @@ def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> An
     Args:
         data: UTF-8, also with a byte-order mark.
         where: the name of the file, or file and line, for the error.
-        kind: as in `read`.
+        kind: what the value must be: dict, list.
 
     Raises:
         DataError: the bytes are not UTF-8 or not JSON; the value is of another kind, is nested more than DEPTH deep, or
@@ -46,10 +37,17 @@ def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> An
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error}); copy or make it again") from None
     if not isinstance(value, kind):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        expected = " or ".join(kind.__name__ for kind in kinds)
+        expected = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
         raise DataError(f"{where} holds a {type(value).__name__}: expected a {expected}")
     return value
+
+
+def parse_object(data: bytes) -> dict[str, Any] | None:
+    """The object that JSON stands for; None if it is none."""
+    try:
+        return parse(data, "", dict)
+    except DataError:
+        return None
 
 
 def loads(text: str) -> Any:

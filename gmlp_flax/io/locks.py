@@ -18,13 +18,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from gmlp_flax.errors import RunError, StorageError
 from gmlp_flax.io import files, json_files, storage
 from gmlp_flax.io.logs import heartbeat
-from gmlp_flax.io.storage import storage_error
+from gmlp_flax.io.storage import file_errors
 
 LOCK_FILE, LEASE_FILE = ".lock", "lease.json"
 BEAT, STALE = 10.0, 40.0  # seconds
@@ -56,39 +55,18 @@ def file_lock(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = fcn
 def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
     """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends.
 
-    If the block raises an error and leaves nothing in folders that were made, they are deleted.
-
-    Raises:
-        FileError: the folder cannot be made or written to.
+    Raises FileError if the folder cannot be made or written to.
     """
-    path = Path(folder)
+    path, flags = os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT
     with contextlib.ExitStack() as closing:
-        try:
-            made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        with file_errors(f"locking {folder}"):  # some network file systems have no locks
+            os.makedirs(folder, exist_ok=True)
             try:
-                _enter(closing, folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                closing.enter_context(file_lock(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB))
             except BlockingIOError:
                 with heartbeat(f"waiting for another process that prepares {str(folder)!r}"):
-                    _enter(closing, folder, fcntl.LOCK_EX)
-        except OSError as error:  # some network file systems have no locks
-            raise storage_error(f"locking {folder}", error) from error
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(OSError):
-                if made and os.listdir(path) == [LOCK_FILE]:
-                    (path / LOCK_FILE).unlink()
-                    for parent in made:
-                        parent.rmdir()
-            raise
-
-
-def _enter(closing: contextlib.ExitStack, folder: str | os.PathLike, mode: int) -> None:
-    while True:
-        os.makedirs(folder, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # whoever had the lock has deleted the folder
-            closing.enter_context(file_lock(os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT, mode))
-            return
+                    closing.enter_context(file_lock(path, flags))
+        yield
 
 
 def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
@@ -102,31 +80,18 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
         if same := files.read(path) == old:
             files.write(path, new)
         return same
-
-    def attempt() -> None:
-        with open(path, "xb") as file:
-            try:
-                file.write(new)
-                file.flush()
-            except OSError:
-                os.unlink(path)
-                raise
-
     try:
-        storage.retry(attempt, f"writing {path}")
+        with open(path, "xb", buffering=0) as file:
+            file.write(new)
     except FileExistsError:
         return False
-    except OSError as error:  # another process has removed the folder that both had made
-        raise storage_error(f"writing {path}", error) from error
+    except OSError as error:
+        raise storage.storage_error(f"writing {path}", error) from error
     return True
 
 
 class Lease:
-    """The right to write to a run folder.
-
-    Args:
-        folder: of the run; it exists.
-    """
+    """The right to write to the folder of a run, which exists."""
 
     def __init__(self, folder: str):
         self.folder, self._path = folder, files.join(folder, LEASE_FILE)
@@ -143,14 +108,10 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def take(self) -> None:
-        """Takes the lease, and keeps it until `close`.
-
-        Raises:
-            RunError: another process has it; it is named by host, number and beginning.
-        """
+        """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another process has it."""
         locked, there = self._lock_folder(), files.read(self._path)
-        owner = _parse(there)
-        gone = owner.get("machine") == self._own["machine"] and (locked or not _is_alive(owner.get("process")))
+        owner = {"machine": self._own["machine"]} | _parse(there)  # a full disk may have left an empty file
+        gone = owner["machine"] == self._own["machine"] and (locked or not _is_alive(owner.get("process")))
         if there is not None and not gone:
             there = self._watch(there)
         self._written = self._content()
@@ -186,11 +147,8 @@ class Lease:
         self._lock.close()
 
     def _lock_folder(self) -> bool:
-        """Locks the folder for this process; False if its file system has no such locks.
-
-        Raises:
-            RunError: another process of this machine has it.
-        """
+        """Locks the folder for this process; False if its file system has no such locks. Raises RunError if another
+        process of this machine has it."""
         deadline = _clock() + ENDING
         while not files.is_remote(self.folder):
             try:
@@ -205,11 +163,7 @@ class Lease:
         return False
 
     def _watch(self, content: bytes) -> bytes | None:
-        """The lease, None if it is gone by now, if its owner on another machine is dead.
-
-        Raises:
-            RunError: it is alive.
-        """
+        """The lease, None if it is gone by now, if its owner is dead; raises RunError if it is alive."""
         deadline = _clock() + STALE
         with heartbeat(f"{self.folder} has the lease of {_name(content)}: waiting {STALE:.0f} s for a sign of life"):
             while _clock() < deadline:
@@ -246,18 +200,13 @@ class Lease:
 
 def _parse(content: bytes | None) -> dict[str, Any]:
     """A lease; an empty one if it makes no sense."""
-    with contextlib.suppress(ValueError):
-        return json_files.parse(content or b"", LEASE_FILE, dict)
-    return {}
+    return json_files.parse_object(content or b"") or {}
 
 
 def _name(content: bytes | None) -> str:
-    lease = _parse(content)
-    return (
-        f"process {lease.get('process')} on {lease.get('host')}, since {lease.get('since')}"
-        if lease
-        else "another process"
-    )
+    if not (lease := _parse(content)):
+        return "another process"
+    return f"process {lease.get('process')} on {lease.get('host')}, since {lease.get('since')}"
 
 
 def _clock() -> float:
@@ -278,5 +227,5 @@ def _is_alive(process: Any) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, TypeError, OverflowError):
-        return True
+        pass
     return True

@@ -5,6 +5,7 @@ its own index, parquet by row groups. A record that fails its check comes out as
 hides where the next record begins is an error of the file.
 """
 
+import itertools
 import os
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -19,7 +20,7 @@ import numpy as np
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import LocalCopy
-from gmlp_flax.io.storage import storage_error
+from gmlp_flax.io.storage import file_errors
 
 _HEADER = struct.Struct("<QI")  # length of the data, checksum of the length
 _FOOTER = struct.Struct("<I")  # checksum of the data
@@ -105,12 +106,8 @@ def example_features(record: bytes) -> Mapping[str, Any]:
 class TFRecordFile:
     """The records (bytes) of one TFRecord file, local or remote, by position; every length and record is checked.
 
-    `len(file)` and `file[i]` use an index of 8 bytes per record. It is given, or built on first use by walking the file
-    once, and pickled with the file. Each item is one read or request; no file stays open. Thread-safe.
-
-    Args:
-        path: of the file.
-        offsets: the property `offsets` of an earlier object for this file.
+    `len(file)` and `file[i]` use an index of 8 bytes per record: the `offsets` of an earlier object for this file, or
+    built on first use by walking the file once, and pickled. Each item is one read or request. Thread-safe.
 
     Raises:
         DataError: the file cannot be read, is truncated or not TFRecord, or a record's length fails its checksum.
@@ -152,9 +149,9 @@ class TFRecordFile:
         """int64 [records + 1]: where each record's header begins, and the end."""
         # With a small buffer, little more than the headers of large records is read.
         with files.open_file(self.path, decompress=False, buffer=8192) as stream:
-            places = list(self._walk(stream))
-        end = sum(places[-1]) + _HEADER.size + _FOOTER.size if places else 0
-        return np.array([*(offset for offset, _ in places), end], np.int64)
+            spans = list(self._walk(stream))
+        end = sum(spans[-1]) + _HEADER.size + _FOOTER.size if spans else 0
+        return np.array([*(offset for offset, _ in spans), end], np.int64)
 
     def _walk(self, stream: Any) -> Iterator[tuple[int, int]]:
         """Yields (offset, length of the data) of each record, with the stream at the record's data."""
@@ -179,9 +176,6 @@ class TFRecordFile:
 
     def _truncated(self, number: int) -> DataError:
         return DataError(f"{self.path}, record {number}: the file is truncated; copy or download it again")
-
-    def __repr__(self) -> str:
-        return f"TFRecordFile({self.path!r})"
 
 
 def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | BadRecord]]:
@@ -219,12 +213,10 @@ def array_record_writer(path: Path, options: str = "group_size:1") -> Iterator[C
     from array_record.python.array_record_module import ArrayRecordWriter
 
     def call(function: Callable, *arguments: object) -> Any:
-        try:
+        with file_errors(f"writing {path}", RuntimeError):
             return function(*arguments)
-        except (OSError, RuntimeError) as error:
-            raise storage_error(f"writing {path}", error) from error
 
-    with files.atomic_path(path) as temporary:
+    with file_errors(f"writing {path}"), files.atomic_path(path) as temporary:
         writer = call(ArrayRecordWriter, str(temporary), options)
         yield lambda record: call(writer.write, record)
         call(writer.close)
@@ -238,18 +230,13 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
     Raises:
         DataError: the file is truncated, damaged or not parquet, or has no such column.
     """
-    import pyarrow
-
     with _parquet(path) as file:
-        groups = range(start, file.num_row_groups if stop is None else stop)
         row = sum(file.metadata.row_group(group).num_rows for group in range(start))
         columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
         if not _is_text(columns.get(column)):
-            found = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
-            raise DataError(f"{path}: no column {column!r} of strings, found {found}; give a corpus with one")
-        for batch in file.iter_batches(_BATCH, row_groups=groups, columns=[column], use_threads=False):
-            # Read as strings, one that is not UTF-8 would make the whole batch fail.
-            values = batch.column(0).cast(pyarrow.large_binary()).to_pylist()
+            names = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
+            raise DataError(f"{path}: no column {column!r} of strings, found {names}; give a corpus with one")
+        for (values,) in _parquet_batches(file, [column], start, stop):
             yield from enumerate(values, row)
             row += len(values)
 
@@ -263,28 +250,38 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
     Raises:
         DataError: the file is truncated, damaged or not parquet, or two of its columns have one wanted name.
     """
-    import pyarrow
-
     with _parquet(path) as file:
         names = [field.name for field in file.schema_arrow if field.name in wanted]
         if twice := [name for name in names if names.count(name) > 1]:
             raise DataError(f"{path}: two columns are named {twice[0]!r}: rename one")
         classes = _classes(file.schema_arrow.metadata or {})
-        row = 0
-        for batch in file.iter_batches(_BATCH, columns=names, use_threads=False):
-            columns = []
-            for name in names:
-                column = batch.column(name)
-                values = (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column).to_pylist()
-                known = classes.get(name, {})
-                columns.append([known.get(value, value) if isinstance(value, int) else value for value in values])
-            for values in zip(*columns, strict=True):
-                try:
-                    cells = (decode_utf8(value) if isinstance(value, bytes) else value for value in values)
-                    yield row, dict(zip(names, cells, strict=True))
-                except NotUTF8 as error:
-                    yield row, error
-                row += 1
+        batches = _parquet_batches(file, names, 0, None)
+        rows = itertools.chain.from_iterable(zip(*columns, strict=True) for columns in batches)
+        for number, values in enumerate(rows):
+            try:
+                row = {name: _cell(value, classes.get(name, {})) for name, value in zip(names, values, strict=True)}
+            except NotUTF8 as error:
+                row = error
+            yield number, row
+
+
+def _cell(value: Any, classes: Mapping[int, str | None]) -> Any:
+    if isinstance(value, bytes):
+        return decode_utf8(value)
+    return classes.get(value, value) if isinstance(value, int) else value
+
+
+def _parquet_batches(file: Any, names: list[str], start: int, stop: int | None) -> Iterator[list[list[Any]]]:
+    """The columns of up to _BATCH rows of the row groups [start, stop). Strings come as bytes: read as strings, one
+    that is not UTF-8 would make the whole batch fail."""
+    import pyarrow
+
+    groups = range(start, file.num_row_groups if stop is None else stop)
+    for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names, use_threads=False):
+        columns = map(batch.column, names)
+        yield [
+            (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column).to_pylist() for column in columns
+        ]
 
 
 def _classes(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str | None]]:

@@ -48,21 +48,17 @@ def is_remote(path: str | os.PathLike) -> bool:
 def retry(action: Callable[[], T], doing: str) -> T:
     """Calls `action` until the disk lets it.
 
-    Args:
-        action: may be called again after an OSError.
-        doing: begins the message, as in "reading PATH".
-
     Raises:
         FileNotFoundError, NotADirectoryError, FileExistsError: at once.
-        FileError: an error that stays; StorageError if it may pass later.
+        FileError: an error that stays, in a line that begins with `doing`; StorageError if it may pass later.
     """
     for pause in (*PAUSES, None):
         try:
             return action()
         except (*ABSENT, FileExistsError):
             raise
-        except (OSError, MemoryError) as error:
-            if pause is None or errno_of(error) in _AT_ONCE:
+        except (OSError, MemoryError, ValueError) as error:  # ValueError: what no path has, such as a zero byte
+            if pause is None or errno_of(error) in _AT_ONCE or isinstance(error, ValueError):
                 raise storage_error(doing, error) from error
             time.sleep(pause)
     raise AssertionError("unreachable")
@@ -77,10 +73,9 @@ def storage_error(doing: str, error: BaseException) -> FileError:
     kind, reason = FileError, os.strerror(number) if number and "://" not in doing else words
     if isinstance(error, ImportError):
         scheme = doing.partition("://")[0].rpartition(" ")[2]
-        extra = EXTRAS.get(scheme)
         reason = f"{scheme}:// needs a package that cannot be imported: {error.__cause__ or error}"
-        advice = install(extra) if extra else "install it"
-    elif number in _FOR_THE_USER:
+        advice = install(EXTRAS[scheme]) if scheme in EXTRAS else "install it"
+    elif number in _FOR_THE_USER or (isinstance(error, ValueError) and "://" not in doing):
         advice = "check the path, its permissions and the free space"
     elif _CREDENTIALS.search(told):
         reason = f"the store does not accept the credentials: {words}"
@@ -107,14 +102,35 @@ def errno_of(error: BaseException) -> int | None:
 
 
 @contextmanager
+def file_errors(doing: str, *more: type[Exception]) -> Iterator[None]:
+    """Turns an OSError of the block, or one of `more`, into a FileError of one line that begins with `doing`."""
+    try:
+        yield
+    except (OSError, *more) as error:
+        raise storage_error(doing, error) from error
+
+
+def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = "reading") -> T:
+    """What `action(system, name)` returns, with fsspec's file system for a path and the path's name there.
+
+    On a local disk `retry` calls it, in a store `remote` does; their errors are raised.
+    """
+    if is_remote(path):
+        with remote(os.fspath(path), doing) as (system, name):
+            return action(system, name)
+    if not path:  # which would be the current folder
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    from fsspec.implementations.local import LocalFileSystem  # slow
+
+    return retry(lambda: action(LocalFileSystem(), os.path.abspath(path)), f"{doing} {path}")
+
+
+@contextmanager
 def remote(path: str, doing: str = "reading") -> Iterator[tuple[Any, str]]:
     """Yields fsspec's file system for a remote path, and the path's name there.
 
-    Whatever the store raises becomes one line, except FileNotFoundError when reading, and FileExistsError.
-
-    Args:
-        path: of a file or folder, with its scheme.
-        doing: "reading", "writing" or "deleting".
+    Whatever the store raises becomes one line, except FileNotFoundError unless `doing` is "writing", and
+    FileExistsError.
     """
     try:
         yield file_system(path)
@@ -161,19 +177,26 @@ def _configure(scheme: str) -> None:
 
 
 def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
-    """Writes a remote file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
+    """Writes a file on gs:// if its content is `old`, or if there is none and `old` is None. Returns whether it did.
 
-    On gs:// and s3:// the store sees to it that nobody else writes in between.
+    The store sees to it that nobody else writes in between.
     """
     with remote(path, "writing") as (system, name):
         try:
-            if old is None:
-                system.pipe_file(name, new, mode="create")
-                return True
-            version = system.info(name)  # before the content, so that a change after it is noticed
-            if system.cat_file(name) != old:
+            # Before the content, so that a change after it is noticed; 0 stands for no file.
+            generation = 0 if old is None else system.info(name)["generation"]
+            if old is not None and system.cat_file(name) != old:
                 return False
-            _put_if_unchanged(system, name, version, new)
+            bucket, key, _ = system.split_path(name)
+            system.call(
+                "POST",
+                f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o",
+                uploadType="media",
+                name=key,
+                ifGenerationMatch=generation,
+                data=new,
+                headers={"Content-Type": "application/octet-stream"},
+            )
             return True
         except FileNotFoundError:
             if old is None:
@@ -182,26 +205,3 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
         except FileExistsError:
             # If the answer to a first attempt was lost, the second one finds what the first has written.
             return system.cat_file(name) == new
-
-
-def _put_if_unchanged(system: Any, name: str, version: dict[str, Any], content: bytes) -> None:
-    """Raises FileExistsError if the file is not this version of it any more."""
-    if "generation" in version:
-        bucket, key, _ = system.split_path(name)
-        system.call(
-            "POST",
-            f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o",
-            uploadType="media",
-            name=key,
-            ifGenerationMatch=version["generation"],
-            data=content,
-            headers={"Content-Type": "application/octet-stream"},
-        )
-    elif "ETag" in version:
-        bucket, key, _ = system.split_path(name)
-        try:
-            system.call_s3("put_object", Bucket=bucket, Key=key, Body=content, IfMatch=version["ETag"])
-        except OSError as error:
-            raise FileExistsError(name) if "PreconditionFailed" in str(error) else error from error
-    else:
-        system.pipe_file(name, content)

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +15,15 @@ from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, json_files, records
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, array_record_writer
-from gmlp_flax.io.storage import storage_error
+from gmlp_flax.io.storage import file_errors
 
-FORMATS = ("array_record", "tfrecord", "parquet")
 DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
+_READERS: dict[str, Callable[[str, int, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]] = {
+    "array_record": records.array_records,
+    "tfrecord": lambda path, *ends: records.TFRecordFile(path).records(*ends),
+    "parquet": lambda path, *ends: records.parquet_records(path, DATA_COLUMN, *ends),
+}
+FORMATS = tuple(_READERS)
 
 INFO = "dataset_info.json"
 _METADATA = ("features.json", INFO)
@@ -80,17 +85,12 @@ class Folder(NamedTuple):
             DataError: a shard is missing, truncated or empty.
         """
         for shard in self.shards(split):
-            for number, data in self._read(shard):
+            # Of parquet, ends are row groups.
+            end = None if self.file_format == "parquet" else shard.records
+            for number, data in _READERS[self.file_format](shard.file.path, 0, end):
                 data = b"" if data is None else data
                 # A bad record's own message has its number.
                 yield shard.file.path + ("" if isinstance(data, BadRecord) else f", record {number}"), data
-
-    def _read(self, shard: Shard) -> Iterator[tuple[int, bytes | BadRecord | None]]:
-        if self.file_format == "array_record":
-            return records.array_records(shard.file.path, 0, shard.records)
-        if self.file_format == "tfrecord":
-            return records.TFRecordFile(shard.file.path).records(0, shard.records)
-        return records.parquet_records(shard.file.path, DATA_COLUMN, 0, None)
 
 
 def find(path: str) -> str:
@@ -179,12 +179,9 @@ def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
-        # Objects of a bucket may have names such as ../x.
-        for name in (
-            name for name in by_name if name in _METADATA or (name.endswith(_CLASS_NAMES) and "/" not in name)
-        ):
-            with files.open_file(by_name[name].path) as source, open(os.path.join(folder, name), "wb") as copy:
-                copy.write(source.read())
+        for name, file in by_name.items():
+            if name in _METADATA or (name.endswith(_CLASS_NAMES) and "/" not in name):  # ../x is a name in a bucket
+                Path(folder, name).write_bytes(files.read_small(file.path))
         yield folder
 
 
@@ -218,43 +215,26 @@ def write_labelled_texts(
     Raises:
         DataError: the folder cannot be written to.
     """
-    if files.is_remote(folder):
-        with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as local:
-            files.upload(folder, _write_folder(Path(local), name, classes, splits, more))
-        return
-    _write_folder(Path(folder), name, classes, splits, more)
-
-
-def _write_folder(
-    folder: Path,
-    name: str,
-    classes: tuple[str, ...],
-    splits: Mapping[str, Iterable[tuple[str, int]]],
-    more: Mapping[str, Callable[[], bytes]],
-) -> list[Path]:
-    """The files, in the order in which they were written."""
     import tensorflow_datasets as tfds  # slow, and only such folders need it
 
-    features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=classes)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / INFO).unlink(missing_ok=True)
-        tfds.features.FeaturesDict(features).save_config(str(folder))
-    except OSError as error:
-        raise storage_error(f"writing {folder}", error) from error
-    counts, shards = {}, []
-    for split, examples in splits.items():
-        shards.append(folder / f"{name}-{split}.array_record-00000-of-00001")
-        counts[split] = 0
-        with array_record_writer(shards[-1]) as write:
-            for text, label in examples:
-                write(_example(text, label))
-                counts[split] += 1
-    for title, content in more.items():
-        files.write(folder / title, content())
-    files.write(folder / INFO, (json.dumps(_dataset_info(name, counts), indent=1) + "\n").encode())
-    last = [*shards, *(folder / title for title in more), folder / INFO]
-    return [*sorted(path for path in folder.iterdir() if path not in last), *last]
+    features = tfds.features.FeaturesDict(
+        {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=classes)}
+    )
+    counts: dict[str, int] = {}
+    files.make_folder(folder)
+    files.remove(files.join(folder, INFO))
+    with closing(files.StagingFolder(folder)) as staged:
+        with file_errors(f"writing {folder}"):
+            features.save_config(staged.path)
+        for split, examples in splits.items():
+            with array_record_writer(Path(staged.path, f"{name}-{split}.array_record-00000-of-00001")) as write:
+                counts[split] = 0
+                for text, label in examples:
+                    write(_example(text, label))
+                    counts[split] += 1
+        for title, content in more.items():
+            files.write(os.path.join(staged.path, title), content())
+    files.write(files.join(folder, INFO), (json.dumps(_dataset_info(name, counts), indent=1) + "\n").encode())
 
 
 def _example(text: str, label: int) -> bytes:

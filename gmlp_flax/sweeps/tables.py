@@ -12,7 +12,7 @@ from typing import Any
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
-from gmlp_flax.io import files, logs
+from gmlp_flax.io import files
 from gmlp_flax.sweeps import points, runner
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.runner import Metrics
@@ -56,7 +56,7 @@ def _row(sweep: Sweep, trial: Trial) -> list[str]:
         state = "failed"
     elif _begun(folder):
         state, left = "part way", _time_left(trial, lines)
-        written = f"{_clock(logs.age(metrics) or 0)} ago" if lines else ""
+        written = f"{_clock(files.age(metrics) or 0)} ago" if lines else ""
     else:
         state = "not begun"
     value = evaluation.get(sweep.metric)

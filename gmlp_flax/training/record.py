@@ -14,7 +14,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import CONFIG_FILE, ENVIRONMENT_FILE
-from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps
+from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps, write_json
 from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
@@ -74,7 +74,7 @@ def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: Metr
     if not distributed.is_first():
         return
     folder.begin_steps(files)
-    folder.write_json(ENVIRONMENT_FILE, environment())
+    write_json(os.path.join(folder.path, ENVIRONMENT_FILE), environment())
     metrics.begin()
     changed = changes(folder.path, config, metrics.undone)
     if changed:

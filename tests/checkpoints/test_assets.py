@@ -50,19 +50,13 @@ def test_any_flipped_bit_is_told(files, data):
     assert assets.unpack(tree)[1] == [name]
 
 
-@pytest.mark.parametrize(
-    ("leaf", "found"),
-    [
-        (jax.ShapeDtypeStruct((10**9,), np.uint8), r"uint8 \[1000000000\]"),
-        (jax.ShapeDtypeStruct((9,), np.int64), r"int64 \[9\]"),
-        (None, "nothing"),
-    ],
-)
-def test_sizes_are_checked_before_anything_is_read(leaf, found):
+@pytest.mark.parametrize("wrong", [(10**9, np.uint8), (9, np.int64), None])
+def test_sizes_are_checked_before_anything_is_read(wrong):
     sound = {"data": jax.ShapeDtypeStruct((files.SMALL,), np.uint8), "sha256": jax.ShapeDtypeStruct((32,), np.uint8)}
     assets.check_sizes({"a.model": sound}, "there/3")
+    leaf = wrong and jax.ShapeDtypeStruct(wrong[:1], wrong[1])
     for part in sound:
-        with pytest.raises(RunError, match=rf"there/3 has {found} as {part} of the file 'b.model'"):
+        with pytest.raises(RunError, match="there/3 has a file 'b.model'"):
             assets.check_sizes({"a.model": sound, "b.model": {**sound, part: leaf}}, "there/3")
 
 

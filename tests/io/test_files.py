@@ -1,4 +1,3 @@
-import errno
 import os
 
 import fsspec
@@ -70,8 +69,8 @@ def test_unreadable_file(tmp_path):
     [
         ("/dev/zero", "/dev/zero: expected a plain file"),
         ("/", "/: expected a plain file"),
-        ("a\0b", "reading 'a\\x00b' failed"),
-        ("\ud800", "reading '\\ud800' failed"),
+        ("a\0b", "failed (ValueError: "),
+        ("\ud800", "failed (UnicodeEncodeError: "),
         ("x" * 5000, "failed (File name too long)"),
         ("nowhere", "reading nowhere failed (No such file or directory)"),
     ],
@@ -127,7 +126,6 @@ def test_files_are_written_listed_moved_and_deleted(place):
     assert files.read(path) == b"two" and -5 < files.age(path) < 60
     assert files.listdir(place) == ["a", "c"] and files.listdir(files.join(place, "a")) == ["b"]
     assert files.exists(path) and files.exists(files.join(place, "a")) and not files.exists(files.join(place, "ab"))
-    files.read_all(place)
     assert files.move(place, f"{place}-moved") == f"{place}-moved"
     assert files.listdir(place) == [] and files.read(files.join(f"{place}-moved", "a", "b")) == b"two"
     assert files.glob(f"{place}-mov*/a") == [f"{place}-moved/a"]
@@ -180,24 +178,3 @@ def test_what_is_staged_is_moved_to_the_bucket():
     files.write(os.path.join(staged.path, "a", "b"), b"trace")
     staged.close()
     assert files.read("memory://test/staged/a/b") == b"trace" and not os.path.exists(staged.path)
-
-
-def test_reading_all_tells_of_storage_and_not_of_what_is_missing(tmp_path, monkeypatch):
-    files.write(tmp_path / "a", b"x")
-    (tmp_path / "link").symlink_to(tmp_path / "gone")
-    files.read_all(str(tmp_path))
-
-    def broken(*_, **__):
-        raise OSError(errno.EIO, "x")
-
-    monkeypatch.setattr("builtins.open", broken)
-    with pytest.raises(OSError, match="x"):
-        files.read_all(str(tmp_path))
-
-
-def test_what_a_killed_process_left_of_a_write_goes(tmp_path):
-    kept = {".run.json.tmp", ".result.json.0123abcd.tmp", "run.json"}
-    for name in kept | {".run.json.0123abcd.tmp"}:
-        (tmp_path / name).write_bytes(b"{")
-    files.remove_partial(str(tmp_path / "run.json"))
-    assert set(os.listdir(tmp_path)) == kept

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 
 from gmlp_flax.errors import FileError, RunError
 from gmlp_flax.io import files, locks
-from gmlp_flax.io.locks import LOCK_FILE, Lease, folder_lock
+from gmlp_flax.io.locks import Lease, folder_lock
 
 HOLD = """
 import sys, time
@@ -49,34 +48,6 @@ def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
             process.join(10)
             assert process.exitcode == (0 if seconds == 0.5 else -signal.SIGKILL)
     assert "waiting for another process that prepares" in capfd.readouterr().err
-
-
-def test_an_error_that_leaves_nothing_leaves_no_folder(tmp_path):
-    (tmp_path / "mine").mkdir()
-    for written in (False, True):
-        with pytest.raises(KeyError), folder_lock(tmp_path / "a" / "b"):
-            (tmp_path / "a" / "file").write_text("") if written else None
-            raise KeyError
-        assert sorted(path.name for path in tmp_path.rglob("*")) == (["a", "file", "mine"] if written else ["mine"])
-    with pytest.raises(KeyError), folder_lock(tmp_path / "mine"):
-        raise KeyError
-    assert os.listdir(tmp_path / "mine") == [LOCK_FILE]
-
-
-def test_whoever_waits_for_a_folder_that_is_deleted_makes_it_anew(tmp_path):
-    done = []
-
-    def wait():
-        with folder_lock(tmp_path / "a" / "b"):
-            done.append((tmp_path / "a" / "b" / LOCK_FILE).exists())
-
-    thread = threading.Thread(target=wait)
-    with pytest.raises(KeyError), folder_lock(tmp_path / "a" / "b"):
-        thread.start()
-        time.sleep(0.3)
-        raise KeyError
-    thread.join(10)
-    assert done == [True]
 
 
 @pytest.fixture
@@ -170,16 +141,20 @@ def test_without_locks_the_process_number_decides(tmp_path, holder, quick, witho
     lease.close()
 
 
-@pytest.mark.parametrize("content", [None, b"[]", b"[" * 100_000])
-def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, content, lease):
-    """Also if its lease makes no sense."""
+def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, lease):
     leave(tmp_path)
-    if content is not None:
-        (tmp_path / "lease.json").write_bytes(content)
     begin = time.monotonic()
     lease.take()
     assert 1.0 <= time.monotonic() - begin < 5 and written(tmp_path)["process"] == os.getpid()
-    assert f"{tmp_path} has the lease of {'process 7' if content is None else 'another'}" in capsys.readouterr().err
+    assert f"{tmp_path} has the lease of process 7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000])
+def test_lease_that_makes_no_sense_is_taken_over(tmp_path, content, lease):
+    """A full disk leaves an empty one."""
+    (tmp_path / "lease.json").write_bytes(content)
+    lease.take()
+    assert written(tmp_path)["process"] == os.getpid()
 
 
 def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
@@ -190,19 +165,6 @@ def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
         Lease(str(tmp_path)).take()
     beat.join()
     assert written(tmp_path)["beats"] == 2
-
-
-def test_lease_that_cannot_be_written_leaves_nothing(tmp_path, lease):
-    """No file of no bytes, whose owner the next start would wait for."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as if the disk were full
-    try:
-        with pytest.raises(RunError, match=r"lease.json failed \(File too large\): "):
-            lease.take()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    lease.close()
-    assert not lease.is_own and os.listdir(tmp_path) == []
 
 
 def test_beats_and_a_lost_lease(tmp_path, quick, lease):

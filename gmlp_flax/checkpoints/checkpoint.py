@@ -57,6 +57,9 @@ class Checkpoints:
         files: stored in each checkpoint; a checkpoint with other files is not restored.
         read_only: nothing is written, moved or deleted.
 
+    Attributes:
+        metric: by which the best checkpoint is chosen.
+
     Raises:
         RunError: the folder cannot be read.
     """
@@ -72,7 +75,7 @@ class Checkpoints:
         files: assets.Files | None = None,
         read_only: bool = False,
     ):
-        self.folder, self.run, self.files = folder, run, files or {}
+        self.folder, self.run, self.files, self.metric = folder, run, files or {}, best[0]
         assets.check_names(self.files, "the task")
         self._retention, self._contents = Retention(keep, keep_best, best), {}
         self._saved, self._deleted = False, set()  # whether this object saved a step; those that it deleted
@@ -93,17 +96,12 @@ class Checkpoints:
         except Exception as error:
             raise self._failure(f"opening {folder}", error) from error
 
-    @property
-    def metric(self) -> str:
-        """The metric by which the best checkpoint is chosen."""
-        return self._retention.metric
-
     def steps(self) -> list[int]:
         """Steps of all finished checkpoints, oldest first."""
         return sorted({*self._manager.all_steps()} - self._deleted)
 
     def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
-        """Starts to save a state and returns before it is written. Waits for the previous save to end.
+        """Starts to save a state, any tree of arrays, and returns before it is written. Waits for the previous save.
 
         Args:
             step: the step of the state.
@@ -138,11 +136,8 @@ class Checkpoints:
         self._retention.unverified.pop(step, None)
 
     def wait(self) -> None:
-        """Returns when the last save is complete, and the checkpoints that need not stay after it are deleted.
-
-        Raises:
-            RunError: the save failed.
-        """
+        """Returns when the last save is complete, and the checkpoints that need not stay after it are deleted. Raises
+        RunError if the save failed."""
         self._saving("saving", self._manager.wait_until_finished)
         steps = self.steps()
         for step in sorted({*steps} - self._retention.kept(steps)) if self._saved else ():
@@ -176,9 +171,8 @@ class Checkpoints:
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
-            raise Damaged(
-                f"{self._path(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)"
-            )
+            names = ", ".join(wrong[:SHOWN])
+            raise Damaged(f"{self._path(step)}: the checksum of {names} differs ({len(wrong)} in all)")
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         return state
@@ -196,12 +190,7 @@ class Checkpoints:
         return self._read(step, {"state": wanted, "checksums": scalars})
 
     def read_files(self, step: int) -> assets.Files:
-        """The files stored in a checkpoint, by name.
-
-        Raises:
-            RunError: the checkpoint is of another run or step, or a file has a name that no run gives.
-            Damaged: they cannot be read, or the checksum of one differs.
-        """
+        """The files stored in a checkpoint, by name; raises as `restore` does, or RunError at a name of no run."""
         return self._content(step)[1]
 
     def _content(self, step: int) -> tuple[About, assets.Files]:
@@ -232,11 +221,11 @@ class Checkpoints:
 
     def _require_own(self, step: int, about: About) -> None:
         """Raises RunError if a checkpoint was copied from another run, or renamed."""
-        advice = "move it away"
+        path = self._path(step)
         if about.step != step:
-            raise RunError(f"{self._path(step)} is the checkpoint of step {about.step}: rename it back, or {advice}")
+            raise RunError(f"{path} is the checkpoint of step {about.step}: rename it back, or move it away")
         if self.run and about.run != self.run:
-            raise RunError(f"{self._path(step)} is of another run ({about.run}) than its folder ({self.run}): {advice}")
+            raise RunError(f"{path} is of another run ({about.run}) than its folder ({self.run}): move it away")
 
     def _read(self, step: int, item: dict) -> Any:
         """The parts of a checkpoint that are named in `item`, a tree of shapes."""
@@ -257,10 +246,8 @@ class Checkpoints:
         return reading.read(self._path(step), tree)
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
-        """Restores the newest good checkpoint. Damaged ones are named in the log and put aside.
-
-        Returns:
-            Its step and state, or None if there are no checkpoints.
+        """The step and state of the newest good checkpoint, or None if there are no checkpoints. Damaged ones are named
+        in the log and put aside.
 
         Raises:
             Unfit: their shapes differ from the template's.
@@ -279,10 +266,8 @@ class Checkpoints:
             except Damaged as error:
                 self._put_aside(step, error)
         if steps and newest is None:
-            tried = ", ".join(map(str, steps))
-            raise RunError(
-                f"no checkpoint in {self.folder} is good (tried {tried}); start in a new folder, or --restart"
-            )
+            tried = f"{self.folder} is good (tried {', '.join(map(str, steps))})"
+            raise RunError(f"no checkpoint in {tried}; start in a new folder, or --restart")
         return newest
 
     def _put_aside(self, step: int, error: Damaged) -> None:
@@ -298,11 +283,7 @@ class Checkpoints:
         return _shapes(self._tree(step)["state"])
 
     def pick(self, which: str) -> int:
-        """The step that `which` names: "latest", "best" or a number.
-
-        Raises:
-            RunError: there is no such checkpoint.
-        """
+        """The step that `which` names: "latest", "best" or a number; raises RunError if there is no such checkpoint."""
         steps = self.steps()
         if not steps:
             raise RunError(f"there is no checkpoint in {self.folder}: train first, or give another folder")
@@ -337,7 +318,7 @@ class Checkpoints:
             raise
         except RunError as error:
             logging.error("%s", error)
-            lines = []
+            return {}
         return {line["step"]: line["eval"] for line in lines if "eval" in line}
 
     def last_good(self) -> str:

@@ -42,19 +42,13 @@ class MetricsFile:
             else:
                 self._changes += [line] if "changed" in line else []
                 self.undone = {name: old for name, (old, _) in line.get("changed", {}).items()} | self.undone
-        self.evaluations: dict[int, dict[str, float]] = {
-            line["step"]: line["eval"] for line in self._kept if "eval" in line
-        }
+        self.evaluations = {line["step"]: line["eval"] for line in self._kept if "eval" in line}
         baselines = [line["baseline"] for line in self._kept if "baseline" in line]
         self.baseline: dict[str, Any] | None = baselines[-1] if baselines else None
 
     @staticmethod
     def read(path: str) -> list[dict[str, Any]]:
-        """All complete lines; none if there is no file.
-
-        Raises:
-            RunError: a line is damaged. The message gives its number, counted from 1.
-        """
+        """All complete lines; none if there is no file. Raises RunError, with its number, if a line is damaged."""
         complete = (files.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
         return [_parse_line(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)]
 
@@ -103,8 +97,8 @@ def read_result(workdir: str) -> dict[str, Any] | None:
     content = files.read(path)
     if content is None:
         return None
-    result = json_files.parse_object(content)
-    if result is None or "eval" not in result or not _is_line({"step": 0} | result):
+    result = json_files.parse_object(content) or {}
+    if "eval" not in result or not _is_line({"step": 0} | result):
         raise RunError(f"{path} is damaged: expected an object with the metrics eval; remove it, and train again")
     return result
 
@@ -114,10 +108,9 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def _parse_line(line: bytes, where: str) -> dict[str, Any]:
-    value = json_files.parse_object(line)
-    if value is None or not _is_line(value):
-        what = f"{line[:40]!r} is no JSON object with a step"
-        raise RunError(f"{where} is damaged: {what}; remove that line and run again")
+    value = json_files.parse_object(line) or {}
+    if not _is_line(value):
+        raise RunError(f"{where} is damaged: {line[:40]!r} is no JSON object with a step; remove it and run again")
     return value
 
 

@@ -43,11 +43,8 @@ def digest(tree: dict) -> str:
 
 
 def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
-    """Compares flat dicts of arrays or shapes.
-
-    Raises:
-        Unfit: a wanted path is missing or has another shape or type; it names the first three.
-    """
+    """Compares flat dicts of arrays or shapes. Raises Unfit, with the first three, if wanted paths are missing or have
+    another shape or type."""
     problems = []
     for name, leaf in wanted.items():
         if name not in saved:

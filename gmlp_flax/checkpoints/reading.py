@@ -30,11 +30,7 @@ class Damaged(RunError):
 
 
 def read(checkpoint: str, action: Callable[[], T]) -> T:
-    """Calls `action`, which reads a part of a checkpoint with Orbax, until storage lets it.
-
-    Args:
-        checkpoint: the folder.
-        action: may be called again.
+    """Calls `action`, which reads a part of the folder of a checkpoint with Orbax, until storage lets it.
 
     Raises:
         Damaged: the content is wrong, or a file is missing.

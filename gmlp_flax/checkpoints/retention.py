@@ -15,21 +15,13 @@ DELETED = "deleted"  # the folder, among the checkpoints, of those that are bein
 
 
 class About(NamedTuple):
-    """What a checkpoint says of itself.
+    """What a checkpoint says of itself."""
 
-    Attributes:
-        run: the id of its run.
-        step: its step.
-        metrics: of an evaluation of its state; None without one.
-        files: the names of its files.
-        leaves: the SHA-256 of the names, shapes and types of all leaves of its state.
-    """
-
-    run: str
+    run: str  # the id of its run
     step: int
-    metrics: dict[str, float] | None
-    files: list[str]
-    leaves: str
+    metrics: dict[str, float] | None  # of an evaluation of its state
+    files: list[str]  # their names
+    leaves: str  # SHA-256 of the names, shapes and types of all leaves of its state
 
     @classmethod
     def from_json(cls, content: bytes) -> About:
@@ -82,10 +74,7 @@ def delete(folder: str, step: int) -> None:
     """Deletes a checkpoint, which is never half there: a process may be killed at any moment.
 
     On a disk it is first moved to the folder `DELETED` in one stroke. In a bucket Orbax's mark of a finished
-    checkpoint goes first, and a checkpoint without the mark counts as unfinished.
-
-    Raises:
-        RunError: storage does not let it be moved; it is then whole.
+    checkpoint goes first, and a checkpoint without the mark counts as unfinished. Raises RunError if it is not moved.
     """
     checkpoint = os.path.join(folder, str(step))
     if files.is_remote(checkpoint):
@@ -96,7 +85,7 @@ def delete(folder: str, step: int) -> None:
 
 
 def finish_deletion(folder: str) -> None:
-    """Deletes what `delete` moved, in this process or in one that was killed. What cannot be deleted now, such as a
-    file that is open on another machine, is tried again next time."""
+    """Deletes what `delete` moved, in this process or one that was killed. What cannot be deleted now, as it is open on
+    another machine, is tried again next time."""
     if not files.is_remote(folder):
         shutil.rmtree(os.path.join(folder, DELETED), ignore_errors=True)

@@ -85,11 +85,8 @@ class RunFolder:
 def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
     """The folder of a run, which no other process writes to until the block ends.
 
-    The folder is made if it does not exist, and deleted again if nothing was written to it.
-
-    Args:
-        path: of the folder.
-        restart: puts the run that is there aside, and begins another one; back again if no step is taken.
+    The folder is made if it does not exist, and deleted again if nothing was written to it. With `restart`, the run
+    that is there is put aside, and back again if no step is taken.
 
     Raises:
         RunError: the folder cannot be written to, another process writes to it, or it holds a run that has lost its
@@ -148,10 +145,7 @@ def _next_aside(path: str) -> str:
 
 def _put_aside(path: str, aside: str) -> None:
     """Moves all of a run to a folder inside its own; first what says whose it is, for `_put_back` if this is cut short.
-
-    Raises:
-        RunError: there is something else than a run, such as a folder of other runs, which may be written to.
-    """
+    Raises RunError if there is something else than a run, such as a folder of other runs, which may be written to."""
     names = [name for name in io_files.listdir(path) if name != LEASE_FILE and not name.startswith(BEFORE)]
     if names and not {RUN_FILE, CONFIG_FILE, CHECKPOINTS} & set(names):
         raise RunError(f"--restart: {path} holds no run, but {names[0]!r}: give the folder of the run to begin anew")

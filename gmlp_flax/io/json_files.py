@@ -13,9 +13,9 @@ DIGITS = 300  # of a whole number, which then has a float
 _DEEP = f"nested more than {DEPTH} deep"
 
 
-def read(path: str | os.PathLike, kind: type | tuple[type, ...] = object, most: int = files.SMALL) -> Any:
-    """The value in a JSON file of at most so many bytes; raises DataError if it cannot be read, or as `parse` does."""
-    return parse(files.read_small(path, most), os.fspath(path), kind)
+def read(path: str | os.PathLike, kind: type | tuple[type, ...] = object) -> Any:
+    """The value in a JSON file; raises DataError if it cannot be read, or as `parse` does."""
+    return parse(files.read_small(path), os.fspath(path), kind)
 
 
 def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> Any:

@@ -40,40 +40,24 @@ class NotUTF8(BadRecord):
 
 
 class BadRecords:
-    """Counts bad records and stops at a limit; small and picklable, so that worker processes can send it back.
-
-    Args:
-        limit: how many bad records may be skipped; the next one raises DataError.
-
-    Attributes:
-        count: how many were skipped.
-        first: the messages of the first five.
-    """
+    """Counts bad records in `count`, keeps the messages of the first five in `first`, and raises DataError after
+    `limit` records."""
 
     def __init__(self, limit: int = 0):
         self.limit, self.count, self.first = limit, 0, []
 
     def skip(self, message: str) -> None:
-        """Counts one bad record; `message` names file and record. Raises DataError above the limit."""
+        """Counts one bad record; `message` names file and record."""
         check_limit(message, self.count, 1, self.limit)
         self.count += 1
         self.first = [*self.first, message][:5]
-
-    def add(self, other: "BadRecords") -> None:
-        """Adds the bad records of another part of the data; raises DataError above the limit."""
-        if other.count:
-            check_limit(other.first[-1], self.count, other.count, self.limit)
-        self.count += other.count
-        self.first = [*self.first, *other.first][:5]
 
 
 def check_limit(message: str, before: int, added: int, limit: int) -> None:
     """Raises DataError, with the last bad record's message, if `before + added` bad records exceed the limit."""
     if before + added > limit:
-        raise DataError(
-            f"{message} ({before} bad records skipped before; max_bad_records={limit}: "
-            "mend the record or raise the limit)"
-        )
+        advice = f"max_bad_records={limit}: mend the record or raise the limit"
+        raise DataError(f"{message} ({before} bad records skipped before; {advice})")
 
 
 def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
@@ -179,12 +163,10 @@ class TFRecordFile:
 
 
 def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | BadRecord]]:
-    """Yields (position, record) for records [start, stop) of an ArrayRecord file.
+    """Yields (position, record) for records [start, stop) of an ArrayRecord file. The library reads only local files: a
+    remote one is copied to the cache.
 
-    The library reads only local files: a remote one is copied to the cache.
-
-    Raises:
-        DataError: the file cannot be read, or it holds fewer records or none (the library's only sign of damage).
+    Raises DataError if the file cannot be read, or holds fewer records or none (the library's only sign of damage).
     """
     with LocalCopy(path) as copy, _array_reader(copy.path) as reader:
         count = reader.num_records()
@@ -200,16 +182,9 @@ def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int
 
 
 @contextmanager
-def array_record_writer(path: Path, options: str = "group_size:1") -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that writes a record to an ArrayRecord file; the file appears at the end of the block.
-
-    Args:
-        path: of the new file, on this disk.
-        options: of ArrayRecordWriter; with one record per group, each can be read alone.
-
-    Raises:
-        FileError: the file cannot be written.
-    """
+def array_record_writer(path: Path, options: str) -> Iterator[Callable[[bytes], None]]:
+    """Yields a function that writes a record to an ArrayRecord file on this disk, which appears at the end of the
+    block; raises FileError if it cannot be written. The options are ArrayRecordWriter's."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     def call(function: Callable, *arguments: object) -> Any:
@@ -225,10 +200,8 @@ def array_record_writer(path: Path, options: str = "group_size:1") -> Iterator[C
 def parquet_records(path: str, column: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | None]]:
     """Yields (row, value) of one column of strings or bytes, for the row groups [start, stop) of a parquet file.
 
-    Pages are checked if the writer stored checksums (pyarrow's `write_page_checksum`).
-
-    Raises:
-        DataError: the file is truncated, damaged or not parquet, or has no such column.
+    Pages are checked if the writer stored checksums (pyarrow's `write_page_checksum`). Raises DataError if the file is
+    truncated, damaged or not parquet, or has no such column.
     """
     with _parquet(path) as file:
         row = sum(file.metadata.row_group(group).num_rows for group in range(start))
@@ -245,10 +218,8 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
     """Yields (row, name -> value) for those of the wanted columns that a parquet file has; see also parquet_records.
 
     The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in Hugging
-    Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord.
-
-    Raises:
-        DataError: the file is truncated, damaged or not parquet, or two of its columns have one wanted name.
+    Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord. Two columns of one wanted name
+    raise DataError.
     """
     with _parquet(path) as file:
         names = [field.name for field in file.schema_arrow if field.name in wanted]

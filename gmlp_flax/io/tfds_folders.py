@@ -1,21 +1,19 @@
-"""Folders that TFDS prepared: finding, reading and writing them. Needs no TensorFlow."""
+"""Folders that TFDS prepared: finding and reading them. Needs no TensorFlow."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, json_files, records
 from gmlp_flax.io.files import File
-from gmlp_flax.io.records import BadRecord, array_record_writer
-from gmlp_flax.io.storage import file_errors
+from gmlp_flax.io.records import BadRecord
 
 DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
 _READERS: dict[str, Callable[[str, int, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]] = {
@@ -25,8 +23,8 @@ _READERS: dict[str, Callable[[str, int, int | None], Iterator[tuple[int, bytes |
 }
 FORMATS = tuple(_READERS)
 
-INFO = "dataset_info.json"
-_METADATA = ("features.json", INFO)
+_INFO = "dataset_info.json"
+_METADATA = ("features.json", _INFO)
 _CLASS_NAMES = ".labels.txt"
 # Names of classes in features.json: today's, in either spelling, and that of old versions of TFDS.
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
@@ -79,11 +77,8 @@ class Folder(NamedTuple):
         return [Shard(self.files[name], count) for name, count in self.lengths[split].items()]
 
     def records(self, split: str) -> Iterator[tuple[str, bytes | BadRecord]]:
-        """Yields the records of a split, in order, each with the name that messages give it.
-
-        Raises:
-            DataError: a shard is missing, truncated or empty.
-        """
+        """Yields the records of a split, in order, each with its name in messages. Raises DataError if a shard is
+        missing, truncated or empty."""
         for shard in self.shards(split):
             # Of parquet, ends are row groups.
             end = None if self.file_format == "parquet" else shard.records
@@ -96,10 +91,8 @@ class Folder(NamedTuple):
 def find(path: str) -> str:
     """The folder of `tfds:NAME[/CONFIG][:VERSION]`; any other path is returned unchanged.
 
-    The folder is below TFDS_DATA_DIR or ~/tensorflow_datasets. Without a version, the newest is taken.
-
-    Raises:
-        DataError: there is no such folder; the message says where it should be and how to get it.
+    The folder is below TFDS_DATA_DIR or ~/tensorflow_datasets. Without a version, the newest is taken. If there is
+    none, a DataError says where it should be and how to get it.
     """
     if not path.startswith("tfds:"):
         return path
@@ -114,25 +107,21 @@ def find(path: str) -> str:
         if all(files.exists(files.join(prepared, metadata)) for metadata in _METADATA):
             return prepared
     wanted = files.join(parent, version) if version else parent
-    found = f"found {', '.join(below)}" if below else "no such folder"
+    there = f"found {', '.join(below)}" if below else "no such folder"
     raise DataError(
-        f"{path!r} is not prepared in {wanted!r} ({found}): prepare it with `tfds build {name} "
+        f"{path!r} is not prepared in {wanted!r} ({there}): prepare it with `tfds build {name} "
         f"--file_format=array_record --data_dir={root}`, copy it there (gcloud storage cp -r), or set TFDS_DATA_DIR"
     )
 
 
-def load(path: str, found: tuple[File, ...]) -> Folder | None:
-    """Reads the metadata of the TFDS folder `path`, or returns None if it is not one; `found` are its files.
-
-    Raises:
-        DataError: the metadata are missing or damaged, or the format is not one of FORMATS.
-    """
-    by_name = {file.name: file for file in found}
+def load(path: str, contents: tuple[File, ...]) -> Folder | None:
+    """Reads the metadata of the TFDS folder `path` with these files, or returns None if it is not one. Raises DataError
+    if the metadata are missing or damaged, or the format is not one of FORMATS."""
+    by_name = {file.name: file for file in contents}
     if "features.json" not in by_name:
         return None
-    missing = next((name for name in _METADATA if name not in by_name), None)
-    if missing:
-        raise DataError(f"{path!r} has no {missing}: not a whole TFDS folder; prepare or copy it again")
+    if _INFO not in by_name:
+        raise DataError(f"{path!r} has no {_INFO}: not a whole TFDS folder; prepare or copy it again")
     with _local_metadata(path, by_name) as folder:
         for name in _METADATA:
             _refuse_code(json_files.read(os.path.join(folder, name)), f"{path}/{name}")
@@ -192,65 +181,3 @@ def require_text(folder: Folder) -> None:
     text = folder.fields.get("text")
     if not isinstance(text, tfds.features.Text) or text.shape:  # a shape means ids of a deprecated encoder
         raise DataError(f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus with one")
-
-
-def write_labelled_texts(
-    folder: str,
-    name: str,
-    classes: tuple[str, ...],
-    splits: Mapping[str, Iterable[tuple[str, int]]],
-    more: Mapping[str, Callable[[], bytes]],
-) -> None:
-    """Writes examples of a "text" and a "label", one shard per split. The same examples give the same bytes.
-
-    A folder is whole if it has INFO, which is written last.
-
-    Args:
-        folder: may be remote; then everything is made on this disk and moved there.
-        name: of the data set.
-        classes: names of the labels.
-        splits: name -> texts with the number of their class; read in this order.
-        more: other files of the folder, which its readers do not look at; each made when the splits are written.
-
-    Raises:
-        DataError: the folder cannot be written to.
-    """
-    import tensorflow_datasets as tfds  # slow, and only such folders need it
-
-    features = tfds.features.FeaturesDict(
-        {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=classes)}
-    )
-    counts: dict[str, int] = {}
-    files.make_folder(folder)
-    files.remove(files.join(folder, INFO))
-    with closing(files.StagingFolder(folder)) as staged:
-        with file_errors(f"writing {folder}"):
-            features.save_config(staged.path)
-        for split, examples in splits.items():
-            with array_record_writer(Path(staged.path, f"{name}-{split}.array_record-00000-of-00001")) as write:
-                counts[split] = 0
-                for text, label in examples:
-                    write(_example(text, label))
-                    counts[split] += 1
-        for title, content in more.items():
-            files.write(os.path.join(staged.path, title), content())
-    files.write(files.join(folder, INFO), (json.dumps(_dataset_info(name, counts), indent=1) + "\n").encode())
-
-
-def _example(text: str, label: int) -> bytes:
-    """A serialised `tf.train.Example`."""
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    message: Any = tf_example_pb2.Example()  # type: ignore[reportAttributeAccessIssue]
-    message.features.feature["text"].bytes_list.value.append(text.encode())
-    message.features.feature["label"].int64_list.value.append(label)
-    return message.SerializeToString(deterministic=True)
-
-
-def _dataset_info(name: str, counts: Mapping[str, int]) -> dict[str, Any]:
-    """What TFDS reads of a data set that no builder of its own describes."""
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    splits = [
-        {"name": split, "filepathTemplate": template, "shardLengths": [str(count)]} for split, count in counts.items()
-    ]
-    return {"name": name, "version": "1.0.0", "fileFormat": "array_record", "moduleName": name, "splits": splits}

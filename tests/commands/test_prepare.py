@@ -174,4 +174,4 @@ def test_listops(tmp_path):
     assert run(*words).stdout == done.stdout
     shares = [float(share) for share in train.split()[-10:]]
     assert sum(shares) == pytest.approx(100, abs=0.6)
-    assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".json", ".txt", ".array_record-00000-of-00001"}
+    assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".json", ".tsv"}

@@ -158,23 +158,13 @@ def test_bad_records_are_counted_up_to_the_limit():
     assert "max_bad_records=0" in failure(lambda: BadRecords().skip("x"))
 
 
-def test_bad_records_of_parts_add_up():
-    total, part = BadRecords(3), BadRecords(3)
-    part.skip("a, line 1: wrong")
-    part.skip("a, line 2: wrong")
-    total.add(pickle.loads(pickle.dumps(part)))
-    total.add(BadRecords(3))
-    assert (total.count, total.first) == (2, ["a, line 1: wrong", "a, line 2: wrong"])
-    assert "a, line 2: wrong (2 bad records skipped before" in failure(lambda: total.add(part))
-
-
 def test_a_file_appears_when_it_is_whole(tmp_path):
     path = tmp_path / "x.array_record"
-    with records.array_record_writer(path) as write:
+    with records.array_record_writer(path, "group_size:1") as write:
         for record in (b"one", b"", b"three"):
             write(record)
         assert not path.exists()
     assert list(records.array_records(str(path), 0, None)) == [(0, b"one"), (1, b""), (2, b"three")]
     assert os.listdir(tmp_path) == [path.name]
-    with pytest.raises(DataError, match="x.array_record/y failed"), records.array_record_writer(path / "y"):
+    with pytest.raises(DataError, match="x.array_record/y failed"), records.array_record_writer(path / "y", ""):
         pass

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from gmlp_flax.data.finetuning.sentence_rows import tfds_rows
-from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
 from tests.data import writers
 from tests.failures import failure
@@ -86,6 +84,8 @@ def test_no_splits_and_other_formats(tmp_path):
     info = json.loads((path / "dataset_info.json").read_text())
     (path / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "riegeli"}))
     assert "is in TFDS's format 'riegeli'; expected array_record, tfrecord, parquet" in failure(load, path)
+    (path / "dataset_info.json").unlink()
+    assert "has no dataset_info.json: not a whole TFDS folder" in failure(load, path)
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -123,49 +123,3 @@ def test_home_folder(tmp_path, monkeypatch):
     assert tfds_folders.find("tfds:c4/en") == str(folder)
     shutil.rmtree(folder.parent)
     assert str(tmp_path / "tensorflow_datasets" / "c4" / "en") in failure(tfds_folders.find, "tfds:c4/en")
-
-
-TEXTS = {"train": [("a ü", 1), ("b", 0)], "test": [("c", 2)]}
-CLASSES = ("no", "yes", "maybe")
-
-
-def written(folder):
-    tfds_folders.write_labelled_texts(str(folder), "texts", CLASSES, TEXTS, {"more.json": lambda: b"{}"})
-    return folder
-
-
-def test_both_readers(tmp_path):
-    path = str(written(tmp_path / "texts"))
-    folder = tfds_folders.load(path, files.find_files(path))
-    assert folder.file_format == "array_record" and folder.fields["label"].names == list(CLASSES)
-    rows = {name: [row for _, row in tfds_rows(folder, name)] for name in folder.lengths}
-    assert rows == {name: [{"text": text, "label": CLASSES[label]} for text, label in of] for name, of in TEXTS.items()}
-    source = tfds.builder_from_directory(path).as_data_source("train")
-    assert [(row["text"].decode(), row["label"]) for row in source] == TEXTS["train"]
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match="file/inside failed"):
-        written(tmp_path / "file" / "inside")
-
-
-def test_the_same_bytes(tmp_path):
-    one, other = written(tmp_path / "one"), written(tmp_path / "other")
-    names = sorted(path.name for path in one.iterdir())
-    assert names == sorted(path.name for path in other.iterdir()) and "more.json" in names
-    assert all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
-
-
-def test_unfinished_without_its_last_file(tmp_path):
-    """Also over a whole folder: what reads it meanwhile is told."""
-
-    def broken():
-        yield "a", 0
-        raise KeyError
-
-    written(tmp_path)
-    with pytest.raises(KeyError):
-        tfds_folders.write_labelled_texts(str(tmp_path), "texts", CLASSES, {"train": broken()}, {})
-    with pytest.raises(DataError, match="no dataset_info.json: not a whole TFDS folder"):
-        tfds_folders.load(str(tmp_path), files.find_files(str(tmp_path)))

@@ -1,20 +1,19 @@
-"""Making a data set of ListOps once: a TFDS folder with the splits train, validation and test."""
+"""Making a data set of ListOps once, in the form in which Long Range Arena publishes it."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from gmlp_flax.data.listops import trees
-from gmlp_flax.data.listops.trees import Grammar, Tree
+from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, json_files, tfds_folders
+from gmlp_flax.io import files, json_files
 
-SPLITS = ("train", "validation", "test")
+FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}  # by split
+SPLITS = tuple(FILES)
 PUBLISHED = (96_000, 2_000, 2_000)  # trees of each split
 FACTS = "listops.json"
 
@@ -60,36 +59,27 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     if not 2 <= grammar.depth <= _DEEPEST:
         raise DataError(f"depth {grammar.depth}: expected 2 to {_DEEPEST}")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
-    if files.exists(files.join(folder, tfds_folders.INFO)):
-        facts = _read_facts(folder) if files.exists(files.join(folder, FACTS)) else {}
-        if facts.get("made of") != asked:
+    names = files.listdir(folder)
+    if FACTS in names:  # it is written last
+        facts = _read_facts(folder)
+        if facts.get("made of") != asked or not isinstance(facts.get("statistics"), dict):
             raise DataError(
                 f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another folder"
             )
         return facts["statistics"]
-    if not files.is_remote(folder) and os.path.isdir(folder) and not _is_ours(os.listdir(folder)):
+    if {name for name in names if not name.startswith(".")} - {*FILES.values()}:
         raise DataError(f"{folder!r} holds other files: give a new folder")
-    trees_of: dict[str, list[Tree]] = {name: [] for name in SPLITS}
-    stream = trees.generate(grammar, seed)
-
-    def examples(split: str, count: int) -> Iterator[tuple[str, int]]:
-        for tree in itertools.islice(stream, count):
-            trees_of[split].append(tree._replace(text=""))
-            yield tree.text, tree.value
-
-    def facts_file() -> bytes:
-        statistics = {name: trees.statistics(sample) for name, sample in trees_of.items()}
-        return (json.dumps({"made of": asked, "statistics": statistics}, indent=1) + "\n").encode()
-
-    splits = {name: examples(name, size) for name, size in zip(SPLITS, sizes, strict=True)}
-    tfds_folders.write_labelled_texts(folder, "listops", trees.DIGITS, splits, {FACTS: facts_file})
+    stream, statistics = trees.generate(grammar, seed), {}
+    for name, size in zip(SPLITS, sizes, strict=True):
+        sample, content = [], bytearray(b"Source\tTarget\n")
+        for tree in itertools.islice(stream, size):
+            sample.append(tree._replace(text=""))
+            content += f"{tree.text}\t{tree.value}\n".encode()
+        files.write(files.join(folder, FILES[name]), bytes(content))
+        statistics[name] = trees.statistics(sample)
+    files.write(files.join(folder, FACTS), (json.dumps({"made of": asked, "statistics": statistics}) + "\n").encode())
     return _read_facts(folder)["statistics"]
 
 
 def _read_facts(folder: str) -> dict[str, Any]:
     return json_files.read(files.join(folder, FACTS), dict)
-
-
-def _is_ours(names: list[str]) -> bool:
-    """Whether a folder has nothing but what a preparation that was broken off leaves."""
-    return all(name == "features.json" or "listops" in name or name.endswith(".labels.txt") for name in names)

@@ -1,12 +1,13 @@
 """Long Range Arena's files of text: the layouts, the labels, and one line for each mistake."""
 
 import pytest
+import tensorflow_datasets as tfds
 
 from gmlp_flax.data.finetuning.glue import LONG_RANGE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.io.records import BadRecords
-from gmlp_flax.io.tfds_folders import write_labelled_texts
 from tests import failures
+from tests.data import writers
 
 PAIRS = '1.0\tP09-1\tW02-7\tfirst document \\xe9\tsecond "document\n0.0\tP09-1\tC90-3\tfirst document \\xe9\tthird\n'
 LISTOPS = "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM 5 ) 6 ) ] )\t1\n"
@@ -59,7 +60,9 @@ def test_listops_with_other_symbols(tmp_path):
 
 def test_reviews_as_tfds_prepares_them(tmp_path):
     """imdb_reviews: train, test, and reviews without a label, which no side reads."""
-    splits = {"train": [("good", 1), ("bad", 0)], "test": [("poor", 0)], "unsupervised": [("film", -1)]}
-    write_labelled_texts(str(tmp_path), "imdb_reviews", ("neg", "pos"), splits, {})
-    assert opened(tmp_path, "imdb", heldout_split="test").labels.tolist() == [1, 0]
-    assert opened(tmp_path, "imdb", "heldout", heldout_split="test").first == ["poor"]
+    rows = {"train": [(b"good", 1), (b"bad", 0)], "test": [(b"poor", 0)], "unsupervised": [(b"film", -1)]}
+    splits = {name: [[writers.example(text=text, label=label) for text, label in of]] for name, of in rows.items()}
+    features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=("neg", "pos"))}
+    folder = writers.tfds_folder(tmp_path / "1.0.0", splits, "array_record", **features)
+    assert opened(folder, "imdb", heldout_split="test").labels.tolist() == [1, 0]
+    assert opened(folder, "imdb", "heldout", heldout_split="test").first == ["poor"]

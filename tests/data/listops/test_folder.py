@@ -43,8 +43,8 @@ def test_made_once(tmp_path):
     assert folder.make(str(tmp_path / "a"), SIZES, GRAMMAR) == first
     assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
     whole = checksums(tmp_path / "a")
-    (tmp_path / "a" / "dataset_info.json").unlink()
-    (tmp_path / "a" / "listops-train.array_record-00000-of-00001").write_bytes(b"broken off")
+    (tmp_path / "a" / "listops.json").unlink()
+    (tmp_path / "a" / "basic_train.tsv").write_bytes(b"broken off")
     folder.make(str(tmp_path / "a"), SIZES, GRAMMAR)
     assert checksums(tmp_path / "a") == whole
     with pytest.raises(DataError, match="holds another data set"):

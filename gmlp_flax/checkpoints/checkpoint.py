@@ -23,10 +23,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from gmlp_flax.checkpoints import assets, reading, retention
-from gmlp_flax.checkpoints.checksums import examine
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import DAMAGED, METRICS_FILE
-from gmlp_flax.checkpoints.pytree import SHOWN, digest, from_dict, path_name, require_fit, to_dict
+from gmlp_flax.checkpoints.pytree import SHOWN, digest, examine, from_dict, path_name, require_fit, to_dict
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.retention import About, Retention
 from gmlp_flax.errors import RunError, StorageError
@@ -120,8 +119,8 @@ class Checkpoints:
                 "config.optimizer.learning_rate or clip, and start from there"
             )
         about = About(self.run, step, metrics, sorted(self.files), digest(tree))
-        packed = assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
-        item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files), ABOUT: packed[ABOUT]}
+        item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
+        item |= assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
         self._retention.known[step] = metrics
         self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
         self._saved = True

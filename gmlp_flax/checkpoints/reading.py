@@ -40,22 +40,20 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
         result, error = _attempt(action)
         if error is None:
             return result  # type: ignore[return-value] - there was no error
-        if isinstance(error, RunError):
-            raise error
-        storage_error = _storage_error(checkpoint, error)
-        if storage_error is None:
-            if not files.exists(checkpoint):
-                raise StorageError(f"{checkpoint} was deleted, as by a run that goes on: give the command again")
+        cause = _storage_error(checkpoint, error)
+        if cause is None and files.exists(checkpoint):
             raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
+        if cause is None:
+            raise StorageError(f"{checkpoint} was deleted, as by a run that goes on: give the command again")
         if pause is None:
-            raise storage.storage_error(f"reading {checkpoint}", storage_error)
+            raise storage.storage_error(f"reading {checkpoint}", cause)
         time.sleep(pause)
     raise AssertionError("unreachable")
 
 
 def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
-    """Calls `action` on all processes, which succeed or fail alike: each reads the share of its devices, and if only
-    one failed, the others would wait for it in the next collective."""
+    """Calls `action`, which all processes call at once and which succeeds or fails for all: each reads the share of its
+    devices, and if only one failed, the others would wait for it in the next collective."""
     problem, result = None, None
     try:
         result = action()
@@ -76,6 +74,8 @@ def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
         warnings.simplefilter("ignore")
         try:
             return action(), None
+        except RunError:
+            raise
         except Exception as error:
             for cause in chain(error):
                 traceback.clear_frames(cause.__traceback__)

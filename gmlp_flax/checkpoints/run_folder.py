@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import os
 import secrets
@@ -31,6 +32,7 @@ from gmlp_flax.checkpoints.names import (
     RESULT_FILE,
     RUN_FILE,
 )
+from gmlp_flax.checkpoints.reading import on_all_processes
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files
@@ -93,15 +95,8 @@ def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
             checkpoints.
     """
     with contextlib.ExitStack() as closing:
-        problem, lease = None, None
-        try:
-            if distributed.is_first():
-                lease = _take(path, restart, closing)
-        except RunError as error:
-            problem = error
-        if not distributed.everywhere(problem is None):
-            raise problem or RunError(f"the first process cannot write to {path}: see its message")
-        yield RunFolder(path, lease)
+        take = functools.partial(_take, path, restart, closing)
+        yield RunFolder(path, on_all_processes(path, take if distributed.is_first() else lambda: None))
 
 
 def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
@@ -111,11 +106,12 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
             f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give a bucket of gs://, or "
             "the folder at which this bucket is mounted"
         )
-    missing = _missing(os.path.join(path, CHECKPOINTS))
+    inside = Path(path, CHECKPOINTS)
+    for folder in reversed([inside, *inside.parents]):  # the deepest is deleted first
+        if not io_files.is_remote(path) and not os.path.exists(folder):
+            closing.callback(io_files.remove_if_empty, str(folder))
     io_files.make_folder(path)
     lease = Lease(path)
-    for folder in reversed(missing):
-        closing.callback(io_files.remove_if_empty, folder)
     closing.callback(lease.close)
     lease.take()
     for left in () if io_files.is_remote(path) else Path(path).glob(".*.json*.????????.tmp"):  # by a killed write
@@ -126,15 +122,6 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
         _put_aside(path, aside)
     _refuse_lost(path)
     return lease
-
-
-def _missing(folder: str) -> list[str]:
-    """The folder and those above it that do not exist, the deepest first; none in a bucket, which has no folders."""
-    missing = []
-    while not io_files.is_remote(folder) and not io_files.exists(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    return missing
 
 
 def _next_aside(path: str) -> str:
@@ -178,26 +165,21 @@ def _merge(source: str, target: str) -> None:
 
 def _refuse_lost(path: str) -> None:
     """Refuses a folder whose run has got somewhere, and has no checkpoint to go on from."""
-    identity, names = read_identity(path), set(io_files.listdir(path))
+    identity, names = read_identity(path), io_files.listdir(path)
     if checkpoint_steps(path):
-        lost = [name for name in (CONFIG_FILE, RUN_FILE) if name not in names]
-        if lost:
-            raise RunError(f"{path} has checkpoints but no {lost[0]}: bring it back, or begin anew with --restart")
+        for name in (CONFIG_FILE, RUN_FILE):
+            if name not in names:
+                raise RunError(f"{path} has checkpoints but no {name}: bring it back, or begin anew with --restart")
         return
-    lines = MetricsFile.read(os.path.join(path, METRICS_FILE))
-    signs = {
-        RESULT_FILE: RESULT_FILE in names,
-        f"files in {DAMAGED}/": bool(io_files.listdir(os.path.join(path, DAMAGED))),
-        f"a {RUN_FILE} that tells of checkpoints": bool(identity.get("saved")),
-        f"{METRICS_FILE} up to step {lines[-1]['step'] if lines else 0}": bool(lines) and not identity,
-        **{name: name in names and not identity for name in (CONFIG_FILE, ENVIRONMENT_FILE)},
-    }
-    if any(signs.values()):
+    signs = [name for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE) if name in names and not identity]
+    signs += [name for name in (RESULT_FILE, DAMAGED) if name in names]
+    signs += [f"a {RUN_FILE} that tells of checkpoints"] if identity.get("saved") else []
+    if signs:
         raise RunError(
-            f"{path} has {' and '.join(sign for sign, there in signs.items() if there)}, but no checkpoint to go on "
-            f"from: bring back {CHECKPOINTS}/, or begin anew with --restart, which keeps the old record in {BEFORE}1"
+            f"{path} has {' and '.join(signs)}, but no checkpoint to go on from: bring back {CHECKPOINTS}/, or begin "
+            f"anew with --restart, which keeps the old record in {BEFORE}1"
         )
-    if lines:
+    if MetricsFile.read(os.path.join(path, METRICS_FILE)):
         distributed.say(f"no checkpoint was finished before {path} was stopped: it begins again at step 0")
 
 

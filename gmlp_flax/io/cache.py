@@ -118,10 +118,6 @@ class LocalCopy(contextlib.AbstractContextManager):
         with contextlib.suppress(OSError):  # another user's copy, or a cache that is mounted for reading
             os.utime(held)
 
-    def read(self) -> bytes:
-        """The file's content."""
-        return Path(self.path).read_bytes()
-
     def close(self) -> None:
         """Lets the copy be deleted."""
         self._closing.close()

@@ -34,19 +34,12 @@ _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastM
 
 
 class File(NamedTuple):
-    """One file of a data set.
+    """One file of a data set."""
 
-    Attributes:
-        path: the file's path, for `open_file`.
-        name: its path below the folder that was searched, with `/`; its base name if a single file was given.
-        size: bytes, before decompression.
-        version: changes when the file does: its modification time or, for a remote file, the store's tag.
-    """
-
-    path: str
-    name: str
-    size: int
-    version: str
+    path: str  # for `open_file`
+    name: str  # the path below the folder that was searched, with `/`; the base name if a single file was given
+    size: int  # bytes, before decompression
+    version: str  # changes when the file does: its modification time or, for a remote file, the store's tag
 
 
 def join(folder: str, *names: str) -> str:

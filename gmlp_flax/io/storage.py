@@ -85,8 +85,7 @@ def storage_error(doing: str, error: BaseException) -> FileError:
         advice = "give the account the right to read and write the bucket"
     else:
         kind, advice = StorageError, "nothing was moved or deleted"
-    reason = reason if len(reason) <= _MESSAGE else f"{reason[:_MESSAGE]} ..."
-    return kind(f"{doing} failed ({reason}): {advice}; run the same command again")
+    return kind(f"{doing} failed ({reason[:_MESSAGE]}): {advice}; run the same command again")
 
 
 def errno_of(error: BaseException) -> int | None:

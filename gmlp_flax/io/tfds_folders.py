@@ -39,21 +39,13 @@ class Shard(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """The content of a TFDS folder.
-
-    Attributes:
-        path: the folder.
-        file_format: one of FORMATS.
-        lengths: split name -> file name of each shard, in order -> its number of records.
-        files: name -> file, of the files that are there: copies of single splits are common.
-        features: TFDS's features of an example.
-    """
+    """The content of a TFDS folder."""
 
     path: str
-    file_format: str
-    lengths: dict[str, dict[str, int]]
-    files: dict[str, File]
-    features: Any
+    file_format: str  # one of FORMATS
+    lengths: dict[str, dict[str, int]]  # split name -> file name of each shard, in order -> its number of records
+    files: dict[str, File]  # name -> file, of the files that are there: copies of single splits are common
+    features: Any  # TFDS's features of an example
 
     @property
     def fields(self) -> dict[str, Any]:

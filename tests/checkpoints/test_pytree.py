@@ -1,10 +1,17 @@
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gmlp_flax.checkpoints.pytree import digest, from_dict, path_name, to_dict
+from gmlp_flax.checkpoints.pytree import checksum, digest, from_dict, path_name, to_dict
 from gmlp_flax.training.step import TrainState
+
+TYPES = {"float32": np.uint32, "bfloat16": np.uint16, "int32": np.uint32, "uint16": np.uint16}
+summed = jax.jit(checksum)
 
 
 def example(ema):
@@ -42,3 +49,35 @@ def test_the_digest_is_of_names_shapes_and_types():
         {"b": np.zeros(3)},
     )
     assert [digest({**first, "a": other}) == digest(first) for other in others] == [True, False, False, False]
+
+
+def arrays(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=shape) * 1e3
+    return values.astype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+@pytest.mark.smoke
+@given(st.sampled_from(sorted(TYPES)), st.sampled_from([(1,), (7,), (3, 4), (2, 3, 5)]), st.integers(0, 99), st.data())
+@settings(deadline=None, max_examples=150)
+def test_checksum_changes_with_any_bit(name, shape, seed, data):
+    values = arrays(name, shape, seed)
+    bits = values.copy().reshape(-1).view(TYPES[name])
+    place = data.draw(st.integers(0, bits.size - 1))
+    bits[place] ^= TYPES[name](1 << data.draw(st.integers(0, 8 * bits.itemsize - 1)))
+    assert summed(values) != summed(bits.view(values.dtype).reshape(shape))
+
+
+@given(st.sampled_from(sorted(TYPES)), st.integers(0, 99), st.data())
+@settings(deadline=None, max_examples=100)
+def test_checksum_changes_with_order(name, seed, data):
+    values = arrays(name, (3, 7), seed)
+    flat = values.copy().reshape(-1)
+    one, other = data.draw(st.lists(st.integers(0, 20), min_size=2, max_size=2, unique=True))
+    flat[[one, other]] = flat[[other, one]]
+    assert (summed(values) == summed(flat.reshape(3, 7))) == (flat[one] == flat[other])
+
+
+def test_checksum_of_bits_that_compare_equal():
+    assert summed(jnp.array([0.0])) != summed(jnp.array([-0.0]))
+    assert summed(jnp.array([0.0, 0.0])) != summed(jnp.array([0.0]))
+    assert summed(jnp.array([jnp.nan])) == summed(jnp.array([jnp.nan]))

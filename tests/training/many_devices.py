@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from gmlp_flax.checkpoints import checkpoint, checksums
+from gmlp_flax.checkpoints import checkpoint, pytree
 from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
@@ -99,7 +99,7 @@ def main(folder: str, out: str) -> None:
             f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(*training.train()[:2]).items()
         }
     partition, x = Partition.make(), jax.random.normal(jax.random.key(0), (16, 3))
-    sums = [jax.jit(checksums.checksum)(jax.device_put(x, s)) for s in (partition.over_batch, jax.devices()[0])]
+    sums = [jax.jit(pytree.checksum)(jax.device_put(x, s)) for s in (partition.over_batch, jax.devices()[0])]
     np.savez(out, checksums=np.array(sums), **arrays)
     (root / "programs.json").write_text(json.dumps(programs))
 

@@ -20,15 +20,12 @@ class MetricsFile:
     lost or doubled. The file is not touched before the first line is written.
 
     Args:
-        path: of the file.
+        path: of the file; a damaged one raises RunError, as in `read`.
         resume_step: the step of the checkpoint.
         read_only: another process writes the file.
 
     Attributes:
         undone: the keys of the config whose changes were dropped, with the values before them.
-
-    Raises:
-        RunError: as `read`, or the file cannot be written.
     """
 
     def __init__(self, path: str, resume_step: int, read_only: bool = False):

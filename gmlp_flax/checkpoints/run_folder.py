@@ -41,12 +41,8 @@ from gmlp_flax.processes import distributed
 
 
 class RunFolder:
-    """The folder of a run; only the first process writes to it.
-
-    Attributes:
-        path: of the folder.
-        id: of the run, the same on all processes. A run that has taken no step gets a new one.
-    """
+    """The folder of a run, at `path`; only the first process writes to it. `id` is the run's, alike on all processes;
+    a run that has taken no step gets a new one."""
 
     def __init__(self, path: str, lease: Lease | None = None):
         self.path, self._lease = path, lease

@@ -47,14 +47,9 @@ def _zstandard(raw: BinaryIO) -> Any:
 
 
 class _Streams(io.RawIOBase):
-    """The content of a file of one or more compressed streams, with zeros between them if any.
-
-    bz2.BZ2File and lzma.LZMAFile drop all that follows a good stream if it does not begin as another, damaged or not.
-
-    Args:
-        raw: the file.
-        decompressor: makes the decompressor of one stream.
-    """
+    """The content of a file of one or more compressed streams, with zeros between them if any; `decompressor()` makes
+    the decompressor of one. bz2.BZ2File and lzma.LZMAFile drop all that follows a good stream if it does not begin as
+    another, damaged or not."""
 
     def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]):
         self._raw, self._decompressor, self._stream = raw, decompressor, decompressor()

@@ -19,16 +19,10 @@ def read(path: str | os.PathLike, kind: type | tuple[type, ...] = object) -> Any
 
 
 def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> Any:
-    """The value that JSON stands for.
+    """The value that JSON stands for, in UTF-8, also with a byte-order mark.
 
-    Args:
-        data: UTF-8, also with a byte-order mark.
-        where: the name of the file, or file and line, for the error.
-        kind: what the value must be: dict, list.
-
-    Raises:
-        DataError: the bytes are not UTF-8 or not JSON; the value is of another kind, is nested more than DEPTH deep, or
-            has a whole number of more than DIGITS digits.
+    Raises DataError, which begins with `where`, if the bytes are not that, or if the value is of another kind (dict,
+    list), is nested more than DEPTH deep, or has a whole number of more than DIGITS digits.
     """
     try:
         value = loads(data.decode("utf-8-sig"))

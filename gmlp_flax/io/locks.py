@@ -54,9 +54,7 @@ def file_lock(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = fcn
 @contextmanager
 def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
     """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends.
-
-    Raises FileError if the folder cannot be made or written to.
-    """
+    Raises FileError if the folder cannot be made or written to."""
     path, flags = os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT
     with contextlib.ExitStack() as closing:
         with file_errors(f"locking {folder}"):  # some network file systems have no locks

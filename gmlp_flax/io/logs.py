@@ -23,12 +23,7 @@ def to_stderr(text: str) -> None:
 
 @contextlib.contextmanager
 def heartbeat(what: str, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
-    """Says what is being done and, while it goes on, how long it has taken.
-
-    Args:
-        what: such as "compiling".
-        say: shows a line.
-    """
+    """Says what is being done, such as "compiling", and, while it goes on, how long it has taken."""
     begin, done = time.monotonic(), threading.Event()
 
     def remind() -> None:

@@ -121,11 +121,8 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
             files.write(path, (files.read(path) or b"") + log.read())
         return
     files.make_folder(os.path.dirname(path))
-    try:
-        with open(path, "ab") as log:
-            log.write(line)
-    except OSError as error:
-        raise storage.storage_error(f"writing {path}", error) from error
+    with storage.file_errors(f"writing {path}"), open(path, "ab") as log:
+        log.write(line)
     with open(path, "ab") as log:
         yield log
 

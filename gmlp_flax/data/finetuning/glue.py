@@ -3,8 +3,8 @@
 They are GLUE's (without STS-B, which is a regression, and the diagnostics, which have no labels), SNLI, and those of
 Long Range Arena on long texts (2011.04006):
 
-listops     basic_train.tsv, basic_val.tsv, basic_test.tsv with the columns Source and Target; or what
-            `gmlp prepare listops:SIZE` makes
+listops     basic_train.tsv, basic_val.tsv, basic_test.tsv with the columns Source and Target, as
+            `gmlp prepare listops:SIZE` makes them, too
 imdb        TFDS's imdb_reviews, or any file with the columns text and label
 retrieval   new_aan_pairs.train.tsv, .eval.tsv, .test.tsv: no header, five columns, the label, two ids, two texts
 """

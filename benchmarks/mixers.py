@@ -17,7 +17,7 @@ from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives
 from gmlp_flax.planning import dry_run, workload
-from gmlp_flax.training import optimizer, step
+from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
 # A step has so many tokens, and two sequences at least: on a CPU a step of one sequence of 2,048 or 4,096 tokens took a
@@ -90,11 +90,7 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
 def _timed(compiled: Callable, options: ConfigDict, partition: Partition, repeats: int) -> list[float]:
     """Seconds of a compiled step, after one that is not counted. A step of many seconds is repeated less often."""
     task = tasks.find(options.task).without_data(options)
-    params = jax.jit(task.init)(jax.random.key(0))
-    transformation = optimizer.make(options, params, task.param_metadata())
-    kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, partition))
-    state = jax.jit(lambda params: step.init_state(task, transformation, options, params), out_shardings=kept)(params)
-    del params
+    state = step.Training(task, partition).init(jax.random.key(0))
     batch, seconds = example_batch(task, partition), []
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     for place in range(1 + repeats):

@@ -19,7 +19,7 @@ from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import optimizer, step
+from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
 Row = dict[str, object]
@@ -113,18 +113,13 @@ def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
 def step_call(options: ConfigDict, partition: Partition | None = None, steps: int = 1) -> Callable[[], None]:
     """A call that makes some training steps of a config on one batch: dispatched at once, then awaited."""
     task, partition = tasks.find(options.task).without_data(options), partition or Partition.make()
-    params = jax.jit(task.init)(jax.random.key(0))
-    transformation = optimizer.make(options, params, task.param_metadata())
-    kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, partition))
-    initial = functools.partial(step.init_state, task, transformation, options)
-    state = [jax.jit(initial, out_shardings=kept)(params)]  # else the second step compiles again
-    train_step = step.make_train_step(task, transformation, partition, options)
-    batch = example_batch(task, partition)
+    training = step.Training(task, partition)
+    state, batch = [training.init(jax.random.key(0))], example_batch(task, partition)
 
     def run() -> None:
         window = None
         for _ in range(steps):
-            state[0], window = train_step(state[0], batch)
+            state[0], window = training.step(state[0], batch)
         jax.block_until_ready((state[0], window))
 
     return run

@@ -168,17 +168,12 @@ Run = tuple[Callable[[int, dict[str, np.ndarray]], float], Callable[[], float]]
 
 def our_run(name: str, task: MaskedLanguageModeling, say: Callable[[str], None]) -> Run:
     """The training step, which returns the loss of a batch, and the evaluation, as `gmlp train` runs them."""
-    options, metadata = task.config, task.param_metadata()
-    partition = Partition.make(devices=jax.devices()[:1]).for_model(metadata)
-    transformation = optimizer.make(options, task.shapes(), metadata)
-    kept = jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, options, partition))
-    initial = jax.jit(functools.partial(step.init_state, task, transformation, options), out_shardings=kept)
-    state = [initial(initial_params(task))]
-    train_step, evaluator = step.make_train_step(task, transformation, partition, options), Evaluator(task, partition)
+    training = step.Training(task, Partition.make(devices=jax.devices()[:1]))
+    state, evaluator = [training.init(jax.random.key(task.config.seed))], Evaluator(task, training.partition)
     say(f"{parameters.count(task.shapes()):,} parameters")
 
     def advance(_place: int, batch: dict[str, np.ndarray]) -> float:
-        state[0], window = train_step(state[0], partition.put_batch(batch))
+        state[0], window = training.step(state[0], training.partition.put_batch(batch))
         total, weight = jax.device_get(window["loss"])
         return float(total / weight)
 

@@ -122,7 +122,7 @@ def _check_mesh(config: ConfigDict, chips: int) -> None:
 
     config_lib.validate(config)
     if chips:
-        partition = Partition.abstract(config.mesh, chips * config.mesh.slices)
+        partition = Partition.make(config.mesh, chips * config.mesh.slices)
         partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
 
 

@@ -51,7 +51,7 @@ def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
         try:
             own = run_folder.make_identity(out)
             run_folder.write_files(out, files, replace=True)
-            checkpoints = loading.open_checkpoints(config, io_files.absolute(out), files, run=own)
+            checkpoints = loading.open_checkpoints(config, io_files.absolute(out), files=files, run=own)
             checkpoints.save(0, {"params": jax.device_put(params)}, None)
             checkpoints.wait()
             checkpoints.close()

@@ -16,7 +16,7 @@ from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.planning import chips
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import optimizer, step
+from gmlp_flax.training import step
 from gmlp_flax.training.partition import Devices, Partition
 
 # libtpu only compiles: it must not look for chips or other hosts, write logs, or refuse a second process.
@@ -50,11 +50,8 @@ def tpu_devices(topology: str) -> Devices:
 
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
-    task = tasks.find(config.task).without_data(config)
-    transformation = optimizer.make(config, task.shapes(), task.param_metadata())
-    partition.for_model(task.param_metadata()).check_parameters(task.shapes())
-    state = step.describe_state(task, transformation, config, partition)
-    return step.make_train_step(task, transformation, partition, config).lower(state, batch_shapes(task, partition))
+    training = step.Training(tasks.find(config.task).without_data(config), partition)
+    return training.step.lower(training.template, batch_shapes(training.task, partition))
 
 
 def batch_shapes(task: Task, partition: Partition) -> dict[str, jax.ShapeDtypeStruct]:

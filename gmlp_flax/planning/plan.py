@@ -101,10 +101,7 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
     """
     hardware = chips.parse(topology)
     chip, count = hardware.chip, hardware.count
-    if chip.node:
-        partition = Partition.abstract(config.mesh, count)
-    else:
-        partition = Partition.make(config.mesh, dry_run.tpu_devices(topology))
+    partition = Partition.make(config.mesh, count if chip.node else dry_run.tpu_devices(topology))
     partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     task = tasks.find(config.task).without_data(config)
     partition.for_model(task.param_metadata()).check_parameters(task.shapes())

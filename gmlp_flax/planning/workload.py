@@ -45,7 +45,7 @@ def of(config: ConfigDict) -> Workload:
     task = tasks.find(config.task).without_data(config)
     params = task.shapes()
     transformation = optimizer.make(config, params, task.param_metadata())
-    state = jax.eval_shape(lambda params: step.init_state(task, transformation, config, params), params)
+    state = jax.eval_shape(lambda params: step.init_state(task, transformation, params), params)
     two, four = _mixed(task, 2), _mixed(task, 4)  # mixup mixes pairs
     forward = 2 * forward_flops(task)
     both = matmul_flops(jax.grad(task.loss, has_aux=True), params, two)

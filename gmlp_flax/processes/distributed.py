@@ -27,13 +27,7 @@ _LOST = re.compile(r"gloo|nccl|coordination|heartbeat|barrier|connection (reset|
 
 
 class Job(NamedTuple):
-    """A launcher that started this process together with others.
-
-    Attributes:
-        launcher: its name.
-        processes: the number of processes, or None if JAX must find out.
-        process: the index of this process, or None if JAX must find out.
-    """
+    """A launcher that started this process with others, their number and this one's index; None: JAX must find out."""
 
     launcher: str
     processes: int | None
@@ -119,7 +113,7 @@ def find_job() -> Job | None:
 
 
 def _cannot_join(coordinator: str, job: Job | None, error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
     if "should be defined" in line or "must be defined" in line:
         reason = f"{job.launcher} does not say where process 0 is" if job else "found no TPU slice, SLURM or Open MPI"
         return f"cannot join other processes ({reason}): give --coordinator=HOST:PORT, --processes=N and --process=I"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 
 import jax
 import numpy as np
@@ -31,12 +31,8 @@ def terminable() -> Iterator[None]:
         yield
 
 
-class Stopped(Exception):
-    """All processes stop, inside an evaluation."""
-
-
 class StopRequest:
-    """A context manager that waits for signals.
+    """The request to stop that a signal makes, for the time of `signals.handled(signals.STOPPING, request.on_signal)`.
 
     If one process stopped alone, the others would wait for it in the next step's collectives. So at each step, and at
     each batch of an evaluation, every process votes with the number of its signal, or 0, and at the next one reads the
@@ -55,16 +51,9 @@ class StopRequest:
         self._last_vote: jax.Array | None = None
         self._greatest = jax.jit(lambda votes, _: votes.max(), keep_unused=True)
 
-    def __enter__(self) -> StopRequest:
-        self._handled = signals.handled(signals.STOPPING, self._on_signal)
-        self._handled.__enter__()
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._handled.__exit__(kind, error, trace)
-
     def after_step(self, result: jax.Array) -> None:
-        """Sets `agreed`. All processes call this once per step. A single process stops at once.
+        """Sets `agreed`. All processes call this once per step, and per batch of an evaluation. A single process stops
+        at once.
 
         Args:
             result: something that the step computes, on the devices of all processes.
@@ -74,23 +63,14 @@ class StopRequest:
             sharding = result.sharding
             assert isinstance(sharding, NamedSharding)
             one_per_device = NamedSharding(sharding.mesh, PartitionSpec(sharding.mesh.axis_names))
-            votes = np.full(jax.local_device_count(), self._received, np.int32)
+            votes = np.full(jax.local_device_count(), number, np.int32)
             last_vote = self._last_vote
             self._last_vote = self._greatest(jax.make_array_from_process_local_data(one_per_device, votes), result)
             number = 0 if last_vote is None else int(last_vote.addressable_data(0))
         if number:
             self.agreed = signal.Signals(number).name
 
-    def after_batch(self, result: jax.Array) -> None:
-        """As `after_step`, for a batch of an evaluation.
-
-        Raises:
-            Stopped: all processes agreed; the evaluation ends.
-        """
-        self.after_step(result)
-        if self.agreed:
-            raise Stopped
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """The handler of the signals."""
         self._received = number
         signals.end_on_the_next(number)

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from gmlp_flax.tasks.base import Baseline, Outputs, Task, Totals
-from gmlp_flax.training.partition import Partition, gather
+from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.step import make_eval_step
 
 
@@ -78,7 +79,8 @@ def _gather_in_order(batch_outputs: list[Outputs]) -> Outputs:
     """The outputs of all batches in the order of "index", without padding: arrays [examples, ...]."""
     if not batch_outputs[0]:
         return {}
-    outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *map(gather, batch_outputs))
+    whole = (multihost_utils.process_allgather(outputs, tiled=True) for outputs in batch_outputs)  # on every host
+    outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *whole)
     real = np.flatnonzero(outputs.pop("weight"))
     order = real[np.argsort(outputs["index"][real], kind="stable")]
     return {name: values[order] for name, values in outputs.items()}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.reading import Damaged
@@ -103,19 +101,11 @@ def check_metric(config: ConfigDict, task: Task) -> None:
         raise RunError(f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}")
 
 
-def open_checkpoints(
-    config: ConfigDict, workdir: str, files: Files | None = None, read_only: bool = False, run: str = ""
-) -> Checkpoints:
-    """The checkpoints of a run, kept by the rules of its config. `files` and `run` are as in `Checkpoints`."""
-    return Checkpoints(
-        os.path.join(workdir, CHECKPOINTS),
-        keep=config.checkpoint.keep,
-        keep_best=config.checkpoint.keep_best,
-        best=best_metric(config),
-        files=files,
-        read_only=read_only,
-        run=run,
-    )
+def open_checkpoints(config: ConfigDict, workdir: str, **options: Any) -> Checkpoints:
+    """The checkpoints of a run, kept by the rules of its config. The other options are those of `Checkpoints`."""
+    rules, best = config.checkpoint, best_metric(config)
+    folder = os.path.join(workdir, CHECKPOINTS)
+    return Checkpoints(folder, keep=rules.keep, keep_best=rules.keep_best, best=best, **options)
 
 
 def best_metric(config: ConfigDict) -> tuple[str, str]:
@@ -149,41 +139,26 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     run = read_identity(workdir).get("id", "")
     checkpoints = open_checkpoints(config, workdir, read_only=True, run=run)
     step = checkpoints.pick(which)
-    with _naming_others(checkpoints, step):
-        files = checkpoints.read_files(step)
-    if distributed.is_first():
-        write_files(workdir, files, replace=False)
-    distributed.wait_for_all("files of the run")
-    task = tasks.create(config, workdir)
-    partition = partition_here(config).for_model(task.param_metadata())
-    checkpoints.files = task.assets()
-    template = {"params": partition.describe(task.shapes())}
-    if config.optimizer.ema:
-        template["ema"] = template["params"]
-    with _naming_others(checkpoints, step):
-        restored = checkpoints.restore(step, template)
-    checkpoints.close()
-    return Trained(config, task, step, restored["params"], restored.get("ema"), partition)
-
-
-@contextlib.contextmanager
-def _naming_others(checkpoints: Checkpoints, step: int) -> Iterator[None]:
-    """The message on a damaged checkpoint names those that could be used in its place."""
     try:
-        yield
+        mesh = Partition.make(config.mesh)
+    except RunError:  # the run of a pod loads anywhere: all devices along one axis
+        mesh = Partition.make({"rules": config.mesh.rules})
+    try:
+        files = checkpoints.read_files(step)
+        if distributed.is_first():
+            write_files(workdir, files, replace=False)
+        distributed.wait_for_all("files of the run")
+        task = tasks.create(config, workdir)
+        partition = mesh.for_model(task.param_metadata())
+        checkpoints.files = task.assets()
+        params = partition.describe(task.shapes())
+        restored = checkpoints.restore(step, {"params": params} | ({"ema": params} if config.optimizer.ema else {}))
     except Damaged as error:
         others = ", ".join(str(other) for other in checkpoints.steps() if other != step)
         advice = f"the run also has checkpoint {others}" if others else "it is the only one"
         raise Damaged(f"{error}; {advice}") from None
-
-
-def partition_here(config: ConfigDict) -> Partition:
-    """The run's own mesh if it fits the devices here; else all devices along one axis, so that the run of a pod loads
-    anywhere."""
-    try:
-        return Partition.make(config.mesh)
-    except RunError:
-        return Partition.make({"rules": config.mesh.rules})
+    checkpoints.close()
+    return Trained(config, task, step, restored["params"], restored.get("ema"), partition)
 
 
 def source_folder(path: str) -> tuple[str, str]:

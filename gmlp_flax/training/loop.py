@@ -1,16 +1,16 @@
-"""A run from its beginning to its end: set up, resume, train, evaluate, save, finish."""
+"""A run from its beginning to its end: open, build, resume, train, save."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import math
 import os
 import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,19 +19,21 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints import run_folder
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
-from gmlp_flax.processes import distributed, stopping
+from gmlp_flax.processes import distributed, signals, stopping
 from gmlp_flax.processes.watchdog import Watchdog
-from gmlp_flax.training import loading, optimizer, record, step, warm_start
+from gmlp_flax.training import loading, optimizer, record, warm_start
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
-from gmlp_flax.training.progress import HostTime, Progress
+from gmlp_flax.training.progress import Progress
+from gmlp_flax.training.step import Training, TrainState
 from gmlp_flax.training.trackers import Trackers
 
 CLASSES_SHOWN = 8
@@ -54,164 +56,194 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
     """
     config_lib.validate(config)
-    with run_folder.hold(files.absolute(workdir), restart) as folder:
-        trainer = Trainer(config, folder, again)
-        try:
-            result = trainer.train()
-        except BaseException as error:
-            if isinstance(error, Exception):
-                distributed.end_if_process_lost(error)  # before closing, which waits for all processes
-            with contextlib.suppress(Exception):  # it would say less clearly what this error says
-                trainer.close()
-            raise
-        trainer.close()
-        return result
+    with run_folder.hold(files.absolute(workdir), restart) as folder, _closing() as opened:
+        profile, trackers = opened(Profile(config, folder.path)), opened(Trackers(config.log))
+        training = build(config, folder)
+        task, config = training.task, training.task.config
+        checkpoints = opened(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
+        watchdog = opened(Watchdog(config.log.hang_seconds))
+        watchdog.begin()
+        state, done = _resume(training, checkpoints)
+        file = os.path.join(folder.path, METRICS_FILE)
+        metrics = opened(MetricsFile(file, done, read_only=not distributed.is_first()))
+        progress = opened(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
+        loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
+        with signals.handled(signals.STOPPING, loop.stop.on_signal):
+            done = loop.run(state, done)
+            checkpoints.wait()
+            folder.note_checkpoint()
+        progress.close()
+        if done == config.steps and done in metrics.evaluations:
+            return _result(folder, metrics, progress.waiting)
+        words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
+        again = again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
+        again = again if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
+        distributed.say(f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}")
+        return None
 
 
-class Trainer:
-    """Trains one run in its folder. The constructor makes all checks that need no device time."""
+@contextlib.contextmanager
+def _closing() -> Iterator[Callable[[Any], Any]]:
+    """Gives a function that has a thing closed at the end of the block; the last one closes first, and no error of
+    closing hides the one that ended the block."""
+    closing = contextlib.ExitStack()
+    try:
+        yield lambda thing: closing.enter_context(contextlib.closing(thing))
+    except BaseException as error:
+        if isinstance(error, Exception):
+            distributed.end_if_process_lost(error)  # before closing, which waits for all processes
+        with contextlib.suppress(Exception):
+            closing.close()
+        raise
+    closing.close()
 
-    def __init__(self, config: ConfigDict, folder: run_folder.RunFolder, again: str = ""):
-        self.folder, self.workdir, self.again = folder, folder.path, again
-        mesh = Partition.make(config.mesh)
-        mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
-        mesh.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
-        self.config, inherited = warm_start.inherit(config, self.workdir)
-        config = self.config
-        self.changes = record.changes(self.workdir, config)
-        record.refuse_changes(self.changes, config, self.workdir)
-        self.trackers = Trackers(config, self.workdir, folder.id)
-        distributed.say(_about_run(config, self.workdir))
-        self.task = tasks.create(config, self.workdir, inherited)
-        loading.check_metric(config, self.task)
-        self.assets = self.task.assets()
-        self._make_steps(mesh)
-        self.profile, self.stop = Profile(config, self.workdir), stopping.StopRequest()
-        self.watchdog, self.host_time = Watchdog(config.log.hang_seconds), HostTime()
-        self.checkpoints = loading.open_checkpoints(config, self.workdir, self.assets, run=folder.id)
-        self.has_checkpoint = False  # one that is finished or being written
-        self.metrics: MetricsFile  # opened by `train`, which knows the step
-        self.progress: Progress
-        self._closing = contextlib.ExitStack()  # the last one closes first
-        for part in (self.checkpoints, self.profile, self.watchdog, self.trackers):
-            self._closing.callback(part.close)
 
-    def _make_steps(self, mesh: Partition) -> None:
-        """Makes the optimizer, the partition of the parameters, and the programs of a training and an evaluation step.
-        The programs are compiled when they are first called. All processes must agree."""
-        shapes, metadata = parameter_shapes(self.task), self.task.param_metadata()
-        self.partition = mesh.for_model(metadata)
-        self.partition.check_parameters(shapes)
-        self.optimizer = optimizer.make(self.config, shapes, metadata)
-        self.train_step = step.make_train_step(self.task, self.optimizer, self.partition, self.config)
-        self.evaluator = Evaluator(self.task, self.partition)
-        examples = str(self.task.evaluation_examples())
-        same = {"the config": config_lib.to_json(self.config).encode(), "the held-out data": examples.encode()}
-        distributed.require_alike(same | self.assets)
-        distributed.say(f"{parameters.count(shapes):,} parameters; {_about_data(self.task)}")
-        for line in [*optimizer.reach_notes(self.config, shapes, metadata), *self.task.notes()]:
-            distributed.say(line)
+def build(config: ConfigDict, folder: run_folder.RunFolder) -> Training:
+    """Makes all checks that need no device time, and the programs of the run. All processes must agree.
 
-    def train(self) -> dict[str, Any] | None:
-        """Trains to the last step, or until a signal asks to stop."""
-        self.watchdog.begin()
-        state, done = self._resume()
-        writes = distributed.is_first()
-        self.metrics = MetricsFile(os.path.join(self.workdir, METRICS_FILE), done, read_only=not writes)
-        self._closing.callback(self.metrics.close)
-        per_step = self.config.batch_size * self.task.units_per_example
-        self.progress = Progress(done, self.config.steps, per_step, self.task.unit, silent=not writes)
-        self._closing.callback(self.progress.close)
-        with self.stop:
-            if done and self._evaluates(done) and not distributed.everywhere(done in self.metrics.evaluations):
-                self.trackers.begin(self.metrics.resume_step)
-                self._evaluate(state, done)  # a signal, or data that could not be read, ended it
-                self.watchdog.begin()  # the training step is not compiled yet
-            if not self.stop.agreed:
-                state, done = self._train_steps(state, done)
-            self.checkpoints.wait()
-            self.folder.note_checkpoint()
-        self.progress.close()
-        return self._finish(done)
+    Raises:
+        ConfigError, DataError, RunError: the run cannot start or continue.
+    """
+    mesh = Partition.make(config.mesh)
+    mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
+    mesh.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
+    config, inherited = warm_start.inherit(config, folder.path)
+    record.refuse_changes(folder.path, config)
+    distributed.say(_about_run(config, folder.path))
+    task = tasks.create(config, folder.path, inherited)
+    loading.check_metric(config, task)
+    training = Training(task, mesh)
+    examples = str(task.evaluation_examples())
+    same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}
+    distributed.require_alike(same | task.assets())
+    distributed.say(f"{parameters.count(task.shapes()):,} parameters; {_about_data(task)}")
+    for line in [*optimizer.reach_notes(config, task.shapes(), task.param_metadata()), *task.notes()]:
+        distributed.say(line)
+    return training
 
-    def close(self) -> None:
-        """Ends the background threads and closes all files."""
-        self._closing.close()
 
-    def _resume(self) -> tuple[step.TrainState, int]:
-        """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
-        config, newest = self.config, None
-        initial = functools.partial(step.init_state, self.task, self.optimizer, config)
-        template = step.describe_state(self.task, self.optimizer, config, self.partition)
-        newest = self.checkpoints.restore_newest(template)
-        if newest is not None:
-            self.has_checkpoint, (done, state) = True, newest
-            if done > config.steps:
-                beyond = f"beyond config.steps={config.steps}: raise config.steps, or give another --workdir"
-                raise RunError(f"{self.workdir} is at step {done}, {beyond}")
-            distributed.say(f"resuming {self.workdir} at step {done}")
-        else:
-            done, shardings = 0, jax.tree.map(lambda x: x.sharding, template)
-            if config.init_from and config.init_parameters:
-                params = warm_start.load(self.task, self.partition)
-                state = jax.jit(initial, out_shardings=shardings)(params)
-            else:
-                fresh = jax.jit(lambda key: initial(self.task.init(key)), out_shardings=shardings)
-                state = fresh(jax.random.key(config.seed))
-        unused = ", which no step uses" if done == config.steps else ""
-        for name, (old, new) in self.changes.items():
-            distributed.say(f"note: config.{name} was {old!r} and is now {new!r}{unused}")
-        return state, done
+def _about_run(config: ConfigDict, workdir: str) -> str:
+    """A line on what is known before any data is read."""
+    devices = jax.devices()
+    on = f"{len(devices)} {devices[0].device_kind} device{'s' if len(devices) > 1 else ''}"
+    steps = f"{config.steps:,} steps of {config.batch_size:,} examples"
+    return f"{config.model.block}, {config.task}: {steps} on {on}; writing to {workdir}"
 
-    def _train_steps(self, state: step.TrainState, done: int) -> tuple[step.TrainState, int]:
-        """The loop. The metrics of a step are read while the next step runs, so that the device never waits."""
-        config, first = self.config, done + 1
-        pending: Window | None = None
-        self.read_to, end = done, done == config.steps
+
+def _about_data(task: tasks.Task) -> str:
+    """The sizes of the training and the held-out data, and the classes."""
+    length, training, names = task.units_per_example, task.training_examples(), task.class_names
+    examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
+    heldout = f"{task.evaluation_examples():,}"
+    sizes = f"{heldout} {examples} held out"
+    if training is not None:
+        sizes = f"{training:,} {examples} to train on, {heldout} held out"
+    shown = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
+    return f"{sizes}; {len(names):,} classes: {shown}" if names else sizes
+
+
+def _resume(training: Training, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+    """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
+    config, workdir = training.task.config, os.path.dirname(checkpoints.folder)
+    newest = checkpoints.restore_newest(training.template)
+    if newest is not None:
+        done, state = newest
+        if done > config.steps:
+            advice = "raise config.steps, or give another --workdir"
+            raise RunError(f"{workdir} is at step {done}, beyond config.steps={config.steps}: {advice}")
+        distributed.say(f"resuming {workdir} at step {done}")
+    else:
+        starts_from = config.init_from and config.init_parameters
+        params = warm_start.load(training.task, training.partition) if starts_from else None
+        done, state = 0, training.init(jax.random.key(config.seed), params)
+    unused = ", which no step uses" if done == config.steps else ""
+    for name, (old, new) in record.changes(workdir, config).items():
+        distributed.say(f"note: config.{name} was {old!r} and is now {new!r}{unused}")
+    return state, done
+
+
+class _Stopped(Exception):
+    """All processes stop, inside an evaluation."""
+
+
+@dataclasses.dataclass
+class _Loop:
+    """The steps of a run, with its evaluations, its checkpoints and the lines of its log."""
+
+    training: Training
+    folder: run_folder.RunFolder
+    checkpoints: Checkpoints
+    metrics: MetricsFile
+    progress: Progress
+    trackers: Trackers
+    profile: Profile
+    watchdog: Watchdog
+    stop: stopping.StopRequest = dataclasses.field(default_factory=stopping.StopRequest)
+
+    def __post_init__(self):
+        self.task, self.partition = self.training.task, self.training.partition
+        self.config, self.evaluator = self.task.config, Evaluator(self.task, self.partition)
+        self.read_to = self.metrics.resume_step
+        self.has_checkpoint = self.read_to > 0  # one that is finished or being written
+
+    def run(self, state: TrainState, done: int) -> int:
+        """Trains from a step to the last one, or until a signal; returns the step that was reached."""
+        if done and self._evaluates(done) and not distributed.everywhere(done in self.metrics.evaluations):
+            self._begin_trackers()
+            self._evaluate(state, done)  # a signal, or data that could not be read, ended it
+            self.watchdog.begin()  # the training step is not compiled yet
+        if self.stop.agreed or done == self.config.steps:
+            return done
         with self.task.train_batches(done, *self.partition.host_share()) as batches:
-            while not end:
-                batch = self._next_batch(batches, pending)
-                compiling = heartbeat("compiling the training step", self.progress.say)
-                with compiling if done + 1 == first else contextlib.nullcontext():
-                    state, window = self.profile.step(done + 1, self.train_step, state, batch)
-                done += 1
+            return self._train(state, done, batches)
+
+    def _train(self, state: TrainState, done: int, batches: Iterator[Any]) -> int:
+        """The metrics of a step are read while the next step runs, so that the device never waits."""
+        config, first, end = self.config, done + 1, False
+        pending: Window | None = None
+        while not end:
+            batch = self._next_batch(batches, pending)
+            compiling = heartbeat("compiling the training step", self.progress.show)
+            with compiling if done + 1 == first else contextlib.nullcontext():
+                state, window = self.profile.step(done + 1, self.training.step, state, batch)
+            done += 1
+            self._read(pending)
+            self.stop.after_step(window["loss"][0])
+            pending = (done, window)
+            if done == first:
+                jax.block_until_ready(window)  # only now is this a run, or another part of one
+                record.take_step(self.folder, config, self.task.assets(), self.metrics)
+                self._begin_trackers()
+            end = done == config.steps or self.stop.agreed is not None
+            evaluate, save = self._evaluates(done), end or done % config.checkpoint.every == 0
+            if evaluate or save or done == first:
                 self._read(pending)
-                self.stop.after_step(window["loss"][0])
-                pending = (done, window)
-                if done == first:
-                    self._begin(pending)
-                    pending = None
-                end = done == config.steps or self.stop.agreed is not None
-                evaluate, save = self._evaluates(done), end or done % config.checkpoint.every == 0
-                if evaluate or save:
-                    self._read(pending)
-                    pending = None
-                if end:
-                    self.host_time.end()
-                # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little time.
-                if evaluate and not self.stop.agreed:
-                    self._evaluate_in_training(state, done)
-                    end = end or self.stop.agreed is not None
-                if save or end:
-                    with self._timed("checkpoints"):
+                pending = None
+            if end:
+                self.progress.end()
+            # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little time.
+            if evaluate and not self.stop.agreed:
+                try:
+                    self._evaluate(state, done)
+                except DataError:
+                    if jax.process_count() == 1:  # others do not know of it, and a checkpoint is made together
                         self._save(state, done)
-        return state, done
+                    raise
+                end = end or self.stop.agreed is not None
+            if save or end:
+                self._save(state, done)
+        return done
 
     def _next_batch(self, batches: Iterator[Any], pending: Window | None) -> dict[str, jax.Array]:
         """Starts to copy the next batch to the devices. Its time counts as waiting only if the step before is done."""
         begin = time.perf_counter()
         batch = self.partition.put_batch(next(batches))
         if pending is None or pending[1]["loss"][0].is_ready():
-            self.host_time.add("data", time.perf_counter() - begin)
+            self.progress.add("data", time.perf_counter() - begin)
         return batch
 
-    def _begin(self, window: Window) -> None:
-        """Waits for the first step; only now is this a run, or another part of one."""
-        jax.block_until_ready(window[1])
-        record.take_step(self.folder, self.config, self.assets, self.metrics)
-        self.trackers.begin(self.metrics.resume_step)
-        self._read(window)
-        self.host_time.begin()
+    def _begin_trackers(self) -> None:
+        self.trackers.begin(self.config, self.folder.path, self.folder.id, self.metrics.resume_step)
 
     def _read(self, pending: Window | None) -> None:
         """Waits for a step, and writes its line of the metrics if one is due.
@@ -226,11 +258,10 @@ class Trainer:
         self.watchdog.alive()
         self.progress.advance(done)
         if done % self.config.log.every == 0 or done == self.config.steps:
-            with self._timed("report"):
-                self._write_line(done, window)
+            with self.progress.timed("report"):
+                self._write_line(done, jax.device_get(window))
 
-    def _write_line(self, done: int, window: Any) -> None:
-        sums = jax.device_get(window)
+    def _write_line(self, done: int, sums: Any) -> None:
         means = {name: float(sums[name][0] / sums[name][1]) for name in dict.fromkeys(["loss", *sums])}
         if not all(map(math.isfinite, means.values())):
             raise RunError(
@@ -248,21 +279,19 @@ class Trainer:
         every = self.config.eval.every
         return done == self.config.steps or (every > 0 and done % every == 0)
 
-    def _evaluate_in_training(self, state: step.TrainState, done: int) -> None:
-        """Evaluates; if the held-out data cannot be read, the state is saved before the run ends."""
-        try:
-            with self._timed("evaluation"):
-                self._evaluate(state, done)
-        except DataError:
-            if jax.process_count() == 1:  # others do not know of it, and a checkpoint is made together
-                self._save(state, done)
-            raise
-
-    def _evaluate(self, state: step.TrainState, done: int) -> None:
+    def _evaluate(self, state: TrainState, done: int) -> None:
         """Scores a state and writes its line. A signal ends it without one; the run that resumes evaluates first."""
+
+        def after_batch(result: jax.Array) -> None:
+            self.watchdog.alive()
+            self.stop.after_step(result)
+            if self.stop.agreed:
+                raise _Stopped
+
         try:
-            metrics, _ = self.evaluator(state.params, state.ema, self._after_batch)
-        except stopping.Stopped:
+            with self.progress.timed("evaluation"):
+                metrics, _ = self.evaluator(state.params, state.ema, after_batch)
+        except _Stopped:
             return
         last = done == self.config.steps and distributed.is_first()
         baseline = self.evaluator.baseline() if last else None
@@ -271,85 +300,34 @@ class Trainer:
         self.checkpoints.set_metrics(done, metrics)
         self.metrics.write({"step": done, "eval": metrics} | beside)
         self.trackers.log(done, "eval", metrics)
-        self.progress.say(f"step {done}  held out: {self.task.format_metrics(metrics)}")
+        self.progress.show(f"step {done}  held out: {self.task.format_metrics(metrics)}")
         if baseline:
-            self.progress.say(f"to compare: {baseline.name}: {self.task.format_metrics(baseline.metrics)}")
+            self.progress.show(f"to compare: {baseline.name}: {self.task.format_metrics(baseline.metrics)}")
         if self.checkpoints.metric and self.checkpoints.metric not in metrics:
-            self.progress.say(
+            self.progress.show(
                 f"note: there is no {self.checkpoints.metric} in it, by which the best checkpoint is chosen: all are "
                 f"kept; consider --config.checkpoint.metric={next(iter(metrics))}"
             )
 
-    def _after_batch(self, result: jax.Array) -> None:
+    def _save(self, state: TrainState, done: int) -> None:
         self.watchdog.alive()
-        self.stop.after_batch(result)
-
-    def _save(self, state: step.TrainState, done: int) -> None:
         self.folder.check()
-        self.metrics.flush()
-        self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
-        if self.has_checkpoint:  # the one before is finished
-            self.folder.note_checkpoint()
+        with self.progress.timed("checkpoints"):
+            self.metrics.flush()
+            self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
+            if self.has_checkpoint:  # the one before is finished
+                self.folder.note_checkpoint()
         self.has_checkpoint = True
-
-    @contextlib.contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
-        """Adds the time of the block to the time of the host, with signs of life before and after it."""
-        begin = time.perf_counter()
         self.watchdog.alive()
-        try:
-            yield
-        finally:
-            self.watchdog.alive()
-            self.host_time.add(what, time.perf_counter() - begin)
-
-    def _finish(self, done: int) -> dict[str, Any] | None:
-        """Writes the result of a finished run; of one that was stopped, says how to continue it."""
-        if done < self.config.steps or (self.stop.agreed and done not in self.metrics.evaluations):
-            words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
-            command = self.again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
-            again = command if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
-            distributed.say(f"{self.stop.agreed}: step {done} is saved in {self.workdir}; to go on: {again}")
-            return None
-        shares = self.host_time.shares
-        known = read_result(self.workdir) if distributed.is_first() and not shares else None
-        if known is not None and known.get("step") == done:
-            return known  # no step was taken
-        result = {"step": done, "eval": self.metrics.evaluations[done]}
-        result |= {"baseline": self.metrics.baseline} if self.metrics.baseline else {}
-        result |= {"waiting": shares}
-        self.folder.write_result(result)
-        return result
 
 
-def parameter_shapes(task: tasks.Task) -> Any:
-    """The shapes of the parameters.
-
-    Raises:
-        RunError: no model can be built from the config.
-    """
-    try:
-        return task.shapes()
-    except ValueError as error:
-        raise RunError(str(error)) from None
-
-
-def _about_run(config: ConfigDict, workdir: str) -> str:
-    """A line on what is known before any data is read."""
-    devices = jax.devices()
-    on = f"{len(devices)} {devices[0].device_kind} device{'s' if len(devices) > 1 else ''}"
-    steps = f"{config.steps:,} steps of {config.batch_size:,} examples"
-    return f"{config.model.block}, {config.task}: {steps} on {on}; writing to {workdir}"
-
-
-def _about_data(task: tasks.Task) -> str:
-    """The sizes of the training and the held-out data, and the classes."""
-    length, training = task.units_per_example, task.training_examples()
-    examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
-    heldout, names = f"{task.evaluation_examples():,}", task.class_names
-    if training is None:
-        sizes = f"{heldout} {examples} held out"
-    else:
-        sizes = f"{training:,} {examples} to train on, {heldout} held out"
-    shown = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
-    return f"{sizes}; {len(names):,} classes: {shown}" if names else sizes
+def _result(folder: run_folder.RunFolder, metrics: MetricsFile, waiting: dict[str, float]) -> dict[str, Any]:
+    """Writes the result of a finished run, unless no step was taken."""
+    known = read_result(folder.path) if distributed.is_first() and not waiting else None
+    done = max(metrics.evaluations)
+    if known is not None and known.get("step") == done:
+        return known
+    baseline = {"baseline": metrics.baseline} if metrics.baseline else {}
+    result = {"step": done, "eval": metrics.evaluations[done], **baseline, "waiting": waiting}
+    folder.write_result(result)
+    return result

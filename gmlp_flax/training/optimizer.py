@@ -122,21 +122,6 @@ def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata]) -> Any:
     )
 
 
-def frozen_mask(params: Any, patterns: tuple[str, ...]) -> Any:
-    """A tree of booleans: which parameters do not train, because their path matches one of the regular expressions.
-
-    Raises:
-        RunError: a pattern matches no parameter.
-    """
-    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
-            raise RunError(f"config.optimizer.freeze: {pattern!r} matches no parameter, e.g. {names[0]}")
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: any(re.search(pattern, path_name(path)) for pattern in patterns), params
-    )
-
-
 def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> optax.GradientTransformation:
     """The transformation from gradients to updates.
 
@@ -144,6 +129,9 @@ def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata])
         config: the config of the run.
         params: the parameters or their shapes. Only their paths and numbers of layers are used.
         metadata: what the model says of its parameters (`Task.param_metadata`).
+
+    Raises:
+        RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the parameters.
     """
     options = config.optimizer
     transformation = optax.chain(
@@ -154,5 +142,13 @@ def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata])
     )
     if not options.freeze:
         return transformation
-    labels = jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, options.freeze))
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for pattern in options.freeze:
+        if not any(re.search(pattern, name) for name in names):
+            raise RunError(f"config.optimizer.freeze: {pattern!r} matches no parameter, e.g. {names[0]}")
+
+    def label(path: tuple, _: Any) -> str:
+        return "frozen" if any(re.search(pattern, path_name(path)) for pattern in options.freeze) else "trained"
+
+    labels = jax.tree_util.tree_map_with_path(label, params)
     return optax.multi_transform({"trained": transformation, "frozen": optax.set_to_zero()}, labels)

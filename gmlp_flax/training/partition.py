@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils, multihost_utils
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gmlp_flax.checkpoints.pytree import path_name
@@ -46,36 +46,32 @@ class Partition:
     model: Mapping[str, Axes] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def make(cls, options: Mapping[str, Any] | None = None, devices: Devices | None = None) -> Partition:
+    def make(cls, options: Mapping[str, Any] | None = None, devices: Devices | int | None = None) -> Partition:
         """The partition that a config asks for.
 
         Args:
             options: config.mesh: the devices along each axis, one of them -1 for the rest; `slices`, the number of TPU
                 slices, which are connected only by a network and split the `data` axis; and `rules`. Without it, all
                 devices are on `data`.
-            devices: all devices of all hosts by default. JAX orders them by their connections.
+            devices: all devices of all hosts by default. JAX orders them by their connections. A number stands for
+                devices that do not exist here.
 
         Raises:
             RunError: the sizes do not multiply to the number of devices.
             ConfigError: a rule cannot be read.
         """
-        devices = jax.devices() if devices is None else devices
-        options = _with_defaults(options)
-        shape, slices = axis_sizes(options, len(devices)), options["slices"]
-        axis_types = (AxisType.Auto,) * len(AXES)
-        if slices > 1:
+        options, devices = options or {}, jax.devices() if devices is None else devices
+        shape = axis_sizes(options, devices if isinstance(devices, int) else len(devices))
+        slices, axis_types = options.get("slices", 1), (AxisType.Auto,) * len(AXES)
+        if isinstance(devices, int):
+            mesh = AbstractMesh(shape, AXES)
+        elif slices > 1:
             within_slice = (shape[0] // slices, *shape[1:])
             devices_by_axis = mesh_utils.create_hybrid_device_mesh(within_slice, (slices, 1, 1), devices)
             mesh = Mesh(devices_by_axis, AXES, axis_types=axis_types)
         else:
             mesh = jax.make_mesh(shape, AXES, axis_types=axis_types, devices=devices)
-        return cls(mesh, parsing.mesh_rules(options["rules"]))
-
-    @classmethod
-    def abstract(cls, options: Mapping[str, Any], devices: int) -> Partition:
-        """As `make`, for a number of devices that do not exist here."""
-        options = _with_defaults(options)
-        return cls(AbstractMesh(axis_sizes(options, devices), AXES), parsing.mesh_rules(options["rules"]))
+        return cls(mesh, parsing.mesh_rules(options.get("rules", ())))
 
     def for_model(self, metadata: Mapping[str, ParamMetadata]) -> Partition:
         """The same, with what a model says of its parameters (`Task.param_metadata`)."""
@@ -166,11 +162,8 @@ class Partition:
 
     def describe(self, tree: Any) -> Any:
         """Shapes with their shardings: the template for making a state and for restoring it."""
-
-        def of(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-        return jax.tree.map(of, tree, self.shardings(tree))
+        shardings = self.shardings(tree)
+        return jax.tree.map(lambda x, by: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by), tree, shardings)
 
     def around(self) -> contextlib.AbstractContextManager:
         """In this context the layers of a traced function know the mesh, and say how it cuts what they make."""
@@ -227,20 +220,16 @@ class Partition:
         Returns:
             Arrays [examples of all hosts, ...].
         """
-        return {name: jax.make_array_from_process_local_data(self.over_batch, value) for name, value in batch.items()}
+        return jax.make_array_from_process_local_data(self.over_batch, dict(batch))
 
 
-def _with_defaults(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {DATA: -1, FSDP: 1, TENSOR: 1, "slices": 1, "rules": ()} | dict(options or {})
-
-
-def axis_sizes(sizes: Mapping[str, int], devices: int) -> tuple[int, int, int]:
-    """The number of devices along each of AXES.
+def axis_sizes(options: Mapping[str, Any], devices: int) -> tuple[int, int, int]:
+    """The number of devices along each of AXES, as config.mesh says.
 
     Raises:
         RunError: the sizes do not multiply to that number.
     """
-    given = [sizes[axis] for axis in AXES]
+    given = [options.get(axis, default) for axis, default in ((DATA, -1), (FSDP, 1), (TENSOR, 1))]
     words = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True))
     known = math.prod(size for size in given if size != -1)
     if given.count(-1) > 1 or any(size < 1 and size != -1 for size in given) or known < 1:
@@ -248,11 +237,6 @@ def axis_sizes(sizes: Mapping[str, int], devices: int) -> tuple[int, int, int]:
     if devices % known or (-1 not in given and known != devices):
         raise RunError(f"config.mesh is {words}, which does not make {devices} devices: set one to -1, for the rest")
     data, fsdp, tensor = (devices // known if size == -1 else size for size in given)
-    if data % sizes["slices"]:
-        raise RunError(f"config.mesh.slices={sizes['slices']} does not divide its data axis of {data}")
+    if data % (slices := options.get("slices", 1)):
+        raise RunError(f"config.mesh.slices={slices} does not divide its data axis of {data}")
     return data, fsdp, tensor
-
-
-def gather(tree: Any) -> Any:
-    """Arrays that are split over the batch, as whole numpy arrays on every host."""
-    return multihost_utils.process_allgather(tree, tiled=True)

@@ -3,94 +3,96 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 
 import tqdm
 
+from gmlp_flax.processes import distributed
+
 
 class Progress:
-    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged.
+    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged. The first process shows them.
 
-    Throughput and time left are measured from the second step on, so that compilation does not count.
+    Times are measured from the end of the first step of this process, so that compilation does not count.
 
     Args:
         first: the step from which the run starts or resumes.
         steps: the last step of the run.
         per_step: units per step.
         unit: what is counted (`Task.unit`).
-        silent: another process shows the progress.
+
+    Attributes:
+        waiting: after `end`, the shares of the time, without evaluation, in which the devices may have waited for data,
+            reports or checkpoints. These are upper bounds. Empty if no step was taken.
     """
 
-    def __init__(self, first: int, steps: int, per_step: int, unit: str, silent: bool = False):
-        self.steps, self.per_step, self.unit, self.silent = steps, per_step, unit, silent
-        self.started: tuple[int, float] | None = None
-        live = sys.stderr.isatty() and not silent
+    def __init__(self, first: int, steps: int, per_step: int, unit: str):
+        self.steps, self.per_step, self.unit = steps, per_step, unit
+        self.waiting: dict[str, float] = {}
+        self._started: tuple[int, float] | None = None
+        self._seconds: dict[str, float] = collections.defaultdict(float)
+        live = sys.stderr.isatty() and distributed.is_first()
         form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
-        self.bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr, leave=True) if live else None
+        self._bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr) if live else None
 
     def rate(self, step: int) -> float:
-        """Units per second since the second step of this process; 0 before it."""
-        if self.started is None or step <= self.started[0]:
+        """Units per second since the first step of this process; 0 before its end."""
+        if self._started is None or step <= self._started[0]:
             return 0.0
-        return (step - self.started[0]) * self.per_step / (time.perf_counter() - self.started[1])
+        return (step - self._started[0]) * self.per_step / (time.perf_counter() - self._started[1])
 
     def advance(self, step: int) -> None:
         """Notes that the devices have finished a step."""
-        if self.started is None:
-            self.started = (step, time.perf_counter())
-        if self.bar is not None:
-            self.bar.update(step - self.bar.n)
+        if self._started is None:
+            self._started = (step, time.perf_counter())
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Adds the time of the block to that of `data`, `report`, `checkpoints` or `evaluation`."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(what, time.perf_counter() - begin)
+
+    def add(self, what: str, seconds: float) -> None:
+        """Adds time, as `timed`."""
+        if self._started is not None:
+            self._seconds[what] += seconds
+
+    def end(self) -> None:
+        """Notes that the last step is done."""
+        if self._started is not None:
+            elapsed = time.perf_counter() - self._started[1] - self._seconds["evaluation"]
+            names = "data", "report", "checkpoints"
+            self.waiting = {name: round(self._seconds[name] / elapsed, 5) for name in names}
 
     def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""
         rate = self.rate(step)
         left = (self.steps - step) * self.per_step / rate if rate else 0.0
         text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {format_seconds(left)}"
-        if self.bar is not None:
-            self.bar.set_description_str(f"step {step}/{self.steps}")
-            self.bar.set_postfix_str(text)
+        if self._bar is not None:
+            self._bar.set_description_str(f"step {step}/{self.steps}")
+            self._bar.set_postfix_str(text)
         else:
-            self.say(f"step {step}/{self.steps}  {text}")
+            distributed.say(f"step {step}/{self.steps}  {text}")
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Prints a line above the live one."""
-        if self.bar is not None:
-            self.bar.write(text, file=sys.stderr)
-        elif not self.silent:
-            print(text, file=sys.stderr, flush=True)
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            distributed.say(text)
 
     def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-
-class HostTime:
-    """The time from the end of the first step to the last, and what the host did in it.
-
-    Attributes:
-        shares: after `end`, the shares of that time, without evaluation, in which the devices may have waited for data,
-            reports or checkpoints. These are upper bounds. Empty if no step was taken.
-    """
-
-    def __init__(self):
-        self.shares: dict[str, float] = {}
-        self._seconds: dict[str, float] = collections.defaultdict(float)
-        self._begun = 0.0
-
-    def begin(self) -> None:
-        """The first step is done."""
-        self._seconds.clear()
-        self._begun = time.perf_counter()
-
-    def add(self, what: str, seconds: float) -> None:
-        """Adds time: of `data`, `report`, `checkpoints` or `evaluation`."""
-        self._seconds[what] += seconds
-
-    def end(self) -> None:
-        """The last step is done."""
-        elapsed = time.perf_counter() - self._begun - self._seconds["evaluation"]
-        self.shares = {name: round(self._seconds[name] / elapsed, 5) for name in ("data", "report", "checkpoints")}
+        if self._bar is not None:
+            self._bar.close()
 
 
 def format_seconds(seconds: float) -> str:

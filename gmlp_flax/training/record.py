@@ -5,9 +5,14 @@ config.json is written when a step is taken under it, and each change of it is a
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.resources
 import os
+import platform
+import subprocess
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -19,9 +24,9 @@ from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.processes import distributed
-from gmlp_flax.training.environment import environment
 
 SHOWN = 3  # keys that a message names
+PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
 
 
 def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = None) -> dict[str, tuple[Any, Any]]:
@@ -45,18 +50,14 @@ def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = No
     return {name: (old, new) for name, (old, new) in pairs.items() if _plain(old) != _plain(new)}
 
 
-def refuse_changes(changed: dict[str, tuple[Any, Any]], config: ConfigDict, workdir: str) -> None:
+def refuse_changes(workdir: str, config: ConfigDict) -> None:
     """Refuses a config that contradicts the steps that the run has already taken.
 
-    Args:
-        changed: as from `changes`.
-        config: the config of the steps to come.
-        workdir: the run folder.
-
     Raises:
+        ConfigError: config.json is damaged.
         RunError: names the keys.
     """
-    block = config.model.block
+    changed, block = changes(workdir, config), config.model.block
     fixed = [f"config.{name} was {old!r}" for name, (old, _) in changed.items() if not schema.may_change(name, block)]
     if fixed and checkpoint_steps(workdir):
         more = f" (and {len(fixed) - SHOWN} more)" if len(fixed) > SHOWN else ""
@@ -86,3 +87,33 @@ def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: Metr
 def _plain(value: Any) -> Any:
     """A config's value as JSON has it."""
     return list(value) if isinstance(value, tuple) else value
+
+
+def environment() -> dict[str, Any]:
+    """Versions, devices and the commit; None for a package that is not installed and for code outside git."""
+    root = str(importlib.resources.files("gmlp_flax"))
+    devices = jax.devices()
+    tracked = _git(root, "ls-files", "--error-unmatch", "__init__.py")  # not a wheel inside somebody's repository
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "devices": {"kind": devices[0].device_kind, "count": len(devices), "hosts": jax.process_count()},
+        "git_commit": _git(root, "rev-parse", "HEAD") if tracked else None,
+        "git_dirty": bool(tracked and _git(root, "status", "--porcelain")),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: str, *command: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", root, *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.base import Batch, Sums, Task
-from gmlp_flax.training.optimizer import learning_rate
+from gmlp_flax.training import optimizer
 from gmlp_flax.training.partition import Partition
 
 
@@ -34,6 +35,70 @@ class TrainState(NamedTuple):
     window: Sums
 
 
+class Training:
+    """The programs that make and advance the state of a run. Each is compiled when it is first called.
+
+    Args:
+        task: with the config of the run.
+        mesh: the devices, and the config's rules.
+
+    Attributes:
+        partition: the mesh with the model's own rules.
+        optimizer: the transformation from gradients to updates.
+        template: the shapes and shardings of the state, to make it and to restore it.
+        init: (key, parameters or None for fresh ones) -> the state before the first step, made in place on the mesh.
+        step: (state, batch) -> (state, the metrics of the current log window). The batch holds arrays
+            [config.batch_size, ...]. The memory of the given state is reused.
+
+    Raises:
+        RunError: no model can be built from the config, or the mesh cannot split its parameters.
+    """
+
+    def __init__(self, task: Task, mesh: Partition):
+        try:
+            shapes, metadata = task.shapes(), task.param_metadata()
+        except ValueError as error:
+            raise RunError(str(error)) from None
+        self.task, self.partition = task, mesh.for_model(metadata)
+        self.partition.check_parameters(shapes)
+        self.optimizer = optimizer.make(task.config, shapes, metadata)
+
+        def init(key: Any, params: Any = None) -> TrainState:
+            return init_state(task, self.optimizer, task.init(key) if params is None else params)
+
+        self.template: TrainState = self.partition.describe(jax.eval_shape(init, None, shapes))
+        shardings = jax.tree.map(lambda x: x.sharding, self.template)
+        self.init = jax.jit(init, out_shardings=shardings)
+        self.step = jax.jit(
+            self._step,
+            donate_argnums=0,
+            in_shardings=(shardings, self.partition.over_batch),
+            out_shardings=(shardings, self.partition.replicated),
+        )
+
+    def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+        """One update; its random numbers depend on config.seed and the step only."""
+        task, config = self.task, self.task.config
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)
+        chex.assert_tree_shape_prefix(batch, (config.batch_size,))
+        example_keys, batch_key = draw_keys(config, state.step)
+        batch = task.mix(batch | {"key": example_keys}, batch_key)
+        grads, sums = gradients(task, state.params, batch, config.optimizer.grad_accum_steps, self.partition)
+        updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        mean = state.ema if state.ema is None else optax.incremental_update(params, state.ema, 1 - config.optimizer.ema)
+        unit_weight = jnp.ones((), jnp.float32)
+        sums = sums | {
+            "grad_norm": (optax.tree.norm(grads), unit_weight),
+            "learning_rate": (optimizer.learning_rate(config)(state.step), unit_weight),
+        }
+        window_starts = state.step % config.log.every == 0
+        window = jax.tree.map(lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums)
+        state = TrainState(state.step + 1, params, opt_state, mean, window)
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)  # else the next step would compile again
+        return state, window
+
+
 def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
     """The random keys of a training step, from config.seed and its number, from 0: one per example of the batch,
     [batch], and one for mixing examples."""
@@ -41,20 +106,12 @@ def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
     return jax.random.split(example_key, config.batch_size), batch_key
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, config: ConfigDict, params: Any) -> TrainState:
-    """The state before the first step. Traceable, so that it can be made in place on any mesh."""
+def init_state(task: Task, optimizer: optax.GradientTransformation, params: Any) -> TrainState:
+    """The state before the first step; traceable."""
     zero = jnp.zeros((), jnp.float32)
     window = dict.fromkeys((*task.metrics, "grad_norm", "learning_rate"), (zero, zero))
-    mean = jax.tree.map(jnp.copy, params) if config.optimizer.ema else None
+    mean = jax.tree.map(jnp.copy, params) if task.config.optimizer.ema else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window)
-
-
-def describe_state(
-    task: Task, optimizer: optax.GradientTransformation, config: ConfigDict, partition: Partition
-) -> TrainState:
-    """The shapes and shardings of the state: the template for making it and for restoring it."""
-    shapes = jax.eval_shape(lambda params: init_state(task, optimizer, config, params), task.shapes())
-    return partition.for_model(task.param_metadata()).describe(shapes)
 
 
 def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partition: Partition) -> tuple[Any, Sums]:
@@ -92,46 +149,6 @@ def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partitio
     chex.assert_rank(jax.tree.leaves(sums), 0)
     weight = jnp.maximum(sums["loss"][1], 1e-8)
     return jax.tree.map(lambda g: g / weight, grads), sums
-
-
-def make_train_step(
-    task: Task, optimizer: optax.GradientTransformation, partition: Partition, config: ConfigDict
-) -> jax.stages.Wrapped:
-    """Compiles (state, batch) -> (state, the metrics of the current log window).
-
-    The batch holds arrays [config.batch_size, ...]. The memory of the given state is reused.
-    """
-    rate = learning_rate(config)
-    template = describe_state(task, optimizer, config, partition)
-
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-        """One update; its random numbers depend on config.seed and the step only."""
-        chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
-        chex.assert_tree_shape_prefix(batch, (config.batch_size,))
-        example_keys, batch_key = draw_keys(config, state.step)
-        batch = task.mix(batch | {"key": example_keys}, batch_key)
-        grads, sums = gradients(task, state.params, batch, config.optimizer.grad_accum_steps, partition)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        mean = state.ema if state.ema is None else optax.incremental_update(params, state.ema, 1 - config.optimizer.ema)
-        unit_weight = jnp.ones((), jnp.float32)
-        sums = sums | {
-            "grad_norm": (optax.tree.norm(grads), unit_weight),
-            "learning_rate": (rate(state.step), unit_weight),
-        }
-        window_starts = state.step % config.log.every == 0
-        window = jax.tree.map(lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums)
-        state = TrainState(state.step + 1, params, opt_state, mean, window)
-        chex.assert_trees_all_equal_shapes_and_dtypes(state, template)  # else the next step would compile again
-        return state, window
-
-    shardings = jax.tree.map(lambda x: x.sharding, template)
-    return jax.jit(
-        step,
-        donate_argnums=0,
-        in_shardings=(shardings, partition.over_batch),
-        out_shardings=(shardings, partition.replicated),
-    )
 
 
 def make_eval_step(task: Task, partition: Partition) -> jax.stages.Wrapped:

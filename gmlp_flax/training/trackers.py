@@ -6,11 +6,11 @@ goes on without the tracker.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -20,22 +20,11 @@ from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import files
 from gmlp_flax.processes import distributed
 
-PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by key of config.log
-
-
-class Tracker(Protocol):
-    """A service that records scalars by step."""
-
-    def log(self, step: int, values: dict[str, float]) -> None: ...
-
-    def close(self) -> None:
-        """Writes what is pending."""
-
 
 class _TensorBoard:
     """One file of events, with the config as hyperparameters: the points of a sweep are its table HPARAMS."""
 
-    def __init__(self, config: ConfigDict, folder: str, step: int):
+    def __init__(self, config: ConfigDict, folder: str, _run: str, step: int):
         import tensorboardX  # type: ignore[import-not-found]  # an extra
         from tensorboardX.summary import hparams  # type: ignore[import-not-found]
 
@@ -62,7 +51,7 @@ class _TensorBoard:
 class _Wandb:
     """A run with the id of the run folder, so that a resumed run continues it, and no other run does."""
 
-    def __init__(self, config: ConfigDict, folder: str, run: str):
+    def __init__(self, config: ConfigDict, folder: str, run: str, _step: int):
         import wandb  # type: ignore[import-not-found]  # an extra
 
         offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False)
@@ -87,50 +76,52 @@ class _Wandb:
         self._staged.close()
 
 
+# By key of config.log, with the package that each needs.
+TRACKERS = {"tensorboard": ("tensorboardX", _TensorBoard), "wandb": ("wandb", _Wandb)}
+
+
 class Trackers:
-    """The trackers that config.log asks for; on the first process alone.
+    """The trackers that a config asks for; on the first process alone.
 
     Args:
-        config: of the run.
-        folder: of the run.
-        run: its id.
+        log: config.log.
 
     Raises:
         RunError: the package of one is not installed; with the command that installs it.
     """
 
-    def __init__(self, config: ConfigDict, folder: str, run: str):
-        for extra, package in PACKAGES.items():
-            if config.log[extra] and importlib.util.find_spec(package) is None:
-                raise RunError(f"config.log.{extra} needs a package that is not installed: {install(extra)}")
-        starts: dict[str, Callable[[int], Tracker]] = {
-            "tensorboard": lambda step: _TensorBoard(config, folder, step),
-            "wandb": lambda _: _Wandb(config, folder, run),
-        }
-        self._starts = {name: start for name, start in starts.items() if config.log[name] and distributed.is_first()}
-        self._trackers: dict[str, Tracker] = {}
+    def __init__(self, log: Mapping[str, Any]):
+        self._wanted, self._trackers = [name for name in TRACKERS if log[name]], {}
+        for name in self._wanted:
+            if importlib.util.find_spec(TRACKERS[name][0]) is None:
+                raise RunError(f"config.log.{name} needs a package that is not installed: {install(name)}")
 
-    def begin(self, step: int) -> None:
-        """Begins the trackers, unless that happened; `step` is the last one before those to be logged."""
-        for name, start in self._starts.items():
-            self._attempt(name, lambda name=name, start=start: self._trackers.update({name: start(step)}))
-        self._starts = {}
+    def begin(self, config: ConfigDict, folder: str, run: str, step: int) -> None:
+        """Begins the trackers of the run with the id `run`, unless that happened; `step` is the last one before those
+        to be logged."""
+        for name in self._wanted if distributed.is_first() else ():
+            with self._attempt(name):
+                self._trackers[name] = TRACKERS[name][1](config, folder, run, step)
+        self._wanted = []
 
     def log(self, step: int, group: str, values: dict[str, float]) -> None:
         """Records values as `group/name`."""
         scalars = {f"{group}/{name}": value for name, value in values.items()}
         for name, tracker in [*self._trackers.items()]:
-            self._attempt(name, functools.partial(tracker.log, step, scalars))
+            with self._attempt(name):
+                tracker.log(step, scalars)
 
     def close(self) -> None:
         """Writes what is pending."""
         for name, tracker in [*self._trackers.items()]:
-            self._attempt(name, tracker.close)
+            with self._attempt(name):
+                tracker.close()
 
-    def _attempt(self, name: str, action: Callable[[], object]) -> None:
+    @contextlib.contextmanager
+    def _attempt(self, name: str) -> Iterator[None]:
         """An error ends nothing but the tracker, and is told once."""
         try:
-            action()
+            yield
         except Exception as error:
             self._trackers.pop(name, None)
             reason = " ".join(str(error).split())[:200]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -118,12 +117,12 @@ def compare_models(old_config: ConfigDict, config: ConfigDict) -> None:
         if option.architecture and name in old and old[name] != new[name]
     ]
     if "model.causal" in other:
-        which = (
-            "only the tokens before it, and here all"
-            if old["model.causal"]
-            else "all tokens, and here only those before it"
+        sees = ["all tokens", "only the tokens before it"]
+        there, here = sees[old["model.causal"]], sees[new["model.causal"]]
+        raise RunError(
+            f"in {config.init_from} each token sees {there}, and here {here}: start from a run of a task like "
+            f"{config.task}"
         )
-        raise RunError(f"in {config.init_from} each token sees {which}: start from a run of a task like {config.task}")
     if other and "model.block" not in other:
         shown = ", ".join(f"{name.removeprefix('model.')} {old[name]!r} (here {new[name]!r})" for name in other)
         distributed.say(f"note: {config.init_from} was trained with another config.model: {shown}")
@@ -143,7 +142,7 @@ def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[
 
 
 def adapt(
-    saved: Any, task: Task, old_config: ConfigDict, where: str, fresh: Mapping[str, jax.Array] = MappingProxyType({})
+    saved: Any, task: Task, old_config: ConfigDict, where: str, fresh: Mapping[str, jax.Array] | None = None
 ) -> Any:
     """Makes saved parameters fit a task's model, by the rules that its parameters state (`models.resize`).
 
@@ -160,7 +159,7 @@ def adapt(
     Raises:
         RunError: paths are missing or have another shape; all are listed.
     """
-    flat: dict[str, Any] = traverse_util.flatten_dict(saved, sep="/") | dict(fresh)
+    flat: dict[str, Any] = traverse_util.flatten_dict(saved, sep="/") | dict(fresh or {})
     wanted: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
     metadata = task.param_metadata()
     grids = _grids(old_config, task.config)
@@ -176,20 +175,13 @@ def adapt(
     try:
         require_fit(flat, wanted, where)
     except Unfit as error:
-        # Images of another size were resized above: their number of patches is not to blame.
-        raise Unfit(f"{error}{'' if grids else _other_length(task, old_config)}") from None
+        before = tasks.find(old_config.task).without_data(old_config).length
+        if grids or before == task.length:  # images of another size were resized above
+            raise
+        raise Unfit(
+            f"{error}; the saved model was made for {before} tokens and this config has {task.length}"
+        ) from None
     return traverse_util.unflatten_dict({name: flat[name] for name in wanted}, sep="/")
-
-
-def _other_length(task: Task, old_config: ConfigDict) -> str:
-    """What to add if the two models are made for different numbers of tokens; an empty string if they are not."""
-    before = tasks.find(old_config.task).without_data(old_config).length
-    if before == task.length:
-        return ""
-    return (
-        f"; the saved model was made for {before} tokens and this config has {task.length}: set as many, or train a "
-        "block that takes other lengths"
-    )
 
 
 def _grids(old_config: ConfigDict, config: ConfigDict) -> Grids | None:

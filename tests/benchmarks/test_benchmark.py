@@ -72,12 +72,12 @@ def tiny_text():
 
 def test_steps_are_compiled_once(monkeypatch):
     """Else the first one that is timed would be a compilation."""
-    made, make = [], step.make_train_step
-    monkeypatch.setattr(step, "make_train_step", lambda *given: made.append(make(*given)) or made[-1])
+    made, make = [], step.Training
+    monkeypatch.setattr(step, "Training", lambda *given: made.append(make(*given)) or made[-1])
     call = timing.step_call(tiny_text(), steps=2)
     for _ in range(3):
         call()
-    assert made[0]._cache_size() == 1
+    assert made[0].step._cache_size() == 1
 
 
 class OutOfMemory(RuntimeError):

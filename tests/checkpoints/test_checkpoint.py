@@ -43,7 +43,7 @@ class Folder:
         self.root, self.task = root, Wide(config, "")
         self.optimizer = optimizer.make(config, self.task.shapes(), self.task.param_metadata())
         self.make = jax.jit(
-            lambda seed: step.init_state(self.task, self.optimizer, config, self.task.init(jax.random.key(seed)))
+            lambda seed: step.init_state(self.task, self.optimizer, self.task.init(jax.random.key(seed)))
         )
         self.template = Partition.make().describe(jax.eval_shape(self.make, 0))
         self.log: list[str] = []

@@ -45,7 +45,7 @@ def make(folder):
                 gmlp_config.validate(config)
             shutil.rmtree(folder / "run", ignore_errors=True)
             with run_folder.hold(str(folder / "run")) as run:
-                loop.Trainer(config, run).close()
+                loop.build(config, run)
 
     return check
 

@@ -39,7 +39,7 @@ def fake_slice(monkeypatch, compiled):
     monkeypatch.setattr(
         Partition,
         "make",
-        lambda sizes=None, devices=None: make(sizes, devices) if devices else Partition.abstract({}, 4),
+        lambda sizes=None, devices=None: make(sizes, devices) if devices else make({}, 4),
     )
     monkeypatch.setattr(dry_run, "lower", lower)
 

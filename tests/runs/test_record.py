@@ -136,7 +136,7 @@ def test_keys_that_may_not_change(finished, key, value):
     was = gmlp_config.flat(config)[key]
     config.update_from_flattened_dict({key: value})
     with pytest.raises(RunError, match=re.escape(f"config.{key} was {was!r}: use another --workdir")):
-        record.refuse_changes(record.changes(str(finished), config), config, str(finished))
+        record.refuse_changes(str(finished), config)
 
 
 def test_change_is_a_line_at_its_step(commands, text, workdir, finished):

@@ -172,24 +172,20 @@ DEVICES = """
 import jax
 
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import optimizer, step
+from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 config = tiny.image_config(remat="none", spatial_init_std=0.1)
 config.augment.update(mixup=0.8, cutmix=1.0, mixing="pair")
 task, partition = ImageClassification(config, ""), Partition.make()
-transformation = optimizer.make(config, task.shapes(), task.param_metadata())
-state = jax.jit(
-    lambda key: step.init_state(task, transformation, config, task.init(key)),
-    out_shardings=jax.tree.map(lambda x: x.sharding, step.describe_state(task, transformation, config, partition)),
-)(jax.random.key(0))
-train_step = step.make_train_step(task, transformation, partition, config)
+training = step.Training(task, partition)
+state = training.init(jax.random.key(0))
 compiled, losses = None, []
 with task.train_batches(0, 0, 1) as batches:
     for _ in range(3):
         batch = partition.put_batch(next(batches))
-        compiled = compiled or train_step.lower(state, batch).compile()
+        compiled = compiled or training.step.lower(state, batch).compile()
         state, window = compiled(state, batch)
         losses.append(float(window["loss"][0]))
 lines = [line for line in compiled.as_text().splitlines() if "8,8,1]" in line]

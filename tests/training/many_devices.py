@@ -14,7 +14,7 @@ from gmlp_flax.checkpoints import checkpoint, pytree
 from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import evaluation, optimizer, step
+from gmlp_flax.training import evaluation, step
 from gmlp_flax.training.partition import AXES, Partition
 from tests.training import tiny
 
@@ -39,19 +39,12 @@ class Training:
         self.config = make_config(folder, sizes, dtype)
         self.task = MaskedLanguageModeling(self.config, str(folder))
         self.partition = Partition.make(self.config.mesh, jax.devices()[: int(np.prod(sizes))])
-        self.optimizer = optimizer.make(self.config, self.task.shapes(), self.task.param_metadata())
-        self.partition.for_model(self.task.param_metadata()).check_parameters(self.task.shapes())
-        self.template = step.describe_state(self.task, self.optimizer, self.config, self.partition)
+        self.programs = step.Training(self.task, self.partition)
 
     def train(self):
         """The state after a few steps, the sums of the window, and the text of the compiled step."""
-        fresh = jax.jit(
-            lambda key: step.init_state(self.task, self.optimizer, self.config, self.task.init(key)),
-            out_shardings=jax.tree.map(lambda x: x.sharding, self.template),
-        )
-        state = fresh(jax.random.key(0))
-        train_step = step.make_train_step(self.task, self.optimizer, self.partition, self.config)
-        train_step = train_step.lower(state, dry_run.batch_shapes(self.task, self.partition)).compile()
+        state = self.programs.init(jax.random.key(0))
+        train_step = self.programs.step.lower(state, dry_run.batch_shapes(self.task, self.partition)).compile()
         with self.task.train_batches(0, *self.partition.host_share()) as batches:
             for _ in range(STEPS):
                 state, window = train_step(state, self.partition.put_batch(next(batches)))
@@ -78,7 +71,7 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
     checkpoints.wait()
     expected, same = jax.device_get(state), True
     for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
-        restored = checkpoints.restore(STEPS, Training(folder, sizes).template)
+        restored = checkpoints.restore(STEPS, Training(folder, sizes).programs.template)
         for x, y in zip(jax.tree.leaves(jax.device_get(restored)), jax.tree.leaves(expected), strict=True):
             same &= np.array_equal(x, y)
     checkpoints.close()

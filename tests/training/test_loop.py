@@ -39,12 +39,12 @@ def test_a_finished_run_does_not_train_again_nor_fewer_steps(text_run, tmp_path)
 
 def test_the_step_is_compiled_once_in_a_run_and_in_its_resumption(tmp_path, monkeypatch):
     """It is not compiled again for a state that comes from initialization or from a checkpoint."""
-    made, make = [], step.make_train_step
-    monkeypatch.setattr(step, "make_train_step", lambda *given: made.append(make(*given)) or made[-1])
+    made, make = [], loop.Training
+    monkeypatch.setattr(loop, "Training", lambda *given: made.append(make(*given)) or made[-1])
     options = small_text_config(tmp_path / "cache")
     for options.steps in (3, 6):
         loop.train(options, str(tmp_path / "run"))
-    assert [train_step._cache_size() for train_step in made] == [1, 1]
+    assert [training.step._cache_size() for training in made] == [1, 1]
 
 
 def test_restart_that_fails_in_its_first_step_leaves_the_run_as_it_was(text_run, tmp_path, monkeypatch):
@@ -56,7 +56,7 @@ def test_restart_that_fails_in_its_first_step_leaves_the_run_as_it_was(text_run,
         raise loop.RunError("the device is out of memory")
 
     with monkeypatch.context() as failing:
-        failing.setattr(step, "make_train_step", lambda *_: no_step)
+        failing.setattr(step, "gradients", no_step)
         with pytest.raises(loop.RunError, match="out of memory"):
             loop.train(config.load(str(again / "config.json")), str(again), restart=True)
     assert {path: path.read_bytes() for path in again.rglob("*") if path.is_file()} == files
@@ -80,7 +80,7 @@ def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, m
         raise loop.DataError("a held-out image cannot be decoded")
 
     with monkeypatch.context() as broken:
-        broken.setattr(loop.Trainer, "_evaluate", unreadable)
+        broken.setattr(evaluation.Evaluator, "__call__", unreadable)
         with pytest.raises(loop.DataError, match="cannot be decoded"):
             loop.train(options, str(tmp_path / "run"))
     assert (tmp_path / "run" / "checkpoints" / "3").exists()

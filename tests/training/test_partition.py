@@ -14,10 +14,8 @@ from gmlp_flax.models import parameters
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE, param_count
-from gmlp_flax.training import optimizer, step
+from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition, axis_sizes
-
-ONE_EACH = {"data": -1, "fsdp": 1, "tensor": 1, "slices": 1}
 
 
 def sized(data, fsdp, tensor, rules=()):
@@ -48,7 +46,7 @@ def test_uneven_batch_is_refused_with_sizes_that_would_do(batch_size, microbatch
     ],
 )
 def test_axis_sizes(sizes, devices, expected):
-    assert axis_sizes(ONE_EACH | sizes, devices) == expected
+    assert axis_sizes(sizes, devices) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def test_axis_sizes(sizes, devices, expected):
 )
 def test_sizes_that_make_no_mesh(sizes, message):
     with pytest.raises(RunError, match=message):
-        axis_sizes(ONE_EACH | sizes, 8)
+        axis_sizes(sizes, 8)
 
 
 MODELS = {"c4_ablation": ("amlp_36", "bert_rel", "additive"), "imagenet": ("gmlp_s_cls", "resmlp_s12", "ff_tiny")}
@@ -98,8 +96,7 @@ def test_fsdp_splits_nearly_all_of_the_mixers_of_other_papers(name):
 def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
     config.optimizer.ema = 0.9
     task = tasks.find(config.task).without_data(config)
-    transformation = optimizer.make(config, task.shapes(), task.param_metadata())
-    state = step.describe_state(task, transformation, config, partition)
+    state = step.Training(task, partition).template
     wanted = jax.tree.map(lambda x: x.sharding.spec, state.params)
     assert wanted["encoder"]["blocks"]["proj_in"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
     assert wanted["encoder"]["blocks"]["proj_out"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")

@@ -31,7 +31,7 @@ def test_plain_lines_without_a_terminal(clock, capsys):
     line.advance(1)
     clock["seconds"] = 110.0
     line.show_loss(11, 1.23456)
-    line.say("step 11  held out: top1 0.5")
+    line.show("step 11  held out: top1 0.5")
     line.close()
     assert capsys.readouterr().err.splitlines() == [
         "step 11/5000  loss 1.2346  10 images/s  ETA 1:23:09",

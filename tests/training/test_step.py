@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from gmlp_flax.training import optimizer, step
+from gmlp_flax.training import step
 from tests.training import tiny
 
 
@@ -16,24 +16,18 @@ def line(config):
 
 
 def start(task, partition):
-    """The optimizer and a fresh state."""
-    transformation = optimizer.make(task.config, task.shapes(), task.param_metadata())
-    template = step.describe_state(task, transformation, task.config, partition)
-    make = jax.jit(
-        lambda key: step.init_state(task, transformation, task.config, task.init(key)),
-        out_shardings=jax.tree.map(lambda x: x.sharding, template),
-    )
-    return transformation, make(jax.random.key(0))
+    """The programs and a fresh state."""
+    training = step.Training(task, partition)
+    return training, training.init(jax.random.key(0))
 
 
 def run(task, batches, partition, first=0):
     """States, as NumPy arrays, and windows after each batch."""
-    transformation, state = start(task, partition)
+    training, state = start(task, partition)
     state = state._replace(step=jax.device_put(jnp.array(first, jnp.int32), partition.replicated))
-    train_step = step.make_train_step(task, transformation, partition, task.config)
     found = []
     for batch in batches:
-        state, window = train_step(state, partition.put_batch(batch))
+        state, window = training.step(state, partition.put_batch(batch))
         found.append(jax.device_get((state, window)))
     return found
 
@@ -57,9 +51,8 @@ def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microb
 
 def test_state_is_donated(line, partition):
     line.config.optimizer.ema = 0.5
-    transformation, state = start(line, partition)
-    train_step = step.make_train_step(line, transformation, partition, line.config)
-    train_step(state, partition.put_batch(tiny.line_batch(0)))
+    training, state = start(line, partition)
+    training.step(state, partition.put_batch(tiny.line_batch(0)))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema)))
 
 
@@ -111,13 +104,12 @@ def test_gradient_norm_is_reported_before_clipping(line, partition):
 
 
 def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):
-    transformation, state = start(line, partition)
-    train_step = step.make_train_step(line, transformation, partition, line.config)
+    training, state = start(line, partition)
     batch = tiny.line_batch(0)
     with pytest.raises(AssertionError, match="prefix"):
-        train_step(state, batch | {"weight": batch["weight"][:4]})
+        training.step(state, batch | {"weight": batch["weight"][:4]})
     with pytest.raises(AssertionError, match="float16"):
-        train_step(state._replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)), batch)
+        training.step(state._replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)), batch)
     eval_step = step.make_eval_step(line, partition)
     with pytest.raises(AssertionError, match="prefix"):
         eval_step(state.params, batch | {"x": batch["x"][:4]})

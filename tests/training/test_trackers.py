@@ -16,12 +16,12 @@ def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None if name == package else find(name))
     config.log[extra] = value
     with pytest.raises(RunError, match=rf"^config.log.{extra} .*pip install 'gmlp_flax\[{extra}\]'$"):
-        trackers.Trackers(config, "", "id")
+        trackers.Trackers(config.log)
 
 
 def begin(config, folder, step):
-    tracker = trackers.Trackers(config, str(folder), "abc123")
-    tracker.begin(step)
+    tracker = trackers.Trackers(config.log)
+    tracker.begin(config, str(folder), "abc123", step)
     return tracker
 
 

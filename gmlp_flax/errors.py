@@ -58,10 +58,7 @@ def install(extra: str) -> str:
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """For messages about a name that is not known: the most similar one, by the whole or by its last part after a dot.
 
-    Args:
-        name: what was given.
-        known: the names that are known.
-        otherwise: what to say if no name is like it; empty for a list of the known names.
+    If none of the `known` names is similar, it says `otherwise`, or lists them.
     """
     known = list(known)
     last = {one.rpartition(".")[2]: one for one in reversed(known)}

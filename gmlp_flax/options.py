@@ -5,11 +5,9 @@ A block declares its options as fields of its spec, a task as a table; `schema.p
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import math
-import os
-import warnings
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -29,7 +27,6 @@ AT_LEAST_1 = Range("at least 1", 1)
 SIZE = Range("from 1 to 1,048,576", 1, 2**20)  # of an axis of an array
 SIZE_OR_0 = Range("from 0 to 1,048,576", 0, 2**20)
 VOCABULARY = Range("from 1 to 16,777,216", 1, 2**24)
-YEAR = Range("from 0 to 31,536,000, the seconds of a year", 0, 365 * 24 * 3600)
 ABOVE_0 = Range("above 0", _ABOVE_0)
 ANY_NUMBER = Range("a number")
 SHARE = Range("a share from 0 to 1", 0, 1)
@@ -43,31 +40,7 @@ PROBABILITY = Range("a probability above 0 and at most 1", _ABOVE_0, 1)
 
 # The types that an option takes, by the type of its default, and what messages call it.
 _TAKEN: dict[type, tuple[type, ...]] = {float: (float, int)}
-_NAMES: dict[type, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "True or False",
-    str: "text",
-    tuple: "a tuple",
-}
-
-
-def _can_be_path(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_list(text: str) -> bool:
-    """Whether text is what Python writes for a tuple or a list, as of a value that was meant for another key."""
-    if not (text[:1] in ("(", "[") and text[-1:] in (")", "]") and len(text) < 10_000):
-        return False
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            return isinstance(ast.literal_eval(text), tuple | list)
-    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
-        return False
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text", tuple: "a tuple"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +66,7 @@ class Option:
     def problem(self, value: Any) -> str:
         """What was expected, if a value makes no sense; else an empty string."""
         if isinstance(self.default, tuple) and isinstance(value, tuple):
-            return self._problem_in(value)
-        if isinstance(self.default, str) and isinstance(value, str) and _is_list(value):
-            return "expected one text, not a tuple or a list"
-        return self._problem_of(value)
-
-    def _problem_of(self, value: Any) -> str:
-        """The same for what is no tuple."""
+            return self._problem_of_entries(value)
         kind, values = type(self.default), self.values
         if self.default is not None and type(value) not in _TAKEN.get(kind, (kind,)):
             return f"expected {_NAMES.get(kind, kind.__name__)}"
@@ -111,19 +78,19 @@ class Option:
             return f"expected at most {_MOST:,}"
         if kind is float and not math.isfinite(value):
             return "expected a finite number"
-        if kind is str and not _can_be_path(value):
+        if kind is str and re.search("[\0\ud800-\udc7f\udd00-\udfff]", value):  # no path of a file has these
             return "expected text without a zero byte or a lone surrogate"
         return ""
 
-    def _problem_in(self, values: tuple) -> str:
+    def _problem_of_entries(self, values: tuple) -> str:
         """The same for a tuple: an empty default stands for any number of strings, one of one entry for one or more."""
         entry = Option(self.default[0] if self.default else "", "", self.values)
         if len(self.default) == 1 and not values:
             return f"expected one value or more, as in {self.default}"
         if len(self.default) > 1 and len(values) != len(self.default):
             return f"expected {len(self.default)} values, as in {self.default}"
-        found = next((f"{value!r}: {problem}" for value in values if (problem := entry._problem_of(value))), "")
-        return found and f"in it is {found}"
+        problems = (f"in it is {value!r}: {problem}" for value in values if (problem := entry.problem(value)))
+        return next(problems, "")
 
     @property
     def meaning(self) -> str:
@@ -131,17 +98,9 @@ class Option:
         return f"{self.comment} ({', '.join(map(str, self.values))})" if type(self.values) is tuple else self.comment
 
 
-def option(
-    default: Any,
-    comment: str,
-    values: Range | tuple | None = None,
-    *,
-    architecture: bool = False,
-    numerics_only: bool = False,
-) -> Any:
+def option(default: Any, *args: Any, **kwargs: Any) -> Any:
     """A field of a spec that is an option; the arguments are those of `Option`."""
-    declared = Option(default, comment, values, architecture, numerics_only)
-    return dataclasses.field(default=default, metadata={"option": declared})
+    return dataclasses.field(default=default, metadata={"option": Option(default, *args, **kwargs)})
 
 
 def options_of(spec: type) -> Mapping[str, Option]:

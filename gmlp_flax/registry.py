@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gmlp_flax.errors import ConfigError, did_you_mean
 
@@ -25,20 +25,13 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
     Raises:
         ConfigError: there is no such class, it cannot be imported, or it does not extend `kind`.
     """
-    found = table.get(name, name)
-    if not isinstance(found, str):
-        return found
-    module, colon, attribute = found.partition(":")
-    if not colon:
+    loaded = table.get(name, name)
+    if not isinstance(loaded, str):
+        return loaded
+    if ":" not in loaded:
         own = "a class of your own is named my_package.my_module:MyClass"
         raise ConfigError(f"config.{key} is {name!r}; {did_you_mean(name, table)} ({own})")
-    try:
-        loaded = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        why = " ".join(str(error).split())
-        reason = f"{type(error).__name__}: {why}"
-        advice = "install its package, or start in the folder that holds it"
-        raise ConfigError(f"config.{key} is {name!r}, which cannot be imported ({reason}): {advice}") from None
+    loaded = load(loaded, f"config.{key} is {name!r}, which")
     if not (isinstance(loaded, type) and issubclass(loaded, kind)):
         raise ConfigError(f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}")
     if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
@@ -46,10 +39,30 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
     return loaded
 
 
+def load(place: str, what: str) -> Any:
+    """Imports `my_package.my_module`, or `my_package.my_module:NAME` from it.
+
+    Args:
+        place: what to import.
+        what: says in messages who named it.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, attribute = place.partition(":")
+    try:
+        imported = importlib.import_module(module)
+        return getattr(imported, attribute) if attribute else imported
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        advice = "install its package, or start in the folder that holds it"
+        raise ConfigError(f"{what} cannot be imported ({reason}): {advice}") from None
+
+
 def refuse_foreign(name: str, key: str) -> None:
     """Refuses a name that somebody else wrote, as in a run's config, if to find its class would import foreign code.
 
-    What the user's own config or `import_trusted` has imported already is found without another import.
+    What the user's own config or --trust has imported already is found without another import.
 
     Args:
         name: see `find`.
@@ -65,17 +78,3 @@ def refuse_foreign(name: str, key: str) -> None:
         f"{key} is {name!r}, which is code from outside {OWN} and is not run because a run's config names it: if you "
         f"trust {module}, add --trust={module} (in Python: import it first)"
     )
-
-
-def import_trusted(module: str) -> None:
-    """Imports a module of the user's own, so that the configs of runs may name its classes.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        advice = "install its package, or start in the folder that holds it"
-        raise ConfigError(f"--trust={module} cannot be imported ({reason}): {advice}") from None

@@ -12,7 +12,6 @@ WHOLE = "expected a whole number"
 NUMBER = "expected a number"
 NO_TEXT = "expected text without a zero byte or a lone surrogate"
 TWO = "expected 2 values, as in (1, 1)"
-NO_TUPLE = "expected one text, not a tuple or a list"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +23,7 @@ NO_TUPLE = "expected one text, not a tuple or a list"
         (1.0, None, (-1e300,), {math.nan: "expected a finite number", False: NUMBER}),
         (0.5, INNER_SHARE, (0.5,), {1: "expected a share above 0 and below 1"}),
         ("a", ("a", "b"), ("a",), {"c": "expected one of a, b", 1: "expected text"}),
-        ("", None, ("x", "\udcff", "(x", "(a, b)"), {"\0": NO_TEXT, "('.*=nan',)": NO_TUPLE, "['x']": NO_TUPLE}),
+        ("", None, ("x", "\udcff", "(x", "(a, b)"), {"\0": NO_TEXT, "\ud800": NO_TEXT}),
         (False, None, (True,), {1: "expected True or False"}),
         ((), None, ((), ("a",)), {(1,): "in it is 1: expected text", "a": "expected a tuple"}),
         ((1, 1), AT_LEAST_1, ((3, 4),), {(0, 1): "in it is 0: expected at least 1", (1,): TWO}),

@@ -8,7 +8,7 @@ from gmlp_flax import config
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models.blocks import BLOCKS, Block, GMLPBlock, find, name_of, settings
 from gmlp_flax.registry import find as find_class
-from gmlp_flax.registry import import_trusted, refuse_foreign
+from gmlp_flax.registry import load, refuse_foreign
 
 
 def test_a_name_or_a_place():
@@ -54,11 +54,11 @@ def test_what_a_stranger_names_is_not_imported(tmp_path, monkeypatch):
             refuse_foreign(f"{module}:Own", "RUN/config.json: model.block")
         assert str(caught.value).startswith(f"RUN/config.json: model.block is '{module}:Own', which is code")
         assert f"add --trust={module} (in Python: import it first)" in str(caught.value)
-    import_trusted("friend")
+    load("friend", "--trust=friend")
     refuse_foreign("friend:Own", "model.block")
     assert find("friend:Own") is GMLPBlock
     with pytest.raises(ConfigError, match="^--trust=stranger cannot be imported .AssertionError: imported.: "):
-        import_trusted("stranger")
+        load("stranger", "--trust=stranger")
 
 
 def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):

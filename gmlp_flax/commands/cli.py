@@ -8,29 +8,30 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
+from ml_collections import ConfigDict
 
+from gmlp_flax import registry
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.processes import output, platforms
 
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
 
-TRUST_HELP = (
-    "A module whose classes a run's config may name, as my_package.my_block. A run's config alone imports nothing from "
-    "outside gmlp_flax; a config file of your own may"
-)
-CONFIG_HELP = (
-    "The name of a config or a file, with an argument after a colon; or a run's config.json. --config.KEY=VALUE sets a "
-    "key."
-)
-HALF = 1000  # characters of an error's line from its beginning, and from its end
 USER_ERRORS = (ConfigError, DataError, RunError)
+
+
+def define(name: str, default: Any, meaning: str, least: int | None = None) -> None:
+    """Defines a flag of the type of its default; a tuple's may be repeated. `least` bounds whole numbers."""
+    if isinstance(default, tuple):
+        flags.DEFINE_multi_string(name, list(default), meaning)
+    elif type(default) is int:
+        flags.DEFINE_integer(name, default, meaning, lower_bound=least, upper_bound=2**31 - 1)
+    else:
+        kinds: dict[type, Callable] = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}
+        kinds[type(default)](name, default, meaning)
 
 
 def define_run_flags(checkpoint: str) -> None:
@@ -41,13 +42,8 @@ def define_run_flags(checkpoint: str) -> None:
 
 def define_multihost_flags() -> None:
     """Defines the flags of a command that may be one process of many."""
-    flags.DEFINE_enum(
-        "multihost",
-        "auto",
-        ["auto", "on", "off"],
-        "auto: join other processes if a TPU slice, SLURM, Open MPI or "
-        "--coordinator says that there are some; on: always; off: never.",
-    )
+    auto = "auto: join other processes if a TPU slice, SLURM, Open MPI or --coordinator says that there are some"
+    flags.DEFINE_enum("multihost", "auto", ["auto", "on", "off"], f"{auto}; on: always; off: never.")
     flags.DEFINE_string("coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected.")
     flags.DEFINE_integer("processes", None, "How many processes there are; with --coordinator.", lower_bound=1)
     flags.DEFINE_integer("process", None, "The number of this process, from 0; with --coordinator.", lower_bound=0)
@@ -64,36 +60,34 @@ def among_processes() -> Iterator[None]:
     values = flags.FLAGS
     distributed.initialize(values.multihost, values.coordinator, values.processes, values.process)
     try:
-        with explaining():
+        with show_errors():
             yield
     except BaseException as error:
         distributed.end_failed(error)
         raise
 
 
-def required(name: str, usage: str) -> str:
-    """The value of a flag that must be given."""
-    value = flags.FLAGS[name].value
-    if not value:
-        fail(f"--{name} is missing; usage: gmlp {usage}")
+def require(name: str) -> str:
+    """The value of a flag that must be given. Raises ConfigError: it is not."""
+    if not (value := flags.FLAGS[name].value):
+        raise ConfigError(f"--{name} is missing: see {sys.argv[0]} --help")
     return value
 
 
 def numbers(name: str, kind: type[int] | type[float] = int) -> list[Any]:
-    """The numbers of a flag that lists them with commas."""
+    """The numbers of a flag that lists them with commas. Raises ConfigError: they are none."""
     given = flags.FLAGS[name].value or []
     try:
         return [kind(number) for number in given]
     except ValueError:
         example = "0,97" if kind is int else "1e-3,2e-3"
-        fail(f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}")
+        raise ConfigError(f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}") from None
 
 
 def fail(message: object) -> NoReturn:
     """Ends the program with one line on standard error and exit code 2, or 1 if it is an error that may pass."""
     line = " ".join(str(message).split())
-    if len(line) > 2 * HALF:  # it quotes something long
-        line = f"{line[:HALF]} [...] {line[-HALF:]}"
+    line = line if len(line) <= 2000 else f"{line[:1000]} [...] {line[-1000:]}"  # it quotes something long
     print(f"error: {line}", file=sys.stderr, flush=True)
     raise SystemExit(1 if isinstance(message, StorageError) else 2)
 
@@ -128,9 +122,11 @@ def run(
         words: changes the command line before it is parsed.
         about: what the help says before the flags, if it is not the docstring of the command's file.
     """
-    flags.DEFINE_multi_string("trust", [], TRUST_HELP)
+    trust = "A module of your own, as my_package.my_block, whose classes the config of a run may name."
+    flags.DEFINE_multi_string("trust", [], trust)
     if config:
-        flags.DEFINE_string("config", None, CONFIG_HELP)
+        what = "The name of a config or a file, with an argument after a colon; or a run's config.json."
+        flags.DEFINE_string("config", None, f"{what} --config.KEY=VALUE sets a key.")
         flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
     platforms.choose()
     platforms.keep_freed_memory()
@@ -138,22 +134,22 @@ def run(
         print(help_text(main, positional, about))
         return
 
-    configs: list[ConfigDict | None] = []
+    configs: list[ConfigDict | None] = []  # one, if the command takes a config
 
     def parse(argv: list[str]) -> list[str]:
-        with explaining():
+        with show_errors():
             left, configs[:] = _parse(words(argv), config)
             _check_positional(left[1:], positional)
             return left
 
-    def guarded(argv: list[str]) -> None:
+    def call_main(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines per checkpoint at INFO.
             output.silence_orbax()
-        with explaining():
+        with show_errors():
             main(argv, *configs)
 
-    app.run(guarded, flags_parser=parse)
+    app.run(call_main, flags_parser=parse)
 
 
 def _parse(
@@ -169,33 +165,26 @@ def _parse(
     """
     values = flags.FLAGS
     try:
-        left = values(argv, known_only=choose is not None)
-        if values.trust:
-            from gmlp_flax import registry
-
-            for module in values.trust:
-                registry.import_trusted(module)
+        words = values(argv, known_only=choose is not None)
+        for module in values.trust:
+            registry.load(module, f"--trust={module}")
         if not choose:
-            return left, []
-        config, left = _config(choose(values), left)
-        return values(left), [config]
+            return words, []
+        from gmlp_flax import config as config_lib
+        from gmlp_flax.config import overrides
+
+        given, config = choose(values), None
+        if given:
+            config, words = overrides.apply(config_lib.open_config(given), words)
+        elif named := overrides.named_overrides(words):
+            key, value = next(iter(named.items()))
+            raise ConfigError(f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well")
+        if values.help_config:
+            print(config_lib.help_text(config))
+            raise SystemExit(0)
+        return values(words), [config]
     except flags.Error as error:
         raise ConfigError(str(error)) from None
-
-
-def _config(given: str, words: list[str]) -> tuple[ConfigDict | None, list[str]]:
-    """The config that is given, with the words --config.KEY=VALUE applied; and the words that are left."""
-    from gmlp_flax import config as config_lib
-    from gmlp_flax.config import overrides
-
-    if not given and (named := overrides.named_overrides(words)):
-        key, value = next(iter(named.items()))
-        raise ConfigError(f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well")
-    config, left = overrides.apply(config_lib.open_config(given), words) if given else (None, words)
-    if flags.FLAGS.help_config:
-        print(config_lib.help_text(config))
-        raise SystemExit(0)
-    return config, left
 
 
 def _check_positional(given: list[str], positional: str) -> None:
@@ -225,7 +214,7 @@ def _with_default(flag: flags.Flag) -> str:
 
 
 @contextlib.contextmanager
-def explaining() -> Iterator[None]:
+def show_errors() -> Iterator[None]:
     """The user's mistakes, and a lack of memory, end the program with one line."""
     try:
         yield
@@ -234,21 +223,10 @@ def explaining() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+    except MemoryError:
+        fail("this machine's memory is full: give the program more, or fewer workers or smaller files at once")
     except Exception as error:
-        if isinstance(error, MemoryError):
-            fail(
-                "this machine's memory is full: give the program more, or give it less at once (smaller files, fewer "
-                "workers)"
-            )
-        if _is_out_of_memory(error):
-            fail(
-                f"out of memory ({str(error).splitlines()[0]}): make the batch or the model smaller, or use more "
-                "devices"
-            )
+        if type(error).__name__ == "JaxRuntimeError" and re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
+            reason = str(error).splitlines()[0]
+            fail(f"out of memory ({reason}): make the batch or the model smaller, or use more devices")
         raise
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Of a device, as JAX tells it."""
-    words = re.search("RESOURCE_EXHAUSTED|Out of memory", str(error))
-    return type(error).__name__ == "JaxRuntimeError" and words is not None

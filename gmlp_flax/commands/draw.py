@@ -9,24 +9,17 @@
 
 The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may also be given as --workdir=RUN.
 
-curves            the loss over the steps, in training and held out; `gmlp train` draws it at its end
-filters           text: for each layer the row of W that mixes into the middle token (the paper's Figure 4); images: for
-                  each layer the rows of some patches, laid out as the grid of patches (Figure 3). --tokens chooses the
-                  patches, counted row by row
+curves            the loss over the steps, in training and held out
+filters           rows of the spatial matrices of each layer, of text for the middle token (the paper's Figure 4), of
+                  images for some patches (Figure 3), which --tokens chooses, counted row by row
 attention         how much each token (a row) looks at each token (a column) of a sentence or a pair (Figure 10): the
-                  largest weight of the two in any layer of the first half of the network, or of all layers; and these
-                  layers one by one. Of a Transformer's heads, the largest weight counts. A finetuned model reads its
-                  sequences filled up with [PAD]; the figures leave the padding out, so rows may add up to less than 1
-shift-invariance  how near spatial matrices are to Toeplitz without the constraint (--config.model.spatial=dense,
-                  Figure 9): the share of the variance of a matrix's weights that is left if each weight is replaced by
-                  the mean of all weights at its offset, which is on the same diagonal, or between the patches of an
-                  image as many rows and columns apart. It is 1 for a Toeplitz matrix and about 2/n for noise on n
-                  tokens of text, 4/n on n patches. It is read from every checkpoint that the run kept:
+                  largest weight of the first half of the layers, or of all; and these layers one by one
+shift-invariance  how near spatial matrices without the Toeplitz constraint are to it (Figure 9): the share of their
+                  variance that is left if each weight is replaced by the mean of all weights at its offset. It is 1
+                  for a Toeplitz matrix and about 2/n for noise on n tokens. Every checkpoint of the run counts:
                   --config.checkpoint.every=50 --config.checkpoint.keep=100 make a curve of it
-augmentations     one row per training image: the centre crop of evaluation, then samples of augmented views, as
-                  training sees them. If the config mixes images, the rows below show some samples before mixing, and
-                  then mixed. An image and the one half a row further are a pair; the number is the weight of the
-                  image's own label
+augmentations     one row per training image: the centre crop of evaluation, then augmented samples. If the config mixes
+                  images, rows of samples before and after mixing follow, each with the weight of its own label
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.analysis import attention, augmentations, curves, filters, shift_invariance
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import did_you_mean
+from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.training import loading
 
 FLAGS: Any = flags.FLAGS
@@ -51,7 +44,7 @@ def _filters(workdir: str, _: ConfigDict | None) -> None:
 
 
 def _attention(workdir: str, _: ConfigDict | None) -> None:
-    text = cli.required("text", "draw attention RUN --text=SENTENCE [--second=SENTENCE] [--layers=all]")
+    text = cli.require("text")
     trained = loading.load(workdir, FLAGS.checkpoint)
     print(*attention.draw(trained, workdir, text, FLAGS.second, FLAGS.layers), sep="\n")
 
@@ -66,9 +59,8 @@ def _shift_invariance(workdir: str, _: ConfigDict | None) -> None:
 
 
 def _augmentations(_: str, config: ConfigDict) -> None:
-    usage = "draw augmentations --config=FILE --out=FILE.png"
-    cli.required("config", usage)
-    out = cli.required("out", usage)
+    cli.require("config")
+    out = cli.require("out")
     count = augmentations.draw(config, out, FLAGS.images, FLAGS.samples)
     print(f"{count} images, {FLAGS.samples} samples of each: {out}")
 
@@ -88,15 +80,17 @@ def main(argv: list[str], config: ConfigDict | None) -> None:
     """Draws what the command line names."""
     figure, *runs = argv[1:]
     if figure not in FIGURES:
-        cli.fail(f"gmlp draw {figure}: {did_you_mean(figure, FIGURES)}")
+        raise ConfigError(f"gmlp draw {figure}: {did_you_mean(figure, FIGURES)}")
     draw, names = FIGURES[figure]
     if unknown := [flag for flag in OWN_FLAGS if FLAGS[flag].present and flag not in names]:
         takes = ", ".join(f"--{name}" for name in names)
-        cli.fail(f"--{unknown[0]} is not for gmlp draw {figure}, which takes {takes}")
+        raise ConfigError(f"--{unknown[0]} is not for gmlp draw {figure}, which takes {takes}")
     needs_run = "workdir" in names
     if len(runs) > needs_run or (runs and FLAGS.workdir):
-        cli.fail(f"{runs[-1]!r} is one word too many: expected gmlp draw {figure} {'RUN' if needs_run else ''}")
-    draw(runs[0] if runs else cli.required("workdir", f"draw {figure} RUN") if needs_run else "", config)
+        raise ConfigError(
+            f"{runs[-1]!r} is one word too many: expected gmlp draw {figure} {'RUN' if needs_run else ''}"
+        )
+    draw(runs[0] if runs else cli.require("workdir") if needs_run else "", config)
 
 
 def run() -> None:
@@ -105,8 +99,8 @@ def run() -> None:
     flags.DEFINE_list("tokens", [], "Filters of images: the patches whose rows are drawn, counted row by row.")
     flags.DEFINE_string("text", None, "Attention: a sentence.")
     flags.DEFINE_string("second", None, "Attention: another sentence, for a pair.")
-    layers = [attention.FIRST_HALF, attention.ALL]
-    flags.DEFINE_enum("layers", attention.FIRST_HALF, layers, "Attention: the layers that are drawn.")
+    layers = attention.FIRST_HALF, attention.ALL
+    flags.DEFINE_enum("layers", layers[0], layers, "Attention: the layers that are drawn.")
     flags.DEFINE_string("out", None, "Augmentations: the .png file to write.")
     flags.DEFINE_integer("images", 8, "Augmentations: how many images, one row each.", lower_bound=1)
     flags.DEFINE_integer("samples", 7, "Augmentations: augmented samples of each image.", lower_bound=1)

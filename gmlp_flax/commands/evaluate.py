@@ -3,14 +3,10 @@
     gmlp evaluate --workdir=runs/text --checkpoint=best
     gmlp evaluate --workdir=DIR [--checkpoint=latest|best|STEP] [--config.KEY=VALUE ...] [--predictions=FOLDER]
 
-Prints one JSON object: `step`, `checkpoint` (its folder) and `eval`, the metrics over the run's held-out data. For the
-latest checkpoint of a finished run these are the run's own final metrics, to the last bit.
-
-Keys of the run's config may be changed for the evaluation: --config.data.heldout=tfds:imagenet2012 scores other data
-of the same classes, --config.eval.real_labels=FILE adds ReaL accuracy, --config.eval.batch_size=N fits other devices.
-
---predictions=FOLDER also writes a finetuned model's predictions, as GLUE's and SQuAD's official scorers read them. If
-the run keeps a running mean of its parameters, they are the predictions of the mean.
+Prints one JSON object: `step`, `checkpoint` (its folder) and `eval`, the metrics over the run's held-out data. Keys of
+the run's config may be changed: --config.data.heldout=tfds:imagenet2012 scores other data of the same classes,
+--config.eval.real_labels=FILE adds ReaL accuracy. --predictions=FOLDER also writes a finetuned model's predictions, of
+the running mean of its parameters if it keeps one, as GLUE's and SQuAD's official scorers read them.
 """
 
 from __future__ import annotations
@@ -25,61 +21,48 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, RunError
 
 if TYPE_CHECKING:
     from gmlp_flax.data.finetuning.squad import Question
-
 
 SCORE_SQUAD = """Scores answers to SQuAD's questions as the official script does, to the last digit.
 
     gmlp score-squad dev-v2.0.json answers/predictions.json --null_odds=answers/null_odds.json
 
-DATA is SQuAD's JSON, v1.1 or v2.0; PREDICTIONS is a JSON object of question id -> answer, "" for none. Either may be
-compressed as .gz or .xz. Prints one JSON object: exact, f1 and total, the same for the questions with an answer
-(HasAns_) and without (NoAns_), and missing_filled_with_empty, the number of questions without a prediction. With
---null_odds, a JSON object of question id -> odds of having no answer, also the best scores that a threshold on the odds
-gives.
+DATA is SQuAD's JSON, v1.1 or v2.0; PREDICTIONS is a JSON object of question id -> answer, "" for none; either may end
+in .gz or .xz. Prints one JSON object: exact, f1 and total, of all questions, of those with an answer (HasAns_) and
+without (NoAns_), and the number without a prediction. With --null_odds also the best scores of any threshold on them.
 """
 
 
 def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Prints the metrics of a checkpoint."""
-    workdir = cli.required("workdir", "evaluate --workdir=DIR [--checkpoint=latest|best|STEP]")
+    workdir = cli.require("workdir")
     if config is not None:
         from gmlp_flax import config as config_lib
 
         config_lib.validate(config)
     with cli.among_processes():
-        _evaluate(workdir, config)
+        from gmlp_flax.checkpoints import run_folder
+        from gmlp_flax.checkpoints.names import CHECKPOINTS
+        from gmlp_flax.io import files
+        from gmlp_flax.processes import distributed
+        from gmlp_flax.training import evaluation, loading
 
-
-def _evaluate(workdir: str, config: ConfigDict | None) -> None:
-    from gmlp_flax.checkpoints.names import CHECKPOINTS
-    from gmlp_flax.io import files
-    from gmlp_flax.processes import distributed
-    from gmlp_flax.training import evaluation, loading
-
-    trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
-    size = trained.config.eval.batch_size or trained.config.batch_size
-    trained.partition.check_batch(size, 1, "config.eval.batch_size")
-    evaluator = evaluation.Evaluator(trained.task, trained.partition)
-    metrics, outputs = evaluator(trained.params, trained.ema)
-    if not distributed.is_first():
-        return
-    if flags.FLAGS.predictions:
-        _write(trained.task.prediction_files(outputs), flags.FLAGS.predictions)
-    checkpoint = os.path.join(files.absolute(workdir), CHECKPOINTS, str(trained.step))
-    print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
-
-
-def _write(files: dict[str, bytes], target: str) -> None:
-    from gmlp_flax.checkpoints import run_folder
-
-    if not files:
-        cli.fail("--predictions is for tasks that write predictions: this run has none to write")
-    run_folder.write_files(target, files, replace=True)
-    print(f"wrote {', '.join(files)} to {target}", file=sys.stderr)
+        trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
+        size = trained.config.eval.batch_size or trained.config.batch_size
+        trained.partition.check_batch(size, 1, "config.eval.batch_size")
+        metrics, outputs = evaluation.Evaluator(trained.task, trained.partition)(trained.params, trained.ema)
+        if not distributed.is_first():
+            return
+        if target := flags.FLAGS.predictions:
+            if not (predictions := trained.task.prediction_files(outputs)):
+                raise RunError("--predictions is for tasks that write predictions: this run has none to write")
+            run_folder.write_files(target, predictions, replace=True)
+            print(f"wrote {', '.join(predictions)} to {target}", file=sys.stderr)
+        checkpoint = os.path.join(files.absolute(workdir), CHECKPOINTS, str(trained.step))
+        print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 
 
 def run() -> None:
@@ -95,13 +78,10 @@ def _by_id(path: str, kind: type | tuple[type, ...], what: str, questions: Seque
     from gmlp_flax.data.finetuning import squad
 
     values = squad.read_json(path)
-    expected = f"expected an object of question id -> {what}"
     if not isinstance(values, dict):
-        raise DataError(f"{path}: found {type(values).__name__}; {expected}")
-    for name, value in values.items():
-        if not isinstance(value, kind) or isinstance(value, bool) or value != value:
-            what = "NaN" if value != value else type(value).__name__
-            raise DataError(f"{path}, question {name}: found {what}; {expected}")
+        raise DataError(f"{path}: found {type(values).__name__}; expected an object of question id -> {what}")
+    if wrong := [name for name, value in values.items() if not isinstance(value, kind) or value != value]:
+        raise DataError(f"{path}, question {wrong[0]}: found {values[wrong[0]]!r}; expected {what}")
     if not any(question.id in values for question in questions):
         raise DataError(f"{path}: none of its {len(values)} ids is a question of DATA; give the file made for it")
     return values

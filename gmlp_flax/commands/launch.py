@@ -6,42 +6,36 @@
     gmlp launch --on=local --processes=2 --config=quickstart_text --workdir=runs/two
     gmlp launch --on=ENGINE --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...] [--dry_run] [--] ...
 
-XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but
-its own flags go to `gmlp train` unchanged, also what stands after --. A topology is written as in `gmlp plan`; the mesh
-of the config is checked against it, and config.mesh.slices says how many such slices there are. `gmlp sweep` takes the
-same flags, and starts a job for each of its runs.
+XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but its own
+flags go to `gmlp train` unchanged, also what stands after --. The config's mesh is checked against the topology, of
+which there are config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job for each of its runs.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
+from gmlp_flax.launching import engines
+from gmlp_flax.launching.engine import Job, Options
 from gmlp_flax.options import options_of
 
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-
-USAGE = "launch --on=ENGINE --config=NAME --workdir=DIR [--config.KEY=VALUE ...]"
 LONGEST_NAME = 35  # XPK's limit is 40, with the number of a sweep's run
+OPTIONS = options_of(Options)
+OWN_FLAGS = ("on", "dry_run", *OPTIONS)  # all others are training's
 
 
 class Run(NamedTuple):
-    """A run to start.
-
-    Attributes:
-        config: its whole config.
-        workdir: its folder.
-        words: training's arguments.
-        number: of a sweep's run, with a hyphen before it.
-    """
+    """A run to start: its config, its folder, training's arguments, and for a run of a sweep -NUMBER."""
 
     config: ConfigDict
     workdir: str
@@ -51,30 +45,12 @@ class Run(NamedTuple):
 
 def define_flags() -> None:
     """Defines --on, --dry_run and the options of all engines."""
-    from gmlp_flax.launching.engine import Options
-    from gmlp_flax.launching.engines import ENGINES
-
-    what = "; ".join(f"{name}: {engine.summary}" for name, engine in ENGINES.items())
+    what = "; ".join(f"{name}: {engine.summary}" for name, engine in engines.ENGINES.items())
     flags.DEFINE_string("on", None, f"The engine. {what}.")
     flags.DEFINE_bool("dry_run", False, "Print what the engine would be given, and start nothing.")
-    for option, declared in options_of(Options).items():
-        of = [name for name, engine in ENGINES.items() if option in (*engine.required, *engine.optional)]
-        text = f"{declared.comment} For {', '.join(of)}." if of else declared.comment
-        if isinstance(declared.default, tuple):
-            flags.DEFINE_multi_string(option, [], text)
-        elif isinstance(declared.default, bool):
-            flags.DEFINE_bool(option, False, text)
-        elif isinstance(declared.default, int):
-            flags.DEFINE_integer(option, None, text, lower_bound=1)
-        else:
-            flags.DEFINE_string(option, "", text)
-
-
-def engine_flags_given() -> list[str]:
-    """The names of the flags on the command line that mean something with --on alone."""
-    from gmlp_flax.launching.engine import Options
-
-    return [name for name in ("dry_run", *options_of(Options)) if flags.FLAGS[name].present]
+    for name, option in OPTIONS.items():
+        users = [user for user, engine in engines.ENGINES.items() if name in (*engine.required, *engine.optional)]
+        cli.define(name, option.default, f"{option.comment} For {', '.join(users)}." if users else option.comment, 0)
 
 
 def start(runs: Sequence[Run], folder: str) -> None:
@@ -87,19 +63,20 @@ def start(runs: Sequence[Run], folder: str) -> None:
     Raises:
         RunError: an option is wrong, a config does not suit the hardware, or a folder does not suit the engine.
     """
-    from gmlp_flax.launching import engines
-    from gmlp_flax.launching.engine import Job, Options
+    from gmlp_flax import config as config_lib
+    from gmlp_flax.training.partition import Partition
 
     values = flags.FLAGS
-    given: dict[str, Any] = {
-        field: tuple(value) if isinstance(value := values[field].value, list) else value or declared.default
-        for field, declared in options_of(Options).items()
-    }
-    given["name"] = _name(given["name"], folder)
+    given: dict[str, Any] = {name: values[name].value for name in OPTIONS}
+    given["name"] = _name(values.name, folder)
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     options = Options(**given)
     engine = engines.find(values.on, options)
-    for run in runs:
-        _check_mesh(run.config, engine.hardware.count if engine.hardware else 0)
+    for config, *_ in runs:
+        config_lib.validate(config)
+        if engine.hardware:
+            partition = Partition.make(config.mesh, engine.hardware.count * config.mesh.slices)
+            partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     jobs = [Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices) for run in runs]
     if code := engines.launch(engine, jobs, values.dry_run):
         raise SystemExit(code)
@@ -115,48 +92,31 @@ def _name(given: str, folder: str) -> str:
     return name if given else name[:LONGEST_NAME].strip("-")
 
 
-def _check_mesh(config: ConfigDict, chips: int) -> None:
-    """Refuses a mesh or a batch that the devices cannot have; chips is 0 where they are not known."""
-    from gmlp_flax import config as config_lib
-    from gmlp_flax.training.partition import Partition
-
-    config_lib.validate(config)
-    if chips:
-        partition = Partition.make(config.mesh, chips * config.mesh.slices)
-        partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
-
-
-def training_words(argv: Sequence[str], own: Sequence[str]) -> list[str]:
-    """The words of a command line, without the program's name, that are not for the flags `own`."""
-    kept, words = [], iter(argv[1:])
-    for word in words:
-        name, equals, _ = word.lstrip("-").partition("=")
-        if not word.startswith("-") or {name, name.removeprefix("no")}.isdisjoint(own):
-            kept.append(word)
-        elif not equals and not flags.FLAGS[name.removeprefix("no") if name not in own else name].boolean:
-            next(words, None)
-    return kept
+def training_words(argv: Sequence[str]) -> list[str]:
+    """The words of a command line, without the program's name, that are not for OWN_FLAGS."""
+    own = flags.FlagValues()
+    for name in OWN_FLAGS:
+        own[name] = copy.deepcopy(flags.FLAGS[name])
+    own.set_gnu_getopt(True)
+    return own(argv, known_only=True)[1:]
 
 
 def _without_dashes(argv: Sequence[str]) -> list[str]:
     """A word -- may stand before training's words."""
-    place = argv.index("--") if "--" in argv else len(argv)
-    return [*argv[:place], *argv[place + 1 :]]
+    index = argv.index("--") if "--" in argv else len(argv)
+    return [*argv[:index], *argv[index + 1 :]]
 
 
 def main(_argv: list[str], config: ConfigDict) -> None:
     """Starts the run."""
-    cli.required("on", USAGE)
-    cli.required("config", USAGE)
-    workdir = cli.required("workdir", USAGE)
-    own = [flag.name for flag in flags.FLAGS.flags_by_module_dict()[__name__] if flag.name != "workdir"]
-    start([Run(config, workdir, training_words(_without_dashes(sys.argv), own))], workdir)
+    for name in ("on", "config"):
+        cli.require(name)
+    workdir = cli.require("workdir")
+    start([Run(config, workdir, training_words(_without_dashes(sys.argv)))], workdir)
 
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string(
-        "workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or a mounted one."
-    )
+    flags.DEFINE_string("workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or mounted.")
     define_flags()
     cli.run(main, config=cli.given_config, words=_without_dashes)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io import records
 from gmlp_flax.options import options_of
 from gmlp_flax.tasks.sampling import Sampling
@@ -32,40 +32,39 @@ if TYPE_CHECKING:
     from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
     from gmlp_flax.training.loading import Trained
 
+SAMPLING = options_of(Sampling)
+
 
 def main(argv: list[str]) -> None:
     """Prints the candidates of each prediction."""
-    workdir = cli.required("workdir", "predict --workdir=DIR [IMAGE ...] < TEXT")
+    workdir = cli.require("workdir")
     from gmlp_flax.training import loading
 
     trained, paths, top = loading.load(workdir, flags.FLAGS.checkpoint), argv[1:], flags.FLAGS.top
     task = trained.task
-    sampling: dict[str, Any] = {
-        name: flags.FLAGS[name].value for name in options_of(Sampling) if flags.FLAGS[name].present
-    }
-    if sampling and not task.generates:
-        cli.fail(
-            f"--{next(iter(sampling))} is for models that continue texts, and {workdir} holds one of the task "
-            f"{trained.config.task}: leave it out, or train with --config.task=causal_lm"
-        )
-    if sampling and flags.FLAGS["top"].present:
-        cli.fail(f"--top ranks the next token, and --{next(iter(sampling))} is for a continuation: give one of them")
+    ranks = flags.FLAGS["top"].present
+    sampling: dict[str, Any] = {name: flags.FLAGS[name].value for name in SAMPLING if flags.FLAGS[name].present}
+    given = [*sampling]
+    if given and not task.generates:
+        what = f"for models that continue texts, and {workdir} holds one of the task {trained.config.task}"
+        raise ConfigError(f"--{given[0]} is {what}: leave it out, or train with --config.task=causal_lm")
+    if given and ranks:
+        raise ConfigError(f"--top ranks the next token, and --{given[0]} is for a continuation: give one of them")
     if task.predicts_files:
         if not paths:
-            cli.fail("give image files: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
-        for path, (ranked,) in zip(paths, task.predict(trained.weights, paths, top), strict=True):
-            print(f"{path}: {show(ranked)}")
-        return
-    if paths:
-        cli.fail(f"{workdir} holds a model of text: give it some on standard input, not {paths[0]}")
-    if task.generates and not flags.FLAGS["top"].present:
+            raise ConfigError("give image files: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
+        for path, (candidates,) in zip(paths, task.predict(trained.weights, paths, top), strict=True):
+            print(f"{path}: {show(candidates)}")
+    elif paths:
+        raise ConfigError(f"{workdir} holds a model of text: give it some on standard input, not {paths[0]}")
+    elif task.generates and not ranks:
         continue_lines(trained, Sampling(**sampling))
-        return
-    for line in given_lines():
-        print(line)
-        (found,) = task.predict(trained.weights, [line], top)
-        for number, ranked in enumerate(found, 1):
-            print(f"  {task.prediction_label.format(number)}{show(ranked)}")
+    else:
+        for line in given_lines():
+            print(line)
+            (predictions,) = task.predict(trained.weights, [line], top)
+            for number, candidates in enumerate(predictions, 1):
+                print(f"  {task.prediction_label.format(number)}{show(candidates)}")
 
 
 def given_lines() -> Iterator[str]:
@@ -97,11 +96,9 @@ def continue_lines(trained: Trained, sampling: Sampling) -> None:
         rate = f"{made.new_tokens / seconds:,.0f} a second"
         print(f"{made.new_tokens} tokens in {seconds:.2f} s ({rate}){ended}{anew}", file=sys.stderr)
     cost = token_cost(task.generator, task.shapes())
-    print(
-        f"a token costs {cost.flops / 1e6:,.2f} MFLOP, as {cost.cache_bytes / 1e3:,.1f} kB are kept of the tokens "
-        f"before; to read a window anew costs {cost.window_flops / 1e6:,.2f} MFLOP",
-        file=sys.stderr,
-    )
+    cached = f"as {cost.cache_bytes / 1e3:,.1f} kB are kept of the tokens before"
+    anew = f"to read a window anew costs {cost.window_flops / 1e6:,.2f} MFLOP"
+    print(f"a token costs {cost.flops / 1e6:,.2f} MFLOP, {cached}; {anew}", file=sys.stderr)
 
 
 def show(candidates: Candidates) -> str:
@@ -113,9 +110,8 @@ def define_flags() -> None:
     """Defines the flags of this command."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
-    for name, option in options_of(Sampling).items():
-        define: Any = flags.DEFINE_float if isinstance(option.default, float) else flags.DEFINE_integer
-        define(name, option.default, f"Causal models: {option.comment}.")
+    for name, option in SAMPLING.items():
+        cli.define(name, option.default, f"Causal models: {option.comment}.")
 
 
 def run() -> None:

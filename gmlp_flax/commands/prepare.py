@@ -9,7 +9,7 @@ tfds:NAME. DIR may be gs://BUCKET/FOLDER. If it is killed, the same command goes
 same, byte for byte. Give the folder to training as --config.data.train=DIR.
 
 listops:paper and listops:TRAIN,VALIDATION,TEST, three numbers of trees, make the data set ListOps of Long Range Arena:
-labelled text for --config=lra_listops. It takes a minute or two, is all or nothing, and has flags of its own.
+labelled text for --config=lra_listops, in a minute or two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
@@ -34,38 +33,34 @@ from gmlp_flax.io import cache, files
 
 LISTOPS = "listops:"  # what its name begins with
 _GRAMMAR = Grammar()
-_CORES = os.cpu_count() or 1
-_SAMPLE = tokenizer_training.SAMPLE
 
-# Flag -> default, least value (of a whole number) and meaning.
-CORPUS_FLAGS: dict[str, tuple[Any, int | None, str]] = {
-    "split": ("", None, "A split, such as train, if the corpus has splits; empty: all."),
-    "tokenizer": ("", None, "A SentencePiece model or BERT's vocab.txt; empty: train one."),
-    "vocab_size": (32_000, 1, "Pieces of a tokenizer that is trained."),
-    "tokenizer_sample": (_SAMPLE, 1, "Characters to train a tokenizer on, at most, from all parts."),
-    "train_tokenizer_only": (False, None, "Write the tokenizer to --out and end."),
-    "heldout_share": (0.0, None, "Share of documents to hold out."),
-    "side": ("train", None, "train or heldout: the documents to take if some are held out."),
-    "workers": (_CORES, 1, "Cores to use."),
-    "max_bad_records": (0, 0, "Skip so many records that do not parse."),
-    "shard_bytes": (prepare.SHARD_BYTES, 1, "Bytes of the corpus in a shard."),
-    "cache": ("", None, "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),
+# Flag -> default, meaning and, of a whole number, least value.
+CORPUS_FLAGS: dict[str, tuple] = {
+    "split": ("", "A split, such as train, if the corpus has splits; empty: all."),
+    "tokenizer": ("", "A SentencePiece model or BERT's vocab.txt; empty: train one."),
+    "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
+    "tokenizer_sample": (tokenizer_training.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
+    "train_tokenizer_only": (False, "Write the tokenizer to --out and end."),
+    "heldout_share": (0.0, "Share of documents to hold out."),
+    "side": ("train", "train or heldout: the documents to take if some are held out."),
+    "workers": (os.cpu_count() or 1, "Cores to use.", 1),
+    "max_bad_records": (0, "Skip so many records that do not parse.", 0),
+    "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in a shard.", 1),
+    "cache": ("", "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),
 }
-LISTOPS_FLAGS: dict[str, tuple[Any, int | None, str]] = {
-    "seed": (0, 0, "Of listops:SIZE: decides all trees."),
+LISTOPS_FLAGS: dict[str, tuple] = {
+    "seed": (0, "Of listops:SIZE: decides all trees.", 0),
     "lengths": (
         f"{_GRAMMAR.shortest},{_GRAMMAR.longest}",
-        None,
         "Of listops:SIZE: a tree has more symbols than the first number and fewer than the second.",
     ),
-    "depth": (_GRAMMAR.depth, 0, "Of listops:SIZE: levels of a tree, at most."),
+    "depth": (_GRAMMAR.depth, "Of listops:SIZE: levels of a tree, at most.", 0),
 }
 
 
 def check(name: str, values: flags.FlagValues) -> None:
     """Raises ConfigError if a flag is missing, does not count, or contradicts another."""
-    if not values.out:
-        raise ConfigError("--out is missing: give --out=DIR")
+    cli.require("out")
     is_listops = name.startswith(LISTOPS)
     if wrong := [flag for flag in (CORPUS_FLAGS if is_listops else LISTOPS_FLAGS) if values[flag].present]:
         what = f"is not a flag of {LISTOPS}SIZE" if is_listops else f"is a flag of {LISTOPS}SIZE alone"
@@ -74,13 +69,11 @@ def check(name: str, values: flags.FlagValues) -> None:
     if not is_listops and f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
         raise ConfigError(f"--out={values.out} lies in the corpus, which would grow by it; give a folder beside it")
     if values.train_tokenizer_only and files.exists(values.out):
-        raise ConfigError(
-            f"--out={values.out} is there already, and would be overwritten: give another name, or move it away"
-        )
+        raise ConfigError(f"--out={values.out} would be overwritten: give another name, or move it away")
 
 
 def make_listops(name: str, values: flags.FlagValues) -> None:
-    """Makes the data set ListOps and prints its statistics.
+    """Makes the data set ListOps, and prints the statistics of each split and how to train on it.
 
     Raises:
         DataError: the size or a flag makes no sense, or as in `listops.folder.make`.
@@ -88,18 +81,16 @@ def make_listops(name: str, values: flags.FlagValues) -> None:
     sizes = folder.parse_sizes(name.removeprefix(LISTOPS))
     shortest, longest = folder.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
     out = values.out if files.is_remote(values.out) else os.path.realpath(values.out)
-    report_listops(folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed), out)
-
-
-def report_listops(statistics: Mapping[str, Mapping[str, Any]], out: str) -> None:
-    """Prints the statistics of each split, and how to train on them."""
+    statistics = folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
     print(f"{'split':<12}{'trees':>8}  {'symbols':<26}{'depth':<24}share of the values 0 to 9, %")
-    for name, split in statistics.items():
-        (shortest, length, longest), (lowest, depth, deepest) = split["length"], split["depth"]
-        lengths, depths = f"{shortest} to {longest}, mean {length:.0f}", f"{lowest} to {deepest}, mean {depth:.2f}"
-        shares = " ".join(f"{100 * share:.1f}" for share in split["values"])
-        print(f"{name:<12}{split['trees']:>8,}  {lengths:<26}{depths:<24}{shares}")
-    most = max(split["length"][2] for split in statistics.values())
+    for split, of in statistics.items():
+        symbols, depth = (
+            "{0} to {2}, mean {1:.0f}".format(*of["length"]),
+            "{0} to {2}, mean {1:.2f}".format(*of["depth"]),
+        )
+        shares = " ".join(f"{100 * share:.1f}" for share in of["values"])
+        print(f"{split:<12}{of['trees']:>8,}  {symbols:<26}{depth:<24}{shares}")
+    most = max(of["length"][2] for of in statistics.values())
     print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(out)}")
     print(f"              with --config.model.length={most + 2} or more, no tree is cut")
 
@@ -152,10 +143,6 @@ def main(argv: list[str]) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string("out", None, "Folder for the result; with --train_tokenizer_only, the file.")
-    for name, (default, least, meaning) in (CORPUS_FLAGS | LISTOPS_FLAGS).items():
-        if least is not None:
-            flags.DEFINE_integer(name, default, meaning, lower_bound=least, upper_bound=2**31 - 1)
-        else:
-            define: Any = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}[type(default)]
-            define(name, default, meaning)
+    for name, definition in (CORPUS_FLAGS | LISTOPS_FLAGS).items():
+        cli.define(name, *definition)
     cli.run(main, "CORPUS")

@@ -23,7 +23,6 @@ from gmlp_flax.analysis import curves, filters
 from gmlp_flax.checkpoints.names import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 
 SENTENCES = (
@@ -33,15 +32,8 @@ SENTENCES = (
 )
 
 
-def train_once(kind: str, arg: str, workdir: str, steps: int | None, restart: bool) -> dict:
-    """Trains the config quickstart_KIND:ARG, or goes on where it was interrupted.
-
-    Args:
-        kind: "text" or "image".
-        arg: the config's argument.
-        workdir: the run folder.
-        steps: how many, unless the config's number is to be taken.
-        restart: puts the run that is in the folder aside.
+def train_once(kind: str, arg: str, workdir: str, steps: int | None, restart: bool) -> dict[str, Any]:
+    """Trains the config quickstart_KIND:ARG, or goes on where it was interrupted; `restart` puts its run aside first.
 
     Returns:
         The contents of result.json.
@@ -60,31 +52,36 @@ def train_once(kind: str, arg: str, workdir: str, steps: int | None, restart: bo
     return result
 
 
-def show_text(trained: loading.Trained, result: dict, frozen: dict) -> None:
-    """Prints the language model's scores and some filled masks."""
-    assert isinstance(trained.task, MaskedLanguageModeling)
-    print("\nheld-out perplexity of masked tokens (lower is better)")
-    print(f"  token frequencies alone (unigram)            {result['baseline']['eval']['perplexity']:8.1f}")
-    print(f"  this model, spatial projections frozen       {frozen['eval']['perplexity']:8.1f}")
-    print(f"  this model                                   {result['eval']['perplexity']:8.1f}")
+def show_text(trained: loading.Trained) -> None:
+    """Prints what the language model fills in for some masks."""
+    task: Any = trained.task
     print("\nwhat it fills in, with probabilities")
     for sentence in SENTENCES:
         print(f"  {sentence}")
-        for ranked in trained.task.predict(trained.weights, [sentence])[0]:
-            print(f"      {predict.show(ranked)}")
+        for candidates in task.predict(trained.weights, [sentence])[0]:
+            print(f"      {predict.show(candidates)}")
 
 
-def show_image(trained: loading.Trained, result: dict, frozen: dict) -> None:
-    """Prints the classifier's scores and some of its answers."""
-    print("\nheld-out accuracy (higher is better)")
-    print(f"  the most frequent digit                      {result['baseline']['eval']['top1']:8.1%}")
-    print(f"  this model, spatial projections frozen       {frozen['eval']['top1']:8.1%}")
-    print(f"  this model                                   {result['eval']['top1']:8.1%}")
-    print("\nwhat it says of three held-out digits, with probabilities")
+def show_image(trained: loading.Trained) -> None:
+    """Prints what the classifier says of three held-out digits."""
     task: Any = trained.task
+    print("\nwhat it says of three held-out digits, with probabilities")
     batch = next(task.evaluation_batches(0, 1))
     for image, label in list(zip(batch["image"], batch["label"], strict=True))[:3]:
         print(f"  a {label}:  {predict.show(task.rank_classes(trained.weights, image[None])[0])}")
+
+
+# Kind -> what shows its answers; the metric's title, name and format; and what the baseline is.
+SHOWN = {
+    "text": (
+        show_text,
+        "perplexity of masked tokens (lower is better)",
+        "perplexity",
+        ".1f",
+        "token frequencies alone (unigram)",
+    ),
+    "image": (show_image, "accuracy (higher is better)", "top1", ".1%", "the most frequent digit"),
+}
 
 
 def main(argv: list[str]) -> None:
@@ -100,20 +97,21 @@ def main(argv: list[str]) -> None:
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
     frozen = train_once(kind, "frozen", folders[1], steps, again)
     trained = loading.load(workdir)
-    SHOWN[kind](trained, result, frozen)
+    show_answers, title, metric, form, baseline = SHOWN[kind]
+    print(f"\nheld-out {title}")
+    models = {baseline: result["baseline"], "this model, spatial projections frozen": frozen, "this model": result}
+    for name, scored in models.items():
+        print(f"  {name:<44} {scored['eval'][metric]:8{form}}")
+    show_answers(trained)
     print("\nfigures")
     for path in (curves.draw(workdir), filters.draw(trained, workdir)):
         print(f"  {os.path.relpath(path)}")
     print(f"\nthe run is in {os.path.relpath(workdir)}; {time.time() - began:.0f} s in all")
 
 
-SHOWN = {"text": show_text, "image": show_image}
-
-
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string(
-        "workdir", None, "The run folder; empty: runs/quickstart-KIND. The frozen model's is DIR-frozen."
-    )
+    workdir = "The run folder; empty: runs/quickstart-KIND. The frozen model's is DIR-frozen."
+    flags.DEFINE_string("workdir", None, workdir)
     flags.DEFINE_integer("steps", None, "Train for fewer steps than the config says.", lower_bound=1)
     cli.run(main, "[text|image]")

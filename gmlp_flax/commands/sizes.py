@@ -16,13 +16,11 @@ from absl import flags
 from gmlp_flax.commands import cli
 
 
-def rows() -> list[dict[str, Any]]:
-    """One dict per model: its name, source and note; `params`, and `flops` per example, as counted here; and what its
-    paper prints, or None: `paper_params_m` (millions), `paper_flops_g` or `paper_madds_g` (billions per example),
-    `paper_perplexity`."""
+def main(_argv: list[str]) -> None:
+    """Prints the table, or with --json a list of objects. What a paper does not print is None there."""
     from gmlp_flax.paper import published  # imports JAX
 
-    return [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "params": published.param_count(model),
@@ -36,15 +34,11 @@ def rows() -> list[dict[str, Any]]:
         }
         for name, model in published.PUBLISHED.items()
     ]
-
-
-def main(_argv: list[str]) -> None:
-    """Prints the table, or a JSON list with --json."""
     if flags.FLAGS.json:
-        print(json.dumps(rows(), indent=2))
+        print(json.dumps(rows, indent=2))
         return
     print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note")
-    for row in rows():
+    for row in rows:
         params = "" if row["paper_params_m"] is None else f"{row['paper_params_m']:g}"
         flops = "" if row["paper_flops_g"] is None else f"{row['paper_flops_g']:.1f}"
         flops = flops if row["paper_madds_g"] is None else f"2x{row['paper_madds_g']:g}"

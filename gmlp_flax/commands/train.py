@@ -3,12 +3,8 @@
     gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
     gmlp train --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
 
-The same command again goes on where the run was interrupted. --help_config prints every config key. A run that has
-got somewhere begins anew only with --restart, which moves what is in the run folder to its folder before-1 and deletes
-nothing: give it once, not in a script that starts the command again.
-
-On several hosts the same command runs on each. A TPU slice, SLURM and Open MPI are detected; elsewhere
---coordinator=HOST:PORT --processes=N --process=I tell each process of the others.
+The same command again goes on where the run was interrupted; --restart, given once, begins anew, and deletes nothing.
+On several hosts the same command runs on each.
 
 Exit code 0: finished, or stopped by a signal and saved (with --stopped_code: that code). 2: a mistake in the flags, the
 config or the data, told in one line. Any other: a restart may help, for example after a lost host or a step that hangs.
@@ -27,9 +23,8 @@ from gmlp_flax.commands import cli
 
 def main(_argv: list[str], config: ConfigDict) -> None:
     """Trains, draws the run's loss curve, and says what can be done with the run."""
-    usage = "train --config=NAME --workdir=DIR [--config.KEY=VALUE ...]"
-    cli.required("config", usage)
-    workdir = cli.required("workdir", usage)
+    cli.require("config")
+    workdir = cli.require("workdir")
     # Imported here so that --help_config and mistakes in flags answer at once.
     with cli.among_processes():
         from gmlp_flax.analysis import curves
@@ -55,12 +50,13 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     from gmlp_flax.models import blocks
     from gmlp_flax.reports import runs
 
-    block, files = blocks.find(config.model.block), tasks.find(config.task).predicts_files
-    path = shlex.quote(workdir)
-    advice = {f"gmlp predict --workdir={path} {'IMAGE ...' if files else '< TEXT'}": "use the model"}
+    block, task, path = blocks.find(config.model.block), tasks.find(config.task), shlex.quote(workdir)
+    advice, reads_text = {}, task.predict is not tasks.Task.predict and not task.predicts_files
+    if reads_text or task.predicts_files:
+        advice[f"gmlp predict --workdir={path} {'< TEXT' if reads_text else 'IMAGE ...'}"] = "use the model"
     if block.spatial_matrix is not blocks.Block.spatial_matrix:
         advice[f"gmlp draw filters {path}"] = "draw what its spatial projections learned"
-    elif not files and block.attention_scores is not blocks.Block.attention_scores:
+    elif reads_text and block.attention_scores is not blocks.Block.attention_scores:
         advice[f"gmlp draw attention {path} --text=SENTENCE"] = "draw what its attention looks at"
     advice[f"gmlp evaluate --workdir={path} --checkpoint=best"] = "score its best checkpoint"
     for table, scale in runs.tables_of(config)[:1]:
@@ -73,12 +69,7 @@ def run() -> None:
     """The command line."""
     flags.DEFINE_string("workdir", None, "The run folder: config, metrics, result, checkpoints, figures.")
     flags.DEFINE_bool("restart", False, "Begin anew: what is in the run folder is put aside in its folder before-1.")
-    flags.DEFINE_integer(
-        "stopped_code",
-        0,
-        "The exit code after a signal; a launcher that starts failed runs again needs a special one.",
-        lower_bound=0,
-        upper_bound=125,
-    )
+    stopped_code = "The exit code after a signal; a launcher that starts failed runs again needs a special one."
+    flags.DEFINE_integer("stopped_code", 0, stopped_code, lower_bound=0, upper_bound=125)
     cli.define_multihost_flags()
     cli.run(main, config=cli.given_config)

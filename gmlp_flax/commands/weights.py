@@ -20,42 +20,31 @@ IMPORT = """Makes a run folder from timm's weights, FNet's as the package transf
     gmlp import --model=exported --checkpoint=FOLDER --out=DIR
 
 The folder is used like a run's: by `gmlp predict`, `gmlp draw`, config.init_from and, if --data names images (as
-config.data.heldout does), by `gmlp evaluate`.
-
-A model with 1,000 classes is taken for a model of ImageNet-1k. Its classes then have their WordNet ids as names, as in
-ImageNet's folders and in TFDS, and predict shows timm's words for them if timm is installed when the folder is
-written. Any other number of classes have their numbers as names. Pixels are normalised and cropped as timm does by
-default for the architecture; a model from the hub brings its own numbers.
-
-An FNet is a masked language model in the size that its weights have, such as google/fnet-base; its pooler and its head
-for pairs of sentences are left out. FOLDER is one that `gmlp export --out=FOLDER` has written, of any model.
+config.data.heldout does), by `gmlp evaluate`. 1,000 classes of timm's are taken for ImageNet-1k's, and named by their
+WordNet ids; other classes are named by their numbers. An FNet, such as google/fnet-base, becomes a masked language
+model, without its pooler and its head for pairs of sentences. FOLDER is one that `gmlp export` has written.
 """
-IMPORT_USAGE = f"import --model=NAME --checkpoint=FILE --out=DIR, or --model={weight_files.HUB}timm/NAME.TAG --out=DIR"
 EXPORT = """Writes a run's weights, for use elsewhere.
 
     gmlp export --workdir=RUN --out=FOLDER [--checkpoint=latest|best|STEP]
     gmlp export --workdir=RUN --out=FILE.safetensors [--checkpoint=latest|best|STEP]
 
-FOLDER gets model.safetensors with the parameters by name, which needs no gmlp_flax to be read, config.json, what
-predictions need besides, such as tokenizer.model, and a README.md. `gmlp import --model=exported --checkpoint=FOLDER`
-makes a run folder of it again.
-
-FILE.safetensors has timm's names, for a model that timm has; the expression that loads it,
-timm.create_model(NAME, checkpoint_path=FILE), is printed.
+FOLDER gets model.safetensors, which needs no gmlp_flax to be read, config.json, what predictions need besides, such as
+tokenizer.model, and a README.md; `gmlp import --model=exported` makes a run folder of it again. FILE.safetensors has
+timm's names, for a model that timm has; the expression that loads it is printed.
 """
-EXPORT_USAGE = "export --workdir=RUN --out=FOLDER or FILE.safetensors [--checkpoint=latest|best|STEP]"
 
 
 def import_weights(_argv: list[str]) -> None:
     """Converts a file, an exported folder, or weights from the hub."""
-    name, out = cli.required("model", IMPORT_USAGE), cli.required("out", IMPORT_USAGE)
+    name, out = cli.require("model"), cli.require("out")
     hub = name.startswith(weight_files.HUB)
     ignored = {"checkpoint": hub, "tokenizer": name != FNET, "data": name in (FNET, EXPORTED)}
     if given := [flag for flag, unused in ignored.items() if unused and flags.FLAGS[flag].value]:
         raise RunError(f"--{given[0]} is not for --model={name}: leave it out")
-    path = "" if hub else cli.required("checkpoint", IMPORT_USAGE)
+    path = "" if hub else cli.require("checkpoint")
     if name == FNET:
-        fnet.convert(weight_files.read(path), cli.required("tokenizer", IMPORT_USAGE), out, path)
+        fnet.convert(weight_files.read(path), cli.require("tokenizer"), out, path)
         print(f"wrote {out}: an FNet from {path}")
     elif name == EXPORTED:
         exported.convert(path, out)
@@ -72,7 +61,7 @@ def import_weights(_argv: list[str]) -> None:
 
 def export_weights(_argv: list[str]) -> None:
     """Converts, and prints how to load the file."""
-    workdir, out = cli.required("workdir", EXPORT_USAGE), cli.required("out", EXPORT_USAGE)
+    workdir, out = cli.require("workdir"), cli.require("out")
     if os.path.splitext(out)[1] in FILES and not os.path.isdir(out):
         print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
         return

@@ -29,12 +29,18 @@ class Optimizer:
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
 
 
-def _adamw(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-    return optax.adamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask)
+def from_optax(make: Callable[..., optax.GradientTransformation], *names: str) -> Callable:
+    """`Optimizer.make` of one of optax's optimizers with decoupled weight decay.
 
+    Args:
+        make: the optimizer, such as `optax.adamw`.
+        names: its hyperparameters, each a key config.optimizer.NAME.
+    """
 
-def _nadamw(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-    return optax.nadamw(rate, of.b1, of.b2, of.eps, weight_decay=of.weight_decay, mask=mask)
+    def transformation(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
+        return make(rate, **{name: of[name] for name in names}, weight_decay=of.weight_decay, mask=mask)
+
+    return transformation
 
 
 def _lamb(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
@@ -56,10 +62,6 @@ def _lamb(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransf
     )
 
 
-def _lion(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-    return optax.lion(rate, of.b1, of.b2, weight_decay=of.weight_decay, mask=mask)
-
-
 def _sgd(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
     return optax.chain(
         optax.trace(of.b1, of.nesterov),
@@ -69,9 +71,9 @@ def _sgd(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransfo
 
 
 OPTIMIZERS = {  # config.optimizer.name ->
-    "adamw": Optimizer(_adamw, bounded=True),
-    "nadamw": Optimizer(_nadamw, bounded=True),
+    "adamw": Optimizer(from_optax(optax.adamw, "b1", "b2", "eps"), bounded=True),
+    "nadamw": Optimizer(from_optax(optax.nadamw, "b1", "b2", "eps"), bounded=True),
     "lamb": Optimizer(_lamb),
-    "lion": Optimizer(_lion, bounded=True),
+    "lion": Optimizer(from_optax(optax.lion, "b1", "b2"), bounded=True),
     "sgd": Optimizer(_sgd, options={"nesterov": Option(False, "Nesterov's momentum in place of the usual one")}),
 }

@@ -15,6 +15,13 @@ from gmlp_flax.config.schema import BLOCK, TASK, changed, flat, keys
 from gmlp_flax.config.validation import check_name, explain, validate
 from gmlp_flax.errors import ConfigError
 
+# What the flags of ml_collections say of a value that they cannot convert, and what was expected.
+_REFUSALS = {
+    r"invalid literal for int\(\)": "a whole number",
+    "could not convert string to float": "a number",
+    r"\('Non-boolean argument to boolean flag'": "true or false",
+}
+
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
     """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their values as text."""
@@ -31,19 +38,15 @@ def applying(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> di
     return {name: value for name, value in values.items() if name in known}
 
 
-def prepared_for(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    """A config with the task and block that some overrides name, whose keys are checked; nothing else is set yet.
-
-    Raises:
-        ConfigError: there is no such task or block, or it has no such key.
-    """
+def _change_task_and_block(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    """A config with the task and block that some overrides name, whose keys are checked; nothing else is set yet."""
     task, block = str(values.get(TASK, config.task)), str(values.get(BLOCK, config.model.block))
     new = config if (task, block) == (config.task, config.model.block) else changed(config, task, block)
     for name in values:
         check_name(name, f"--config.{name}={values[name]}", new)
-    usual, kept = keys(config), keys(new)
-    values_lost = {name: value for name, value in flat(config).items() if name not in kept}
-    if lost := [f"{name}={value!r}" for name, value in values_lost.items() if value != usual[name].default]:
+    values, old, kept = flat(config), keys(config), keys(new)
+    lost = [f"{name}={values[name]!r}" for name in old if name not in kept and values[name] != old[name].default]
+    if lost:
         print(f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}", file=sys.stderr)
     return new
 
@@ -55,16 +58,19 @@ def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_c
         config: the config.
         words: the command line, of which the first is the program's name.
 
-    Raises:
-        ConfigError: there is no such key, or a value has another type than its key.
+    Raises ConfigError: there is no such key, or a value has another type than its key.
     """
-    start, parser = prepared_for(config, named_overrides(words)).copy_and_resolve_references(), flags.FlagValues()
+    start = _change_task_and_block(config, named_overrides(words)).copy_and_resolve_references()
+    parser = flags.FlagValues()
     parser.set_gnu_getopt(True)
     config_flags.DEFINE_config_dict("config", start, flag_values=parser, sys_argv=list(words))
     try:
         left = parser(words, known_only=True)
     except flags.Error as error:
-        raise ConfigError(in_words(error)) from None
+        message = str(error)
+        for refusal, expected in _REFUSALS.items():
+            message = re.sub(f"{refusal}.*", f"expected {expected}", message)
+        raise ConfigError(message) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
         raise explain(error, "the command line") from None
     new: ml_collections.ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
@@ -74,21 +80,8 @@ def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_c
 def overridden(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> ml_collections.ConfigDict:
     """A copy with some keys set, whose values may be text.
 
-    Raises:
-        ConfigError: there is no such key, a value has another type than its key, or makes no sense.
+    Raises ConfigError: there is no such key, a value has another type than its key, or makes no sense.
     """
     new, _ = apply(config, ["config", *(f"--config.{name}={value}" for name, value in values.items())])
     validate(new)
     return new
-
-
-def in_words(error: Exception) -> str:
-    """What an error says; of a flag's value that Python cannot convert, what was expected in its place."""
-    message = str(error)
-    for refusal, expected in (
-        (r"invalid literal for int\(\)", "a whole number"),
-        ("could not convert string to float", "a number"),
-        (r"\('Non-boolean argument to boolean flag'", "true or false"),
-    ):
-        message = re.sub(refusal + ".*", f"expected {expected}", message)
-    return message

@@ -37,8 +37,7 @@ def check_pattern(pattern: str, key: str) -> None:
 def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
     """Reads config.optimizer.lr_multipliers, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for stacked layers.
 
-    Raises:
-        ConfigError: a line has another form.
+    Raises ConfigError: a line has another form.
     """
     multipliers = []
     for line in lines:
@@ -61,8 +60,7 @@ def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
 def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
     """Reads config.mesh.rules, each `PATTERN=AXIS,AXIS,...` with `-` for an axis that stays whole.
 
-    Raises:
-        ConfigError: a line has another form.
+    Raises ConfigError: a line has another form.
     """
     rules = []
     for line in lines:
@@ -79,8 +77,7 @@ def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
 def profile_steps(text: str, steps: int) -> range:
     """The steps that config.profile.steps asks a trace of, in a run of `steps`; FIRST:LAST, or empty for none.
 
-    Raises:
-        ConfigError: it has another form, or there are no such steps.
+    Raises ConfigError: it has another form, or there are no such steps.
     """
     if not text:
         return range(0)

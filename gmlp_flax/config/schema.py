@@ -14,23 +14,13 @@ import ml_collections
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import OPTIMIZERS
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
-from gmlp_flax.options import (
-    ABOVE_0,
-    AT_LEAST_0,
-    AT_LEAST_1,
-    DECAY,
-    INNER_SHARE,
-    SIZE,
-    SIZE_OR_0,
-    YEAR,
-    Option,
-    Range,
-    options_of,
-)
+from gmlp_flax.options import ABOVE_0, AT_LEAST_0, AT_LEAST_1, DECAY, INNER_SHARE, SIZE, SIZE_OR_0, Option, options_of
 
 TASK, BLOCK = "task", "model.block"
+SCHEDULES = ("cosine", "linear", "constant", "rsqrt")
 
 COMMON = {
     TASK: Option("masked_lm", f"what is trained: {', '.join(tasks.TASKS)}, or my_package.my_task:MyTask"),
@@ -38,31 +28,23 @@ COMMON = {
     "seed": Option(0, "with the step, determines every batch, mask, augmentation and dropped branch", AT_LEAST_0),
     "batch_size": Option(32, "examples per step, over all devices and microbatches", SIZE),
     "init_from": Option("", "run folder or checkpoint whose parameters start this run; empty: fresh ones"),
-    "init_parameters": Option(
-        True, "False: finetuning takes only the model and vocabulary of init_from, as a baseline"
-    ),
+    "init_parameters": Option(True, "False: finetuning takes only the model and vocabulary of init_from"),
     BLOCK: Option(
         "gmlp", f"the token mixer: {', '.join(blocks.BLOCKS)}, or my_package.my_block:MyBlock", architecture=True
     ),
-    "data.train": Option(
-        "embedded", "a path, `tfds:NAME/CONFIG`, or `embedded`: CPython's reference manual, UCI's digits"
-    ),
+    "data.train": Option("embedded", "a path, tfds:NAME/CONFIG, or embedded: CPython's reference manual, UCI's digits"),
     "data.heldout": Option("", "path of the held-out data; empty: a split or a share of the training data"),
     "data.split": Option("", "the split to train on; empty: `train` if the data have splits"),
     "data.heldout_split": Option("", "the split held out; empty: `validation` if there is one, or (images) `test`"),
     "data.heldout_share": Option(0.05, "share of the training data held out if no path is given", INNER_SHARE),
     "data.max_bad_records": Option(
-        0, "unreadable records that are skipped (images: per host); one more stops the run", AT_LEAST_0
+        0, "unreadable records to skip (images: per host); one more ends the run", AT_LEAST_0
     ),
     "data.cache": Option("", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"),
-    "data.workers": Option(
-        0, "processes that prepare batches; 0: threads of this one", Range("from 0 to 1,024", 0, 1024)
-    ),
+    "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", SIZE_OR_0),
     "optimizer.name": Option("adamw", "the optimizer; the paper's is AdamW", tuple(OPTIMIZERS)),
     "optimizer.learning_rate": Option(1e-3, "peak of the schedule", AT_LEAST_0),
-    "optimizer.schedule": Option(
-        "cosine", "after the warmup; rsqrt: peak * sqrt(warmup / step)", ("cosine", "linear", "constant", "rsqrt")
-    ),
+    "optimizer.schedule": Option("cosine", "after the warmup; rsqrt: peak * sqrt(warmup / step)", SCHEDULES),
     "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0),
     "optimizer.b1": Option(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
     "optimizer.b2": Option(0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY),
@@ -73,45 +55,28 @@ COMMON = {
         for row, optimizer in OPTIMIZERS.items()
         for name, option in optimizer.options.items()
     },
-    "optimizer.weight_decay": Option(
-        0.05, "decoupled; not for norms, biases, cls tokens and learned positions", AT_LEAST_0
-    ),
+    "optimizer.weight_decay": Option(0.05, "decoupled; not of norms, biases, cls tokens and positions", AT_LEAST_0),
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
     "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),
-    "optimizer.ema": Option(
-        0.0, "decay of a running mean of the parameters, which then predicts and starts others; 0: none", DECAY
-    ),
+    "optimizer.ema": Option(0.0, "decay of a running mean of the parameters, which is then used; 0: none", DECAY),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
-    "optimizer.lr_multipliers": Option(
-        (), "REGEX=FACTOR: factors on the rate of parameters by their paths; FIRST..LAST: growing with depth"
-    ),
-    "mesh.data": Option(
-        -1, "groups of devices that each hold a copy of the state; -1, on one of the three axes: the rest"
-    ),
+    "optimizer.lr_multipliers": Option((), "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth"),
+    "mesh.data": Option(-1, "groups of devices with a copy of the state each; -1, on one of three axes: the rest"),
     "mesh.fsdp": Option(1, "devices that share one copy of the state, and the batch; a layer is gathered when it runs"),
     "mesh.tensor": Option(1, "devices that share the products of a layer: d_ffn and the vocabulary are split"),
     "mesh.slices": Option(1, "TPU slices joined by a network; they divide the data axis", AT_LEAST_1),
-    "mesh.rules": Option(
-        (), "REGEX=AXIS,...: how parameters with such paths are cut, before the model's own; -: not cut"
-    ),
+    "mesh.rules": Option((), "REGEX=AXIS,...: sharding of parameters by path, before the model's own; -: not sharded"),
     "eval.every": Option(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
     "eval.batch_size": Option(0, "examples per batch; 0: as in training", SIZE_OR_0),
     "log.every": Option(20, "steps that one line of metrics.jsonl averages", AT_LEAST_1),
     "log.tensorboard": Option(False, "also write TensorBoard files (extra: tensorboard)"),
     "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
-    "log.hang_seconds": Option(
-        1800.0,
-        "a run ends after so many seconds without a finished step, evaluation or checkpoint, an hour at least before "
-        "the first step; 0: never",
-        YEAR,
-    ),
+    "log.hang_seconds": Option(1800.0, "a run without progress ends then (first step: an hour); 0: never", AT_LEAST_0),
     "profile.steps": Option("", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"),
     "checkpoint.every": Option(500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1),
     "checkpoint.keep": Option(2, "newest checkpoints to keep", AT_LEAST_1),
     "checkpoint.keep_best": Option(1, "best checkpoints to keep as well", AT_LEAST_0),
-    "checkpoint.metric": Option(
-        "", "evaluation metric that says which is best; empty: the task's own, of the running mean if there is one"
-    ),
+    "checkpoint.metric": Option("", "metric that chooses the best; empty: the task's own, of a running mean if any"),
 }
 
 # Keys with another name in earlier releases, until 1.0: refused with the new name, but read in the config.json of runs.
@@ -120,55 +85,28 @@ RENAMED = {
     "optimizer.rates": "optimizer.lr_multipliers",
 }
 
-# Keys, and groups of keys, that may change on a run that has taken steps: how long it goes on, how it is watched and
-# saved, on what it runs, and rates. Of a block's options, `numerics_only` says so. All others say what the run is.
-MAY_CHANGE = (
-    "steps",
-    "log.",
-    "profile.",
-    "checkpoint.",
-    "mesh.",
-    "eval.every",
-    "eval.batch_size",
-    "data.cache",
-    "data.workers",
-    "data.max_bad_records",
-    "optimizer.grad_accum_steps",
-    "optimizer.learning_rate",
-    "optimizer.schedule",
-    "optimizer.warmup",
-    "optimizer.b1",
-    "optimizer.b2",
-    "optimizer.eps",
-    "optimizer.weight_decay",
-    "optimizer.clip",
-    "optimizer.lr_multipliers",
-    *(f"optimizer.{name}" for optimizer in OPTIMIZERS.values() for name in optimizer.options),
-)
+# What may change on a run that has taken steps: how long it goes on, how it is watched and saved, on what it runs, and
+# its rates. Of a block's options, `numerics_only` says so. All other keys say what the run is.
+_CHANGING_GROUPS = ("log", "profile", "checkpoint", "mesh", "optimizer")
+_CHANGING_KEYS = ("steps", "eval.every", "eval.batch_size", "data.cache", "data.workers", "data.max_bad_records")
+_FIXED_KEYS = ("optimizer.name", "optimizer.ema", "optimizer.freeze")
 
 
 def may_change(name: str, block: str) -> bool:
-    """Whether a key may have another value in the middle of a run with this block. Raises ConfigError as `of_block`."""
+    """Whether a key may have another value in the middle of a run with a block. Raises ConfigError as `of_block`."""
+    if name in COMMON:
+        return name in _CHANGING_KEYS or (name.partition(".")[0] in _CHANGING_GROUPS and name not in _FIXED_KEYS)
     declared = of_block(block).get(name)
-    common = any(name == each or (each.endswith(".") and name.startswith(each)) for each in MAY_CHANGE)
-    return common or (declared is not None and declared.numerics_only)
+    return declared is not None and declared.numerics_only
 
 
 def of_block(block: str) -> dict[str, Option]:
-    """The keys that a block declares.
-
-    Raises:
-        ConfigError: there is no such block.
-    """
-    return {f"model.{name}": found for name, found in options_of(blocks.find(block).Spec).items()}
+    """The keys that a block declares. Raises ConfigError: there is no such block."""
+    return {f"model.{name}": option for name, option in options_of(blocks.find(block).Spec).items()}
 
 
 def of_task(task: str) -> dict[str, Option]:
-    """The keys that a task declares.
-
-    Raises:
-        ConfigError: there is no such task.
-    """
+    """The keys that a task declares. Raises ConfigError: there is no such task."""
     return dict(tasks.find(task).options)
 
 
@@ -188,11 +126,7 @@ def all_keys() -> list[str]:
 
 
 def keys_of(task: str = COMMON[TASK].default, block: str = COMMON[BLOCK].default) -> dict[str, Option]:
-    """Every dotted name of a config with a task and a block, with its option, in groups.
-
-    Raises:
-        ConfigError: there is no such task or block.
-    """
+    """Every dotted name of a config with a task and a block, with its option, in groups. Raises as `default`."""
     options = COMMON | of_block(block) | of_task(task)
     groups = list(dict.fromkeys(name.rpartition(".")[0] for name in options))
     return {name: options[name] for group in groups for name in options if name.rpartition(".")[0] == group}
@@ -207,11 +141,13 @@ def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.Conf
     """A config of a task and a block with every key at its default; no other key can be set on it.
 
     Raises:
-        ConfigError: there is no such task or block.
+        ConfigError: there is no such task or block, or a key of it would hide a method of a config.
     """
     values: dict[str, Any] = {}
     for name, option in keys_of(task, block).items():
         group, _, last = name.rpartition(".")
+        if hasattr(ml_collections.ConfigDict, last):
+            raise ConfigError(f"the key {name} has the name of a method of ConfigDict: give it another")
         (values.setdefault(group, {}) if group else values)[last] = option.default
     values["task"], values["model"]["block"] = task, block
     return ml_collections.ConfigDict(values).lock()
@@ -232,8 +168,7 @@ def differences(one: ml_collections.ConfigDict, other: ml_collections.ConfigDict
 def changed(config: ml_collections.ConfigDict, task: str = "", block: str = "") -> ml_collections.ConfigDict:
     """A copy with another task or block: keys that both have keep their values, the new ones take their defaults.
 
-    Raises:
-        ConfigError: there is no such task or block.
+    Raises ConfigError: there is no such task or block.
     """
     new = default(task or config.task, block or config.model.block)
     known = keys(new)
@@ -246,17 +181,16 @@ def help_text(config: ml_collections.ConfigDict | None = None) -> str:
     """The keys for reading, `name = value  # comment`: of a config, or of every task and block with their defaults."""
     values = {} if config is None else flat(config)
 
-    def lines(title: str, found: Mapping[str, Option]) -> str:
-        shown = {name: values.get(name, key.default) for name, key in found.items()}
-        listed = (f"{f'config.{name} = {shown[name]!r}':<46}  # {key.meaning}" for name, key in found.items())
-        return "\n".join([f"{title}:", *listed])
+    def lines(title: str, options: Mapping[str, Option]) -> str:
+        settings = {name: f"config.{name} = {values.get(name, option.default)!r}" for name, option in options.items()}
+        return "\n".join([f"{title}:", *(f"{settings[name]:<46}  # {options[name].meaning}" for name in options)])
 
     if config is not None:
         return lines(f"config.task={config.task}, config.model.block={config.model.block}", keys(config))
     shared = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
-    parts = [lines("every run", COMMON), lines("every block", shared)]
+    parts = {"every run": COMMON, "every block": shared}
     for name in blocks.BLOCKS:
         own = {key: option for key, option in of_block(name).items() if option != shared.get(key)}
-        parts.append(lines(f"config.model.block={name}", own))
-    parts += [lines(f"config.task={name}", of_task(name)) for name in tasks.TASKS]
-    return "\n\n".join(parts)
+        parts[f"config.model.block={name}"] = own
+    parts |= {f"config.task={name}": of_task(name) for name in tasks.TASKS}
+    return "\n\n".join(lines(title, options) for title, options in parts.items())

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import filecmp
 import importlib.resources
 import json
 import os
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_collections
+from flax.traverse_util import flatten_dict
 
 from gmlp_flax import registry
-from gmlp_flax.config.schema import BLOCK, RENAMED, TASK, default, keys
+from gmlp_flax.config.schema import BLOCK, COMMON, RENAMED, TASK, default, keys
 from gmlp_flax.config.validation import check_name, explain, shown, validate
 from gmlp_flax.errors import ConfigError, DataError, RunError, did_you_mean
 from gmlp_flax.io import json_files
@@ -30,28 +31,22 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
     """A config from nested values, as `to_json` writes them; keys that are left out take their defaults, and
     old names count as the new ones: runs of earlier releases have them.
 
-    Raises:
-        ConfigError: a key is unknown, a value has another type, or `registry.refuse_foreign` refuses a class.
+    Raises ConfigError: a key is unknown, a value has another type, or `registry.refuse_foreign` refuses a class.
     """
-    named = {
-        f"{group}.{name}" if isinstance(entry, dict) else group: value
-        for group, entry in values.items()
-        for name, value in (entry.items() if isinstance(entry, dict) else [("", entry)])
-    }
-    given = {RENAMED.get(name, name): value for name, value in named.items()}
-    kinds = {name: given[name] for name in (TASK, BLOCK) if name in given}
-    if strange := [f"{name} {shown(value)}" for name, value in kinds.items() if not isinstance(value, str)]:
-        raise ConfigError(f"{where}: {strange[0]} is no name: expected a string")
+    flat: dict[str, Any] = flatten_dict(values, sep=".")
+    given = {RENAMED.get(name, name): value for name, value in flat.items()}
+    kinds = {name: given.get(name, COMMON[name].default) for name in (TASK, BLOCK)}
     for name, kind in kinds.items():
+        if not isinstance(kind, str):
+            raise ConfigError(f"{where}: {name} {shown(kind)} is no name: expected a string")
         registry.refuse_foreign(kind, f"{where}: {name}")
-    config = default(**{name.rpartition(".")[2]: kind for name, kind in kinds.items()})
+    config = default(*kinds.values())
     known = keys(config)
     for name, value in given.items():
         check_name(name, where, config)
         value = tuple(value) if isinstance(known[name].default, tuple) and isinstance(value, list) else value
         try:
-            group, _, last = name.rpartition(".")
-            setattr(config[group] if group else config, last, value)
+            config.update_from_flattened_dict({name: value})
         except (OverflowError, TypeError, ValueError) as error:
             reason = known[name].problem(value) or error
             raise ConfigError(f"{where}: config.{name} is {shown(value)}: {reason}") from None
@@ -61,8 +56,7 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
 def load(path: str) -> ml_collections.ConfigDict:
     """Reads a run's config.json, which may be anybody's.
 
-    Raises:
-        ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that makes no sense.
+    Raises ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that makes no sense.
     """
     config = _from_json(path)
     try:
@@ -87,31 +81,26 @@ def locate(name: str, kind: str = "config") -> str:
             and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each); or gmlp_flax.configs.NAME.
         kind: "config" or "sweep".
 
-    Raises:
-        ConfigError: there is none, and the nearest name is given; or two places hold different files of that name.
+    Raises ConfigError: there is none, and the nearest name is given; or two places hold different files of that name.
     """
     if os.path.isfile(name):
         return name
     bare = name.removeprefix(f"{PACKAGED}.").removeprefix("configs/").removeprefix(f"{kind}s/").removesuffix(".py")
-    own = () if name.startswith(f"{PACKAGED}.") else (".", "configs")
-    packaged = importlib.resources.files(PACKAGED)
-    folders = [*map(Path, own), Path(str(packaged))]
+    folders = [Path(str(importlib.resources.files(PACKAGED)))]
+    if not name.startswith(f"{PACKAGED}."):
+        folders = [Path(), Path("configs"), *folders]
     if kind == "sweep":
         folders = [folder / "sweeps" for folder in folders]
-    found = [path for folder in folders if (path := folder / f"{bare}.py").is_file()]
-    if not found:
+    paths = [path for folder in folders if (path := folder / f"{bare}.py").is_file()]
+    if not paths:
         names = {path.stem for folder in folders[-2:] for path in folder.glob("[a-z]*.py")}
         raise ConfigError(f"there is no {kind} file {name}; {did_you_mean(bare, sorted(names))}")
-    try:
-        other = [path for path in found[1:] if not filecmp.cmp(path, found[0], shallow=False)]
-    except OSError as error:
-        raise ConfigError(f"cannot read the {kind} {error.filename}: {error.strerror}") from None
-    if other:
+    if other := [path for path in paths[1:] if path.read_bytes() != paths[0].read_bytes()]:
         raise ConfigError(
-            f"two places hold a {kind} {bare}, {found[0]} and {other[0]}: give --{kind}={found[0]}, or "
+            f"two places hold a {kind} {bare}, {paths[0]} and {other[0]}: give --{kind}={paths[0]}, or "
             f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
         )
-    return str(found[0])
+    return str(paths[0])
 
 
 def open_config(given: str) -> ml_collections.ConfigDict:
@@ -146,21 +135,22 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
         names: the names that may stand first.
         options: the values that each option may take; the first is its default.
 
-    Raises:
-        ConfigError: a name, an option or a value is unknown, or an option is given twice.
+    Raises ConfigError: a name, an option or a value is unknown, or an option is given twice.
     """
     name, *rest = arg.split(",")
     if name not in names:
         raise ConfigError(f"the config's argument is {name!r}; {did_you_mean(name, names)}")
-    chosen = {option: values[0] for option, values in options.items()}
+    given: dict[str, str] = {}
     for word in rest:
         option, _, value = word.partition("=")
+        problem = ""
         if option not in options:
-            expected = ", ".join(f"{known}=..." for known in options) or "nothing after the name"
-            raise ConfigError(f"the config's argument has {word!r}: expected {expected}")
-        if value not in options[option]:
-            raise ConfigError(f"the config's argument has {word!r}: {option} is one of {', '.join(options[option])}")
-        if [other.partition("=")[0] for other in rest].count(option) > 1:
-            raise ConfigError(f"the config's argument has {option}=... more than once: give it once")
-        chosen[option] = value
-    return name, *chosen.values()
+            problem = f"expected {', '.join(f'{known}=...' for known in options) or 'nothing after the name'}"
+        elif value not in options[option]:
+            problem = f"{option} is one of {', '.join(options[option])}"
+        elif option in given:
+            problem = f"{option}=... is given more than once: give it once"
+        if problem:
+            raise ConfigError(f"the config's argument has {word!r}: {problem}")
+        given[option] = value
+    return name, *(given.get(option, values[0]) for option, values in options.items())

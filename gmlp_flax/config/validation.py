@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 import ml_collections
+from flax.traverse_util import flatten_dict
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.config.parsing import check_pattern, lr_multipliers, mesh_rules, profile_steps
-from gmlp_flax.config.schema import BLOCK, COMMON, RENAMED, TASK, all_keys, keys, owners
+from gmlp_flax.config.schema import BLOCK, RENAMED, TASK, all_keys, keys, owners
 from gmlp_flax.errors import ConfigError, did_you_mean
 
 
@@ -22,22 +23,21 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
         where: what named it, for the message.
         config: the config; None if the name may belong to any task or block.
 
-    Raises:
-        ConfigError: it names the nearest valid name, the new name of an old one, or the blocks or tasks that have it.
+    Raises ConfigError: it names the nearest valid name, the new name of an old one, or the blocks or tasks with it.
     """
     known = all_keys() if config is None else list(keys(config))
     if name in known:
         return
     if name in RENAMED:
-        raise ConfigError(f"{where}: {name} is now called {RENAMED[name]}")
-    if inside := [key for key in known if key.startswith(f"{name}.")]:
-        raise ConfigError(f"{where}: {name} is a group of keys; set one of {', '.join(inside)}")
-    if config is not None and (having := owners(name)):
+        reason = f"{name} is now called {RENAMED[name]}"
+    elif inside := [key for key in known if key.startswith(f"{name}.")]:
+        reason = f"{name} is a group of keys; set one of {', '.join(inside)}"
+    elif config is not None and (having := owners(name)):
         kind, names = next(iter(having.items()))
-        raise ConfigError(
-            f"{where}: config.{kind} is {config[kind]!r}, which has no {name}: it is an option of {', '.join(names)}"
-        )
-    raise ConfigError(f"{where}: {_unknown(name, known)}")
+        reason = f"config.{kind} is {config[kind]!r}, which has no {name}: it is an option of {', '.join(names)}"
+    else:
+        reason = _unknown(name, known)
+    raise ConfigError(f"{where}: {reason}")
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -53,28 +53,30 @@ def explain(error: Exception, where: str) -> ConfigError:
     if not missing:
         return ConfigError(f"{where}: {type(error).__name__}: {message}")
     known, last = all_keys(), missing[1]
-    named = [name for name in known if name.rpartition(".")[2] == last]
-    if new := [new for old, new in RENAMED.items() if old.rpartition(".")[2] == last]:
-        return ConfigError(f"{where}: {last!r} is now called: config.{new[0]}")
-    if any(name in COMMON for name in named):
-        meant = " or ".join(f"config.{name}" for name in named)
-        return ConfigError(f"{where}: the group that is given {last!r} has no such key: set {meant}")
-    if named:
-        advice = "which others have: choose them with config.default(task=..., block=...)"
-        return ConfigError(f"{where}: this task and block have no {' or '.join(named)}, {advice}")
-    return ConfigError(f"{where}: {_unknown(last, known)}")
+    meant = [f"config.{RENAMED.get(name, name)}" for name in (*known, *RENAMED) if name.rpartition(".")[2] == last]
+    if not meant:
+        return ConfigError(f"{where}: {_unknown(last, known)}")
+    advice = "keys of another task or block need config.default(task=..., block=...)"
+    return ConfigError(f"{where}: there is no {last!r} there: set {' or '.join(meant)}; {advice}")
 
 
 def validate(config: ml_collections.ConfigDict) -> None:
     """Checks the keys and their values, before any data is read.
 
-    Raises:
-        ConfigError: a key is missing or unknown, or a value makes no sense; it names the first one.
+    Raises ConfigError: a key is missing or unknown, or a value makes no sense; it names the first one.
     """
+    values: dict[str, Any] = flatten_dict(config.to_dict(), sep=".")
+    begin = "begin with gmlp_flax.config.default()"
     for name in (TASK, BLOCK):
-        if not isinstance(kind := _value(config, name, "begin with gmlp_flax.config.default()"), str):
-            raise ConfigError(f"config.{name} is {kind!r}: expected a name")
-    _check_keys(config)
+        if not isinstance(values.get(name), str):
+            raise ConfigError(f"the config has no {name} that is a name: {begin}")
+    for name, option in keys(config).items():
+        if name not in values:
+            raise ConfigError(f"the config has no {name}, which its task and block have: {begin}")
+        if problem := option.problem(value := values.pop(name)):
+            raise ConfigError(f"config.{name} is {shown(value)}: {problem}")
+    if values:
+        raise ConfigError(f"the config has {next(iter(values))}, which its task and block do not know: {begin}")
     optimizer, steps = config.optimizer, config.steps
     if config.batch_size % optimizer.grad_accum_steps:
         raise ConfigError(
@@ -99,27 +101,6 @@ def validate(config: ml_collections.ConfigDict) -> None:
         task.without_data(config).spec()
     except ValueError as error:
         raise error if isinstance(error, ConfigError) else ConfigError(f"config.{error}") from None
-
-
-def _check_keys(config: ml_collections.ConfigDict) -> None:
-    """Checks that a config has exactly the keys of its task and block, with values that they may have."""
-    known = keys(config)
-    begin = f"begin with gmlp_flax.config.default(task={config.task!r}, block={config.model.block!r})"
-    for name, option in known.items():
-        value = _value(config, name, begin)
-        if problem := option.problem(value):
-            raise ConfigError(f"config.{name} is {shown(value)}: {problem}")
-    for group, value in config.items():
-        names = [f"{group}.{name}" for name in value] if isinstance(value, ml_collections.ConfigDict) else [group]
-        if strange := [name for name in names if name not in known]:
-            raise ConfigError(f"the config has {strange[0]}, which its task and block do not know: {begin}")
-
-
-def _value(config: ml_collections.ConfigDict, name: str, advice: str) -> Any:
-    try:
-        return config[name]
-    except (AttributeError, KeyError, TypeError):
-        raise ConfigError(f"the config has no {name}: {advice}") from None
 
 
 def shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import threading
 import time
 
 BEGINNING = 3600.0  # seconds
@@ -20,7 +21,7 @@ class Watchdog:
     """
 
     def __init__(self, seconds: float):
-        self.seconds, self._heard = seconds, float("-inf")
+        self.seconds, self._heard = min(seconds, threading.TIMEOUT_MAX), float("-inf")
 
     def begin(self) -> None:
         """Starts the clock with an hour at least: to restore a checkpoint and to compile takes longer than a step."""

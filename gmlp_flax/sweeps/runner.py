@@ -26,19 +26,6 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 Metrics = dict[str, Any]
 
 
-class RunFailed(RunError):
-    """A training process ended with an error.
-
-    Attributes:
-        reason: the line that it told; empty if it told none.
-    """
-
-    def __init__(self, workdir: str, reason: str):
-        told = f" ({reason})" if reason else ""
-        super().__init__(f"the run {workdir} failed{told}: its output is in {workdir}.log")
-        self.reason = reason
-
-
 class TrainingPool:
     """Trains runs in processes, some at a time. They work in the current folder.
 
@@ -68,7 +55,9 @@ class TrainingPool:
         if (result := read_result(workdir)) is None:
             command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
             if self._run(command, f"{workdir}.log"):
-                raise RunFailed(workdir, read_error(f"{workdir}.log"))
+                reason = read_error(f"{workdir}.log")
+                told = f" ({reason})" if reason else ""
+                raise RunError(f"the run {workdir} failed{told}: its output is in {workdir}.log")
             if (result := read_result(workdir)) is None:
                 raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
         return result["eval"]

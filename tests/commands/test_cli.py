@@ -103,18 +103,18 @@ def test_a_long_failure_keeps_its_beginning_and_its_end(capsys):
 
 
 def test_interrupt_has_its_own_exit_code(capsys):
-    with pytest.raises(SystemExit) as caught, cli.explaining():
+    with pytest.raises(SystemExit) as caught, cli.show_errors():
         raise KeyboardInterrupt
     assert caught.value.code == 130 and capsys.readouterr().err == "interrupted\n"
 
 
 def test_another_broken_pipe_is_not_hidden(capfd):
-    with pytest.raises(BrokenPipeError), cli.explaining():
+    with pytest.raises(BrokenPipeError), cli.show_errors():
         raise BrokenPipeError
 
 
 def test_a_full_machine_is_one_line(capsys):
-    with pytest.raises(SystemExit), cli.explaining():
+    with pytest.raises(SystemExit), cli.show_errors():
         raise MemoryError
     assert capsys.readouterr().err.startswith("error: this machine's memory is full: ")
 
@@ -122,7 +122,7 @@ def test_a_full_machine_is_one_line(capsys):
 @pytest.mark.parametrize("words", ["RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error: Out of memory allocating 9 bytes."])
 def test_too_little_memory_is_one_line(capsys, words):
     """As XLA tells it: the second one from a computation that has begun."""
-    with pytest.raises(SystemExit), cli.explaining():
+    with pytest.raises(SystemExit), cli.show_errors():
         raise jax.errors.JaxRuntimeError(words)
     advice = "make the batch or the model smaller, or use more devices"
     assert capsys.readouterr().err == f"error: out of memory ({words}): {advice}\n"

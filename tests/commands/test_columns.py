@@ -27,7 +27,7 @@ from gmlp_flax.commands import cli, columns
 CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0))); " \\
     "print('ready', flush=True); time.sleep(60)"
 columns.runner.tied_command = lambda words: [sys.executable, "-c", CHILD]
-with cli.explaining():
+with cli.show_errors():
     columns.run("sweep")
 """
 

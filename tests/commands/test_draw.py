@@ -12,7 +12,7 @@ from tests import preloaded
     [
         ((), "FIGURE is missing"),
         (("circles", "run"), "gmlp draw circles: did you mean"),
-        (("filters",), "--workdir is missing; usage: gmlp draw filters RUN"),
+        (("filters",), "--workdir is missing: see gmlp draw --help"),
         (("filters", "run", "--workdir=other"), "'run' is one word too many"),
         (("augmentations", "run"), "'run' is one word too many"),
         (("filters", "run", "--text=the"), "--text is not for gmlp draw filters, which takes --workdir, --checkpoint"),

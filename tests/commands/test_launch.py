@@ -42,7 +42,7 @@ def test_words_reach_training_in_any_form():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--workdir=x", TEXT), "--on is missing; usage: gmlp launch"),
+        (("--workdir=x", TEXT), "--on is missing: see gmlp launch --help"),
         (("--on=local", "--workdir=x"), "--config is missing"),
         (("--on=lokal", TEXT, "--workdir=x"), "did you mean 'local'?"),
         ((*LOCAL, TEXT, "--workdir=x", "--config.model.gate=foo"), "config.model.gate is 'foo'"),

@@ -56,7 +56,7 @@ def test_odds(data, tmp_path):
     assert found["exact"] == pytest.approx(200 / 3)
     assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(200 / 3), -3.0)
     result = run(data, predictions, f"--null_odds={written(odds, {'a': float('nan')})}")
-    assert result.returncode == 2 and "odds.json, question a: found NaN; expected an object of" in result.stderr
+    assert result.returncode == 2 and "odds.json, question a: found nan; expected odds" in result.stderr
 
 
 def test_odds_above_the_official_threshold_count_as_no_answer(data, tmp_path):
@@ -73,7 +73,7 @@ def test_odds_above_the_official_threshold_count_as_no_answer(data, tmp_path):
     ("content", "message"),
     [
         (["x"], "p.json: found list"),
-        ({"a": None}, "p.json, question a: found NoneType"),
+        ({"a": None}, "p.json, question a: found None"),
         ({"x": "y"}, "p.json: none of its 1 ids is a question of DATA"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.config import schema
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.options import Option
 
@@ -16,6 +17,12 @@ KINDS = [(task, "gmlp") for task in tasks.TASKS] + [("masked_lm", block) for blo
 def test_no_key_has_two_owners(task, block):
     owners = [schema.COMMON, schema.of_task(task), schema.of_block(block)]
     assert len(schema.keys_of(task, block)) == sum(map(len, owners))
+
+
+def test_a_key_may_not_hide_a_method_of_the_config(monkeypatch):
+    monkeypatch.setattr(tasks.find("masked_lm"), "options", {"masking.values": Option(1, "hides ConfigDict.values")})
+    with pytest.raises(ConfigError, match="masking.values"):
+        gmlp_config.default()
 
 
 def test_options_are_single_values_of_plain_types():

@@ -30,7 +30,7 @@ def main():
     with TrainingPool({out!r}, {jobs}) as pool:
         print([run.result() for run in [pool.submit(name, []) for name in ("first", "second")]])
 
-with cli.explaining():
+with cli.show_errors():
     main()
 """
 

@@ -62,10 +62,11 @@ from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
 from gmlp_flax.planning import plan
-from gmlp_flax.reports import catalogue, page, site
+from gmlp_flax.reports import catalogue, page
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.alternatives import NAME as ALTERNATIVES
+from gmlp_flax.reports.alternatives import of_folder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.tasks.sides import EMBEDDED
 
 SEEDS = ",".join(map(str, FINETUNING_SEEDS))
 
@@ -105,7 +106,7 @@ def arguments(argv: list[str]) -> SimpleNamespace:
     if not args.name:
         cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
     args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
-    if args.name in catalogue.FOLDERS:
+    if args.name == ALTERNATIVES:
         args.plan = column_plan(args)
     else:
         check_table(args, TABLES[args.name])
@@ -128,7 +129,7 @@ def check_table(args: SimpleNamespace, table: PaperTable) -> None:
     args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
     args.finetune_seeds = ",".join(map(str, numbers("finetune_seeds", args.finetune_seeds or SEEDS, "0,1,2")))
     check_finetuning(args, table.tasks)
-    check_path(f"--data={args.data}", args.data)
+    columns.check_path(f"--data={args.data}", args.data)
 
 
 def numbers(flag: str, given: str | None, example: str) -> list[int]:
@@ -179,12 +180,6 @@ def checked_tokens(given: str | None, table: PaperTable) -> int | None:
     return tokens
 
 
-def check_path(flag: str, data: str | None) -> None:
-    """Ends with one line if a flag names data on this machine that are not there."""
-    if data and ":" not in data and data != EMBEDDED and not os.path.exists(data):
-        cli.fail(f"{flag}: there is no such file or folder")
-
-
 def check_finetuning(args: SimpleNamespace, known: Sequence[str]) -> None:
     """Ends with one line, before hours of pretraining, if the finetuning after it could not run."""
     for flag in args.finetune_flag:
@@ -197,7 +192,7 @@ def check_finetuning(args: SimpleNamespace, known: Sequence[str]) -> None:
             cli.fail(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
         if args.scale != "paper" and not data:
             cli.fail(f"--finetune={task}: give its data, --finetune={task}=PATH")
-        check_path(f"--finetune={task}={data}", data)
+        columns.check_path(f"--finetune={task}={data}", data)
         config = config_lib.open_config(recipes.finetuning(task, args.scale))
         overrides.overridden(config, overrides.named_overrides(args.finetune_flag))
 
@@ -232,16 +227,10 @@ def finetune(runs: Sequence[run_finder.Run], args: SimpleNamespace) -> int:
     worst = 0
     for (task, given), (row, run), pretrained in itertools.product(args.finetune.items(), first, starts):
         data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        code = sweep(
-            f"--config={recipes.finetuning(task, args.scale)}",
-            f"--out={columns.finetuned(args.runs, task, row, pretrained)}",
-            f"--seeds={args.finetune_seeds}",
-            f"--jobs={args.jobs}",
-            *columns.starting(run, pretrained),
-            *([f"--config.data.train={data}"] if data else []),
-            *args.finetune_flag,
-        )
-        worst = max(worst, code)
+        config = recipes.finetuning(task, args.scale)
+        words = columns.finetuning(config, args.runs, task, row, run, pretrained, args.finetune_seeds, args.jobs)
+        words += [f"--config.data.train={data}"] if data else []
+        worst = max(worst, sweep(*words, *args.finetune_flag))
     return worst
 
 
@@ -271,7 +260,7 @@ def report_on(args: SimpleNamespace) -> tuple[Report, int]:
 
 def report_on_all(args: SimpleNamespace) -> None:
     """Writes the site, and prints what is in it and what is not."""
-    written = site.write(args.pattern, args.scale, args.out)
+    written = catalogue.write_site(args.pattern, args.scale, args.out)
     print(f"made: {', '.join(written.made)}")
     if written.absent:
         print(f"without runs: {', '.join(written.absent)}")
@@ -290,9 +279,9 @@ def main(argv: list[str]) -> None:
         print(columns.listing(args.plan))
         return
     missing, code = [], 0
-    if args.name in catalogue.FOLDERS:
+    if args.name == ALTERNATIVES:
         missing = [] if args.pattern else columns.make(args.plan)
-        report = catalogue.of_folder(args.name, args.plan.runs, args.scale, args.flags)
+        report = of_folder(args.plan.runs, args.scale, args.flags)
     elif TABLES[args.name].trained:
         report, code = report_on(args)
     else:

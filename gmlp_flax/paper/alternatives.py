@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, did_you_mean
+from gmlp_flax.models import blocks
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, SIBLING
 from gmlp_flax.sweeps import points
@@ -24,27 +25,13 @@ from gmlp_flax.sweeps import points
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36") + tuple(
     name for name, model in PUBLISHED.items() if model.source == SIBLING
 )
-# Rows that images have under another name. Biases of offsets are not among them: patches lie on a grid.
-IMAGES = {row: row for row in ROWS if row not in ("bert_rel", "bert_rel_only", "bert_t5")} | {
-    "bert": "vit",
-    "sgu": "gmlp",
-    "amlp_36": "amlp",
-}
-
-# Rows that the long-range configs have, one of each block: the convolution's kernel is 31 wide there.
-LONG_RANGE = {
-    "bert": "transformer",
-    "mixer": "mixer",
-    "sgu": "gmlp",
-    "amlp_36": "amlp",
-    "fnet": "fnet",
-    "hybrid": "fnet_hybrid",
-    "factorized": "synthesizer",
-    "external": "external_attention",
-    "lightweight": "convolution",
-    "resmlp": "resmlp",
-    "feed_forward": "feed_forward",
-}
+# Row -> its name among images. Biases of offsets are not among them: patches lie on a grid.
+IMAGES = {row: row for row in ROWS if row not in ("bert_rel", "bert_rel_only", "bert_t5")}
+IMAGES |= {"bert": "vit", "sgu": "gmlp", "amlp_36": "amlp"}
+# Row -> its name in the long-range configs, which have one row of each block; the convolution's kernel is 31 wide.
+_OF_BLOCKS = ("bert", "mixer", "sgu", "amlp_36", "fnet", "hybrid", "factorized", "external", "lightweight", "resmlp")
+LONG_RANGE = {row: blocks.name_of(PUBLISHED[row].spec.block) for row in (*_OF_BLOCKS, "feed_forward")}
+LONG_RANGE["amlp_36"] = "amlp"
 
 TRAINED, FINETUNED, MEASURED = "trained", "finetuned", "measured"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -58,7 +45,6 @@ class Column(NamedTuple):
         kind: TRAINED from random parameters; FINETUNED from the column "mlm" and from random parameters; or MEASURED.
         config: of runs, the config file, which takes the row as its argument; of FINETUNED, the whole config.
         metric: of an evaluation.
-        minutes: of the column at scale cpu, all rows, on two cores: estimated.
         seeds: of each row at scale cpu; the first alone elsewhere.
         cpu, gpu: config keys that the scale sets further, and their values: the column is shortened by them.
         searched: row -> what scale cpu sets for that row alone, as a search showed.
@@ -70,7 +56,6 @@ class Column(NamedTuple):
     kind: str = TRAINED
     config: str = ""
     metric: str = "accuracy"
-    minutes: int = 0
     seeds: Sequence[int] = (0,)
     cpu: Mapping[str, Any] = NOTHING
     gpu: Mapping[str, Any] = NOTHING
@@ -88,6 +73,11 @@ class Column(NamedTuple):
         """The factor that turns the metric into what is shown."""
         return 1.0 if self.lower else 100.0
 
+    @property
+    def task(self) -> str:
+        """What the config of a finetuned column calls its task: finetune_glue:TASK."""
+        return self.config.partition(":")[2]
+
     def of(self, row: str, scale: str) -> str:
         """A row's config, FILE:ARGUMENT. Raises ConfigError: there is no such scale."""
         if scale not in self.scales:
@@ -97,8 +87,7 @@ class Column(NamedTuple):
 
     def settings(self, scale: str, row: str = "") -> dict[str, Any]:
         """What a scale sets beside the config: for every row, and for this one."""
-        own = {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": self.gpu}
-        return dict(own.get(scale, NOTHING))
+        return {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": dict(self.gpu)}.get(scale, {})
 
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """The seeds of each row."""
@@ -124,16 +113,24 @@ class Column(NamedTuple):
 
     def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
         """The sweep that trains the column. Raises ConfigError as `configs`."""
-
-        def of_row(row: str) -> points.Points:
-            settings = {key: [value] for key, value in self.settings(scale, row).items()}
-            return points.product({"config": [self.of(row, scale)], "seed": self.seeds_at(scale)}, settings)
-
-        return points.chained(*map(of_row, self.configs(scale, rows)))
+        return points.chained(
+            *(
+                points.product(
+                    {"config": [self.of(row, scale)], "seed": self.seeds_at(scale)},
+                    {key: [value] for key, value in self.settings(scale, row).items()},
+                )
+                for row in self.configs(scale, rows)
+            )
+        )
 
 
 def _warmed_up(steps: int) -> dict[str, Any]:
     return {"steps": steps, "optimizer.warmup": steps // 10}
+
+
+def _setting(rate: float, *factors: str) -> dict[str, Any]:
+    """A row's rate, and factors for parameters of it (`optimizer.lr_multipliers`)."""
+    return {"optimizer.learning_rate": rate} | ({"optimizer.lr_multipliers": factors} if factors else {})
 
 
 _LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
@@ -143,13 +140,7 @@ _SENTENCES: dict[str, Any] = {
     "gpu": _LENGTH | _warmed_up(2000),
 }
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
-_LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}, "minutes": 20}
-
-
-def _setting(rate: float, *factors: str) -> dict[str, Any]:
-    """A row's rate, and factors for parameters of it (`optimizer.lr_multipliers`)."""
-    return {"optimizer.learning_rate": rate} | ({"optimizer.lr_multipliers": factors} if factors else {})
-
+_LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}}
 
 # How each row learns in the 300 steps of CIFAR-10: docs/results/settings.md. Searched with
 # configs/sweeps/alternatives_rates.py; logits that are learned apart from their inputs have a factor, unsearched.
@@ -178,15 +169,14 @@ _LOGITS: Mapping[str, Mapping[str, Any]] = {
 }
 
 COLUMNS: dict[str, Column] = {
-    "mlm": Column("masked LM, perplexity", config="c4_ablation", metric="perplexity", seeds=(0, 1, 2), minutes=75),
-    "sst2": Column("SST-2 (%)", config="finetune_glue:sst2", seeds=(0, 1), minutes=56, **_SENTENCES),
-    "imdb": Column("IMDB (%)", config="finetune_glue:own", minutes=28, **_SENTENCES),
-    "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", minutes=28, **_SENTENCES),
+    "mlm": Column("masked LM, perplexity", config="c4_ablation", metric="perplexity", seeds=(0, 1, 2)),
+    "sst2": Column("SST-2 (%)", config="finetune_glue:sst2", seeds=(0, 1), **_SENTENCES),
+    "imdb": Column("IMDB (%)", config="finetune_glue:own", **_SENTENCES),
+    "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", **_SENTENCES),
     "cifar10": Column(
         "CIFAR-10, top-1 (%)",
         config="cifar10",
         metric="top1",
-        minutes=30,
         rows=IMAGES,
         scales={"cpu": ",scale=small", "gpu": ",scale=gpu"},
         # Less than an epoch: what keeps a model from learning its images by heart would only slow all rows down.
@@ -209,71 +199,16 @@ COLUMNS: dict[str, Column] = {
         searched=_LOGITS,
         rows=LONG_RANGE,
         scales={"cpu": ",length=256,scale=small", "gpu": ""},
-        minutes=20,
     ),
     "pixels": Column(
-        "CIFAR-10 by pixels (%)",
-        config="lra_image",
-        metric="top1",
-        gpu={"steps": 5000},
-        searched=_LOGITS,
-        **_LRA,
+        "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", gpu={"steps": 5000}, searched=_LOGITS, **_LRA
     ),
-    "costs": Column("time and memory over n, measured here", MEASURED, minutes=35),
-    "tpu": Column("memory and least time on a TPU v5e, compiled", MEASURED, minutes=15),
-    "lengths": Column("other lengths than trained at", MEASURED, minutes=10),
+    "costs": Column("time and memory over n, measured here", MEASURED),
+    "lengths": Column("other lengths than trained at", MEASURED),
 }
-# Lengths at which `costs` trains, and `tpu` compiles; those at which `lengths` scores models that were trained at 128.
+# Lengths at which `costs` trains; those at which `lengths` scores models that were trained at 128.
 COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-TPU_LENGTHS = (4096,)
 OTHER_LENGTHS = (64, 256)
-
-
-class Statement(NamedTuple):
-    """A claim of a paper: in each of some columns, `better` is better than `share` times `worse`."""
-
-    source: str
-    better: str
-    worse: str
-    columns: Sequence[str]
-    share: float = 1.0
-
-
-KEEPS_UP, LEVEL = 0.98, 1.02  # shares that allow a difference of 2 %, of accuracies and of perplexities
-_ACCURACIES = ("sst2", "imdb", "mnli")
-STATEMENTS = (
-    # The gMLP paper's Table 3: 4.35 and 4.37; 4.26; 5.34; 5.64.
-    Statement("gMLP matches BERT, Table 3", "sgu", "bert", ("mlm",), LEVEL),
-    Statement("gMLP is behind relative positions, Table 3", "bert_rel", "sgu", ("mlm",)),
-    Statement("gMLP beats the Mixer, Table 3", "sgu", "mixer", ("mlm",)),
-    Statement("gMLP beats positions alone, Table 3", "sgu", "bert_rel_only", ("mlm",)),
-    Statement("gMLP is behind on pairs, Table 4", "bert_rel", "sgu", ("mnli",)),
-    Statement("tiny attention helps on pairs, Figure 8", "amlp_36", "sgu", ("mnli",)),
-    # The gMLP paper's Table 2: gMLP-S 79.6, DeiT-S 79.8, ResMLP-12 and -24 76.6 and 79.4; gMLP-B 81.6, Mixer-B 76.4.
-    Statement("gMLP matches the Transformer on images, Table 2", "sgu", "bert", ("cifar10",), KEEPS_UP),
-    Statement("gMLP beats the Mixer on images, Table 2", "sgu", "mixer", ("cifar10",)),
-    Statement("gMLP beats ResMLP on images, Table 2", "sgu", "resmlp", ("cifar10",)),
-    Statement("FNet has 92 % of BERT's accuracy, 2105.03824", "fnet", "bert", _ACCURACIES, 0.92),
-    Statement("FNet is behind BERT, 2105.03824", "bert", "fnet", (*_ACCURACIES, "listops", "pixels")),
-    Statement("FNet beats the Transformer on bytes, 2105.03824 (recalled)", "fnet", "bert", ("bytes",)),
-    Statement("the random Synthesizer beats dynamic convolution, 2005.00743", "random", "dynamic", ("mlm",)),
-    Statement("learned logits beat fixed ones, 2005.00743", "random", "fixed_random", ("mlm",)),
-    Statement("random logits help attention, 2005.00743", "random_vanilla", "bert", ("mlm",)),
-    Statement("random logits alone are behind attention, 2005.00743", "bert", "random", ("mlm",)),
-    Statement("convolutions keep up on sentences, 2105.03322", "lightweight", "bert_t5", ("sst2", "imdb"), KEEPS_UP),
-    Statement("convolutions fall behind on pairs, 2105.03322", "bert_t5", "lightweight", ("mnli",)),
-)
-# (source, faster, slower): time per token.
-FASTER = (
-    ("FNet is faster than BERT, 2105.03824", "fnet", "bert"),
-    ("the random Synthesizer is faster than dynamic convolution, 2005.00743", "random", "dynamic"),
-)
-# (source, row): time grows about as the number of tokens.
-GROWS = (
-    ("external attention costs O(n), 2105.02358", "external"),
-    ("convolutions cost O(n), 2105.03322", "lightweight"),
-    ("FNet costs O(n log n), 2105.03824", "fnet"),
-)
 
 
 def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ on the number of tokens leave less than half of the Transformer's d_ffn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -40,124 +39,63 @@ class Setting(NamedTuple):
 
 
 # Their rate is 0.05 / sqrt(step) once the warmup is over, so its peak is 0.05 / sqrt(warmup).
+_LISTOPS, _BYTES = 0.05 / 1000**0.5, 0.05 / 8000**0.5
+# Steps per epoch of 45,000 images of CIFAR-10, and of 160,000 of Pathfinder; each is trained for 200 epochs.
+_CIFAR10, _PATHFINDER = 45_000 // 256, 160_000 // 512
 SETTINGS = {
-    # listops/configs/base_listops_config.py
-    "listops": Setting(6, 512, 8, 2048, batch_size=32, steps=5000, rate=0.05 / 1000**0.5, warmup=1000),
-    # text_classification/configs/base_tc_config.py
-    "text": Setting(4, 256, 4, 1024, batch_size=32, steps=20_000, rate=0.05 / 8000**0.5, warmup=8000),
-    # matching/configs/base_match_config.py
-    "retrieval": Setting(4, 128, 4, 512, batch_size=32, steps=5000, rate=0.05 / 8000**0.5, warmup=8000),
-    # image/configs/cifar10/base_cifar10_config.py: 200 epochs of 45,000 images
-    "image": Setting(
-        1,
-        32,
-        1,
-        64,
-        batch_size=256,
-        steps=200 * (45_000 // 256),
-        rate=5e-4,
-        warmup=45_000 // 256,
-        decay=0.0,
-        dropout=0.3,
-        attention_dropout=0.2,
-    ),
-    # image/configs/pathfinder32/transformer_base.py: 200 epochs of 160,000 images
-    "pathfinder": Setting(
-        1,
-        128,
-        4,
-        128,
-        batch_size=512,
-        steps=200 * (160_000 // 512),
-        rate=1e-3,
-        warmup=160_000 // 512,
-        decay=0.0,
-        dropout=0.2,
-    ),
+    "listops": Setting(6, 512, 8, 2048, 32, 5000, _LISTOPS, 1000),  # listops/configs/base_listops_config.py
+    "text": Setting(4, 256, 4, 1024, 32, 20_000, _BYTES, 8000),  # text_classification/configs/base_tc_config.py
+    "retrieval": Setting(4, 128, 4, 512, 32, 5000, _BYTES, 8000),  # matching/configs/base_match_config.py
+    # image/configs/cifar10/base_cifar10_config.py
+    "image": Setting(1, 32, 1, 64, 256, 200 * _CIFAR10, 5e-4, _CIFAR10, decay=0.0, dropout=0.3, attention_dropout=0.2),
+    # image/configs/pathfinder32/transformer_base.py
+    "pathfinder": Setting(1, 128, 4, 128, 512, 200 * _PATHFINDER, 1e-3, _PATHFINDER, decay=0.0, dropout=0.2),
 }
 
 TINY_ATTENTION, RANK, MEMORY, KERNEL = 64, 8, 64, 31
+# The argument of the configs: a block's name, or amlp.
+MODELS = ("gmlp", "amlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "fnet_hybrid")
+MODELS += ("synthesizer", "external_attention", "convolution")
+POOLS = {"convolution": "mean"}  # [CLS] would see the beginning of the input alone
 
 
 def _rounded(width: float, least: int) -> int:
     return max(8 * round(width / 8), least)
 
 
-def _gmlp(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    return dict(toeplitz="fft", d_ffn=_rounded(budget / (1.5 * of.d_model), of.d_model))
-
-
-def _amlp(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    size = min(TINY_ATTENTION, of.d_model)
-    width = (budget - 3 * of.d_model * size) / (1.5 * of.d_model + size / 2)
-    return dict(toeplitz="fft", d_attn=size, d_ffn=_rounded(width, of.d_model))
-
-
-def _transformer(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    return dict(heads=of.heads, positions="absolute", d_ffn=of.d_ffn)
-
-
-def _over_tokens(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    """Half of the parameters across tokens, in 16 units or more."""
-    width = _rounded(budget / 4 / n, 16)
-    return dict(d_spatial=width, d_ffn=_rounded((budget - 2 * n * width) / 2 / of.d_model, of.d_ffn // 2))
-
-
-def _resmlp(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    return dict(d_ffn=_rounded((budget - n * n) / 2 / of.d_model, of.d_ffn // 2))
-
-
-def _hybrid(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    layers = min(2, of.layers)
-    left = budget - 4 * of.d_model**2 * layers / of.layers
-    return dict(attention_layers=layers, heads=of.heads, positions="absolute", d_ffn=_rounded(left / 2 / of.d_model, 8))
-
-
-def _synthesizer(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    left = budget - 2 * of.d_model**2 - 2 * of.heads * n * RANK
-    width = _rounded(left / 2 / of.d_model, of.d_ffn // 2)
-    return dict(synthesizer="factorized_random", rank=RANK, heads=of.heads, d_ffn=width)
-
-
-def _fourier(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    return dict(positions="absolute", d_ffn=_rounded(budget / 2 / of.d_model, 8))
-
-
-def _external(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    left = budget - 2 * of.d_model**2 - 2 * of.d_model // of.heads * MEMORY
-    return dict(heads=of.heads, memory=MEMORY, positions="absolute", d_ffn=_rounded(left / 2 / of.d_model, 8))
-
-
-def _convolution(of: Setting, n: int, budget: int) -> dict[str, Any]:
-    width = _rounded((budget - 3 * of.d_model**2) / 2 / of.d_model, 8)
-    return dict(heads=of.heads, kernel_widths=(min(KERNEL, n),), positions="absolute", d_ffn=width)
-
-
-# The argument of the configs -> the block, and its options from a setting, n, and the parameters of a layer.
-MODELS: dict[str, tuple[str, Callable[[Setting, int, int], dict[str, Any]]]] = {
-    "gmlp": ("gmlp", _gmlp),
-    "amlp": ("gmlp", _amlp),
-    "transformer": ("transformer", _transformer),
-    "mixer": ("mixer", _over_tokens),
-    "resmlp": ("resmlp", _resmlp),
-    "feed_forward": ("feed_forward", _over_tokens),
-    "fnet": ("fnet", _fourier),
-    "fnet_hybrid": ("fnet_hybrid", _hybrid),
-    "synthesizer": ("synthesizer", _synthesizer),
-    "external_attention": ("external_attention", _external),
-    "convolution": ("convolution", _convolution),
-}
-POOLS = {"convolution": "mean"}  # [CLS] would see the beginning of the input alone
+def _options(name: str, of: Setting, n: int) -> dict[str, Any]:
+    """The options of a model for n tokens whose layers have as many parameters as the Transformer's."""
+    d, half = of.d_model, of.d_ffn // 2
+    budget = 4 * d**2 + 2 * d * of.d_ffn
+    tiny, last = min(TINY_ATTENTION, d), min(2, of.layers)  # of attention: its size, or the layers that have it
+    across = _rounded(budget / 4 / n, 16)  # half of the parameters across tokens, in 16 units or more
+    heads, absolute, memory = {"heads": of.heads}, {"positions": "absolute"}, {"memory": MEMORY}
+    low_rank = {"synthesizer": "factorized_random", "rank": RANK}
+    # Name -> options; parameters of a layer beside those of d_ffn, and those for each unit of it; the least d_ffn.
+    rows: dict[str, tuple[dict[str, Any], float, float, int]] = {
+        "gmlp": ({"toeplitz": "fft"}, 0, 1.5 * d, d),
+        "amlp": ({"toeplitz": "fft", "d_attn": tiny}, 3 * d * tiny, 1.5 * d + tiny / 2, d),
+        "transformer": (heads | absolute, 4 * d**2, 2 * d, 8),
+        "mixer": ({"d_spatial": across}, 2 * n * across, 2 * d, half),
+        "resmlp": ({}, n**2, 2 * d, half),
+        "feed_forward": ({"d_spatial": across}, 2 * n * across, 2 * d, half),
+        "fnet": (absolute, 0, 2 * d, 8),
+        "fnet_hybrid": (heads | absolute | {"attention_layers": last}, 4 * d**2 * last / of.layers, 2 * d, 8),
+        "synthesizer": (heads | low_rank, 2 * d**2 + 2 * of.heads * n * RANK, 2 * d, half),
+        "external_attention": (heads | absolute | memory, 2 * d**2 + 2 * d // of.heads * MEMORY, 2 * d, 8),
+        "convolution": (heads | absolute | {"kernel_widths": (min(KERNEL, n),)}, 3 * d**2, 2 * d, 8),
+    }
+    options, fixed, per_unit, least = rows[name]
+    return options | {"d_ffn": _rounded((budget - fixed) / per_unit, least)}
 
 
 def _classifier(name: str, task: str, of: Setting, n: int) -> ConfigDict:
     """A config of a block for n tokens, with its training; the data are to be given."""
-    block, options = MODELS[name]
-    config = gmlp_config.default(task=task, block=block)
-    budget = 4 * of.d_model**2 + 2 * of.d_model * of.d_ffn
-    config.model.update(layers=of.layers, d_model=of.d_model, dropout=of.dropout, **options(of, n, budget))
+    config = gmlp_config.default(task=task, block="gmlp" if name == "amlp" else name)
+    options = {"layers": of.layers, "d_model": of.d_model, "dropout": of.dropout} | _options(name, of, n)
     if "attention_dropout" in config.model:
-        config.model.attention_dropout = of.attention_dropout
+        options["attention_dropout"] = of.attention_dropout
+    config.model.update(options)
     config.data.train = ""
     config.batch_size, config.steps = of.batch_size, of.steps
     # listops/train.py: Adam with decoupled decay; no clipping.

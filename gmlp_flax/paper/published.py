@@ -65,8 +65,14 @@ class Published:
     note: str = ""
 
 
-def _spec(block: str = "gmlp", **options) -> BlockSpec:
-    return blocks.find(block).spec(**options)
+_FIELDS = {field.name for field in dataclasses.fields(Published)}
+
+
+def _model(source: str, params_m: float | None, block: str = "gmlp", **options) -> Published:
+    """A model: options that are fields of `Published`, the others are options of the block's spec."""
+    printed = {name: value for name, value in options.items() if name in _FIELDS}
+    spec = {name: value for name, value in options.items() if name not in _FIELDS}
+    return Published(blocks.find(block).spec(**spec), params_m, source, **printed)
 
 
 def _image(
@@ -76,51 +82,24 @@ def _image(
     params_m: float | None,
     madds_g: float | None = None,
     *,
-    flops_g: float | None = None,
     pool: str = "mean",
-    pre_logits: bool = False,
     image: int = 224,
     patch: int = 16,
-    top1: float | None = None,
-    note: str = "",
-    **fields,
+    **options,
 ) -> Published:
-    """A classifier of square images: `fields` of its spec name the block, which is 4 d_model wide unless they say."""
-    image_size, patch_size = (image, image), (patch, patch)
-    tokens = token_count(image_size, patch_size, pool)
-    sizes: dict[str, Any] = {"layers": layers, "length": tokens, "d_model": d_model, "d_ffn": 4 * d_model}
-    return Published(
-        _spec(**sizes | fields),
-        params_m,
-        source,
-        flops_g,
-        top1=top1,
-        madds_g=madds_g,
-        pool=pool,
-        pre_logits=pre_logits,
-        image_size=image_size,
-        patch_size=patch_size,
-        note=note,
-    )
+    """A classifier of square images, 4 d_model wide unless the options say otherwise."""
+    sides: dict[str, Any] = {"image_size": (image, image), "patch_size": (patch, patch), "pool": pool}
+    sizes: dict[str, Any] = {"length": token_count(**sides), "d_model": d_model, "d_ffn": 4 * d_model}
+    return _model(source, params_m, layers=layers, madds_g=madds_g, **sides | sizes | options)
 
 
 def _gmlp(
     d_model: int, survival: float, pool: str, params_m: float, flops_g: float, top1: float, note: str = ""
 ) -> Published:
-    return _image(
-        "Table 1",
-        30,
-        d_model,
-        params_m,
-        flops_g=flops_g,
-        pool=pool,
-        pre_logits=pool == "cls",
-        d_ffn=6 * d_model,
-        spatial="dense",
-        survival=survival,
-        top1=top1,
-        note=note,
-    )
+    head = {"pool": pool, "pre_logits": pool == "cls"}
+    printed = {"flops_g": flops_g, "top1": top1, "note": note}
+    options = {"d_ffn": 6 * d_model, "spatial": "dense", "survival": survival}
+    return _image("Table 1", 30, d_model, params_m, **head, **printed, **options)
 
 
 def _vit(source: str, layers: int, d_model: int, heads: int, *printed, **more) -> Published:
@@ -147,43 +126,39 @@ def _text(
     source: str,
     layers: int,
     d_model: int,
-    params_m: float | None,
-    perplexity: float | None,
+    params_m: float | None = None,
+    perplexity: float | None = None,
     flops_g: float | None = None,
-    note: str = "",
-    **fields,
+    **options,
 ) -> Published:
-    """A language model of 512 tokens in the main setting, of 128 elsewhere: a gMLP unless `fields` say otherwise."""
-    sizes: dict[str, Any] = {"layers": layers, "d_model": d_model, "d_ffn": 3072}
-    sizes["length"] = 512 if source in MAIN_SETTING else 128
-    return Published(_spec(**sizes | fields), params_m, source, flops_g, perplexity, note=note)
+    """A language model of 512 tokens in the main setting, of 128 elsewhere: a gMLP unless the options say otherwise."""
+    sizes: dict[str, Any] = {"d_model": d_model, "d_ffn": 3072, "length": 512 if source in MAIN_SETTING else 128}
+    return _model(source, params_m, layers=layers, perplexity=perplexity, flops_g=flops_g, **sizes | options)
 
 
-def _bert(source: str, layers: int, d_model: int, heads: int, *printed, positions="relative", note="") -> Published:
-    shape = {"block": "transformer", "d_ffn": 4 * d_model, "heads": heads, "positions": positions}
-    return _text(source, layers, d_model, *printed, note=note, **shape)
+def _bert(source: str, layers: int, d_model: int, heads: int, *printed, **options) -> Published:
+    shape = {"block": "transformer", "d_ffn": 4 * d_model, "heads": heads, "positions": "relative"}
+    return _text(source, layers, d_model, *printed, **shape | options)
 
 
-def _sibling(block: str, note: str, **fields) -> Published:
-    return _text(SIBLING, 12, 768, None, None, block=block, note=note, **fields)
+def _sibling(block: str, note: str, more: str = "", **options) -> Published:
+    return _text(SIBLING, 12, 768, block=block, note=f"{note}; {more}" if more else note, **options)
 
 
 def _synthesizer(kind: str, note: str = "") -> Published:
-    more = f"of 2005.00743; {note}" if note else "of 2005.00743"
-    return _sibling("synthesizer", more, heads=12, synthesizer=kind)
+    return _sibling("synthesizer", "of 2005.00743", note, heads=12, synthesizer=kind)
 
 
-def _convolution(note: str = "", **fields) -> Published:
-    more = f"of 2105.03322; {note}" if note else "of 2105.03322"
-    return _sibling("convolution", more, heads=12, **fields)
+def _convolution(note: str = "", **options) -> Published:
+    return _sibling("convolution", "of 2105.03322", note, heads=12, **options)
 
 
-def _fnet(layers: int, d_model: int, params_m: float | None, note: str, block: str = "fnet", **fields) -> Published:
+def _fnet(layers: int, d_model: int, params_m: float | None, note: str, **options) -> Published:
     """FNet as published: post-norm, the tanh form of GELU, and its layers around the encoder."""
-    options = {"layers": layers, "d_model": d_model, "d_ffn": 4 * d_model, "length": 512, "positions": "absolute"}
-    spec = _spec(block, **options, activation="gelu_tanh", **fields)
+    sizes = {"layers": layers, "d_model": d_model, "d_ffn": 4 * d_model, "length": 512}
     around = {"transform": True, "embedding_norm": True, "embedding_projection": True, "token_types": 4}
-    return Published(spec, params_m, FNET, around=around, note=note)
+    shape = {"block": "fnet", "positions": "absolute", "activation": "gelu_tanh", **sizes}
+    return _model(FNET, params_m, around=around, note=note, **shape | options)
 
 
 _DEIT = {"survival": 0.9, "survival_schedule": "linear"}  # DeiT's recipe, which the feed-forward stack also takes
@@ -274,15 +249,15 @@ PUBLISHED: dict[str, Published] = {
     "thin_24": _bert("Table 10", 24, 512, 8, 92, 5.08, note=_RECALLED),
     "thin_48": _bert("Table 10", 48, 384, 12, 98, 4.99, note=_RECALLED),
     "thin_96": _bert("Table 10", 96, 256, 8, 84, 5.30, note=_RECALLED),
-    "bert_base_rel": _bert(MAIN, 12, 768, 12, None, None, note=_REL_OURS),
-    "bert_large_rel": _bert(MAIN, 24, 1024, 16, None, None, note=_REL_OURS),
-    "amlp_18": _text(ABLATION, 18, 512, None, None, d_attn=64, note=_OURS),
-    "amlp_36": _text(ABLATION, 36, 512, None, None, d_attn=64, note=_OURS),
-    "amlp_72": _text(ABLATION, 72, 512, None, None, d_attn=64, note=_OURS),
-    "amlp_36_128": _text(ABLATION, 36, 512, None, None, d_attn=128, note=_OURS),
+    "bert_base_rel": _bert(MAIN, 12, 768, 12, note=_REL_OURS),
+    "bert_large_rel": _bert(MAIN, 24, 1024, 16, note=_REL_OURS),
+    "amlp_18": _text(ABLATION, 18, 512, d_attn=64, note=_OURS),
+    "amlp_36": _text(ABLATION, 36, 512, d_attn=64, note=_OURS),
+    "amlp_72": _text(ABLATION, 72, 512, d_attn=64, note=_OURS),
+    "amlp_36_128": _text(ABLATION, 36, 512, d_attn=128, note=_OURS),
     "fnet_base": _fnet(12, 768, 83, _FNET.format("83.49M")),
     "fnet_large": _fnet(24, 1024, 238, _FNET.format("238.03M")),
-    "fnet_hybrid": _fnet(12, 768, None, _HYBRID, "fnet_hybrid", heads=12),
+    "fnet_hybrid": _fnet(12, 768, None, _HYBRID, block="fnet_hybrid", heads=12),
     "fnet": _sibling("fnet", _MIXING, positions="absolute"),
     "hybrid": _sibling("fnet_hybrid", _HYBRID_MIXING, norm="pre", norm_eps=1e-6, positions="absolute", heads=12),
     "random": _synthesizer("random"),

@@ -19,50 +19,39 @@ IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
 # ImageNet's mean and deviation, for models whose published weights use them; gMLP and Mixer use 0.5.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-# For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers.
+# For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers. For a GPU twice the depth,
+# three times the width, and 9.0 M parameters, up to 1 %. d_ffn: of the small model and of the wide one.
+_FNET = dict(positions="absolute", layers=5)
 _SYNTHESIZER = dict(block="synthesizer", layers=5, heads=3)
 _CONVOLUTION = dict(block="convolution", layers=5, heads=3)
-_FNET = dict(positions="absolute", layers=5)
 SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
-    "gmlp": dict(layers=6, d_ffn=576, spatial="dense"),
-    "mixer": dict(block="mixer", layers=6, d_ffn=384, d_spatial=96),
-    "vit": dict(block="transformer", positions="absolute", layers=5, d_ffn=352, heads=3, pool="cls"),
-    "resmlp": dict(block="resmlp", layers=6, d_ffn=432),
-    "feed_forward": dict(block="feed_forward", positions="absolute", layers=6, d_ffn=360, d_spatial=128, pool="cls"),
-    "amlp": dict(layers=5, d_ffn=560, spatial="dense", d_attn=32),
-    "fnet": dict(block="fnet", d_ffn=544, **_FNET),
-    "hybrid": dict(block="fnet_hybrid", norm="pre", norm_eps=1e-6, d_ffn=504, heads=3, attention_layers=1, **_FNET),
-    "random": dict(d_ffn=384, synthesizer="random", **_SYNTHESIZER),
-    "fixed_random": dict(d_ffn=384, synthesizer="fixed_random", **_SYNTHESIZER),
-    "factorized": dict(d_ffn=432, synthesizer="factorized_random", **_SYNTHESIZER),
-    "dense": dict(d_ffn=360, synthesizer="dense", **_SYNTHESIZER),
-    "factorized_dense": dict(d_ffn=392, synthesizer="factorized_dense", **_SYNTHESIZER),
-    "random_vanilla": dict(d_ffn=288, synthesizer="random+attention", **_SYNTHESIZER),
-    "external": dict(block="external_attention", positions="absolute", layers=5, d_ffn=384),
-    "lightweight": dict(d_ffn=400, **_CONVOLUTION),
-    "dynamic": dict(d_ffn=384, convolution="dynamic", **_CONVOLUTION),
-    "growing": dict(d_ffn=400, kernel_widths=(4, 4, 7, 15, 31), **_CONVOLUTION),
+    "gmlp": dict(layers=6, d_ffn=(576, 1712), spatial="dense"),
+    "mixer": dict(block="mixer", layers=6, d_ffn=(384, 1232), d_spatial=96),
+    "vit": dict(block="transformer", layers=5, d_ffn=(352, 976), heads=3, positions="absolute", pool="cls"),
+    "resmlp": dict(block="resmlp", layers=6, d_ffn=(432, 1296)),
+    "feed_forward": dict(
+        block="feed_forward", layers=6, d_ffn=(360, 1216), d_spatial=128, positions="absolute", pool="cls"
+    ),
+    "amlp": dict(layers=5, d_ffn=(560, 1920), spatial="dense", d_attn=32),
+    "fnet": dict(block="fnet", d_ffn=(544, 1552), **_FNET),
+    "hybrid": dict(
+        block="fnet_hybrid", norm="pre", norm_eps=1e-6, d_ffn=(504, 1440), heads=3, attention_layers=1, **_FNET
+    ),
+    "random": dict(d_ffn=(384, 1248), synthesizer="random", **_SYNTHESIZER),
+    "fixed_random": dict(d_ffn=(384, 1248), synthesizer="fixed_random", **_SYNTHESIZER),
+    "factorized": dict(d_ffn=(432, 1264), synthesizer="factorized_random", **_SYNTHESIZER),
+    "dense": dict(d_ffn=(360, 1088), synthesizer="dense", **_SYNTHESIZER),
+    "factorized_dense": dict(d_ffn=(392, 1120), synthesizer="factorized_dense", **_SYNTHESIZER),
+    "random_vanilla": dict(d_ffn=(288, 960), synthesizer="random+attention", **_SYNTHESIZER),
+    "external": dict(block="external_attention", positions="absolute", layers=5, d_ffn=(384, 1200)),
+    "lightweight": dict(d_ffn=(400, 1120), **_CONVOLUTION),
+    "dynamic": dict(d_ffn=(384, 1120), convolution="dynamic", **_CONVOLUTION),
+    "growing": dict(d_ffn=(400, 1120), kernel_widths=(4, 4, 7, 15, 31), **_CONVOLUTION),
 }
-# At twice the depth and three times the width: d_ffn that gives 9.0 M parameters, up to 1 %, and what belongs to depth.
-WIDE_IMAGE_MODELS: dict[str, dict[str, Any]] = {
-    "gmlp": dict(d_ffn=1712),
-    "mixer": dict(d_ffn=1232),
-    "vit": dict(d_ffn=976),
-    "resmlp": dict(d_ffn=1296),
-    "feed_forward": dict(d_ffn=1216),
-    "amlp": dict(d_ffn=1920),
-    "fnet": dict(d_ffn=1552),
-    "hybrid": dict(d_ffn=1440, attention_layers=2),
-    "random": dict(d_ffn=1248),
-    "fixed_random": dict(d_ffn=1248),
-    "factorized": dict(d_ffn=1264),
-    "dense": dict(d_ffn=1088),
-    "factorized_dense": dict(d_ffn=1120),
-    "random_vanilla": dict(d_ffn=960),
-    "external": dict(d_ffn=1200),
-    "lightweight": dict(d_ffn=1120),
-    "dynamic": dict(d_ffn=1120),
-    "growing": dict(d_ffn=1120, kernel_widths=(4, 4, 4, 4, 7, 7, 15, 15, 31, 31)),
+# What else belongs to the depth of the wide models.
+_WIDE: dict[str, dict[str, Any]] = {
+    "hybrid": dict(attention_layers=2),
+    "growing": dict(kernel_widths=(4, 4, 4, 4, 7, 7, 15, 15, 31, 31)),
 }
 
 # What each scale of a reproduction adds to a config file's argument.
@@ -83,13 +72,8 @@ def image_model(name: str) -> ConfigDict:
     published = PUBLISHED[name]
     model = blocks.settings(published.spec)
     config = gmlp_config.default(task="image_classification", block=model["block"])
-    config.model.update(
-        **model,
-        pool=published.pool,
-        pre_logits=published.pre_logits,
-        image_size=published.image_size,
-        patch_size=published.patch_size,
-    )
+    around = ("pool", "pre_logits", "image_size", "patch_size")
+    config.model.update(model | {key: getattr(published, key) for key in around})
     if name.startswith(("deit", "resmlp", "ff")):
         config.data.update(mean=IMAGENET_MEAN, std=IMAGENET_STD)
     return config
@@ -104,41 +88,19 @@ def language_model(name: str) -> ConfigDict:
     return config
 
 
-def small_image_model(name: str, image_size: int) -> ConfigDict:
-    """A config of a model of SMALL_IMAGE_MODELS for square images, cut into 8 x 8 patches."""
-    model, side = SMALL_IMAGE_MODELS[name], (image_size, image_size)
-    config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
-    config.model.update(d_model=96, image_size=side, patch_size=(image_size // 8, image_size // 8), **model)
-    return config
-
-
 def gmlp_imagenet(config: ConfigDict) -> None:
     """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): all but batch, steps and warmup."""
     config.augment.update(auto="autoaugment", mixup=0.8, cutmix=1.0, switch=0.5)
-    config.optimizer.update(
-        learning_rate=1e-3,
-        schedule="cosine",
-        b1=0.9,
-        b2=0.999,
-        eps=1e-6,
-        weight_decay=0.05,
-        clip=1.0,
-        label_smoothing=0.1,
-    )
+    config.optimizer.update(learning_rate=1e-3, schedule="cosine", b1=0.9, b2=0.999, eps=1e-6)
+    config.optimizer.update(weight_decay=0.05, clip=1.0, label_smoothing=0.1)
 
 
 def deit_imagenet(config: ConfigDict) -> None:
     """DeiT's recipe, from the defaults of its repository, for the models that were published with it. Its schedule
     starts at 1e-6 and ends at 1e-5; ours starts at peak / warmup and ends near 0."""
     gmlp_imagenet(config)
-    config.augment.update(
-        auto="randaugment",
-        randaugment_layers=2,
-        randaugment_magnitude=9.0,
-        randaugment_std=0.5,
-        erasing=0.25,
-        repeats=3,
-    )
+    config.augment.update(auto="randaugment", erasing=0.25, repeats=3)
+    config.augment.update(randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5)
     config.optimizer.update(eps=1e-8, clip=0.0, ema=0.99996)
     config.model.update(survival=0.9, survival_schedule="linear")
 
@@ -157,14 +119,17 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
         ConfigError: there is no such model or scale.
     """
     name, scale = gmlp_config.arguments(arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu"))
-    config = small_image_model(name, image_size)
+    model, patch = SMALL_IMAGE_MODELS[name], (image_size // 8, image_size // 8)
+    small, wide = model["d_ffn"]
+    config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
+    config.model.update(model | {"d_model": 96, "d_ffn": small, "image_size": (image_size,) * 2, "patch_size": patch})
     config.data.update(train="", heldout_share=heldout_share)  # train is to be given
     gmlp_imagenet(config)
     config.batch_size, config.steps, config.optimizer.warmup = 128, steps, steps // 10
     if scale == "gpu":
-        wide = {key: 3 * config.model[key] for key in ("d_model", "d_spatial") if key in config.model}
-        wide |= {"layers": 2 * config.model.layers, "dtype": "bfloat16", "survival": 0.95}
-        config.model.update(wide | WIDE_IMAGE_MODELS[name])
+        widths = {key: 3 * config.model[key] for key in ("d_model", "d_spatial") if key in config.model}
+        depth = {"layers": 2 * config.model.layers, **_WIDE.get(name, {})}
+        config.model.update({"d_ffn": wide, "dtype": "bfloat16", "survival": 0.95} | widths | depth)
         config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * examples // 512, 2000
     config.eval.every = config.checkpoint.every = 1000
     return config

@@ -6,32 +6,22 @@ A new table is one entry of TABLES, and one of `published.PUBLISHED` for each mo
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.published import MAIN, PUBLISHED
-from gmlp_flax.paper.quoted import QUOTED, Quoted
+from gmlp_flax.paper.quoted import QUOTED, Quoted, Statement
 from gmlp_flax.paper.recipes import SCALES
 from gmlp_flax.sweeps import points
 
 Series = Mapping[str, Sequence[str]]
 
 THREE_SEEDS = dict.fromkeys(SCALES, (0, 1, 2))
-ONE_SEED = dict.fromkeys(SCALES, (0,))
 FINETUNING_SEEDS = (0, 1, 2, 3, 4)  # the paper takes the median of five
-
-
-class Transfer(NamedTuple):
-    """A claim of the paper: after finetuning on any of the tasks, the row `better` scores higher than `worse`."""
-
-    better: str
-    worse: str
-    tasks: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +38,7 @@ class PaperTable:
         longer: name -> rows of one line in a figure, one model on more and more data.
         tasks: names in `recipes.FINETUNED` that the models are finetuned on.
         quoted: rows that are shown as the paper prints them, without a model of ours.
-        transfers: what the paper says of the order of finetuned models.
+        transfers: what the paper says of the order of finetuned models; their columns are tasks.
     """
 
     title: str
@@ -60,7 +50,7 @@ class PaperTable:
     longer: Series = dataclasses.field(default_factory=dict)
     tasks: Sequence[str] = ()
     quoted: Sequence[Quoted] = ()
-    transfers: Sequence[Transfer] = ()
+    transfers: Sequence[Statement] = ()
 
     def config(self, row: str, scale: str) -> ConfigDict:
         """A row's config at scale "cpu", "gpu" or "paper".
@@ -87,10 +77,6 @@ def _listed(source: str) -> tuple[str, ...]:
     return tuple(name for name, model in PUBLISHED.items() if model.source == source)
 
 
-def _rows(*groups: Series) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(itertools.chain(*(rows for series in groups for rows in series.values()))))
-
-
 def _at_every_scale(*rows: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(SCALES, rows)
 
@@ -111,42 +97,43 @@ _MORE_DATA = {
 }
 
 
-def _transfers(series: Series) -> tuple[Transfer, ...]:
+def _transfers(series: Series) -> tuple[Statement, ...]:
     """At equal depth gMLP is ahead on SST-2 and behind on pairs (Table 4), where tiny attention helps (Figure 8)."""
-    claims = (("gMLP", "Transformer", ("sst2",)), ("Transformer", "gMLP", _PAIRS), ("aMLP", "gMLP", _PAIRS))
+    orders = (
+        ("Table 4", "gMLP", "Transformer", ("sst2",)),
+        ("Table 4", "Transformer", "gMLP", _PAIRS),
+        ("Figure 8", "aMLP", "gMLP", _PAIRS),
+    )
     return tuple(
-        Transfer(*rows, tasks)
-        for better, worse, tasks in claims
+        Statement(source, *rows, tasks)
+        for source, better, worse, tasks in orders
         for rows in zip(series.get(better, ()), series.get(worse, ()), strict=False)
     )
+
+
+def _finetuned(title: str, trained: Series, series: Series, longer: Series | None = None, **fields) -> PaperTable:
+    """A table or figure of several depths, whose models are finetuned."""
+    lines = [*series.values(), *(longer or {}).values()]
+    rows = tuple(dict.fromkeys(row for line in lines for row in line))
+    more = {"series": series, "longer": longer or {}, "tasks": _SENTENCES, "transfers": _transfers(series)}
+    return PaperTable(title, rows, trained, **more | fields)
 
 
 def _depths(title: str, series: Series) -> PaperTable:
     """Every depth of some series: Table 4, Figures 5 and 8."""
     shallower = [row for name in reversed(list(series)) for row in series[name] if row not in _DEEPEST]
     trained = _at_every_scale(*shallower) | {"paper": (*shallower, *_DEEPEST)}
-    return PaperTable(
-        title, _rows(series), trained, THREE_SEEDS, series=series, tasks=_SENTENCES, transfers=_transfers(series)
-    )
+    return _finetuned(title, trained, series, seeds=THREE_SEEDS)
 
 
 def _depths_and_data(title: str) -> PaperTable:
     """Figure 7: half, twice and once the middle depth, then the middle on more data; on a CPU up to four times."""
     depths = [rows[depth] for depth in (0, 2, 1) for rows in _DEPTHS_WITH_AMLP.values()]
+    most = {"cpu": 3, "gpu": 4, "paper": 4}
     trained = {
-        scale: (*depths, *(row for rows in _MORE_DATA.values() for row in rows[1 : 3 if scale == "cpu" else 4]))
-        for scale in SCALES
+        scale: (*depths, *(row for line in _MORE_DATA.values() for row in line[1 : most[scale]])) for scale in most
     }
-    return PaperTable(
-        title,
-        _rows(_DEPTHS_WITH_AMLP, _MORE_DATA),
-        trained,
-        ONE_SEED,
-        series=_DEPTHS_WITH_AMLP,
-        longer=_MORE_DATA,
-        tasks=_SENTENCES,
-        transfers=_transfers(_DEPTHS_WITH_AMLP),
-    )
+    return _finetuned(title, trained, _DEPTHS_WITH_AMLP, _MORE_DATA, seeds=dict.fromkeys(SCALES, (0,)))
 
 
 def _one_model(title: str, row: str, **fields) -> PaperTable:
@@ -194,11 +181,8 @@ TABLES: dict[str, PaperTable] = {
     "figure9": _one_model(  # every checkpoint is kept, to see how the matrices change
         "Figure 9: spatial matrices without the Toeplitz constraint",
         "sgu",
-        settings={
-            "model.spatial": "dense",
-            "optimizer.lr_multipliers": (),
-            "checkpoint.keep": 100,
-        },  # the factors are on taps
+        # The factors are on taps.
+        settings={"model.spatial": "dense", "optimizer.lr_multipliers": (), "checkpoint.keep": 100},
     ),
     # Not the paper's: its mixers beside those of others. Columns beside this one: paper/alternatives.py.
     "alternatives": PaperTable(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
@@ -16,6 +16,14 @@ Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the spread"
 ONE_HOLDS, ONE_REVERSED = "holds with one seed", "is reversed with one seed"
 EARLY = "cannot be judged yet"  # a model has hardly begun to learn
+PLURALS = {
+    HOLDS: "hold for every pair of seeds",
+    REVERSED: "are reversed for every pair",
+    OPEN: "are inside the spread",
+    ONE_HOLDS: "hold with one seed",
+    ONE_REVERSED: "are reversed with one seed",
+    EARLY: EARLY,
+}
 DRAWS = 2000  # of the bootstrap
 
 
@@ -43,30 +51,23 @@ class RankPoint(NamedTuple):
 
 def tally(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
-    words = {
-        HOLDS: "hold for every pair of seeds",
-        REVERSED: "are reversed for every pair",
-        OPEN: "are inside the spread",
-        ONE_HOLDS: "hold with one seed",
-        ONE_REVERSED: "are reversed with one seed",
-        EARLY: EARLY,
-    }
-    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in words}
+    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in PLURALS}
     always = (HOLDS, REVERSED, OPEN)
-    parts = (f"{count} {words[verdict]}" for verdict, count in counts.items() if count or verdict in always)
+    parts = (f"{count} {PLURALS[verdict]}" for verdict, count in counts.items() if count or verdict in always)
     return f"{len(claims)} claims: {', '.join(parts)}."
 
 
-def verdict(better: Sequence[float], worse: Sequence[float]) -> str:
-    """Whether the claim that `better` is lower than `worse` holds for every pair of seeds, for none, or for some.
+def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True) -> str:
+    """Whether the claim that `better` is lower than `worse`, or higher, holds for every pair of seeds, none, or some.
 
     Of two models that are equal, n seeds each all fall one way with probability 2 / C(2n, n): 0.33 for two seeds, 0.1
     for three, 0.01 for five. A single seed of either model says nothing of its spread, and the verdict says so.
     """
+    low, high = (better, worse) if lower else (worse, better)
     single = min(len(better), len(worse)) == 1
-    if max(better) < min(worse):
+    if max(low) < min(high):
         return ONE_HOLDS if single else HOLDS
-    if min(better) > max(worse):
+    if min(low) > max(high):
         return ONE_REVERSED if single else REVERSED
     return OPEN
 
@@ -81,26 +82,23 @@ def orderings(
         last: row -> the last value of each run.
         curves: row -> the curve of each run.
     """
-    rows = sorted(papers, key=lambda row: papers[row])
     values = sorted(set(papers.values()))
     neighbours, others = [], []
-    for better, worse in itertools.combinations(rows, 2):
-        if papers[better] == papers[worse]:
-            continue
-        since = emerges(curves[better], curves[worse])
-        detail = "" if since is None else f"the means have this order from {since:,} tokens on"
-        claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), detail)
-        near = values.index(papers[worse]) - values.index(papers[better]) == 1
-        (neighbours if near else others).append(claim)
+    for better, worse in itertools.combinations(sorted(papers, key=lambda row: papers[row]), 2):
+        if distance := values.index(papers[worse]) - values.index(papers[better]):
+            since = emerges(curves[better], curves[worse])
+            detail = "" if since is None else f"the means have this order from {since:,} tokens on"
+            claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), detail)
+            (neighbours if distance == 1 else others).append(claim)
     return neighbours, others
 
 
-def spearman(ours: Sequence[float], papers: Sequence[float]) -> float:
-    """Rank correlation of two columns, -1 to 1; nan if one has fewer than two values or is constant."""
-    if len(ours) < 2 or len(set(ours)) < 2 or len(set(papers)) < 2:
-        return math.nan
-    result: Any = stats.spearmanr(ours, papers)
-    return float(result.statistic)
+def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:
+    """Rank correlation of the last axis of [..., rows] with the paper's column, -1 to 1; nan if one is constant."""
+    ranks = stats.rankdata(ours, axis=-1), stats.rankdata(papers)
+    one, other = (column - column.mean(-1, keepdims=True) for column in ranks)
+    norms = np.sqrt(np.square(one).sum(-1) * np.square(other).sum(-1))
+    return (one * other).sum(-1) / np.where(norms, norms, np.nan)
 
 
 def emerges(better: Sequence[Curve], worse: Sequence[Curve]) -> float | None:
@@ -138,17 +136,9 @@ def rank_curve(curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float
     values = [np.array([[dict(curve)[count] for count in tokens] for curve in curves[row]]) for row in papers]
     random = np.random.default_rng(0)
     draws = np.stack([row[random.integers(len(row), size=(DRAWS, len(row)))].mean(1) for row in values], axis=-1)
-    ranks = _spearman(np.stack([row.mean(0) for row in values], axis=-1), list(papers.values()))
+    ranks = spearman(np.stack([row.mean(0) for row in values], axis=-1), list(papers.values()))
     if max(map(len, values)) == 1:
         return [RankPoint(count, float(rank), None, None) for count, rank in zip(tokens, ranks, strict=True)]
     # A draw in which all rows are equal has no order: 0.
-    low, high = np.percentile(np.nan_to_num(_spearman(draws, list(papers.values()))), (2.5, 97.5), axis=0)
+    low, high = np.percentile(np.nan_to_num(spearman(draws, list(papers.values()))), (2.5, 97.5), axis=0)
     return [RankPoint(count, *map(float, point)) for count, *point in zip(tokens, ranks, low, high, strict=True)]
-
-
-def _spearman(ours: np.ndarray, papers: Sequence[float]) -> np.ndarray:
-    """`spearman` of the last axis of [..., rows]."""
-    ranks = stats.rankdata(ours, axis=-1), stats.rankdata(papers)
-    centred = [of_column - of_column.mean(-1, keepdims=True) for of_column in ranks]
-    norms = np.sqrt(np.square(centred[0]).sum(-1) * np.square(centred[1]).sum(-1))
-    return (centred[0] * centred[1]).sum(-1) / np.where(norms, norms, np.nan)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gmlp_flax.paper.quoted import SCORE_COLUMNS, Quoted, ScoreColumn, printed_score
-from gmlp_flax.paper.tables import Transfer
+from gmlp_flax.paper.quoted import SCORE_COLUMNS, Quoted, ScoreColumn, Statement, printed_score
 from gmlp_flax.reports import claims
 from gmlp_flax.reports.runs import Run, task_of
 from gmlp_flax.reports.table import Cell, Spread, printed
@@ -41,41 +39,41 @@ def score(runs: Sequence[Run], column: ScoreColumn, pretrained: bool = True) -> 
         if counts and curve and task_of(run.config) == column.task:
             choice = run.config.optimizer.learning_rate, run.config.batch_size
             by_choice.setdefault(choice, []).append(column.percent * curve[-1][1])
-    scores = (Score(Spread(statistics.median(values), tuple(values)), *choice) for choice, values in by_choice.items())
+    scores = (Score(Spread.median(values), *choice) for choice, values in by_choice.items())
     # A choice of one seed would win by its luck over one that a sweep gave all of them.
-    return max(scores, key=lambda one: (len(one.spread.values), one.spread.centre), default=None)
+    return max(scores, key=lambda score: (len(score.spread.values), score.spread.centre), default=None)
 
 
 def _higher(text: str, better: Spread, worse: Spread) -> claims.Claim:
     """The claim that the first scores are higher than the second."""
-    verdict = claims.verdict([-value for value in better.values], [-value for value in worse.values])
+    verdict = claims.verdict(better.values, worse.values, lower=False)
     return claims.Claim(text, verdict, f"medians {better.centre:.1f} and {worse.centre:.1f}")
 
 
 class Scores:
-    """The scores of some rows in the columns of some tasks, for a report."""
+    """The scores of some rows in the columns of some tasks, for a report.
 
-    def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]], transfers: Sequence[Transfer] = ()):
-        """Takes tasks of `recipes.FINETUNED`, each row's finetuned runs, and what the paper says of their order.
+    Attributes:
+        columns: without those in which neither the runs nor the paper have a score.
+        pretrained, random: column -> row -> its score, from pretrained parameters and from random ones.
+    """
 
-        A column is left out if neither these runs nor the paper have a score in it.
-        """
+    def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]], transfers: Sequence[Statement] = ()):
+        """Takes tasks of `recipes.FINETUNED`, each row's finetuned runs, and what the paper says of their order."""
+        self.runs, self.transfers = runs, transfers
+        self.pretrained, self.random = (
+            {
+                column: {row: found for row in runs if (found := score(runs[row], column, pretrained))}
+                for column in SCORE_COLUMNS
+                if column.task in tasks
+            }
+            for pretrained in (True, False)
+        )
         self.columns = [
             column
-            for column in SCORE_COLUMNS
-            if column.task in tasks
-            and any(printed_score(row, column) is not None or score(of_row, column) for row, of_row in runs.items())
+            for column, scores in self.pretrained.items()
+            if scores or any(printed_score(row, column) is not None for row in runs)
         ]
-        every_run = [run for of_row in runs.values() for run in of_row]
-        self.baselines = {
-            column.title: trivial
-            for column in self.columns
-            for run in every_run
-            if task_of(run.config) == column.task and (trivial := run.baseline(column.metric))
-        }
-        self.by_row = {row: [score(of_row, column) for column in self.columns] for row, of_row in runs.items()}
-        self.random = {row: [score(of_row, column, False) for column in self.columns] for row, of_row in runs.items()}
-        self.transfers = transfers
 
     @property
     def titles(self) -> list[str]:
@@ -94,48 +92,43 @@ class Scores:
 
     def of(self, row: str) -> dict[str, Spread]:
         """Title of a column -> a row's median over seeds."""
-        pairs = zip(self.columns, self.by_row.get(row, ()), strict=False)
-        return {column.title: score.spread for column, score in pairs if score}
+        scores = {column.title: self.pretrained[column].get(row) for column in self.columns}
+        return {title: score.spread for title, score in scores.items() if score}
 
-    def claims(self) -> list[claims.Claim]:
+    def claims(self) -> Iterator[claims.Claim]:
         """Whether pretraining helps each row, and whether the paper's orderings of finetuned models hold: in both for
         every pair of runs, for none, or for some."""
-        return [
-            claim
-            for index, column in enumerate(self.columns)
-            for claim in (*self._gains(index, column), *self._orderings(column))
-        ]
+        for column in self.columns:
+            scores, random = self.pretrained[column], self.random[column]
+            for row in scores:
+                if row in random:
+                    text = f"{column.title}: pretraining helps {row}{OURS}"
+                    yield _higher(text, scores[row].spread, random[row].spread)
+            for _, better, worse, tasks, _ in self.transfers:
+                if column.task in tasks and better in scores and worse in scores:
+                    text = f"{column.title}: {better} > {worse}{OURS if column.task == 'rte' else ''}"
+                    yield _higher(text, scores[better].spread, scores[worse].spread)
 
-    def _gains(self, index: int, column: ScoreColumn) -> Iterator[claims.Claim]:
-        for row, scores in self.by_row.items():
-            pretrained, random = scores[index], self.random[row][index]
-            if pretrained and random:
-                yield _higher(f"{column.title}: pretraining helps {row}{OURS}", pretrained.spread, random.spread)
-
-    def _orderings(self, column: ScoreColumn) -> Iterator[claims.Claim]:
-        for better, worse, tasks in self.transfers:
-            high, low = (self.of(row).get(column.title) for row in (better, worse))
-            if column.task in tasks and high and low:
-                ours = OURS if column.task == "rte" else ""
-                yield _higher(f"{column.title}: {better} > {worse}{ours}", high, low)
-
-    def notes(self) -> list[str]:
+    def notes(self) -> Iterator[str]:
         """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""
-        lines = []
-        for index, column in enumerate(self.columns):
-            tuned = {row: score for row, scores in self.by_row.items() if (score := scores[index])}
-            spread = (f"{row} {score.words()}" for row, score in tuned.items())
-            if tuned:
-                lines.append(f"{column.title} is the median of runs; lowest to highest: {', '.join(spread)}.")
-            random = {row: score for row, scores in self.random.items() if (score := scores[index])}
-            if random:
-                beside = (f"{row} {score.words()}" for row, score in random.items())
-                lines.append(f"{column.title} from random parameters: {', '.join(beside)}.")
-            if trivial := self.baselines.get(column.title):
-                lines.append(f"{column.title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}.")
-            papers = {row: paper for row in tuned if (paper := printed_score(row, column)) is not None}
+        for column in self.columns:
+            title, scores = column.title, self.pretrained[column]
+            if words := _words(scores):
+                yield f"{title} is the median of runs; lowest to highest: {words}."
+            if words := _words(self.random[column]):
+                yield f"{title} from random parameters: {words}."
+            if trivial := self._baseline(column):
+                yield f"{title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}."
+            papers = {row: paper for row in scores if (paper := printed_score(row, column)) is not None}
             if len(papers) > 1:
-                rank = claims.spearman([tuned[row].spread.centre for row in papers], list(papers.values()))
-                over = f"over {len(papers)} models"
-                lines.append(f"{column.title}: rank correlation with the paper's column {rank:.2f} {over}.")
-        return lines
+                rank = claims.spearman([scores[row].spread.centre for row in papers], list(papers.values()))
+                yield f"{title}: rank correlation with the paper's column {rank:.2f} over {len(papers)} models."
+
+    def _baseline(self, column: ScoreColumn) -> tuple[str, float] | None:
+        """What a trivial model scores in a column, as the last run that knows it says."""
+        of_task = [run for of_row in self.runs.values() for run in of_row if task_of(run.config) == column.task]
+        return next(filter(None, (run.baseline(column.metric) for run in reversed(of_task))), None)
+
+
+def _words(scores: Mapping[str, Score]) -> str:
+    return ", ".join(f"{row} {score.words()}" for row, score in scores.items())

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from gmlp_flax import tasks
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.drawing import FAMILIES, Look, plain
-from gmlp_flax.models import parameters
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims, scaling
-from gmlp_flax.reports.families import looks
 from gmlp_flax.reports.finetuned_scores import Scores
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run, setting, unfinished
+from gmlp_flax.reports.series import looks, over_seeds
 from gmlp_flax.reports.table import Cell, Printed, Spread, Table, difference, printed, shown
 
 METRIC = scaling.METRIC
 COLUMNS = ("model", "M parameters", METRIC, "seeds", "paper", "difference", "rate")
+# Why a chart is left out: what it needs.
+WHY = {
+    "curves": f"{METRIC} over tokens, which needs two evaluations of a run",
+    "correlation": "rank correlation over tokens, which needs three models that the paper lists, evaluated twice",
+    "scaling": f"{METRIC} over parameters, which needs two models of a family",
+    "transfer": "finetuned scores over perplexity, which need two finetuned models of a family",
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A row that was trained.
 
     Attributes:
@@ -32,18 +35,21 @@ class Row:
         runs: those that count: all that came as far as the furthest run that trains as long; if none of the row did,
             all of the row.
         behind: the runs that did not come so far.
-        params: millions of parameters.
     """
 
     name: str
     runs: Sequence[Run]
     behind: Sequence[Run]
-    params: float
 
     @property
     def compared(self) -> bool:
         """Whether its runs came as far as the others'."""
-        return not set(map(id, self.runs)) & set(map(id, self.behind))
+        return self.runs != self.behind
+
+    @property
+    def params(self) -> float:
+        """Millions of parameters."""
+        return self.runs[0].param_count / 1e6
 
     @property
     def curves(self) -> list[claims.Curve]:
@@ -53,8 +59,7 @@ class Row:
     @property
     def last(self) -> Spread:
         """The newest perplexity of the runs that count."""
-        values = tuple(curve[-1][1] for curve in self.curves)
-        return Spread(statistics.mean(values), values)
+        return Spread.mean(curve[-1][1] for curve in self.curves)
 
     @property
     def paper(self) -> float | None:
@@ -64,8 +69,8 @@ class Row:
     def cells(self) -> tuple[Cell, ...]:
         """In COLUMNS."""
         rate = Printed(self.runs[0].config.optimizer.learning_rate)
-        far = (printed(self.paper), difference(self.last.centre, self.paper))
-        return (self.name, self.params, self.last, len(self.runs), *far, rate)
+        paper = (printed(self.paper), difference(self.last.centre, self.paper))
+        return (self.name, self.params, self.last, len(self.runs), *paper, rate)
 
     def footnotes(self) -> list[str]:
         """Which of its runs are behind the others, and whether they count."""
@@ -74,45 +79,50 @@ class Row:
         return [f"{so_far}: behind the other runs, {use}"] if self.behind else []
 
 
+def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
+    """The rows that have an evaluated run, in the order of `names`."""
+    evaluated = [run for run in runs if run.curve(METRIC)]
+    furthest: dict[int, int] = {}
+    for run in evaluated:
+        furthest[run.config.steps] = max(furthest.get(run.config.steps, 0), run.curve(METRIC)[-1][0])
+    rows = {}
+    for name in names:
+        own = [run for run in evaluated if run.row == name]
+        behind = [run for run in own if run.curve(METRIC)[-1][0] < furthest[run.config.steps]]
+        if own:
+            rows[name] = Row(name, [run for run in own if run not in behind] or behind, behind)
+    return rows
+
+
 def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
     """Held-out perplexities, and finetuned scores if there are any. Arguments: see `catalogue.of_runs`."""
     rows = trained_rows(table.rows, runs)
     scores = Scores(table.tasks, {name: tuned.get(name, ()) for name in rows}, table.transfers)
-    compared = {name: row for name, row in rows.items() if row.compared and row.paper is not None}
+    compared = {name: row for name, row in rows.items() if row.compared}
     papers = {name: row.paper for name, row in compared.items() if row.paper is not None}
-    curves = {name: row.curves for name, row in compared.items()}
-    near, other = claims.orderings(papers, {name: row.last.values for name, row in compared.items()}, curves)
+    curves = {name: compared[name].curves for name in papers}
+    near, other = claims.orderings(papers, {name: compared[name].last.values for name in papers}, curves)
     ranks = claims.rank_curve(curves, papers) if len(papers) > 1 else []
     charts = {"curves": curves_chart(rows, table.rows), "correlation": correlation_chart(ranks, papers)}
-    notes = [*unfinished(runs), *_absent(table.rows, rows), *_baseline(runs), *_rank_note(ranks, papers)]
-    notes += scores.notes()
+    notes = [*unfinished(runs), *_notes(table.rows, rows, runs), *_rank_note(ranks, papers), *scores.notes()]
     if table.series:
-        more, laws = _scaling(table, rows, scores)
-        charts |= more
-        notes += laws
-    missing = [f"Not drawn: {WHY[name]}." for name, chart in charts.items() if chart is None]
+        points = {name: scaling.Point(name, row.params, row.last, scores.of(name)) for name, row in compared.items()}
+        by_depth, by_data = (
+            {name: [points[row] for row in names if row in points] for name, names in lines.items()}
+            for lines in (table.series, table.longer)
+        )
+        charts["scaling"], laws = scaling.scaling(by_depth)
+        charts["transfer"] = scaling.transfer(by_depth | by_data)
+        notes += [*laws, *scaling.papers_laws(table.series)]
     return Report(
         table.title,
         _table(table, rows, scores),
         [*near, *scores.claims()],
         other,
         setting(table, runs, scale),
-        [*notes, *missing],
+        [*notes, *(f"Not drawn: {WHY[name]}." for name, chart in charts.items() if chart is None)],
         {name: chart for name, chart in charts.items() if chart},
     )
-
-
-def _scaling(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> tuple[dict[str, Chart | None], list[str]]:
-    """Charts over parameters and over perplexity, None for one that lacks points; and a note per power law."""
-    compared = {name: row for name, row in rows.items() if row.compared}
-    points = {name: scaling.Point(name, row.params, row.last, scores.of(name)) for name, row in compared.items()}
-    by_depth, by_data = (
-        {name: [points[row] for row in names if row in points] for name, names in lines.items()}
-        for lines in (table.series, table.longer)
-    )
-    over_parameters, laws = scaling.scaling(by_depth)
-    charts = {"scaling": over_parameters, "transfer": scaling.transfer(by_depth | by_data)}
-    return charts, [*laws, *scaling.papers_laws(table.series)]
 
 
 def _table(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> Table:
@@ -127,50 +137,15 @@ def _table(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> Table:
     return Table((*COLUMNS, *scores.titles), lines, footnotes).full()
 
 
-# Why a chart is left out: what it needs.
-WHY = {
-    "curves": f"{METRIC} over tokens, which needs two evaluations of a run",
-    "correlation": "rank correlation over tokens, which needs three models that the paper lists, evaluated twice",
-    "scaling": f"{METRIC} over parameters, which needs two models of a family",
-    "transfer": "finetuned scores over perplexity, which need two finetuned models of a family",
-}
-
-
-def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
-    """The rows that have an evaluated run, in the order of `names`."""
-    evaluated = [run for run in runs if run.curve(METRIC)]
-    furthest: dict[int, int] = {}
-    for run in evaluated:
-        furthest[run.config.steps] = max(furthest.get(run.config.steps, 0), run.curve(METRIC)[-1][0])
-    rows = {}
-    for name in names:
-        own = [run for run in evaluated if run.row == name]
-        behind = [run for run in own if run.curve(METRIC)[-1][0] < furthest[run.config.steps]]
-        if own:
-            counted = own if len(behind) == len(own) else [run for run in own if run not in behind]
-            rows[name] = Row(name, counted, behind, _parameters(own[0]))
-    return rows
-
-
-def _parameters(run: Run) -> float:
-    """Millions of parameters."""
-    return parameters.count(tasks.find(run.config.task).without_data(run.config).shapes()) / 1e6
-
-
-def _absent(names: Sequence[str], rows: Mapping[str, Row]) -> list[str]:
-    """Which rows have no run, with the paper's numbers."""
-    listed = []
-    for name in names:
-        if name not in rows:
-            paper = PUBLISHED[name].perplexity if name in PUBLISHED else None
-            listed.append(name if paper is None else f"{name} (paper: {paper})")
-    return [f"Without a run, and so not in the table and the figures: {', '.join(listed)}."] if listed else []
-
-
-def _baseline(runs: Sequence[Run]) -> list[str]:
-    """What a model without any context scores."""
+def _notes(names: Sequence[str], rows: Mapping[str, Row], runs: Sequence[Run]) -> list[str]:
+    """Which rows have no run, with the paper's numbers; and what a model without any context scores."""
+    papers = {name: PUBLISHED[name].perplexity if name in PUBLISHED else None for name in names if name not in rows}
+    absent = ", ".join(name if paper is None else f"{name} (paper: {paper})" for name, paper in papers.items())
     baselines = dict.fromkeys(baseline for run in runs if (baseline := run.baseline(METRIC)))
-    return [f"To compare: {name}: {METRIC} {shown(value)}." for name, value in baselines]
+    return [
+        *([f"Without a run, and so not in the table and the figures: {absent}."] if absent else []),
+        *(f"To compare: {name}: {METRIC} {shown(value)}." for name, value in baselines),
+    ]
 
 
 def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> list[str]:
@@ -185,22 +160,11 @@ def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -
 def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
     """Held-out perplexity over tokens: the mean of a row's seeds, and a band from the lowest to the highest. None if no
     row has two points."""
-    look_of = looks(names)
-    series = []
+    look_of, series = looks(names), []
     for name, row in rows.items():
         tokens = claims.shared_tokens(row.curves)
-        values = [[dict(curve)[count] for curve in row.curves] for count in tokens]
-        several = len(row.runs) > 1
-        series.append(
-            Series(
-                name,
-                look_of[name],
-                tokens,
-                [statistics.mean(seeds) for seeds in values],
-                [min(seeds) for seeds in values] if several else (),
-                [max(seeds) for seeds in values] if several else (),
-            )
-        )
+        spreads = [Spread.mean(dict(curve)[count] for curve in row.curves) for count in tokens]
+        series.append(over_seeds(name, look_of[name], tokens, spreads))
     if not any(len(line.x) > 1 for line in series):
         return None
     best = min((row for row in rows.values() if row.compared), key=lambda row: row.last.centre, default=None)
@@ -220,20 +184,12 @@ def correlation_chart(ranks: Sequence[claims.RankPoint], papers: Mapping[str, fl
     """The rank correlation with the paper over tokens; None without three models or two points."""
     if len(papers) < 3 or len(ranks) < 2:
         return None
-    wide = ranks[0].low is not None
-    series = Series(
-        "Spearman's rho",
-        Look(FAMILIES["gMLP"]),
-        [rank.tokens for rank in ranks],
-        [rank.correlation for rank in ranks],
-        [rank.low for rank in ranks if rank.low is not None],
-        [rank.high for rank in ranks if rank.high is not None],
-    )
-    title = f"The order of {len(papers)} models agrees with the paper's to rho = {ranks[-1].correlation:.2f} at the end"
-    caption = (
-        "The band is the middle 95 % of a bootstrap over seeds; few seeds make it too narrow."
-        if wide
-        else "There is one seed per model, so no interval."
-    )
+    tokens, correlations, low, high = map(list, zip(*ranks, strict=True))
+    if low[0] is None:
+        low, high = [], []
+    series = Series("Spearman's rho", Look(FAMILIES["gMLP"]), tokens, correlations, low, high)
+    title = f"The order of {len(papers)} models agrees with the paper's to rho = {correlations[-1]:.2f} at the end"
+    band = "The band is the middle 95 % of a bootstrap over seeds; few seeds make it too narrow."
+    caption = band if low else "There is one seed per model, so no interval."
     panel = Panel(title, Scale("tokens"), Scale("rank correlation with the paper"), [series], [("none", 0.0)])
     return Chart([panel], caption)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,89 +19,105 @@ from gmlp_flax.training import loading
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# The columns of a table, its rows of numbers, a note on them, and figures by name.
+Drawn = tuple[Sequence[str], Iterable[tuple[int, Iterable[float]]], str, dict[str, "Chart | Figure"]]
+
 # A pair as in MNLI: the second sentence contradicts the first.
 PAIR = ("A man is playing a guitar in the street.", "Nobody is making music outside.")
 
 
-def image_filters(table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]) -> Report:
-    """Figure 3: rows of W of an image classifier, layer by layer, from the newest checkpoint of the first run, and how
-    close W came to depending on the offset between two patches alone, at every checkpoint that it kept.
+def report(name: str, table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
+    """The report of a figure of FIGURES, drawn from the newest checkpoint of the first run, or of the first run that
+    was finetuned on the table's task. Arguments: see `catalogue.of_runs`.
 
     Raises:
-        RunError: the run has no checkpoint.
+        RunError: the run has no checkpoint, or there is no finetuned run.
     """
-    measured = shift_invariance.of_run(runs[0].path)
+    run = runs[0]
+    for task in table.tasks:
+        of_row = (run for run in tuned.get(run.row, ()) if run.finished and run.config.init_parameters)
+        finetuned = [run for run in of_row if task_of(run.config) == task]
+        if not finetuned:
+            raise RunError(f"{run.row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA")
+        run = finetuned[0]
+    columns, rows, note, figures = FIGURES[name](run.path)
+    numbers = Table(columns, [(number, *map(float, values)) for number, values in rows])
+    notes = (*unfinished(runs[:1]), note, f"The run: {run.path}")
+    return Report(table.title, numbers, setting=setting(table, runs, scale), notes=notes, figures=figures)
+
+
+def image_filters(path: str) -> Drawn:
+    """Figure 3: rows of W of an image classifier, layer by layer, and how close W came to depending on the offset
+    between two patches alone, at every checkpoint that the run kept."""
+    measured = shift_invariance.of_run(path)
     weights, grid = measured.weights, measured.shape
-    rows = zip(locality(weights, grid), list(measured.shares.values())[-1], strict=True)
-    lines = [(layer, *map(float, near), float(share)) for layer, (near, share) in enumerate(rows, start=1)]
+    shares = list(measured.shares.values())[-1]
+    rows = enumerate(np.concatenate([locality(weights, grid), shares[:, None]], axis=1), start=1)
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
-    notes = (
+    note = (
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
         f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the "
         "share of W's variance that offsets between patches explain, "
-        f"{shift_invariance.noise_share(grid):.3f} for noise, 1 if W depends on nothing else.",
+        f"{shift_invariance.noise_share(grid):.3f} for noise, 1 if W depends on nothing else."
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
-    figures = {
-        "filters": filters.draw_images(weights, grid),
-        "offsets_share": shift_invariance.shares_chart(measured),
-    }
-    return _report(table, runs, scale, Table(columns, lines), notes, figures)
+    drawn = {"filters": filters.draw_images(weights, grid), "offsets_share": shift_invariance.shares_chart(measured)}
+    return columns, rows, note, drawn
 
 
-def text_filters(table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]) -> Report:
-    """Figure 4: the row of W that mixes into the middle token, layer by layer, from the newest checkpoint of the first
-    run.
-
-    Raises:
-        RunError: the run has no checkpoint.
-    """
-    weights = filters.matrices(loading.load(runs[0].path))
-    lines = [(layer, *map(float, row)) for layer, row in enumerate(spread(weights), start=1)]
-    notes = (
+def text_filters(path: str) -> Drawn:
+    """Figure 4: the row of W that mixes into the middle token, layer by layer."""
+    weights = filters.matrices(loading.load(path))
+    note = (
         "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, on itself, on tokens "
         "after it. The paper sees layers that look forward, backward and both ways. Distance: the root of the mean "
-        "squared distance to the token, weighted by energy.",
+        "squared distance to the token, weighted by energy."
     )
     columns = ("layer", "before", "itself", "after", "distance (tokens)")
-    return _report(table, runs, scale, Table(columns, lines), notes, {"filters": filters.draw_text(weights)})
+    return columns, enumerate(spread(weights), start=1), note, {"filters": filters.draw_text(weights)}
 
 
-def shift_invariance_report(
-    table: PaperTable, runs: Sequence[Run], scale: str, _tuned: Mapping[str, Sequence[Run]]
-) -> Report:
+def shift_invariant_matrices(path: str) -> Drawn:
     """Figure 9: matrices learned without the Toeplitz constraint, and how close they come to it, at every checkpoint
-    that the first run kept.
-
-    Raises:
-        RunError: the run has no checkpoint.
-    """
-    measured = shift_invariance.of_run(runs[0].path)
+    that the run kept."""
+    measured = shift_invariance.of_run(path)
     columns = ("step", *(f"layer {layer + 1}" for layer in range(len(measured.weights))))
-    lines = [(step, *map(float, share)) for step, share in measured.shares.items()]
-    notes = (
+    note = (
         "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
-        f"{shift_invariance.noise_share(measured.shape):.3f} for noise.",
+        f"{shift_invariance.noise_share(measured.shape):.3f} for noise."
     )
-    figures = {
-        "matrices": shift_invariance.draw_matrices(measured.weights),
-        "toeplitz_share": shift_invariance.shares_chart(measured),
-    }
-    return _report(table, runs, scale, Table(columns, lines), notes, figures)
+    matrices, shares = shift_invariance.draw_matrices(measured.weights), shift_invariance.shares_chart(measured)
+    return columns, measured.shares.items(), note, {"matrices": matrices, "toeplitz_share": shares}
 
 
-def _report(
-    table: PaperTable,
-    runs: Sequence[Run],
-    scale: str,
-    numbers: Table,
-    notes: Sequence[str],
-    figures: Mapping[str, Chart | Figure],
-) -> Report:
-    """A report of the first run."""
-    sentences = (*unfinished(runs[:1]), *notes, f"The run: {runs[0].path}")
-    return Report(table.title, numbers, setting=setting(table, runs, scale), notes=sentences, figures=figures)
+def attention_in_a_pair(path: str) -> Drawn:
+    """Figure 10: how much each token of a pair looks at each other token."""
+    trained = loading.load(path)
+    sentences = attention.encode(trained, *PAIR)
+    count = len(sentences.labels)
+    maps, segments = attention.maps(trained, sentences)[:, :count, :count], sentences.segments[:count]
+    numbers, depth = attention.layer_numbers(trained)
+    even = float(across(np.full((1, count, count), 1 / count), segments)[0, 0])
+    note = (
+        f"The pair: {' / '.join(PAIR)} Across: the share of its weight that a token gives to the other sentence, a "
+        "mean over tokens. Within and across add up to less than 1 if weight lies on padding. Equal weights on the "
+        f"{count} tokens would give {even:.3f}. The image shows the largest weight in the layers of the first half, as "
+        "in the paper, which sees sentences align there."
+    )
+    half = attention.first_half(numbers, depth)
+    largest = attention.draw_largest(maps[:half], sentences, numbers[:half])
+    columns = ("layer", "across", "within", "largest weight across")
+    rows = zip(numbers, across(maps, segments), strict=True)
+    return columns, rows, note, {"attention": largest, "layers": attention.draw_layers(maps, numbers)}
+
+
+FIGURES: dict[str, Callable[[str], Drawn]] = {
+    "figure3": image_filters,
+    "figure4": text_filters,
+    "figure9": shift_invariant_matrices,
+    "figure10": attention_in_a_pair,
+}
 
 
 def spread(weights: np.ndarray) -> np.ndarray:
@@ -114,11 +130,9 @@ def spread(weights: np.ndarray) -> np.ndarray:
         [layers, 4]: the shares of energy before the token, on it and after it, and the distance in tokens.
     """
     middle = weights.shape[-1] // 2
-    energy = np.square(weights[:, middle].astype(np.float64))
-    energy /= energy.sum(-1, keepdims=True)
     offsets = np.arange(weights.shape[-1]) - middle
-    sides = [energy[:, side].sum(-1) for side in (offsets < 0, offsets == 0, offsets > 0)]
-    return np.stack([*sides, np.sqrt(energy @ np.square(offsets))], axis=-1)
+    sides = (offsets < 0, offsets == 0, offsets > 0)
+    return _shares(weights[:, middle], sides, np.square(offsets))
 
 
 def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
@@ -131,52 +145,20 @@ def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
     Returns:
         [layers, 4]: shares of energy on the patch itself, on its neighbours and beyond; the distance in patches.
     """
-    energy = np.square(weights.astype(np.float64))
-    energy /= energy.sum(-1, keepdims=True)
     positions = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=-1)
     steps = np.abs(positions[:, None] - positions)
     away = steps.max(-1)  # a king's moves
-    shares = [np.where(ring, energy, 0).sum(-1).mean(-1) for ring in (away == 0, away == 1, away > 1)]
-    return np.stack([*shares, np.sqrt((energy * np.square(steps).sum(-1)).sum(-1).mean(-1))], axis=-1)
+    return _shares(weights, (away == 0, away == 1, away > 1), np.square(steps).sum(-1))
 
 
-def attention_in_a_pair(
-    table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]
-) -> Report:
-    """Figure 10: how much each token of a pair looks at each other token, in the first finetuned run.
-
-    Raises:
-        RunError: there is no finetuned run.
-    """
-    (row,), (task,) = table.rows, table.tasks
-    pretrained = (run for run in tuned.get(row, ()) if run.finished and run.config.init_parameters)
-    runs_of_task = [run for run in pretrained if task_of(run.config) == task]
-    if not runs_of_task:
-        raise RunError(f"{row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA")
-    path = runs_of_task[0].path
-    trained = loading.load(path)
-    sentences = attention.encode(trained, *PAIR)
-    count = len(sentences.labels)
-    maps = attention.maps(trained, sentences)[:, :count, :count]
-    segments = sentences.segments[:count]
-    numbers, depth = attention.layer_numbers(trained)
-    lines = [(number, *map(float, shares)) for number, shares in zip(numbers, across(maps, segments), strict=True)]
-    even = float(across(np.full((1, count, count), 1 / count), segments)[0, 0])
-    notes = (
-        *unfinished(runs[:1]),
-        f"Finetuned: {path}. The pair: {' / '.join(PAIR)}",
-        "Across: the share of its weight that a token gives to the other sentence, a mean over tokens. Within and "
-        f"across add up to less than 1 if weight lies on padding. Equal weights on the {count} tokens would give "
-        f"{even:.3f}. The image shows the largest weight in the layers of the first half, as in the paper, which sees "
-        "sentences align there.",
-    )
-    half = attention.first_half(numbers, depth)
-    figures = {
-        "attention": attention.draw_largest(maps[:half], sentences, numbers[:half]),
-        "layers": attention.draw_layers(maps, numbers),
-    }
-    columns = ("layer", "across", "within", "largest weight across")
-    return Report(table.title, Table(columns, lines), setting=setting(table, runs, scale), notes=notes, figures=figures)
+def _shares(weights: np.ndarray, parts: Sequence[np.ndarray], squares: np.ndarray) -> np.ndarray:
+    """The shares of the energy of rows of weights in some parts of them, and the root of the mean squared distance,
+    which are means over rows if there are several: [layers, parts + 1]."""
+    energy = np.square(weights.astype(np.float64))
+    energy /= energy.sum(-1, keepdims=True)
+    sums = [(energy * part).sum(-1) for part in (*parts, squares)]
+    *shares, square = [of_rows.reshape(len(weights), -1).mean(-1) for of_rows in sums]
+    return np.stack([*shares, np.sqrt(square)], axis=-1)
 
 
 def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:

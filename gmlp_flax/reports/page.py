@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 LIBRARY = "plotly.min.js"
 PIXELS = 140  # of a figure's inch
-STYLES = {HOLDS: "holds", REVERSED: "reversed", **dict.fromkeys((ONE_HOLDS, ONE_REVERSED, OPEN, EARLY), "open")}
-SIGNS = {HOLDS: "\u2713", REVERSED: "\u2717", ONE_HOLDS: "\u2713", ONE_REVERSED: "\u2717", OPEN: "~", EARLY: "?"}
+# Of a verdict: its style and its sign.
+MARKS = {HOLDS: ("holds", "\u2713"), REVERSED: ("reversed", "\u2717"), ONE_HOLDS: ("open", "\u2713")}
+MARKS |= {ONE_REVERSED: ("open", "\u2717"), OPEN: ("open", "~"), EARLY: ("open", "?")}
 # Plotly's names of matplotlib's markers.
 SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 SYMBOLS |= {".": "circle", "X": "x", "*": "star"}
@@ -65,16 +66,15 @@ def write(report: Report, folder: str, library: str = "") -> str:
     texts = {
         "table.md": f"{report.markdown()}\n{sentences}".rstrip() + "\n",
         "index.html": of_report(report, library or LIBRARY),
-        **{f"{name}.csv": table.csv() for name, table in report.tables.items()},
-        **{f"{name}.csv": figure.csv() for name, figure in report.figures.items() if isinstance(figure, Chart)},
+        **{f"{name}.csv": content.csv() for name, content in (report.tables | report.charts).items()},
     }
     content = {name: text.encode() for name, text in texts.items()}
     for name, figure in report.figures.items():
         drawn = charts.draw(figure) if isinstance(figure, Chart) else figure
-        content |= {f"{name}.{kind}": drawing.content(drawn, kind) for kind in drawing.FORMATS}
+        content |= {f"{name}.{kind}": drawing.content(drawn, kind) for kind in FORMATS}
     for name, data in content.items():
         files.write(os.path.join(folder, name), data)
-    if report.interactive and not library:
+    if report.charts and not library:
         write_library(folder)
     return os.path.join(folder, "index.html")
 
@@ -88,26 +88,29 @@ def of_report(report: Report, library: str) -> str:
         f'<a href="{escape(folder)}/index.html">All reports</a>' if folder else "",
         f"<h1>{escape(report.title)}</h1>",
         _claims(report),
-        f"<p>{escape(report.setting.sentence())}</p>" if report.setting else "",
+        f"<p>{escape(report.setting)}</p>" if report.setting else "",
         *(heading + _table(name, table) for heading, (name, table) in tables),
         *(_figure(name, figure) for name, figure in report.figures.items()),
         f"<h2>Notes</h2>{_list('notes', map(escape, report.notes))}" if report.notes else "",
     ]
-    return _page(report.title, parts, library if report.interactive else "")
+    return _page(report.title, parts, library if report.charts else "")
 
 
 def of_site(title: str, entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
     """The index of a site; `absent` says why a report was not made."""
-    reasons = [f"<b>{escape(name)}</b>: {escape(why)}" for name, why in absent.items()]
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        _list("cards", map(_card, entries)),
-        f"<h2>Not made</h2>{_list('notes', reasons)}" if absent else "",
-    ]
+    cards = []
+    for entry in entries:
+        folder = escape(entry.folder)
+        claims = f"<p>{escape(tally(entry.claims))}</p>" if entry.claims else ""
+        image = f'<img loading="lazy" src="{folder}/{escape(entry.figure)}.svg" alt="">' if entry.figure else ""
+        link = f'<a href="{folder}/index.html">{escape(entry.title)}</a>'
+        cards.append(f"<small>{folder}</small>{link}{claims}{image}")
+    reasons = _list("notes", (f"<b>{escape(name)}</b>: {escape(why)}" for name, why in absent.items()))
+    parts = [f"<h1>{escape(title)}</h1>", _list("cards", cards), f"<h2>Not made</h2>{reasons}" if absent else ""]
     return _page(title, parts, "")
 
 
-def _page(title: str, parts: Sequence[str], library: str) -> str:
+def _page(title: str, parts: Iterable[str], library: str) -> str:
     style, script = (
         (importlib.resources.files("gmlp_flax.reports") / f"page.{kind}").read_text() for kind in ("css", "js")
     )
@@ -122,46 +125,43 @@ def _page(title: str, parts: Sequence[str], library: str) -> str:
     )
 
 
-def _list(kind: str, items: Sequence[str] | map) -> str:
+def _list(kind: str, items: Iterable[str]) -> str:
     return f'<ul class="{kind}">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 
 
 def _claims(report: Report) -> str:
+    """The claims with their verdicts; further ones are folded away."""
+
+    def listed(claims: Sequence[Claim]) -> str:
+        items = []
+        for claim in claims:
+            style, sign = MARKS[claim.verdict]
+            detail = f"<small>{escape(claim.detail)}</small>" if claim.detail else ""
+            items.append(f'<li class="{style}">{escape(claim.text)} <b>{sign} {claim.verdict}</b>{detail}</li>')
+        return f'<ul class="claims">{"".join(items)}</ul>'
+
     if not report.every_claim:
         return ""
-    more = ""
-    if report.more_claims:
-        summary = f"The other {len(report.more_claims)} orderings"
-        more = f"<details><summary>{summary}</summary>{_claim_list(report.more_claims)}</details>"
+    summary = f"<summary>The other {len(report.more_claims)} orderings</summary>"
+    more = f"<details>{summary}{listed(report.more_claims)}</details>" if report.more_claims else ""
     counts = f"<p>{escape(tally(report.every_claim))}</p>"
-    return f'<section aria-label="claims">{counts}{_claim_list(report.claims)}{more}</section>'
-
-
-def _claim_list(claims: Sequence[Claim]) -> str:
-    items = (
-        f'<li class="{STYLES[claim.verdict]}">{escape(claim.text)} <b>{SIGNS[claim.verdict]} {claim.verdict}</b>'
-        f"{f'<small>{escape(claim.detail)}</small>' if claim.detail else ''}</li>"
-        for claim in claims
-    )
-    return f'<ul class="claims">{"".join(items)}</ul>'
+    return f'<section aria-label="claims">{counts}{listed(report.claims)}{more}</section>'
 
 
 def _table(name: str, table: Table) -> str:
     """With three digits; columns sort by all of them."""
     numbers, footnotes = table.numbered()
     head = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in table.columns)
-    rows = "\n".join(
-        "<tr>"
-        + _cell(row[0], table.over, numbers[str(row[0])])
-        + "".join(_cell(cell, table.over) for cell in row[1:])
-        + "</tr>"
-        for row in table.rows
-    )
+    rows = []
+    for first, *others in table.rows:
+        cells = [_cell(first, table.over, numbers[str(first)]), *(_cell(cell, table.over) for cell in others)]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    body = "\n".join(rows)
     notes = "".join(f'<li id="note-{number}">{escape(note)}</li>' for number, note in enumerate(footnotes, start=1))
     legend = f" {escape(table.legend())}" if table.legend() else ""
     return (
         f'<section class="table"><div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody></table></div>"
+        f"<tbody>\n{body}\n</tbody></table></div>"
         f'<p><small><a href="{escape(name)}.csv" download>CSV</a>{legend}</small></p>'
         f"{f'<ol class=footnotes>{notes}</ol>' if notes else ''}</section>"
     )
@@ -180,19 +180,16 @@ def _figure(name: str, figure: Chart | Figure) -> str:
     kinds = (*FORMATS, "csv") if isinstance(figure, Chart) else FORMATS
     links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in kinds)
     print_links = f'<span class="files">For print: {links}</span>'
+
+    def image(alt: str, inches: float) -> str:
+        return f'<img src="{name}.svg" alt="{escape(alt)}" width="{round(PIXELS * inches)}">'
+
     if not isinstance(figure, Chart):
-        return f"<figure>{_image(name, name, figure.get_figwidth())}<figcaption>{print_links}</figcaption></figure>"
+        return f"<figure>{image(name, figure.get_figwidth())}<figcaption>{print_links}</figcaption></figure>"
     text = escape(" ".join(filter(None, (figure.caption, figure.missing()))))
     plots = "".join(_panel(panel, f"{name}-{number}") for number, panel in enumerate(figure.panels, start=1))
-    image = _image(name, figure.panels[0].title, figure.width)
-    return (
-        f'<figure class="chart">{image}<div class="panels">{plots}</div>'
-        f"<figcaption>{text} {print_links}</figcaption></figure>"
-    )
-
-
-def _image(name: str, alt: str, inches: float) -> str:
-    return f'<img src="{name}.svg" alt="{escape(alt)}" width="{round(PIXELS * inches)}">'
+    parts = f'{image(figure.panels[0].title, figure.width)}<div class="panels">{plots}</div>'
+    return f'<figure class="chart">{parts}<figcaption>{text} {print_links}</figcaption></figure>'
 
 
 def _panel(panel: Panel, name: str) -> str:
@@ -202,8 +199,8 @@ def _panel(panel: Panel, name: str) -> str:
     buttons = [["toImage", "resetScale2d"]]  # none that sends data to a host
     config = {"displaylogo": False, "modeBarButtons": buttons, "toImageButtonOptions": {"filename": name, "scale": 2}}
     options: dict[str, Any] = {"full_html": False, "include_plotlyjs": False, "validate": False, "div_id": name}
-    title = f"<h3>{escape(panel.title)}</h3>"
-    return f'<div class="panel">{title}{io.to_html(plotly_figure(panel), config=config, **options)}</div>'
+    plot = io.to_html(plotly_figure(panel), config=config, **options)
+    return f'<div class="panel"><h3>{escape(panel.title)}</h3>{plot}</div>'
 
 
 def plotly_figure(panel: Panel) -> dict[str, Any]:
@@ -281,10 +278,3 @@ def _hover_text(series: Series, index: int, x_label: str) -> str:
     if series.low and series.low[index] != series.high[index]:
         value += f" ({shown(float(series.low[index]))} to {shown(float(series.high[index]))})"
     return f"<b>{escape(name)}</b><br>{value}<br>{plain(series.x[index])} {escape(x_label)}"
-
-
-def _card(entry: Entry) -> str:
-    folder = escape(entry.folder)
-    claims = f"<p>{escape(tally(entry.claims))}</p>" if entry.claims else ""
-    image = f'<img loading="lazy" src="{folder}/{escape(entry.figure)}.svg" alt="">' if entry.figure else ""
-    return f'<small>{folder}</small><a href="{folder}/index.html">{escape(entry.title)}</a>{claims}{image}'

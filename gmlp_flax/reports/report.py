@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.reports.claims import Claim, tally
-from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Table
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ class Report:
         table: its numbers.
         claims: of the paper, unless they say otherwise, and whether the runs support them.
         more_claims: further claims, which a page folds away.
-        setting: what was scaled down; None if nothing was trained.
+        setting: what was scaled down; empty if nothing was trained.
         notes: sentences below the table.
         figures: by name: charts, which a page shows interactively, and figures that are images.
         more_tables: by heading, in small letters, tables that stand below the first.
@@ -34,7 +33,7 @@ class Report:
     table: Table
     claims: Sequence[Claim] = ()
     more_claims: Sequence[Claim] = ()
-    setting: Setting | None = None
+    setting: str = ""
     notes: Sequence[str] = ()
     figures: Mapping[str, Chart | Figure] = dataclasses.field(default_factory=dict)
     more_tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
@@ -51,9 +50,9 @@ class Report:
         return [*self.claims, *self.more_claims]
 
     @property
-    def interactive(self) -> bool:
-        """Whether it has charts."""
-        return any(isinstance(figure, Chart) for figure in self.figures.values())
+    def charts(self) -> dict[str, Chart]:
+        """The figures that a page shows interactively."""
+        return {name: figure for name, figure in self.figures.items() if isinstance(figure, Chart)}
 
     def markdown(self) -> str:
         """The title and the tables."""
@@ -64,15 +63,8 @@ class Report:
         """All that is said beside the table."""
         sentences = [tally(self.every_claim)] if self.every_claim else []
         sentences += [claim.sentence() for claim in self.every_claim]
-        sentences += [self.setting.sentence()] if self.setting else []
-        captions = (
-            sentence
-            for chart in self.figures.values()
-            if isinstance(chart, Chart)
-            for sentence in (chart.caption, chart.missing())
-            if sentence
-        )
-        return [*sentences, *self.notes, *dict.fromkeys(captions)]
+        captions = [sentence for chart in self.charts.values() for sentence in (chart.caption, chart.missing())]
+        return [*filter(None, [*sentences, self.setting, *self.notes, *dict.fromkeys(captions)])]
 
 
 def _with_legend(table: Table) -> str:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -18,6 +18,7 @@ from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files
+from gmlp_flax.models import parameters
 from gmlp_flax.paper.tables import TABLES, PaperTable
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
 from gmlp_flax.training import loading
@@ -31,16 +32,8 @@ FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile
 # Of FREE, the keys in which finetuned runs must agree: they say how a model reads sentences.
 READING = tuple(f"model.{key}" for key in ("length", "dropout", "attention_dropout", "mask_padding", "pool", "pooler"))
 # Keys that a smaller scale shrinks; the report says by how much.
-SCALED = (
-    "steps",
-    "batch_size",
-    "model.layers",
-    "model.d_model",
-    "model.d_ffn",
-    "model.vocab_size",
-    "model.image_size",
-    "data.train",
-)
+SHAPES = ("layers", "d_model", "d_ffn", "vocab_size", "image_size")
+SCALED = (STEPS, "batch_size", *(f"model.{key}" for key in SHAPES), "data.train")
 # What messages call keys without which perplexities of one column do not compare.
 COLUMN_KEYS = {"token budgets": (STEPS, "batch_size"), "tokenizers": ("data.tokenizer",)}
 
@@ -69,8 +62,12 @@ class Run:
     @functools.cached_property
     def per_step(self) -> int:
         """Tokens, or whatever the task counts, per step."""
-        options = self.config
-        return options.batch_size * tasks.find(options.task).without_data(options).units_per_example
+        return self.config.batch_size * bare_task(self.config).units_per_example
+
+    @functools.cached_property
+    def param_count(self) -> int:
+        """Parameters of the model."""
+        return parameters.count(bare_task(self.config).shapes())
 
     @property
     def last_step(self) -> int:
@@ -88,29 +85,13 @@ class Run:
         return (lines[-1]["name"], lines[-1]["eval"][metric]) if lines else None
 
 
-class Setting(NamedTuple):
-    """How a report's runs differ from the paper's.
-
-    Attributes:
-        scale: cpu, gpu or paper.
-        row: whose config is compared.
-        scaled: (key, its value here, its value in the paper) of what was scaled down.
-    """
-
-    scale: str
-    row: str
-    scaled: Sequence[tuple[str, str, str]] = ()
-
-    def sentence(self) -> str:
-        """The same in words."""
-        if not self.scaled:
-            return f"Scale {self.scale}: the paper's setting."
-        changes = "; ".join(f"{key} {here} (paper: {paper})" for key, here, paper in self.scaled)
-        return f"Scale {self.scale}. Scaled down for {self.row}: {changes}."
-
-
 class NoRuns(RunError):
     """There is no run of any row."""
+
+
+def bare_task(config: ConfigDict) -> Any:
+    """The task of a config, without its data."""
+    return tasks.find(config.task).without_data(config)
 
 
 def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
@@ -133,7 +114,10 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
         empty = f"{pattern} holds no run of {', '.join(rows)}, or only runs of other sizes"
         what = empty if files.glob(pattern) else f"there is nothing at {pattern}"
         raise NoRuns(f"{what}: give a folder of run folders")
-    _check_alike(in_order, _steps_key(rows))
+    keys, first_of_row = _compared(in_order, (*OWN, *_steps_key(rows))), {}
+    for run in in_order:
+        _compare(in_order[0], run, keys)
+        _compare(first_of_row.setdefault(run.row, run), run, OWN)
     _check_tokenizers(in_order)
     return in_order
 
@@ -144,14 +128,14 @@ def at_budget(runs: Sequence[Run], tokens: int) -> list[Run]:
     Raises:
         RunError: there is none.
     """
-    reached = [run for run in runs if run.last_step * run.per_step >= tokens]
-    if not reached:
-        longest = max(runs, key=lambda run: run.last_step * run.per_step)
-        far = f"the longest, {longest.path}, has {longest.last_step * longest.per_step:,} tokens"
+    longest = max(runs, key=lambda run: run.last_step * run.per_step)
+    if (most := longest.last_step * longest.per_step) < tokens:
+        far = f"the longest, {longest.path}, has {most:,} tokens"
         raise RunError(f"no run has come as far as {tokens:,} tokens; {far}: give fewer")
     return [
         dataclasses.replace(run, lines=[line for line in run.lines if line["step"] * run.per_step <= tokens])
-        for run in reached
+        for run in runs
+        if run.last_step * run.per_step >= tokens
     ]
 
 
@@ -181,9 +165,9 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
             task = task_of(config), config.batch_size
             key = run.row, *task, config[RATE], config.init_from, config.init_parameters, config.seed
             _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
-            free = *OWN, "init_from", "init_parameters"
             first = alike.setdefault(task, run)
             both = config_lib.keys(first.config).keys() & config_lib.keys(config).keys()
+            free = *OWN, "init_from", "init_parameters"
             _compare(first, run, [*_compared([run], free), *(key for key in READING if key in both)])
             tuned[run.row].append(run)
     return tuned
@@ -206,22 +190,21 @@ def task_of(config: ConfigDict) -> str:
     return config.glue.task if config.task == "text_classification" else f"squad_{config.squad.version}"
 
 
-def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> Setting:
-    """What was scaled down from the paper's config of the first run."""
-    run = runs[0]
-    paper = table.config(run.row, "paper")
-    changed = [key for key in SCALED if run.config.get(key) != paper.get(key)]
-    return Setting(scale, run.row, [(key, str(run.config.get(key)), str(paper.get(key))) for key in changed])
+def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> str:
+    """What was scaled down from the paper's config of the first run, in words."""
+    row, here = runs[0].row, runs[0].config
+    paper = table.config(row, "paper")
+    changes = [f"{key} {here.get(key)} (paper: {paper.get(key)})" for key in SCALED if here.get(key) != paper.get(key)]
+    if not changes:
+        return f"Scale {scale}: the paper's setting."
+    return f"Scale {scale}. Scaled down for {row}: {'; '.join(changes)}."
 
 
 def unfinished(runs: Sequence[Run]) -> list[str]:
     """A note on the runs that are not finished, if there are any."""
-    named = ", ".join(
-        f"{run.row} seed {run.config.seed} (step {run.last_step} of {run.config.steps})"
-        for run in runs
-        if not run.finished
-    )
-    return [f"Not finished: {named}."] if named else []
+    left = [run for run in runs if not run.finished]
+    named = [f"{run.row} seed {run.config.seed} (step {run.last_step} of {run.config.steps})" for run in left]
+    return [f"Not finished: {', '.join(named)}."] if named else []
 
 
 def _runs(
@@ -239,11 +222,13 @@ def _runs(
         if first != name:
             advice = "leave out the --config flag that makes them equal"
             raise RunError(f"the rows {first} and {name} have the same model and {STEPS}: {advice}")
-    for path in _run_folders(pattern):
-        config = config_lib.load(os.path.join(path, CONFIG_FILE))
-        trained_for = [pretrained(config)[key] for key in steps]
-        if row := names.get((*(config.get(key) for key in identity), *trained_for)):
-            yield Run(row, path, config, MetricsFile.read(os.path.join(path, METRICS_FILE)))
+    for folder in files.glob(pattern):
+        for path in (folder, *(os.path.join(folder, name) for name in files.listdir(folder))):
+            if files.exists(os.path.join(path, CONFIG_FILE)):
+                config = config_lib.load(os.path.join(path, CONFIG_FILE))
+                trained_for = [pretrained(config)[key] for key in steps]
+                if row := names.get((*(config.get(key) for key in identity), *trained_for)):
+                    yield Run(row, path, config, MetricsFile.read(os.path.join(path, METRICS_FILE)))
 
 
 def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
@@ -254,12 +239,6 @@ def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
     """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
     path = os.path.join(loading.source_folder(config.init_from)[0], CONFIG_FILE)
     return config_lib.load(path) if config.init_from and files.exists(path) else {STEPS: None}
-
-
-def _run_folders(pattern: str) -> Iterator[str]:
-    for path in files.glob(pattern):
-        inside = (os.path.join(path, name) for name in files.listdir(path))
-        yield from (one for one in (path, *inside) if files.exists(os.path.join(one, CONFIG_FILE)))
 
 
 def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
@@ -280,25 +259,13 @@ def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
     return [name for name in keys if name not in free and not name.startswith(FREE)]
 
 
-def _check_alike(runs: Sequence[Run], steps: Sequence[str]) -> None:
-    first_of_row: dict[str, Run] = {}
-    keys = _compared(runs, (*OWN, *steps))
-    for run in runs:
-        _compare(runs[0], run, keys)
-        _compare(first_of_row.setdefault(run.row, run), run, OWN)
-
-
 def _check_tokenizers(runs: Sequence[Run]) -> None:
     """Refuses runs of different tokenizers: perplexities per token of one do not compare with those of another."""
-    known: tuple[str, bytes] | None = None
-    for run in runs:
-        path = os.path.join(run.path, TOKENIZER_FILE)
-        if files.exists(path):
-            content = files.read_small(path)
-            known = known or (path, content)
-            if content != known[1]:
-                both = f"{known[0]} and {path}"
-                raise RunError(f"runs of different tokenizers: {both} differ: give runs of one tokenizer")
+    paths = [path for run in runs if files.exists(path := os.path.join(run.path, TOKENIZER_FILE))]
+    for path in paths[1:]:
+        if files.read_small(path) != files.read_small(paths[0]):
+            both = f"{paths[0]} and {path}"
+            raise RunError(f"runs of different tokenizers: {both} differ: give runs of one tokenizer")
 
 
 def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scipy import stats
 
-from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.charts import Chart, Panel, Scale
 from gmlp_flax.analysis.drawing import DASHES, looks
 from gmlp_flax.paper import published
-from gmlp_flax.reports.families import family
+from gmlp_flax.reports.series import family, over_seeds
 from gmlp_flax.reports.table import Spread
 
 METRIC = "perplexity"
 
 
-@dataclasses.dataclass(frozen=True)
-class PowerLaw:
+class PowerLaw(NamedTuple):
     """y = scale * x ** exponent, fitted by least squares on logarithms.
 
     Attributes:
@@ -39,21 +37,22 @@ class PowerLaw:
 
     def interval(self, digits: int = 2) -> str:
         """The exponent's interval in words."""
-        low, high = (f"{value:.{digits}f}" for value in (self.low, self.high))
-        return "two points, no interval" if math.isinf(self.low) else f"{low} to {high}"
+        return "two points, no interval" if math.isinf(self.low) else f"{self.low:.{digits}f} to {self.high:.{digits}f}"
+
+    def sentence(self) -> str:
+        """The law of perplexity over parameters in words."""
+        interval = ("" if math.isinf(self.low) else "95 % interval ") + self.interval(3)
+        fit = f"{interval}; R squared {self.r_squared:.3f}"
+        return f"{METRIC} is proportional to parameters ** {self.exponent:.3f} ({fit})"
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
     """Fits a power law to at least two points with positive coordinates and different x."""
     fit: Any = stats.linregress([math.log(value) for value in x], [math.log(value) for value in y])
-    free = len(x) - 2
-    margin = fit.stderr * stats.t.ppf(0.975, free) if free else math.inf
+    margin = fit.stderr * stats.t.ppf(0.975, len(x) - 2) if len(x) > 2 else math.inf
+    exponent = float(fit.slope)
     return PowerLaw(
-        math.exp(fit.intercept),
-        float(fit.slope),
-        float(fit.slope - margin),
-        float(fit.slope + margin),
-        float(fit.rvalue**2),
+        math.exp(fit.intercept), exponent, exponent - float(margin), exponent + float(margin), float(fit.rvalue**2)
     )
 
 
@@ -91,20 +90,19 @@ def scaling(lines: Lines) -> tuple[Chart | None, list[str]]:
     if not laws:
         return None, []
     exponents = ", ".join(f"{law.exponent:.2f} ({name})" for name, law in laws.items())
-    params = Scale("M parameters", log=True)
-    series = _series(lines, lambda point: point.params, lambda point: point.perplexity, laws)
     title = f"Perplexity goes as parameters to the power {exponents}"
-    panels = [Panel(title, params, Scale(f"held-out {METRIC}", log=True), series)]
-    panels += [_scores(lines, title, params, lambda point: point.params) for title in _titles(lines)]
+    params, perplexity = Scale("M parameters", log=True), Scale(f"held-out {METRIC}", log=True)
+    panels = [_panel(title, params, perplexity, lines, lambda point: point.params, lambda p: p.perplexity, laws)]
+    panels += _scores(lines, params, lambda point: point.params)
     caption = "Points are means over seeds (scores: medians), bars go from lowest to highest; dashed: power laws."
-    return Chart(panels, caption), [f"{name}: {_law(law)}." for name, law in laws.items()]
+    return Chart(panels, caption), [f"{name}: {law.sentence()}." for name, law in laws.items()]
 
 
 def transfer(lines: Lines) -> Chart | None:
     """Figure 7: finetuned scores over perplexity, which falls to the right, one panel per column; None if no two models
     of a line were finetuned."""
     perplexity = Scale(f"held-out {METRIC} (better to the right)", log=True, backwards=True)
-    panels = [_scores(lines, title, perplexity, lambda point: point.perplexity.centre) for title in _titles(lines)]
+    panels = _scores(lines, perplexity, lambda point: point.perplexity.centre)
     caption = "Points are medians of scores over means of perplexity, bars go from the lowest to the highest score."
     return Chart(panels, caption) if panels else None
 
@@ -116,57 +114,42 @@ def papers_laws(series: Mapping[str, Sequence[str]]) -> list[str]:
         models = [published.PUBLISHED[row] for row in rows]
         printed = [(model.params_m, model.perplexity) for model in models if model.params_m and model.perplexity]
         if len(printed) > 1:
-            law = power_law(*zip(*printed, strict=True))
-            notes.append(f"{name} in the paper: {_law(law)}.")
+            notes.append(f"{name} in the paper: {power_law(*zip(*printed, strict=True)).sentence()}.")
     return notes
 
 
-def _titles(lines: Lines) -> list[str]:
-    """The columns in which some line has two models."""
-    columns = dict.fromkeys(title for points in lines.values() for point in points for title in point.scores)
-    return [
-        title
-        for title in columns
-        if any(sum(title in point.scores for point in points) > 1 for points in lines.values())
-    ]
+def _scores(lines: Lines, x: Scale, x_of: Callable[[Point], float]) -> list[Panel]:
+    """A panel for each column of scores in which some line has two models."""
+    panels = []
+    for title in dict.fromkeys(title for points in lines.values() for point in points for title in point.scores):
+        scored = {name: [point for point in points if title in point.scores] for name, points in lines.items()}
+        if max(map(len, scored.values())) > 1:
+            every = [point for points in scored.values() for point in points]
+            best = max(every, key=lambda point: point.scores[title].centre)
+            heading = f"{title}: {best.row} is best, {best.scores[title].centre:.1f} %"
+            y_of = lambda point, title=title: point.scores[title]  # noqa: E731
+            panels.append(_panel(heading, x, Scale(f"{title} (%)"), scored, x_of, y_of, {}))
+    return panels
 
 
-def _scores(lines: Lines, title: str, x: Scale, x_of: Callable[[Point], float]) -> Panel:
-    """A panel of one column of scores."""
-    scored = {name: [point for point in points if title in point.scores] for name, points in lines.items()}
-    series = _series(scored, x_of, lambda point: point.scores[title], {})
-    best = max((point for points in scored.values() for point in points), key=lambda point: point.scores[title].centre)
-    heading = f"{title}: {best.row} is best, {best.scores[title].centre:.1f} %"
-    return Panel(heading, x, Scale(f"{title} (%)"), series)
-
-
-def _series(
-    lines: Lines, x_of: Callable[[Point], float], y_of: Callable[[Point], Spread], laws: Mapping[str, PowerLaw]
-) -> list[Series]:
+def _panel(
+    title: str,
+    x: Scale,
+    y: Scale,
+    lines: Lines,
+    x_of: Callable[[Point], float],
+    y_of: Callable[[Point], Spread],
+    laws: Mapping[str, PowerLaw],
+) -> Panel:
     """One series per line that has points; `laws` are drawn dashed, and then nothing joins the points."""
     series = []
     families = [family(points[0].row) if points else "" for points in lines.values()]
     for (name, points), look in zip(lines.items(), looks(families), strict=True):
         points = sorted(points, key=x_of)
         if points:
-            x, y = [x_of(point) for point in points], [y_of(point) for point in points]
-            series.append(
-                Series(
-                    name,
-                    look._replace(dashes=DASHES[0]),
-                    x,
-                    [value.centre for value in y],
-                    low=[min(value.values) for value in y],
-                    high=[max(value.values) for value in y],
-                    labels=[point.row.split("_", 1)[-1] for point in points],
-                    joined=name not in laws,
-                    band=False,
-                    fit=[laws[name](value) for value in x] if name in laws else (),
-                )
-            )
-    return series
-
-
-def _law(law: PowerLaw) -> str:
-    interval = law.interval(3) if math.isinf(law.low) else f"95 % interval {law.interval(3)}"
-    return f"{METRIC} is proportional to parameters ** {law.exponent:.3f} ({interval}; R squared {law.r_squared:.3f})"
+            law, at = laws.get(name), [x_of(point) for point in points]
+            options = {"labels": [point.row.split("_", 1)[-1] for point in points], "joined": law is None}
+            fit = [law(value) for value in at] if law else ()
+            look = look._replace(dashes=DASHES[0])
+            series.append(over_seeds(name, look, at, list(map(y_of, points)), band=False, fit=fit, **options))
+    return Panel(title, x, y, series)

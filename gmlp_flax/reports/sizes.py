@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.drawing import DASHES, looks
-from gmlp_flax.paper import published
-from gmlp_flax.paper.quoted import Quoted
+from gmlp_flax.paper.published import PUBLISHED, Published, forward_flops, param_count
 from gmlp_flax.paper.tables import PaperTable
-from gmlp_flax.reports.families import family
 from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.series import family
 from gmlp_flax.reports.table import Cell, Table, difference, printed
 
 COLUMNS = ("M parameters", "the paper's", "difference", "GFLOPs", "the paper's GFLOPs", "difference of GFLOPs")
@@ -23,65 +20,49 @@ NAMES = {"vit": "ViT", "deit": "DeiT", "mixer": "Mixer", "resmlp": "ResMLP", "gm
 
 
 def counts(table: PaperTable) -> Report:
-    """A table of sizes."""
-    models = {name: published.PUBLISHED[name] for name in table.rows}
-    lines = [(name, *_counted(model)) for name, model in models.items()]
-    return Report(table.title, Table(("model", *COLUMNS), lines, _footnotes(table)).full(), notes=(NOTE,))
-
-
-def classifiers(table: PaperTable) -> Report:
-    """Table 2 and Figure 2: the paper's accuracies of classifiers over counted sizes."""
-    models = {name: published.PUBLISHED[name] for name in table.rows}
-    lines = [(name, printed(model.top1), *_counted(model)) for name, model in models.items()]
-    lines += [
-        (row.name, printed(row.top1), None, printed(row.params_m), None, None, printed(_flops(row.madds_g)), None)
-        for row in table.quoted
+    """A table of sizes; of classifiers (Table 2 and Figure 2), with the paper's accuracies over them."""
+    models, classifiers = {name: PUBLISHED[name] for name in table.rows}, bool(table.quoted)
+    lines: list[tuple[Cell, ...]] = [
+        (name, printed(model.top1) if classifiers else None, *_counted(model)) for name, model in models.items()
     ]
-    sizes = Table(("model", "top-1 (%)", *COLUMNS), lines, _footnotes(table)).full()
-    return Report(table.title, sizes, notes=(ACCURACIES, NOTE), figures={"accuracies": _chart(models, table.quoted)})
-
-
-def _footnotes(table: PaperTable) -> dict[str, list[str]]:
-    notes = {name: published.PUBLISHED[name].note for name in table.rows} | {row.name: row.note for row in table.quoted}
-    return {name: [note] for name, note in notes.items() if note}
-
-
-def _flops(madds_g: float | None) -> float | None:
-    """Each multiply-add is two operations."""
-    return None if madds_g is None else 2 * madds_g
-
-
-def _counted(model: published.Published) -> tuple[Cell, ...]:
-    """A model's cells in COLUMNS."""
-    params, flops = published.param_count(model) / 1e6, published.forward_flops(model) / 1e9
-    papers = model.flops_g if model.madds_g is None else _flops(model.madds_g)
-    return (
-        params,
-        printed(model.params_m),
-        difference(params, model.params_m),
-        flops,
-        printed(papers),
-        difference(flops, papers),
+    for row in table.quoted:
+        flops = None if row.madds_g is None else 2 * row.madds_g
+        lines.append((row.name, printed(row.top1), None, printed(row.params_m), None, None, printed(flops), None))
+    noted = {name: model.note for name, model in models.items()} | {row.name: row.note for row in table.quoted}
+    footnotes = {name: [note] for name, note in noted.items() if note}
+    return Report(
+        table.title,
+        Table(("model", "top-1 (%)", *COLUMNS), lines, footnotes).full(),
+        notes=(ACCURACIES, NOTE) if classifiers else (NOTE,),
+        figures={"accuracies": _chart(table)} if classifiers else {},
     )
 
 
-def _chart(models: Mapping[str, published.Published], quoted: Sequence[Quoted]) -> Chart:
+def _counted(model: Published) -> tuple[Cell, ...]:
+    """A model's cells in COLUMNS. Each multiply-add is two operations."""
+    params, flops = param_count(model) / 1e6, forward_flops(model) / 1e9
+    paper = model.flops_g if model.madds_g is None else 2 * model.madds_g
+    sizes = (params, printed(model.params_m), difference(params, model.params_m))
+    return (*sizes, flops, printed(paper), difference(flops, paper))
+
+
+def _chart(table: PaperTable) -> Chart:
     """The paper's Figure 2: accuracy over parameters, one line per architecture."""
     lines: dict[tuple[str, str], list[tuple[float, float, str]]] = {}  # name, family -> parameters, accuracy, label
-    for name, model in models.items():
+    for name in table.rows:
+        model = PUBLISHED[name]
         if model.top1 is not None:
             kind, _, label = name.partition("_")
-            point = published.param_count(model) / 1e6, model.top1, label.removesuffix("_cls")
+            point = param_count(model) / 1e6, model.top1, label.removesuffix("_cls")
             lines.setdefault((NAMES.get(kind, kind), family(name)), []).append(point)
-    for row in quoted:
+    for row in table.quoted:
         if row.top1 is not None:
             kind, _, label = row.name.partition("-")
             # A model that the table has twice is a line of its own.
-            kind = f"{kind} (our setup)" if kind in NAMES.values() else kind
-            point = row.params_m, row.top1, label.partition(" ")[0]
-            lines.setdefault((kind, row.name.partition("-")[0]), []).append(point)
+            line = f"{kind} (our setup)" if kind in NAMES.values() else kind
+            lines.setdefault((line, kind), []).append((row.params_m, row.top1, label.partition(" ")[0]))
     series = []
-    for ((name, _), points), look in zip(lines.items(), looks([name for _, name in lines]), strict=True):
+    for ((name, _), points), look in zip(lines.items(), looks([kind for _, kind in lines]), strict=True):
         x, y, labels = zip(*sorted(points), strict=True)
         series.append(Series(name, look._replace(dashes=DASHES[0]), x, y, labels=labels))
     title = "At the same size gMLP is as accurate as DeiT; ViT and Mixer are not"

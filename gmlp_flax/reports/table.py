@@ -7,7 +7,7 @@ import dataclasses
 import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 MINUS = "\u2212"
@@ -26,6 +26,18 @@ class Spread(NamedTuple):
 
     centre: float
     values: tuple[float, ...]
+
+    @classmethod
+    def mean(cls, values: Iterable[float]) -> Spread:
+        """Of numbers, at least one, with their mean."""
+        values = tuple(values)
+        return cls(statistics.mean(values), values)
+
+    @classmethod
+    def median(cls, values: Iterable[float]) -> Spread:
+        """Of numbers, at least one, with their median."""
+        values = tuple(values)
+        return cls(statistics.median(values), values)
 
     @property
     def deviation(self) -> float | None:
@@ -60,14 +72,15 @@ class Table:
 
     def numbered(self) -> tuple[dict[str, list[int]], list[str]]:
         """Name of a row -> the numbers of its footnotes, from 1; and the footnotes in order, each once."""
-        listed = list(dict.fromkeys(note for row in self.rows for note in self.footnotes.get(str(row[0]), ())))
-        names = [str(row[0]) for row in self.rows]
-        return {name: [listed.index(note) + 1 for note in self.footnotes.get(name, ())] for name in names}, listed
+        notes = {str(row[0]): self.footnotes.get(str(row[0]), ()) for row in self.rows}
+        listed = list(dict.fromkeys(note for of_row in notes.values() for note in of_row))
+        return {name: [listed.index(note) + 1 for note in of_row] for name, of_row in notes.items()}, listed
 
     def markdown(self) -> str:
         """With three digits; footnotes stand below."""
         numbers, listed = self.numbered()
-        named = [[_marked(str(row[0]), numbers[str(row[0])]), *map(shown, row[1:])] for row in self.rows]
+        marks = {name: "".join(f"[{number}]" for number in of_row) for name, of_row in numbers.items()}
+        named = [[f"{row[0]} {marks[str(row[0])]}".rstrip(), *map(shown, row[1:])] for row in self.rows]
         cells = [self.columns, ["---"] * len(self.columns), *named]
         lines = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
         return lines + "".join(f"\n[{number}] {note}\n" for number, note in enumerate(listed, start=1))
@@ -146,10 +159,6 @@ def _shown_spread(cell: Spread) -> str:
     if round(deviation, digits) == 0:
         digits = min(decimals(deviation, 1), 6)
     return f"{centre} ± {deviation:,.{digits}f}"
-
-
-def _marked(name: str, numbers: Sequence[int]) -> str:
-    return f"{name} {''.join(f'[{number}]' for number in numbers)}".rstrip()
 
 
 def _values(cell: Cell, wide: bool) -> list[str | float | int | None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests import preloaded
+from tests.reports.test_catalogue import train_longer
 from tests.reports.test_language_models import write_runs
-from tests.reports.test_site import train_longer
 
 TUNED = ("table4", "--data=x", "--finetune=sst2=setup.cfg")
 

@@ -72,13 +72,6 @@ def write_lengths(folder, row, takes=(True, False), perplexities=(75.0, None)):
     (folder / "lengths" / f"{row}.json").write_text(json.dumps(found))
 
 
-def write_tpu(folder, row, tokens=512, peak=5_000_000_000, fits=True, seconds=0.1):
-    """A file that keeps what `gmlp plan --json` printed."""
-    (folder / "tpu").mkdir(parents=True, exist_ok=True)
-    plan = {"per_chip_bytes": {"peak": peak}, "fits": fits, "step_seconds": seconds, "tokens": 32_768}
-    (folder / "tpu" / f"{row}-{tokens}.json").write_text(json.dumps(plan))
-
-
 def write_everything(folder):
     """Something of most columns."""
     write_runs(folder, "alternatives", PERPLEXITIES)
@@ -94,5 +87,3 @@ def write_everything(folder):
     write_lengths(folder, "mixer", (False, False), (None, None))
     write_lengths(folder, "random", (True, False), (60.0, 120.0))
     write_lengths(folder, "dynamic", (True, False), (None, None))
-    write_tpu(folder, "sgu")
-    write_tpu(folder, "bert", 4096, 20_000_000_000, False, 0.4)

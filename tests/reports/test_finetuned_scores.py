@@ -7,8 +7,8 @@ import json
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.paper.quoted import SCORE_COLUMNS, printed_score
-from gmlp_flax.paper.tables import TABLES, Transfer
+from gmlp_flax.paper.quoted import SCORE_COLUMNS, Statement, printed_score
+from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import claims, finetuned_scores
 from gmlp_flax.reports.runs import Run
 from tests.reports.test_runs import write_run
@@ -68,9 +68,9 @@ def test_gains_and_orderings_are_claims(tmp_path):
     others = [*runs(tmp_path / "b", (0.5, 0.59)), *runs(tmp_path / "d", (0.4,), init_parameters=False)]
     by_row = {"gmlp_36": [*runs(tmp_path / "a", (0.6, 0.7, 0.8)), *random], "transformer_12": others}
     transfers = [
-        Transfer("gmlp_36", "transformer_12", ("sst2",)),
-        Transfer("transformer_12", "gmlp_36", ("mnli",)),
-        Transfer("amlp_36", "gmlp_36", ("sst2",)),
+        Statement("Table 4", "gmlp_36", "transformer_12", ("sst2",)),
+        Statement("Table 4", "transformer_12", "gmlp_36", ("mnli",)),
+        Statement("Table 4", "amlp_36", "gmlp_36", ("sst2",)),
     ]
     scores = finetuned_scores.Scores(("sst2",), by_row, transfers)
     assert [(claim.text.partition(" (")[0], *claim[1:]) for claim in scores.claims()] == [
@@ -85,7 +85,7 @@ def test_gains_and_orderings_are_claims(tmp_path):
 def test_the_papers_claims_on_finetuning_are_its_numbers():
     """What the tables claim agrees with the scores that they print; of aMLP at other depths there are none."""
     claimed = [*TABLES["table4"].transfers, *TABLES["figure8"].transfers, *TABLES["table6"].transfers]
-    for better, worse, tasks in claimed:
+    for _, better, worse, tasks, _ in claimed:
         column = next(each for each in SCORE_COLUMNS if each.task == tasks[0])
         if not better.startswith("amlp_") or better == "amlp_base":
             assert printed_score(better, column) > printed_score(worse, column), (better, worse, tasks)

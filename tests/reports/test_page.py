@@ -13,7 +13,6 @@ from gmlp_flax.analysis.drawing import looks
 from gmlp_flax.reports import page
 from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report
-from gmlp_flax.reports.runs import Setting
 from gmlp_flax.reports.table import Spread, Table
 from tests.docs.browser import BROWSER, DRIVER, browser, wait_for
 from tests.reports.test_language_models import gather, write_runs
@@ -56,7 +55,7 @@ def report():
         table,
         [Claim("a < b", HOLDS, "since 3"), Claim("b < c", REVERSED), Claim("c < d", OPEN)],
         [Claim("a < d", HOLDS)],
-        Setting("cpu", "sgu", [("steps", "9", "100")]),
+        "Scale cpu. Scaled down for sgu: steps 9 (paper: 100).",
         ["a & b"],
         {"curves": Chart(PANELS, "Bands are seeds.")},
         {"what it costs": costs},

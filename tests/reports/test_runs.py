@@ -9,7 +9,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports.runs import Setting, at_budget, find, find_finetuned
+from gmlp_flax.reports.runs import at_budget, find, find_finetuned
 
 GATES = ("split", "additive")
 
@@ -145,9 +145,3 @@ def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
     write_run(tmp_path / "e", config("additive", **{"data.heldout_share": 0.2}))
     with pytest.raises(RunError, match="data.heldout_share is 0.05 in .*a and 0.2"):
         find(str(tmp_path), rows)
-
-
-def test_what_is_said_of_the_setting():
-    scaled = Setting("cpu", "sgu", [("steps", "9", "100")])
-    assert scaled.sentence() == "Scale cpu. Scaled down for sgu: steps 9 (paper: 100)."
-    assert Setting("paper", "sgu").sentence() == "Scale paper: the paper's setting."

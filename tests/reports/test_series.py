@@ -5,14 +5,14 @@ from __future__ import annotations
 from gmlp_flax.analysis import drawing
 from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import families
+from gmlp_flax.reports import series
 
 
 def test_families():
     rows = {"bert_rel_only": "Transformer", "gmlp_36,data=4": "gMLP", "amlp_base": "aMLP", "fnet_hybrid": "FNet"}
-    assert {row: families.family(row) for row in rows} == rows
+    assert {row: series.family(row) for row in rows} == rows
 
 
 def test_every_published_model_has_a_colour():
-    assert {families.family(row) for row in PUBLISHED} == set(drawing.FAMILIES)
-    assert set(families.NAMES) <= set(blocks.BLOCKS)
+    assert {series.family(row) for row in PUBLISHED} == set(drawing.FAMILIES)
+    assert set(series.NAMES) <= set(blocks.BLOCKS)

@@ -43,10 +43,7 @@ class Published:
         perplexity: of masked tokens; the paper prints it in Table 6 for the models of Table 5.
         top1: ImageNet-1K accuracy without extra data in percent (Table 2).
         madds_g: multiply-adds per example in billions, if the source prints these; each is two operations.
-        pool: how an image model reads its tokens; empty for a text model.
-        around: options of a `MaskedLM` around the encoder, by name.
-        pre_logits: whether an image model has a tanh layer before its head.
-        image_size, patch_size: (height, width) in pixels, for an image model.
+        around: options of the `MaskedLM` or `ImageClassifier` around the encoder, by name.
         note: why a number or a size differs from the source, and what the source leaves open.
     """
 
@@ -57,12 +54,13 @@ class Published:
     perplexity: float | None = None
     top1: float | None = None
     madds_g: float | None = None
-    pool: str = ""
     around: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pre_logits: bool = False
-    image_size: tuple[int, int] = (224, 224)
-    patch_size: tuple[int, int] = (16, 16)
     note: str = ""
+
+    @property
+    def pool(self) -> str:
+        """How an image model reads its tokens; empty for a text model."""
+        return self.around.get("pool", "")
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Published)}
@@ -85,12 +83,15 @@ def _image(
     pool: str = "mean",
     image: int = 224,
     patch: int = 16,
+    pre_logits: bool = False,
     **options,
 ) -> Published:
     """A classifier of square images, 4 d_model wide unless the options say otherwise."""
     sides: dict[str, Any] = {"image_size": (image, image), "patch_size": (patch, patch), "pool": pool}
     sizes: dict[str, Any] = {"length": token_count(**sides), "d_model": d_model, "d_ffn": 4 * d_model}
-    return _model(source, params_m, layers=layers, madds_g=madds_g, **sides | sizes | options)
+    return _model(
+        source, params_m, layers=layers, madds_g=madds_g, around=sides | {"pre_logits": pre_logits}, **sizes | options
+    )
 
 
 def _gmlp(
@@ -279,15 +280,7 @@ PUBLISHED: dict[str, Published] = {
 def build(model: Published, rngs: nnx.Rngs, classes: int = 1000) -> nnx.Module:
     """The module of a published model, of images or of masked text."""
     if model.pool:
-        return ImageClassifier(
-            model.spec,
-            rngs,
-            image_size=model.image_size,
-            patch_size=model.patch_size,
-            classes=classes,
-            pool=model.pool,
-            pre_logits=model.pre_logits,
-        )
+        return ImageClassifier(model.spec, rngs, classes=classes, **model.around)
     return MaskedLM(model.spec, VOCAB_SIZE, rngs, **model.around)
 
 
@@ -301,7 +294,7 @@ def forward_flops(model: Published) -> int:
     """Operations of matrix products in one example's forward pass; a text has logits at 15 % of its positions."""
     definition, state = nnx.split(nnx.eval_shape(lambda: build(model, nnx.Rngs(0))))
     if model.pool:
-        inputs = (jax.ShapeDtypeStruct((1, *model.image_size, 3), jnp.uint8),)
+        inputs = (jax.ShapeDtypeStruct((1, *model.around["image_size"], 3), jnp.uint8),)
     else:
         predictions = round(PREDICTED * model.spec.length)
         inputs = tuple(jax.ShapeDtypeStruct((1, count), jnp.int32) for count in (model.spec.length, predictions))

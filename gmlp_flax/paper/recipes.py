@@ -72,8 +72,7 @@ def image_model(name: str) -> ConfigDict:
     published = PUBLISHED[name]
     model = blocks.settings(published.spec)
     config = gmlp_config.default(task="image_classification", block=model["block"])
-    around = ("pool", "pre_logits", "image_size", "patch_size")
-    config.model.update(model | {key: getattr(published, key) for key in around})
+    config.model.update(model | dict(published.around))
     if name.startswith(("deit", "resmlp", "ff")):
         config.data.update(mean=IMAGENET_MEAN, std=IMAGENET_STD)
     return config

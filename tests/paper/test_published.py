@@ -54,7 +54,7 @@ def digits(printed):
 
 def madds_by_hand(name):
     """Multiply-adds of one image: stem, blocks by the kind of their token mixing, head."""
-    spec, patch = PUBLISHED[name].spec, PUBLISHED[name].patch_size[0]
+    spec, patch = PUBLISHED[name].spec, PUBLISHED[name].around["patch_size"][0]
     n, d, hidden = spec.length, spec.d_model, getattr(spec, "d_spatial", 0)
     across = {
         "transformer": 4 * n * d * d + 2 * n * n * d, "mixer": 2 * n * hidden * d, "resmlp": n * n * d,
@@ -117,7 +117,7 @@ def test_operations_of_the_peers(name):
     assert ("multiply-adds exceed" in model.note) == (name in ODD_MADDS)
     if name in NO_CLS:
         spec = dataclasses.replace(model.spec, length=model.spec.length - 1)
-        madds = forward_flops(dataclasses.replace(model, spec=spec, pool="mean")) / 2
+        madds = forward_flops(dataclasses.replace(model, spec=spec, around={**model.around, "pool": "mean"})) / 2
     if name in ODD_MADDS:
         assert round(printed / (madds / 1e9) - 1, 3) == ODD_MADDS[name]
     elif printed is not None:
@@ -265,7 +265,7 @@ def test_operations_of_text_models_are_near_table_5s():
 def test_choices_that_counts_do_not_show():
     for name in GMLP:
         model = PUBLISHED[name]
-        assert model.pre_logits == (model.pool == "cls") == name.endswith("cls")
+        assert model.around["pre_logits"] == (model.pool == "cls") == name.endswith("cls")
         assert model.spec.survival == {128: 1.0, 256: 0.95, 512: 0.8}[model.spec.d_model]
     for name in TEXT:
         spec = PUBLISHED[name].spec

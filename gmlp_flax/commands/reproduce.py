@@ -37,7 +37,7 @@ RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median 
 alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
 trained or measured ({columns}), with its data behind it; --data is that of mlm, masked LM, from which the finetuned
 columns start. Each column goes on where it stopped, and the report has those that are there. --rows chooses mixers,
---lengths those at which costs are measured; --print lists what each column has, would run and takes, and runs nothing.
+--lengths those at which costs are measured; --print lists what each column has and would run, and runs nothing.
 Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 

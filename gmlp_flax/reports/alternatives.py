@@ -38,31 +38,30 @@ Scores = Mapping[str, Mapping[str, Spread]]  # column -> row -> its score over s
 Columns = dict[str, Mapping[str, Cell]]  # title -> row -> cell
 
 
-def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence[str] = ROWS) -> Report:
+def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     """The report of all columns that a folder has.
 
     Args:
         folder: of `gmlp reproduce alternatives`: runs of masked LM, and a folder for each other column.
         scale: at which the runs were trained.
         flags: words of a command line that changed every run that was not finetuned and has such a key.
-        rows: names in ROWS.
 
     Raises:
         NoRuns: there is nothing of any column.
         RunError: runs of a column cannot stand in it, or a file of measurements is damaged.
     """
     changes = overrides.named_overrides(flags)
-    runs = {name: _runs(folder, name, scale, changes, rows) for name in COLUMNS}
-    scores, costs = _scores(runs, rows), measured_costs.costs(folder, rows)
-    lengths = {row: files[0] for row, files in measured_costs.measurements(folder, "lengths", rows).items()}
+    runs = {name: _runs(folder, name, scale, changes) for name in COLUMNS}
+    scores, costs = _scores(runs), measured_costs.costs(folder, ROWS)
+    lengths = {row: files[0] for row, files in measured_costs.measurements(folder, "lengths", ROWS).items()}
     columns: dict[str, Mapping[str, Any]] = {**scores, "costs": costs, "lengths": lengths}
-    configs = {row: TABLES[NAME].config(row, scale) for row in rows if any(row in has for has in columns.values())}
+    configs = {row: TABLES[NAME].config(row, scale) for row in ROWS if any(row in has for has in columns.values())}
     if not configs:
         raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {NAME}: make some of its columns first")
     baselines = {name: dict(filter(None, (_baseline(run, name) for run in runs[name]))) for name in COLUMNS}
     notes = [*_notes(scale, configs, runs, baselines), *measured_costs.notes(costs), *_length_notes(lengths)]
     absent = {
-        "Rows": [row for row in rows if row not in configs],
+        "Rows": [row for row in ROWS if row not in configs],
         "Columns": [n for n in COLUMNS if not columns.get(n)],
     }
     notes += [f"{what} without anything: {', '.join(names)}." for what, names in absent.items() if names]
@@ -84,45 +83,41 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = (), rows: Sequence
 # What the folder has.
 
 
-def _runs(folder: str, name: str, scale: str, changes: Mapping[str, Any], rows: Sequence[str]) -> list[Run]:
-    """The runs of a column; none if there is none, or if the column has no such scale or rows."""
+def _runs(folder: str, name: str, scale: str, changes: Mapping[str, Any]) -> list[Run]:
+    """The runs of a column; none if there is none, or if the column has no such scale."""
     column = COLUMNS[name]
-    if scale not in column.scales or not any(row in (column.rows or rows) for row in rows):
+    if scale not in column.scales:
         return []
     if column.kind == FINETUNED:
-        tuned = run_finder.find_finetuned(folder, COLUMNS["mlm"].configs(scale, rows, changes))
+        tuned = run_finder.find_finetuned(folder, COLUMNS["mlm"].configs(scale, ROWS, changes))
         return [run for of_row in tuned.values() for run in of_row if run_finder.task_of(run.config) == column.task]
     if column.kind == TRAINED:
         try:
-            configs = column.configs(scale, rows, changes)
+            configs = column.configs(scale, ROWS, changes)
             return run_finder.find(folder if name == "mlm" else f"{folder}/{name}", configs)
         except run_finder.NoRuns:
             pass
     return []
 
 
-def _scores(runs: Mapping[str, Sequence[Run]], rows: Sequence[str]) -> dict[str, dict[str, Spread]]:
+def _scores(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
     """Column -> row -> its score; of a finetuned column also from random parameters, under its name and RANDOM."""
     scores: dict[str, dict[str, Spread]] = {}
     for name, column in COLUMNS.items():
-        by_row = {row: [run for run in runs[name] if run.row == row] for row in rows}
+        by_row = {row: [run for run in runs[name] if run.row == row] for row in ROWS}
         if column.kind == FINETUNED:
             wanted = quoted.ScoreColumn(column.title, column.task, column.metric)
             for behind, pretrained in (("", True), (RANDOM, False)):
                 found = {row: finetuned_scores.score(own, wanted, pretrained) for row, own in by_row.items()}
                 scores[name + behind] = {row: score.spread for row, score in found.items() if score}
         elif name == "mlm":
-            trained = language_models.trained_rows(rows, runs[name])
+            trained = language_models.trained_rows(ROWS, runs[name])
             scores[name] = {row: trained[row].last for row in trained if trained[row].compared}
         else:
-            ended = {
-                row: [run for run in own if run.finished and run.curve(column.metric)] for row, own in by_row.items()
-            }
-            scores[name] = {
-                row: Spread.mean(column.percent * run.curve(column.metric)[-1][1] for run in own)
-                for row, own in ended.items()
-                if own
-            }
+            for row, own in by_row.items():
+                curves = [run.curve(column.metric) for run in own if run.finished]
+                if values := [column.percent * curve[-1][1] for curve in curves if curve]:
+                    scores.setdefault(name, {})[row] = Spread.mean(values)
     return {name: of_row for name, of_row in scores.items() if of_row}
 
 
@@ -242,7 +237,7 @@ def _notes(
     for name, column in COLUMNS.items():
         if column.kind == TRAINED:
             yield from (f"{column.title}: {note}" for note in run_finder.unfinished(runs[name]))
-    for row, of_row in language_models.trained_rows(list(configs), runs["mlm"]).items():
+    for row, of_row in language_models.trained_rows(ROWS, runs["mlm"]).items():
         yield from (f"{row}: {note}." for note in of_row.footnotes())
     for name, models in baselines.items():
         yield from (f"{COLUMNS[name].title}, to compare: {model}: {shown(value)}." for model, value in models.items())

@@ -56,8 +56,8 @@ class Report:
 
     def markdown(self) -> str:
         """The title and the tables."""
-        more = "".join(f"\n## {name.capitalize()}\n\n{_with_legend(table)}" for name, table in self.more_tables.items())
-        return f"# {self.title}\n\n{_with_legend(self.table)}{more}"
+        more = "".join(f"\n## {name.capitalize()}\n\n{table.markdown()}" for name, table in self.more_tables.items())
+        return f"# {self.title}\n\n{self.table.markdown()}{more}"
 
     def sentences(self) -> list[str]:
         """All that is said beside the table."""
@@ -65,7 +65,3 @@ class Report:
         sentences += [claim.sentence() for claim in self.every_claim]
         captions = [sentence for chart in self.charts.values() for sentence in (chart.caption, chart.missing())]
         return [*filter(None, [*sentences, self.setting, *self.notes, *dict.fromkeys(captions)])]
-
-
-def _with_legend(table: Table) -> str:
-    return table.markdown() + (f"\n{legend}\n" if (legend := table.legend()) else "")

@@ -10,19 +10,9 @@ from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports.table import Spread
 
-# The names that drawing.FAMILIES has for blocks; a block that is not listed is drawn in grey.
-NAMES = {
-    "transformer": "Transformer",
-    "gmlp": "gMLP",
-    "mixer": "Mixer",
-    "resmlp": "ResMLP",
-    "feed_forward": "feed-forward",
-    "fnet": "FNet",
-    "fnet_hybrid": "FNet",
-    "synthesizer": "Synthesizer",
-    "external_attention": "external attention",
-    "convolution": "convolution",
-}
+# Block -> the name of its family in drawing.FAMILIES; a block without one is drawn in grey.
+NAMES = {name.lower().replace("-", "_").replace(" ", "_"): name for name in drawing.FAMILIES}
+NAMES["fnet_hybrid"] = "FNet"
 
 
 def family(row: str) -> str:

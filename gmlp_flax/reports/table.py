@@ -77,13 +77,14 @@ class Table:
         return {name: [listed.index(note) + 1 for note in of_row] for name, of_row in notes.items()}, listed
 
     def markdown(self) -> str:
-        """With three digits; footnotes stand below."""
+        """With three digits; footnotes and what ± is stand below."""
         numbers, listed = self.numbered()
         marks = {name: "".join(f"[{number}]" for number in of_row) for name, of_row in numbers.items()}
         named = [[f"{row[0]} {marks[str(row[0])]}".rstrip(), *map(shown, row[1:])] for row in self.rows]
         cells = [self.columns, ["---"] * len(self.columns), *named]
         lines = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
-        return lines + "".join(f"\n[{number}] {note}\n" for number, note in enumerate(listed, start=1))
+        lines += "".join(f"\n[{number}] {note}\n" for number, note in enumerate(listed, start=1))
+        return lines + (f"\n{legend}\n" if (legend := self.legend()) else "")
 
     def legend(self) -> str:
         """What its ± is; empty if it has none."""

@@ -56,6 +56,8 @@ def test_markdown_rounds_and_has_footnotes():
         "[1] a note",
         "",
         "[2] another",
+        "",
+        TABLE.legend(),
     ]
 
 

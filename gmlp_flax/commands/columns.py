@@ -190,7 +190,7 @@ def steps(plan: Plan, name: str, first: Mapping[str, str]) -> Iterator[tuple[lis
             yield [os.path.join(folder, f"seed={seed}", RESULT_FILE) for seed in seeds], ["sweep", *words, *more]
     else:
         rows, lengths = (first, (0,)) if name == "lengths" else (plan.rows, plan.lengths)
-        for row, tokens in ((row, tokens) for row in rows for tokens in lengths):
+        for row, tokens in itertools.product(rows, lengths):
             file = measured_costs.path(plan.runs, name, row, tokens)
             scale = "gpu" if plan.scale == "gpu" else "small"
             costs = ["benchmark", "mixers", f"--rows={row}", f"--lengths={tokens}", f"--scale={scale}"]

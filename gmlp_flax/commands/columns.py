@@ -140,7 +140,7 @@ def run(*words: str) -> int:
         process.terminate()
         raise KeyboardInterrupt
 
-    with signals.handled((signal.SIGTERM, signal.SIGHUP), stop):
+    with signals.handle((signal.SIGTERM, signal.SIGHUP), stop):
         try:
             return process.wait()
         except KeyboardInterrupt:

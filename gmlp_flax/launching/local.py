@@ -69,7 +69,7 @@ class _Processes:
     def run(self) -> int:
         """Starts the processes; returns an exit code when all have ended, and raises SystemExit if a signal asked."""
         pipe: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with signals.handled(signals.STOPPING, self._on_signal), ThreadPoolExecutor(len(self._commands)) as readers:
+        with signals.handle(signals.STOPPING, self._on_signal), ThreadPoolExecutor(len(self._commands)) as readers:
             for number, command in enumerate(self._commands):
                 # A group of its own: Ctrl-C reaches each process once, through this one.
                 process = subprocess.Popen(

@@ -20,7 +20,7 @@ _armed: dict[int, threading.Timer] = {}
 
 
 @contextlib.contextmanager
-def handled(names: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def handle(names: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Inside, these signals call `handler`, but for SIGHUP if nohup has it ignored."""
     before = {name: signal.getsignal(name) for name in names}
     before = {name: old for name, old in before.items() if name != signal.SIGHUP or old != signal.SIG_IGN}

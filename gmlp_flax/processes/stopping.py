@@ -27,12 +27,12 @@ def terminable() -> Iterator[None]:
         signals.end_on_the_next(number)
         raise Terminated(signal.Signals(number).name)
 
-    with signals.handled((signal.SIGTERM, signal.SIGHUP), terminate):
+    with signals.handle((signal.SIGTERM, signal.SIGHUP), terminate):
         yield
 
 
 class StopRequest:
-    """The request to stop that a signal makes, for the time of `signals.handled(signals.STOPPING, request.on_signal)`.
+    """The request to stop that a signal makes, for the time of `signals.handle(signals.STOPPING, request.on_signal)`.
 
     If one process stopped alone, the others would wait for it in the next step's collectives. So at each step, and at
     each batch of an evaluation, every process votes with the number of its signal, or 0, and at the next one reads the

@@ -79,7 +79,7 @@ class TrainingPool:
             return code
 
     def __enter__(self) -> TrainingPool:
-        self._handled = signals.handled((signal.SIGTERM, signal.SIGHUP), _interrupt)
+        self._handled = signals.handle((signal.SIGTERM, signal.SIGHUP), _interrupt)
         self._handled.__enter__()
         return self
 

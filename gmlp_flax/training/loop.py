@@ -68,7 +68,7 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         metrics = opened(MetricsFile(file, done, read_only=not distributed.is_first()))
         progress = opened(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
         loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
-        with signals.handled(signals.STOPPING, loop.stop.on_signal):
+        with signals.handle(signals.STOPPING, loop.stop.on_signal):
             done = loop.run(state, done)
             checkpoints.wait()
             folder.note_checkpoint()

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from gmlp_flax.processes.signals import SAME, STOPPING, handled
+from gmlp_flax.processes.signals import SAME, STOPPING, handle
 
 STUCK = """
 import ctypes, signal
@@ -14,7 +14,7 @@ def stop(number, _):
     signals.end_on_the_next(number)
     print("asked", flush=True)
 
-with signals.handled(signals.STOPPING, stop):
+with signals.handle(signals.STOPPING, stop):
     print("ready", flush=True)
     signal.pause()
     ctypes.CDLL(None).sleep(60)  # holds the main thread, in which Python's handlers would run
@@ -24,7 +24,7 @@ with signals.handled(signals.STOPPING, stop):
 def test_what_nohup_ignores_stays_ignored():
     seen = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with handled(STOPPING, lambda number, _: seen.append(number)):
+    with handle(STOPPING, lambda number, _: seen.append(number)):
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
     assert seen == [signal.SIGTERM] and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

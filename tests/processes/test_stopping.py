@@ -16,7 +16,7 @@ from gmlp_flax.training.partition import Partition
 @contextlib.contextmanager
 def stop_request():
     stop = StopRequest()
-    with signals.handled(signals.STOPPING, stop.on_signal):
+    with signals.handle(signals.STOPPING, stop.on_signal):
         yield stop
 
 

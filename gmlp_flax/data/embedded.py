@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from gmlp_flax.data.images.sources import ImageArrays
-from gmlp_flax.data.splits import HELDOUT, TRAIN, check_side
+from gmlp_flax.data.splits import HELDOUT, TRAIN
 from gmlp_flax.errors import DataError
 
 # The language reference's chapters on names, imports, assignment, calls and comparisons: prose, about 10 % of all
@@ -40,7 +40,6 @@ def embedded_text(side: str) -> list[str]:
     Raises:
         DataError: this Python comes without the manual.
     """
-    check_side(side)
     try:
         from pydoc_data.topics import topics  # Some distributions leave it out.
     except ImportError as error:
@@ -65,7 +64,6 @@ def embedded_digits(side: str) -> ImageArrays:
     Args:
         side: "train" or "heldout".
     """
-    check_side(side)
     path = importlib.resources.files("gmlp_flax.data").joinpath("digits", "digits.npz")
     with path.open("rb") as file, np.load(file) as arrays:
         images, labels = arrays["images"][..., None], arrays["labels"].astype(np.int32)

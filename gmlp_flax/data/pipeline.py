@@ -36,7 +36,7 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Example: ...
+    def __getitem__(self, index: int) -> Any: ...
 
 
 class Batches(Iterator[Batch]):
@@ -79,7 +79,7 @@ def train_batches(
     seed: int,
     start: int,
     batch_size: int,
-    transform: Callable[[Example, np.random.Generator], Example] | None = None,
+    transform: Callable[[Any, np.random.Generator], Example] | None = None,
     host: int = 0,
     hosts: int = 1,
     repeats: int = 1,
@@ -134,7 +134,6 @@ def evaluation_batches(
     source: Source,
     *,
     batch_size: int,
-    transform: Callable[[Example], Example] | None = None,
     host: int = 0,
     hosts: int = 1,
     workers: int = 0,
@@ -142,8 +141,8 @@ def evaluation_batches(
     """Every example once, over all hosts, in the source's order; all hosts have equally many batches of one shape.
 
     Hosts take every `hosts`-th example. The last global batch is filled with copies of the last example. Batches have
-    one more entry, "weight" (float32 [batch]): 1 for examples, 0 for these copies. `transform` is applied to each
-    example; other arguments and errors are those of `train_batches`.
+    one more entry, "weight" (float32 [batch]): 1 for examples, 0 for these copies. Arguments and errors are those of
+    `train_batches`; the source is pickled as its `transform`.
     """
     import grain
 
@@ -151,9 +150,7 @@ def evaluation_batches(
     last = len(source) - 1
 
     def example(position: int) -> Example:
-        value = source[min(position, last)]
-        value = value if transform is None else transform(value)
-        return {**value, "weight": np.float32(position <= last)}
+        return {**source[min(position, last)], "weight": np.float32(position <= last)}
 
     positions = grain.MapDataset.range(math.ceil(len(source) / batch_size) * batch_size)
     return _read_ahead(positions.map(example)[host::hosts].batch(share), workers)

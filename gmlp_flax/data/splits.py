@@ -37,11 +37,8 @@ SPLIT_WORDS = {
     "test": "test",
 }
 
-# The splits that training and evaluation read by default, by TFDS's names.
-TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"
-
-# The name of all the data, whatever their splits.
-ALL_SPLITS = ""
+TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"  # which training and evaluation read by default, by TFDS's names
+ALL_SPLITS = ""  # the name of all the data, whatever their splits
 
 
 def is_heldout(key: str | bytes, share: float) -> bool:
@@ -50,11 +47,7 @@ def is_heldout(key: str | bytes, share: float) -> bool:
 
 
 def heldout_members(keys: Iterable[str | bytes], share: float) -> np.ndarray:
-    """The held-out members of a group that must have at least one example on each side.
-
-    Args:
-        keys: of at least two examples.
-        share: of the examples to hold out.
+    """The held-out members of a group with the keys of at least two examples, some of which must be on each side.
 
     Returns:
         bool [keys]: `is_heldout`, unless that leaves a side empty; then the example whose hash is nearest moves there.
@@ -84,15 +77,10 @@ def check_share(share: float, units: str) -> None:
 
 
 class Choice(NamedTuple):
-    """What a side reads.
+    """What a side reads."""
 
-    Attributes:
-        splits: names of the splits; () if the data have none for this side.
-        share: 0 if the side is all of them; otherwise the share of their examples that is held out.
-    """
-
-    splits: tuple[str, ...]
-    share: float
+    splits: tuple[str, ...]  # their names; () if the data have none for this side
+    share: float  # of their examples that is held out; 0 if the side is all of them
 
 
 def choose(
@@ -149,12 +137,9 @@ def without_splits(path: str) -> DataError:
 
 
 def empty_side(examples: str, side: str, share: float, instead: str) -> DataError:
-    """The error of a share that leaves a side without examples.
+    """The error of a share that leaves a side without `examples`, such as "the 3 articles of 'squad.json'".
 
-    Args:
-        examples: what was divided, such as "the 3 articles of 'squad.json'".
-        side, share: as in `choose`.
-        instead: what to give if no other share will do.
+    `instead` says what to give if no other share will do.
     """
     return DataError(
         f"{examples} leave nothing on the side {side!r} with heldout_share={share}; use another heldout_share, or "

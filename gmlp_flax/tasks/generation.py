@@ -11,12 +11,8 @@ import jax
 import numpy as np
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.tasks import sampling as sampling_lib
 from gmlp_flax.tasks.base import GeneratedText
-from gmlp_flax.tasks.sampling import Sampling
-
-# (params, tokens, cache, first, last) to logits and cache, as `models.text.CausalLM.extend`.
-Extend = Callable[..., tuple[jax.Array, Any]]
+from gmlp_flax.tasks.sampling import Sampling, draw, probabilities
 
 
 class TextGenerator:
@@ -28,12 +24,12 @@ class TextGenerator:
     by one token without being read from scratch, which costs as much as n tokens.
 
     Args:
-        extend: of the model.
+        extend: (params, tokens, cache, first, last) to logits and cache, as `models.text.CausalLM.extend`.
         length: n.
         tokenizer: of the model.
     """
 
-    def __init__(self, extend: Extend, length: int, tokenizer: Tokenizer):
+    def __init__(self, extend: Callable[..., tuple[jax.Array, Any]], length: int, tokenizer: Tokenizer):
         self.extend, self.length, self.tokenizer = extend, length, tokenizer
         self._read = jax.jit(extend, donate_argnums=2)
 
@@ -45,7 +41,7 @@ class TextGenerator:
             logits, is_new_window = next(steps)
             windows += is_new_window
             allowed = np.where(self._allowed, logits[: len(self._allowed)], -np.inf)
-            token = sampling_lib.draw(sampling_lib.probabilities(allowed, sampling), random)
+            token = draw(probabilities(allowed, sampling), random)
             ended = token == self.tokenizer.sep_id
             new += [] if ended else [token]
         # The new tokens' text begins with the space that belongs before them.

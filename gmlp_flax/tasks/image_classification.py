@@ -19,8 +19,8 @@ from gmlp_flax.data import embedded, pipeline
 from gmlp_flax.data.images import examples as image_examples
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.augment import Augmentation
+from gmlp_flax.data.images.examples import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.data.images.real_labels import RealLabels
-from gmlp_flax.data.images.unreadable import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
 from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
@@ -135,9 +135,8 @@ class ImageClassification(Task):
         if not (augment.mixup or augment.cutmix):
             return batch
         keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
-        own, share = own_weights(
-            keys, images.shape[1:-1], mixup=augment.mixup, cutmix=augment.cutmix, switch=augment.switch
-        )
+        options = {name: augment[name] for name in ("mixup", "cutmix", "switch")}
+        own, share = own_weights(keys, images.shape[1:-1], **options)
         share = jnp.broadcast_to(share, labels.shape)
         return batch | {"image": blend_pixels(images, own), "other": partners(labels), "share": share}
 
@@ -164,7 +163,7 @@ class ImageClassification(Task):
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32 [batch].
 
-        Images with the label unreadable.UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
+        Images with the label UNREAD count as examples and nowhere else. With "real" int32 [batch, labels],
         filled with -1, it also counts the images whose first class is among their ReaL labels, of all that have some.
         """
         logits, labels, weights = self.apply(params, batch["image"]), batch["label"], batch["weight"]
@@ -236,13 +235,13 @@ class ImageClassification(Task):
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         images, repeats = self.examples("train"), self.config.augment.repeats
+        positions: Any = range(len(images))
         options = dict(start=start, host=host, hosts=hosts, repeats=repeats, **self.pipeline_options())
-        return pipeline.train_batches(images, transform=images.train, **options)
+        return pipeline.train_batches(positions, transform=images.train, **options)
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
-        images, batch_size = self.examples("heldout"), self.evaluation_batch_size(shares)
-        options = dict(batch_size=batch_size, host=host, hosts=hosts, workers=self.config.data.workers)
-        return pipeline.evaluation_batches(images, transform=images.evaluate, **options)
+        options = dict(batch_size=self.evaluation_batch_size(shares), workers=self.config.data.workers)
+        return pipeline.evaluation_batches(self.examples("heldout"), host=host, hosts=hosts, **options)
 
     @property
     def evaluation_example(self) -> Callable[[dict], dict]:

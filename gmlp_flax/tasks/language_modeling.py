@@ -54,9 +54,9 @@ class LanguageModeling(TextTask):
     more_tokens = 0
     closed = True
 
-    def __init__(self, *args: Any, tokenizer: Any = None):
-        super().__init__(*args, tokenizer=tokenizer)
-        self.units_per_example = self.length
+    @property
+    def units_per_example(self) -> int:
+        return self.length
 
     def example_shapes(self) -> Shapes:
         return {"tokens": ((self.length + self.more_tokens,), jnp.int32), "index": ((), jnp.int32)}
@@ -123,15 +123,9 @@ class LanguageModeling(TextTask):
         }
         if (given := given_tokenizer(self, of_prepared)) is not None:
             return given
-        corpus, selected = self._corpus("train")
+        corpus, options = self._corpus("train")
         with sides.errors_name("data.train"):
-            return tokenizer_training.cached_tokenizer(
-                corpus,
-                self.config.model.vocab_size,
-                self._cache,
-                selection=selected,
-                max_bad_records=self.config.data.max_bad_records,
-            )
+            return tokenizer_training.cached_tokenizer(corpus, self.config.model.vocab_size, self._cache, **options)
 
     def examples(self, side: str) -> pipeline.Source:
         """The sequences of a side; of the held-out ones, as many as config.eval.examples says."""
@@ -150,15 +144,9 @@ class LanguageModeling(TextTask):
         if path and prepared.is_prepared(path):
             tokens = prepared.Prepared(path)
         else:
-            corpus, selected = self._corpus(side)
+            corpus, options = self._corpus(side)
             with sides.errors_name(f"data.{side}"):
-                tokens = prepare.prepare_in_cache(
-                    corpus,
-                    self.tokenizer,
-                    self._cache,
-                    selection=selected,
-                    max_bad_records=self.config.data.max_bad_records,
-                )
+                tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)
             if tokens.skipped:
                 first = next(message for shard in tokens.index["shards"] for message in shard["skipped_first"])
                 sides.warn(side, "text", f"{tokens.skipped} bad record(s) skipped, the first: {first}")
@@ -169,14 +157,16 @@ class LanguageModeling(TextTask):
     def _cache(self) -> str | os.PathLike:
         return self.config.data.cache or cache.default_folder()
 
-    def _corpus(self, side: str) -> tuple[corpora.Corpus, selection.Selection]:
-        """The documents of a side, see `sides`; raises DataError if there is no such corpus or split."""
+    def _corpus(self, side: str) -> tuple[corpora.Corpus, dict[str, Any]]:
+        """The documents of a side, see `sides`, and how to read them; raises DataError if there is no such corpus."""
         path = sides.path_of(self.config, side, "PATH, a file or a folder")
         if path == sides.EMBEDDED:
-            return corpora.in_memory(f"{path}, {side}", embedded.embedded_text(side)), selection.EVERYTHING
-        if prepared.is_prepared(path):
+            corpus, selected = corpora.in_memory(f"{path}, {side}", embedded.embedded_text(side)), selection.EVERYTHING
+        elif prepared.is_prepared(path):
             raise DataError(
                 f"config.data.{sides.key_of(self.config, side)}={path} holds prepared tokens of one side; prepare the "
                 "held-out side as well and give it as --config.data.heldout"
             )
-        return sides.open_side(self.config, side, selection.open_side)
+        else:
+            corpus, selected = sides.open_side(self.config, side, selection.open_side)
+        return corpus, {"selection": selected, "max_bad_records": self.config.data.max_bad_records}

@@ -7,8 +7,6 @@ pairs as the whole batch, devices exchange whole shares of it, and copies of one
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -55,21 +53,19 @@ def own_weights(
         The weights of pixels, float32 [draws, height, width], and their means, the weights of labels, [draws]; 0 to 1.
     """
     switch = switch if mixup and cutmix else float(cutmix > 0)
-    return jax.vmap(functools.partial(_draw, size=size, alphas=(mixup, cutmix), switch=switch))(keys)
-
-
-def _draw(
-    key: jax.Array, *, size: tuple[int, ...], alphas: tuple[float, float], switch: float
-) -> tuple[jax.Array, jax.Array]:
-    mixup_key, cutmix_key, centre_key, switch_key = jax.random.split(key, 4)
     # An alpha of 0 has no distribution; what is drawn in its place is not used.
-    mixup_alpha, cutmix_alpha = (alpha or 1.0 for alpha in alphas)
-    share = jax.random.beta(mixup_key, mixup_alpha, mixup_alpha)
-    centre = jax.random.randint(centre_key, (2,), 0, jnp.array(size))
-    outside = outside_box(size, jax.random.beta(cutmix_key, cutmix_alpha, cutmix_alpha), centre)
-    cut = jax.random.uniform(switch_key) < switch
-    # The mean of a box's weights is exact; of equal fractions it would not be.
-    return jnp.where(cut, outside, share), jnp.where(cut, outside.mean(), share)
+    mixup, cutmix = mixup or 1.0, cutmix or 1.0
+
+    def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mixup_key, cutmix_key, centre_key, switch_key = jax.random.split(key, 4)
+        share = jax.random.beta(mixup_key, mixup, mixup)
+        centre = jax.random.randint(centre_key, (2,), 0, jnp.array(size))
+        outside = outside_box(size, jax.random.beta(cutmix_key, cutmix, cutmix), centre)
+        cut = jax.random.uniform(switch_key) < switch
+        # The mean of a box's weights is exact; of equal fractions it would not be.
+        return jnp.where(cut, outside, share), jnp.where(cut, outside.mean(), share)
+
+    return jax.vmap(draw)(keys)
 
 
 def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> jax.Array:

@@ -27,3 +27,10 @@ def noisy(example, rng):
 
 def broken(example, *_):
     raise DataError(f"example {example['x']} is broken")
+
+
+class Broken(Numbers):
+    """A source whose examples cannot be read."""
+
+    def __getitem__(self, index):
+        broken(super().__getitem__(index))

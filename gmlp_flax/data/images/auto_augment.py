@@ -27,17 +27,11 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 
 
 class Operation(NamedTuple):
-    """One operation on an image.
+    """One operation on an image."""
 
-    Attributes:
-        apply: (pixels, argument, colour of uncovered areas) -> pixels.
-        argument: magnitude, scaled to 0 to 1 -> argument; None if the operation has no argument.
-        signed: whether the argument's sign is random.
-    """
-
-    apply: Callable[[np.ndarray, Any, Fill], np.ndarray]
-    argument: Callable[[float], float] | None = None
-    signed: bool = False
+    apply: Callable[[np.ndarray, Any, Fill], np.ndarray]  # (pixels, argument, colour of uncovered areas) -> pixels
+    argument: Callable[[float], float] | None = None  # of the magnitude, scaled to 0 to 1; None if there is none
+    signed: bool = False  # whether the argument's sign is random
 
 
 def _affine(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Callable:

@@ -35,19 +35,12 @@ _FRUITLESS = 200_000  # trees thrown away in a row
 
 
 class Grammar(NamedTuple):
-    """What trees are kept.
-
-    Attributes:
-        shortest, longest: a tree has more symbols than `shortest` and fewer than `longest`: 1 for a digit, 2 for an
-            operator with its bracket.
-        depth: the greatest depth of a node; the root has depth 1.
-        arguments: the most arguments of an operator.
-    """
+    """What trees are kept: with more symbols than `shortest` and fewer than `longest`, a digit 1 and an operator 2."""
 
     shortest: int = 500
     longest: int = 2000
-    depth: int = 10
-    arguments: int = 10
+    depth: int = 10  # of a node, at most; the root has depth 1
+    arguments: int = 10  # of an operator, at most
 
 
 class Tree(NamedTuple):

@@ -1,11 +1,19 @@
 import io
+import itertools
+import pickle
+import tempfile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
+from gmlp_flax.data import pipeline
 from gmlp_flax.data.images import examples
+from gmlp_flax.data.images.examples import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
 
@@ -48,3 +56,110 @@ def test_what_a_user_gives(tmp_path):
     for wrong in (PIXELS / 255, PIXELS[..., :1], PIXELS[..., 0]):
         with pytest.raises(DataError, match=r"an image is a path or an array uint8 \[height, width, 3\], not"):
             examples.record_of(wrong, 3)
+
+
+class Numbers:
+    """Items 0, 1, ...; the places in `damaged` raise BadRecord, the records in `wrong` do not decode."""
+
+    classes, path = ("a",), "numbers"
+
+    def __init__(self, count, damaged=(), wrong=()):
+        self.count, self.damaged, self.wrong = count, damaged, wrong
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index in self.damaged:
+            raise BadRecord(f"item {index} is damaged")
+        return {"x": -1 if index in self.wrong else index, "name": f"item {index}", "extra": 10 * index}
+
+
+def decoded(record, *rng):
+    noise = rng[0].random() if rng else 0.0
+    if record["x"] < 0:
+        raise DataError(f"{record['name']} does not decode")
+    return {"x": record["x"], "label": np.int32(0), "noise": noise}
+
+
+def readable(source, limit=100, **options):
+    return ReadableExamples(source, decoded, SharedBadRecords(limit), **options)
+
+
+def train(source, limit=100, count=6, **options):
+    found = readable(source, limit)
+    options = {"seed": 0, "start": 0, "batch_size": 4, **options}
+    with pipeline.train_batches(range(len(found)), transform=found.train, **options) as batches:
+        return list(itertools.islice(batches, count))
+
+
+@given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11))
+@settings(deadline=None, max_examples=60)
+def test_the_next_readable_one_stands_in(count, damaged, wrong, start):
+    """The replacement does not depend on what was read before, and draws the random numbers of the place."""
+    start %= count
+    bad = {place % count for place in damaged | wrong}
+    source = Numbers(count, {place % count for place in damaged}, bad)
+    if len(bad) == count:
+        with pytest.raises(DataError, match=f"not one of {count} images can be read"):
+            readable(source)[start]
+        return
+    expected = next(place % count for place in range(start, start + count) if place % count not in bad)
+    fresh, used = readable(source), readable(source)
+    for place in range(count):
+        used[place]
+    noise = np.random.default_rng(7).random()
+    for found in (fresh, used):
+        example = found[start]
+        assert (example["x"], example["label"]) == (expected, UNREAD if start in bad else 0)
+        example = found.train(start, np.random.default_rng(7))
+        assert (example["x"], example["label"], example["noise"]) == (expected, 0, noise)
+
+
+def test_batches_with_bad_records_resume_and_do_not_depend_on_hosts():
+    source = Numbers(13, {2, 3}, {7})
+    whole = train(source)
+    seen = {int(x) for batch in whole for x in batch["x"]}
+    assert not seen & {2, 3, 7} and {4, 8} <= seen
+    for name in ("x", "noise"):
+        resumed = train(source, start=4, count=2)
+        assert [b[name].tolist() for b in resumed] == [b[name].tolist() for b in whole[4:]]
+        halves = [train(source, host=host, hosts=2, count=6) for host in range(2)]
+        for batch, first, second in zip(whole, *halves, strict=True):
+            assert sorted(batch[name]) == sorted([*first[name], *second[name]])
+
+
+def test_limit_is_of_different_records(capfd):
+    source = Numbers(10, {1}, {5})
+    train(source, limit=2, count=20)
+    said = sorted(capfd.readouterr().err.splitlines())
+    assert len(said) == 2 and said[0].endswith("item 1 is damaged") and said[1].endswith("item 5 does not decode")
+    with pytest.raises(DataError, match=r"^numbers: item [15] .*1 bad records skipped before; max_bad_records=1:"):
+        train(source, limit=1, count=20)
+    with pytest.raises(DataError, match="0 bad records skipped before; max_bad_records=0:"):
+        train(source, limit=0, count=20)
+
+
+def test_errors_of_the_whole_source_stop_at_once():
+    class Broken(Numbers):
+        def __getitem__(self, index):
+            raise DataError("the disk is gone")
+
+    with pytest.raises(DataError, match="^the disk is gone$"):
+        readable(Broken(3))[0]
+
+
+def test_copies_count_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    bad = SharedBadRecords(2)
+    copies = [pickle.loads(pickle.dumps(bad)) for _ in range(2)]
+    copies[0].skip("one")
+    copies[1].skip("one")
+    copies[1].skip("two")
+    for message in ("three", "four"):  # met at the same time, both are counted before either raises
+        with pytest.raises(DataError, match=rf"^{message} \(2 bad records skipped before; .*=2: "):
+            copies[0].skip(message)
+    assert [*tmp_path.iterdir()]
+    del bad
+    copies[0].skip("four")  # a worker process that has not ended yet leaves nothing behind
+    assert not [*tmp_path.iterdir()]

@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gmlp_flax.tasks.base import Baseline, Outputs, Task, Totals
+from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Task, Totals
 from gmlp_flax.training.partition import Partition
-from gmlp_flax.training.step import make_eval_step
 
 
 class Evaluator:
-    """Runs a task's evaluation. Its program is compiled once for all evaluations of a run."""
+    """Runs a task's evaluation.
+
+    Attributes:
+        step: (params, batch) -> (the batch's sums, the task's outputs), compiled once for all evaluations of a run.
+            With outputs come "index", which example each row is, and "weight", which is 0 for padding: arrays [batch].
+    """
 
     def __init__(self, task: Task, partition: Partition):
         self.task, self.partition = task, partition
-        self._step = make_eval_step(task, partition)
+        self.step = jax.jit(
+            self._step,
+            in_shardings=(None, partition.over_batch),  # None: the parameters stay where they are
+            out_shardings=(partition.replicated, partition.over_batch),
+        )
         self._totals: Totals = {}
 
     def __call__(
@@ -47,12 +56,20 @@ class Evaluator:
         """What a trivial model scores on the data of the last evaluation."""
         return self.task.baseline(self._totals)
 
+    def _step(self, params: Any, batch: Batch) -> tuple[Sums, dict[str, jax.Array]]:
+        chex.assert_rank(batch["weight"], 1)
+        chex.assert_tree_shape_prefix(batch, batch["weight"].shape)
+        with self.partition.around():
+            sums, outputs = self.task.evaluate(params, batch)
+        chex.assert_tree_shape_prefix(outputs, batch["weight"].shape)
+        return sums, outputs | {name: batch[name] for name in ("index", "weight") if outputs}
+
     def _score(self, params: Any, after_batch: Callable[[jax.Array], None]) -> tuple[dict[str, float], Outputs]:
         """The sums of a batch are read while the next one runs: the device never waits, the host never runs ahead."""
         sums, pending, batch_outputs = None, None, []
         with self.task.evaluation_batches(*self.partition.host_share(), self.partition.batch_shares) as batches:
             for host_batch in batches:
-                running, outputs = self._step(params, self.partition.put_batch(host_batch))
+                running, outputs = self.step(params, self.partition.put_batch(host_batch))
                 sums, pending = _add(sums, pending), running
                 batch_outputs.append(outputs)
                 after_batch(running["examples"][1])

@@ -56,17 +56,17 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
     """
     config_lib.validate(config)
-    with run_folder.hold(files.absolute(workdir), restart) as folder, _closing() as opened:
-        profile, trackers = opened(Profile(config, folder.path)), opened(Trackers(config.log))
+    with run_folder.hold(files.absolute(workdir), restart) as folder, _closing() as close_later:
+        profile, trackers = close_later(Profile(config, folder.path)), close_later(Trackers(config.log))
         training = build(config, folder)
         task, config = training.task, training.task.config
-        checkpoints = opened(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
-        watchdog = opened(Watchdog(config.log.hang_seconds))
+        checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
+        watchdog = close_later(Watchdog(config.log.hang_seconds))
         watchdog.begin()
         state, done = _resume(training, checkpoints)
         file = os.path.join(folder.path, METRICS_FILE)
-        metrics = opened(MetricsFile(file, done, read_only=not distributed.is_first()))
-        progress = opened(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
+        metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
+        progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
         loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
         with signals.handle(signals.STOPPING, loop.stop.on_signal):
             done = loop.run(state, done)
@@ -303,11 +303,6 @@ class _Loop:
         self.progress.show(f"step {done}  held out: {self.task.format_metrics(metrics)}")
         if baseline:
             self.progress.show(f"to compare: {baseline.name}: {self.task.format_metrics(baseline.metrics)}")
-        if self.checkpoints.metric and self.checkpoints.metric not in metrics:
-            self.progress.show(
-                f"note: there is no {self.checkpoints.metric} in it, by which the best checkpoint is chosen: all are "
-                f"kept; consider --config.checkpoint.metric={next(iter(metrics))}"
-            )
 
     def _save(self, state: TrainState, done: int) -> None:
         self.watchdog.alive()

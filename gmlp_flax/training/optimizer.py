@@ -86,15 +86,6 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
     return by_path
 
 
-def _scale(by_path: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Multiplies updates by the factors of their paths."""
-
-    def scale(path: tuple, update: Any) -> Any:
-        return update * by_path[path_name(path)]
-
-    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
-
-
 def reach_notes(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
     """A line for each parameter that the schedule cannot move as far as the model says it may have to go.
 
@@ -134,11 +125,17 @@ def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata])
         RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the parameters.
     """
     options = config.optimizer
+    by_path = factors(params, options.lr_multipliers)
+
+    def scale(path: tuple, update: Any) -> Any:
+        return update * by_path[path_name(path)]
+
+    scaled = optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
     transformation = optax.chain(
         # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
         OPTIMIZERS[options.name].make(learning_rate(config), options, functools.partial(decay_mask, metadata=metadata)),
-        _scale(factors(params, options.lr_multipliers)) if options.lr_multipliers else optax.identity(),
+        scaled if options.lr_multipliers else optax.identity(),
     )
     if not options.freeze:
         return transformation

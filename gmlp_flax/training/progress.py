@@ -76,7 +76,7 @@ class Progress:
         """Shows the newest loss."""
         rate = self.rate(step)
         left = (self.steps - step) * self.per_step / rate if rate else 0.0
-        text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {format_seconds(left)}"
+        text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {tqdm.tqdm.format_interval(left)}"
         if self._bar is not None:
             self._bar.set_description_str(f"step {step}/{self.steps}")
             self._bar.set_postfix_str(text)
@@ -93,10 +93,3 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-def format_seconds(seconds: float) -> str:
-    """Seconds as 3:05, or 1:03:05."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""The state of a run, the training step and the evaluation step, each step one compiled program."""
+"""The state of a run and the training step, which is one compiled program."""
 
 from __future__ import annotations
 
@@ -149,26 +149,3 @@ def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partitio
     chex.assert_rank(jax.tree.leaves(sums), 0)
     weight = jnp.maximum(sums["loss"][1], 1e-8)
     return jax.tree.map(lambda g: g / weight, grads), sums
-
-
-def make_eval_step(task: Task, partition: Partition) -> jax.stages.Wrapped:
-    """Compiles (params, batch) -> (the batch's sums, the task's outputs).
-
-    With outputs come "index", which example each row is, and "weight", which is 0 for padding: arrays [batch].
-    """
-
-    def step(params: Any, batch: Batch) -> tuple[Sums, dict[str, jax.Array]]:
-        """Scores one batch, with the mesh known to the layers."""
-        chex.assert_rank(batch["weight"], 1)
-        chex.assert_tree_shape_prefix(batch, batch["weight"].shape)
-        with partition.around():
-            sums, outputs = task.evaluate(params, batch)
-        chex.assert_tree_shape_prefix(outputs, batch["weight"].shape)
-        if outputs:
-            outputs = outputs | {name: batch[name] for name in ("index", "weight")}
-        return sums, outputs
-
-    # None: the parameters stay where they are.
-    return jax.jit(
-        step, in_shardings=(None, partition.over_batch), out_shardings=(partition.replicated, partition.over_batch)
-    )

@@ -12,7 +12,7 @@ from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.models import attention, blocks
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import step
+from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import AXES, Partition
 from tests.models.reference import quick_jit
 
@@ -82,7 +82,8 @@ def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
         "weight": np.ones(BATCH, np.float32),
     }
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=partition.over_batch), batch)
-    program = step.make_eval_step(task, partition).lower(partition.describe(task.shapes()), batch).compile().as_text()
+    lowered = evaluation.Evaluator(task, partition).step.lower(partition.describe(task.shapes()), batch)
+    program = lowered.compile().as_text()
     return {int(number) for number in re.findall(r"= c64\[(\d+),\S* fft\(", program)}
 
 

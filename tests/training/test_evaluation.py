@@ -66,7 +66,7 @@ class Echo(tiny.Line):
 def test_outputs_come_in_the_examples_order_without_padding(config, partition):
     evaluator = evaluation.Evaluator(Echo(config, ""), partition)
     metrics, outputs = evaluator({})
-    assert evaluator._step._cache_size() == 1
+    assert evaluator.step._cache_size() == 1
     assert metrics == {"rows": 7}
     np.testing.assert_array_equal(outputs["index"], np.arange(7))
     x = np.array([3 * (6 - index) % 7 for index in range(7)], np.float32)
@@ -94,8 +94,8 @@ def test_more_examples_than_a_float32_counts(config, partition):
 def test_a_batch_is_read_while_the_next_one_runs(config, partition, monkeypatch):
     """So the device has work, and batches do not pile up on it."""
     evaluator, order = evaluation.Evaluator(Echo(config, ""), partition), []
-    run, read = evaluator._step, jax.device_get
-    monkeypatch.setattr(evaluator, "_step", lambda *given: order.append("run") or run(*given))
+    run, read = evaluator.step, jax.device_get
+    monkeypatch.setattr(evaluator, "step", lambda *given: order.append("run") or run(*given))
     monkeypatch.setattr(jax, "device_get", lambda tree: order.append("read") or read(tree))
     evaluator({}, after_batch=lambda _: order.append("after"))
     assert order[:6] == ["run", "after", "run", "read", "after", "read"]

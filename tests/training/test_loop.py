@@ -92,20 +92,20 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     options, workdir = small_text_config(tmp_path / "cache"), tmp_path / "run"
     options.steps = options.checkpoint.every = 6
     options.log.every = options.eval.every = options.eval.batch_size = 3
-    make, scored, stopping_at = evaluation.make_eval_step, [], 0
+    scored, stopping_at = [], 0
 
-    def make_counted(*given):
-        score = make(*given)
+    class Counted(evaluation.Evaluator):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.score, self.step = self.step, self.counted
 
-        def counted(*batch):
+        def counted(self, *batch):
             scored.append(batch)
             if len(scored) == stopping_at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return score(*batch)
+            return self.score(*batch)
 
-        return counted
-
-    monkeypatch.setattr(evaluation, "make_eval_step", make_counted)
+    monkeypatch.setattr(loop, "Evaluator", Counted)
     begin, begun = loop.Watchdog.begin, []
     monkeypatch.setattr(loop.Watchdog, "begin", lambda watchdog: begun.append(len(scored)) or begin(watchdog))
     loop.train(options, str(tmp_path / "whole"))

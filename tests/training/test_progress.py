@@ -37,8 +37,3 @@ def test_plain_lines_without_a_terminal(clock, capsys):
         "step 11/5000  loss 1.2346  10 images/s  ETA 1:23:09",
         "step 11  held out: top1 0.5",
     ]
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (7325, "2:02:05")])
-def test_clock(seconds, text):
-    assert progress.format_seconds(seconds) == text

@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from gmlp_flax.training import step
+from gmlp_flax.training import evaluation, step
 from tests.training import tiny
 
 
@@ -110,6 +110,5 @@ def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):
         training.step(state, batch | {"weight": batch["weight"][:4]})
     with pytest.raises(AssertionError, match="float16"):
         training.step(state._replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)), batch)
-    eval_step = step.make_eval_step(line, partition)
     with pytest.raises(AssertionError, match="prefix"):
-        eval_step(state.params, batch | {"x": batch["x"][:4]})
+        evaluation.Evaluator(line, partition).step(state.params, batch | {"x": batch["x"][:4]})

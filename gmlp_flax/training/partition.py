@@ -232,10 +232,10 @@ def axis_sizes(options: Mapping[str, Any], devices: int) -> tuple[int, int, int]
     given = [options.get(axis, default) for axis, default in ((DATA, -1), (FSDP, 1), (TENSOR, 1))]
     words = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True))
     known = math.prod(size for size in given if size != -1)
-    if given.count(-1) > 1 or any(size < 1 and size != -1 for size in given) or known < 1:
-        raise RunError(f"config.mesh is {words}: expected sizes of at least 1, and -1 for the rest at most once")
-    if devices % known or (-1 not in given and known != devices):
-        raise RunError(f"config.mesh is {words}, which does not make {devices} devices: set one to -1, for the rest")
+    valid = given.count(-1) <= 1 and all(size >= 1 or size == -1 for size in given)
+    if not valid or devices % known or (-1 not in given and known != devices):
+        expected = "expected sizes of at least 1, and -1, for the rest, at most once"
+        raise RunError(f"config.mesh is {words}, which does not make {devices} devices: {expected}")
     data, fsdp, tensor = (devices // known if size == -1 else size for size in given)
     if data % (slices := options.get("slices", 1)):
         raise RunError(f"config.mesh.slices={slices} does not divide its data axis of {data}")

@@ -36,7 +36,9 @@ class Progress:
         self._seconds: dict[str, float] = collections.defaultdict(float)
         live = sys.stderr.isatty() and distributed.is_first()
         form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
-        self._bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr) if live else None
+        self._bar: tqdm.tqdm | None = (
+            tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr) if live else None
+        )
 
     def rate(self, step: int) -> float:
         """Units per second since the first step of this process; 0 before its end."""

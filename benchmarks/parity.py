@@ -99,8 +99,7 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
 
     task = ImageClassification.without_data(config, model.num_classes)
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
-    rows = timm_names.MODELS[name].rows
-    params = timm_names.from_torch(state, rows, task.shapes(), timm_names.patch_shape(config), name)
+    params = timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), name)
 
     @jax.jit
     def forward_and_back(params, pixels, direction):

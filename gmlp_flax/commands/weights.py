@@ -53,7 +53,7 @@ def import_weights(_argv: list[str]) -> None:
         if hub:
             path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
         else:
-            config = timm_names.config_for(timm.known(name))
+            config = timm_names.config_for(name)
         config.data.heldout = flags.FLAGS.data
         timm.convert(weight_files.read(path), config, name, out, path)
         print(f"wrote {out}: {name} from {path}")

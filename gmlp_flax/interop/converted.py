@@ -1,7 +1,5 @@
 """Run folders that are made from somebody else's weights: one checkpoint, at step 0."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from typing import Any
@@ -28,16 +26,11 @@ def require_free(out: str, *more: str) -> None:
 
 
 def write(params: Any, config: ConfigDict, files: Files, out: str) -> None:
-    """Writes the folder.
-
-    Args:
-        params: nested dict of arrays.
-        config: of the model.
-        files: what predictions need beside the parameters (`Task.assets`).
-        out: the folder, which `require_free` has let pass.
+    """Writes parameters, a nested dict of arrays, with the config of the model and the files that predictions need
+    beside them (`Task.assets`), as the run folder `out`.
 
     Raises:
-        RunError: a parameter is not finite, or the folder holds one of the files; nothing is written then.
+        RunError: a parameter is not finite, or the folder holds a run or one of the files; nothing is written then.
         RunError, DataError: the folder or a file cannot be written to; what was written is deleted.
     """
     require_free(out, *files)  # before the parameters are looked at

@@ -7,8 +7,6 @@ tokenizer.model, classes.json, ...  what predictions need besides
 README.md           what the model is
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -31,39 +29,30 @@ WEIGHTS, CARD = "model.safetensors", "README.md"
 
 
 def export(workdir: str, which: str, out: str) -> None:
-    """Writes a run's weights, their running mean if there is one, with all that is needed to use them.
-
-    Args:
-        workdir: the run folder.
-        which: "latest", "best", or a step.
-        out: the folder to write, which must not hold a file of these names yet.
+    """Writes the weights of a run's checkpoint ("latest", "best", or a step), their running mean if there is one, with
+    all that is needed to use them, to a folder that holds no file of these names yet.
 
     Raises:
-        ConfigError, RunError: there is no such run or checkpoint, or the folder is taken.
-        DataError: a file cannot be written.
+        ConfigError, RunError, DataError: there is no such run or checkpoint, or the folder is taken or not writable.
     """
     converted.require_free(out, WEIGHTS, CARD)
     trained = loading.load(workdir, which)
     assets = trained.task.assets()
     converted.require_free(out, *assets)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(trained.weights), sep="/")
+    weight_files.write(os.path.join(out, WEIGHTS), {name: np.ascontiguousarray(leaf) for name, leaf in flat.items()})
     config = trained.config.copy_and_resolve_references()
     config.optimizer.ema = 0.0  # what was kept of it is what is written
-    weight_files.write(os.path.join(out, WEIGHTS), {name: np.ascontiguousarray(leaf) for name, leaf in flat.items()})
     described = {CONFIG_FILE: config_lib.to_json(config).encode(), CARD: _card(trained).encode()}
     run_folder.write_files(out, assets | described, replace=True)
 
 
 def convert(folder: str, out: str) -> None:
-    """Makes a run folder of what `export` has written, with one checkpoint, at step 0.
-
-    Args:
-        folder: what was exported; it may be anybody's.
-        out: the run folder.
+    """Makes a run folder `out`, with one checkpoint at step 0, of what `export` has written, which may be anybody's.
 
     Raises:
-        ConfigError, RunError: the folder is none of `export`'s, or has weights of another model; or `out` holds a run.
-        DataError: a file cannot be read or written.
+        ConfigError, RunError, DataError: the folder is none of `export`'s, or has weights of another model; or `out`
+            holds a run; or a file cannot be read or written.
     """
     converted.require_free(out)
     folder = files.absolute(folder)

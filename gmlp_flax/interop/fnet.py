@@ -1,7 +1,5 @@
 """FNet's weights, as the package transformers names them (`FNetForMaskedLM`, `FNetForPreTraining`), as run folders."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -11,7 +9,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted
-from gmlp_flax.interop.timm_names import SAME, Row, from_torch, linear, norm
+from gmlp_flax.interop.timm_names import LINEAR, NORM, SINGLE, Row, from_torch
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
@@ -19,18 +17,18 @@ from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
 _EMBEDDINGS, _LAYER, _HEAD = "fnet.embeddings", "fnet.encoder.layer.*", "cls.predictions"
 WORDS, BIAS = f"{_EMBEDDINGS}.word_embeddings.weight", f"{_HEAD}.bias"
 ROWS = [
-    Row(WORDS, "embedding", SAME),
-    Row(f"{_EMBEDDINGS}.position_embeddings.weight", "positions/table", SAME),
-    Row(f"{_EMBEDDINGS}.token_type_embeddings.weight", "segments/table", SAME),
-    *norm(f"{_EMBEDDINGS}.LayerNorm", "embedding_norm"),
-    *linear(f"{_EMBEDDINGS}.projection", "embedding_projection"),
-    *norm(f"{_LAYER}.fourier.output.LayerNorm", "encoder/blocks/mixing_norm"),
-    *linear(f"{_LAYER}.intermediate.dense", "encoder/blocks/mlp/proj_in"),
-    *linear(f"{_LAYER}.output.dense", "encoder/blocks/mlp/proj_out"),
-    *norm(f"{_LAYER}.output.LayerNorm", "encoder/blocks/mlp_norm"),
-    *linear(f"{_HEAD}.transform.dense", "transform"),
-    *norm(f"{_HEAD}.transform.LayerNorm", "transform_norm"),
-    Row(BIAS, "bias", SAME),
+    Row(WORDS, "embedding", SINGLE),
+    Row(f"{_EMBEDDINGS}.position_embeddings.weight", "positions/table", SINGLE),
+    Row(f"{_EMBEDDINGS}.token_type_embeddings.weight", "segments/table", SINGLE),
+    Row(f"{_EMBEDDINGS}.LayerNorm", "embedding_norm", NORM),
+    Row(f"{_EMBEDDINGS}.projection", "embedding_projection", LINEAR),
+    Row(f"{_LAYER}.fourier.output.LayerNorm", "encoder/blocks/mixing_norm", NORM),
+    Row(f"{_LAYER}.intermediate.dense", "encoder/blocks/mlp/proj_in", LINEAR),
+    Row(f"{_LAYER}.output.dense", "encoder/blocks/mlp/proj_out", LINEAR),
+    Row(f"{_LAYER}.output.LayerNorm", "encoder/blocks/mlp_norm", NORM),
+    Row(f"{_HEAD}.transform.dense", "transform", LINEAR),
+    Row(f"{_HEAD}.transform.LayerNorm", "transform_norm", NORM),
+    Row(BIAS, "bias", SINGLE),
 ]
 # What our model has not, has elsewhere, or computes.
 LEFT_OUT = re.compile(r"fnet\.pooler\.|cls\.seq_relationship\.|cls\.predictions\.decoder\.|.*(_ids|dft_mat_\w+)$")
@@ -42,47 +40,33 @@ def config_for(state: dict[str, np.ndarray], where: str) -> ConfigDict:
     Raises:
         RunError: they are no FNet's.
     """
-    sizes = {
-        name: state[f"{_EMBEDDINGS}.{name}.weight"].shape
-        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
-        if state.get(f"{_EMBEDDINGS}.{name}.weight", np.zeros(())).ndim == 2
-    }
-    layers = {match[1] for name in state if (match := re.match(r"fnet\.encoder\.layer\.(\d+)\.", name))}
-    inner = state.get("fnet.encoder.layer.0.intermediate.dense.bias")
-    if len(sizes) < 3 or inner is None:
-        found = ", ".join(sorted(state)[:3]) or "nothing"
+    tables = [f"{_EMBEDDINGS}.{name}_embeddings.weight" for name in ("word", "position", "token_type")]
+    try:
+        (vocab_size, d_model), (length, _), (token_types, _) = (state[name].shape for name in tables)
+        d_ffn = state["fnet.encoder.layer.0.intermediate.dense.bias"].size
+    except (KeyError, ValueError):
+        names = ", ".join(sorted(state)[:3]) or "nothing"
         raise RunError(
-            f"{where} does not hold an FNet as transformers names it (it has {found}, ...): give another file"
-        )
+            f"{where} does not hold an FNet as transformers names it (it has {names}, ...): give another file"
+        ) from None
+    layers = len({match[1] for name in state if (match := re.match(r"fnet\.encoder\.layer\.(\d+)\.", name))})
     config = recipes.language_model("fnet_base")
-    vocab_size, d_model = sizes["word_embeddings"]
-    config.model.update(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        layers=len(layers),
-        d_ffn=inner.size,
-        length=sizes["position_embeddings"][0],
-        token_types=sizes["token_type_embeddings"][0],
-    )
+    sizes = {"vocab_size": vocab_size, "d_model": d_model, "layers": layers, "d_ffn": d_ffn, "length": length}
+    config.model.update(sizes, token_types=token_types)
     gmlp_config.validate(config)
     return config
 
 
 def from_transformers(state: dict[str, np.ndarray], config: ConfigDict, where: str) -> dict:
-    """A state dict as our parameters.
-
-    Args:
-        state: name -> array. The bias of the logits may have the name of the layer that it is tied to.
-        config: of the model.
-        where: the source of the weights, for messages.
+    """A state dict as our parameters. The bias of the logits may have the name of the layer that it is tied to.
 
     Raises:
-        RunError: weights are missing, unexpected or of another shape.
+        RunError: weights are missing, unexpected or of another shape; the message names their source, `where`.
     """
     bias = {BIAS: state[f"{_HEAD}.decoder.bias"]} if f"{_HEAD}.decoder.bias" in state else {}
     ours = bias | {name: value for name, value in state.items() if not LEFT_OUT.match(name)}
     like = MaskedLanguageModeling.without_data(config).shapes()
-    return from_torch(ours, ROWS, like, (), where)
+    return from_torch(ours, ROWS, like, where)
 
 
 def convert(state: dict[str, np.ndarray], tokenizer: str, out: str, where: str) -> None:
@@ -95,8 +79,8 @@ def convert(state: dict[str, np.ndarray], tokenizer: str, out: str, where: str) 
         where: the source of the weights, for messages.
 
     Raises:
-        RunError: the weights are no FNet's, or the folder holds a run or cannot be written to.
-        DataError: the tokenizer is missing or damaged, or a file cannot be written.
+        RunError, DataError: the weights are no FNet's, the folder holds a run or cannot be written to, or the tokenizer
+            is missing, damaged or larger than the model's.
     """
     converted.require_free(out)
     config = config_for(state, where)

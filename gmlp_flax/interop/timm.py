@@ -1,7 +1,6 @@
 """timm's weights as run folders, and run folders as timm's weights."""
 
-from __future__ import annotations
-
+import contextlib
 import importlib
 import importlib.resources
 import json
@@ -12,7 +11,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.errors import RunError, decode_errors, did_you_mean, install
+from gmlp_flax.errors import RunError, decode_errors, install
 from gmlp_flax.interop import converted, timm_names, weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
@@ -25,66 +24,51 @@ PREPROCESSING = {"mean": "mean", "std": "std", "eval_crop": "crop_pct"}  # our k
 
 
 def import_beside_torch(package: str) -> Any:
-    """Imports timm or transformers, also without a torchvision that fits the installed torch.
+    """Imports timm or transformers, also beside a torchvision that does not fit the installed torch.
 
     Raises:
         RunError: the package or torch is not installed.
     """
     try:
-        _make_up_for_torchvision()
+        from torch import library
+
+        try:
+            importlib.import_module("torchvision")
+        except ImportError:
+            pass  # timm and transformers do without
+        except RuntimeError:  # of another torch; both packages ask for two of its operators, and never run them
+            for operator in ("nms", "qnms"):
+                library.define(
+                    f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                )
         return importlib.import_module(package)
     except ImportError as error:
         raise RunError(f"{package} is not installed ({error}): {install('parity')}") from None
 
 
-def _make_up_for_torchvision() -> None:
-    """Declares two operators of a torchvision that does not fit the installed torch: packages that import it ask for
-    them and never run them."""
-    from torch import library
-
-    try:
-        importlib.import_module("torchvision")
-    except ImportError:
-        return  # there is none
-    except RuntimeError:
-        arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        library.define("torchvision::nms", arguments)
-        library.define("torchvision::qnms", arguments)
-
-
 def class_files(count: int) -> Files:
     """The files of a run folder that name its classes: by id and, for ImageNet and if timm is installed, in words."""
-    if count != 1000:
-        return {CLASSES_FILE: _json([f"class {label}" for label in range(count)])}
-    synsets = importlib.resources.files("tensorflow_datasets").joinpath(IMAGENET).read_text().split()
-    try:
-        imagenet = import_beside_torch("timm").data.ImageNetInfo()
-    except RunError:
-        return {CLASSES_FILE: _json(synsets)}
-    words = [imagenet.label_name_to_description(synset) for synset in synsets]
-    return {CLASSES_FILE: _json(synsets), NAMES_FILE: _json(words)}
+    names = {CLASSES_FILE: [f"class {label}" for label in range(count)]}
+    if count == 1000:
+        synsets = importlib.resources.files("tensorflow_datasets").joinpath(IMAGENET).read_text().split()
+        names = {CLASSES_FILE: synsets}
+        with contextlib.suppress(RunError):
+            imagenet = import_beside_torch("timm").data.ImageNetInfo()
+            names[NAMES_FILE] = [imagenet.label_name_to_description(synset) for synset in synsets]
+    return {file: json.dumps(classes, indent=1).encode() for file, classes in names.items()}
 
 
 def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, where: str) -> None:
-    """Writes timm's weights as a run folder with one checkpoint, at step 0.
-
-    Args:
-        state: timm's name -> array.
-        config: of the model.
-        name: its key in `timm_names.MODELS`.
-        out: the folder.
-        where: the source of the weights, for messages.
+    """Writes a state dict of timm's weights as a run folder `out` with one checkpoint, at step 0. `config` is of the
+    model, `name` its key in `timm_names.MODELS`, and `where` the source of the weights, for messages.
 
     Raises:
-        RunError: the weights belong to another model, or the folder holds a run or cannot be written to.
-        DataError: a file cannot be written.
+        RunError, DataError: the weights belong to another model, or the folder holds a run or cannot be written to.
     """
     converted.require_free(out)
-    head = state.get("head.bias")
-    count = 1000 if head is None else head.size
+    count = state["head.bias"].size if "head.bias" in state else 1000
     like = ImageClassification.without_data(config, count).shapes()
-    rows = timm_names.MODELS[name].rows
-    params = timm_names.from_torch(state, rows, like, timm_names.patch_shape(config), where)
+    params = timm_names.from_torch(state, timm_names.MODELS[name].rows, like, where)
     converted.write(params, config, class_files(count), out)
 
 
@@ -94,23 +78,26 @@ def matching(config: ConfigDict) -> str:
     Raises:
         RunError: timm has no such model; the message names the nearest one and the differences.
     """
+    otherwise = "give --out=FOLDER, for weights with their own names"
     if config.task != "image_classification":
-        own = f"the run's config.task is {config.task!r}"
-        raise RunError(f"timm has image classifiers, and {own}: give --out=FOLDER, for weights with their own names")
-
-    def differences(name: str) -> list[str]:
-        wanted = {key: value for key, value in timm_names.MODELS[name].model.items() if key not in FREE}
-        own = config.model
-        return [f"{key} {own.get(key)}, not {value}" for key, value in wanted.items() if own.get(key) != value]
+        raise RunError(f"timm has image classifiers, and the run's config.task is {config.task!r}: {otherwise}")
+    differences = {
+        name: [
+            f"{key} {config.model.get(key)}, not {value}"
+            for key, value in model.model.items()
+            if key not in FREE and config.model.get(key) != value
+        ]
+        for name, model in timm_names.MODELS.items()
+    }
 
     def distance(name: str) -> tuple[bool, int, int]:
         another = timm_names.MODELS[name].model["block"] != config.model.block
-        return another, len(differences(name)), len(_other_preprocessing(name, config))
+        return another, len(differences[name]), len(_other_preprocessing(name, config))
 
     nearest = min(timm_names.MODELS, key=distance)
-    if problems := differences(nearest):
+    if problems := differences[nearest]:
         what = f"{nearest} is nearest, but the run's config.model has {'; '.join(problems)}"
-        raise RunError(f"timm has no model like the run's: {what}; give --out=FOLDER, for weights with their own names")
+        raise RunError(f"timm has no model like the run's: {what}; {otherwise}")
     return nearest
 
 
@@ -121,24 +108,19 @@ def _other_preprocessing(name: str, config: ConfigDict) -> dict[str, Any]:
 
 
 def export(workdir: str, which: str, out: str) -> str:
-    """Writes a run's weights with timm's names.
-
-    Args:
-        workdir: the run folder of an image classifier.
-        which: "latest", "best", or a step.
-        out: the .safetensors file.
+    """Writes the weights of an image classifier's checkpoint ("latest", "best", or a step) with timm's names, as the
+    .safetensors file `out`.
 
     Returns:
         The Python expression that loads it.
 
     Raises:
-        ConfigError, RunError: there is no such run or checkpoint, timm has no such model, or `out` has another ending.
-        DataError: the file cannot be written.
+        ConfigError, RunError, DataError: there is no such run or checkpoint, timm has no such model, or `out` has
+            another ending or cannot be written.
     """
     trained = loading.load(workdir, which)
     config, name = trained.config, matching(trained.config)
-    params = jax.device_get(trained.weights)
-    weight_files.write(out, timm_names.to_timm(params, timm_names.MODELS[name].rows, timm_names.patch_shape(config)))
+    weight_files.write(out, timm_names.to_torch(jax.device_get(trained.weights), timm_names.MODELS[name].rows))
     task: Any = trained.task  # `matching` has checked that it classifies images
     arguments = {"num_classes": len(task.classes), "checkpoint_path": out}
     if tuple(config.model.image_size) != timm_names.MODELS[name].model["image_size"]:
@@ -148,16 +130,9 @@ def export(workdir: str, which: str, out: str) -> str:
     return f"timm.create_model({name!r}, {', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-def _json(names: list[str]) -> bytes:
-    return json.dumps(names, indent=1).encode()
-
-
 def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
-    """Downloads a model of timm from the Hugging Face hub.
-
-    Returns:
-        The path of the weights, the model's config with the hub's normalisation and crop, and its key in
-        `timm_names.MODELS`.
+    """Downloads a model of timm from the Hugging Face hub: the path of the weights, the model's config with the hub's
+    normalisation and crop, and its key in `timm_names.MODELS`.
 
     Raises:
         RunError: the model cannot be downloaded, or we do not have it.
@@ -165,23 +140,9 @@ def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
     path, described = weight_files.download(repository)
     what = f"{weight_files.HUB}{repository}: its config.json describes no model of timm"
     with decode_errors(what, "give another", RunError):
-        name = known(described.get("architecture", repository))
+        name = described.get("architecture", repository)
         config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
-        config.data.update({ours: _as_tuple(hub[theirs]) for ours, theirs in PREPROCESSING.items() if theirs in hub})
+        given = {ours: hub[theirs] for ours, theirs in PREPROCESSING.items() if theirs in hub}
+        config.data.update({key: type(config.data[key])(value) for key, value in given.items()})
         config_lib.validate(config)
     return path, config, name
-
-
-def known(name: str) -> str:
-    """Returns `name` if it is a key of `timm_names.MODELS`.
-
-    Raises:
-        RunError: it is not; the message gives the most similar key.
-    """
-    if name in timm_names.MODELS:
-        return name
-    raise RunError(f"there is no model {name!r} here; {did_you_mean(name.partition('.')[0], timm_names.MODELS)}")
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -1,7 +1,5 @@
 """Files of named weights: .safetensors, torch's .pth (tensors only, never pickled code), and the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from typing import Any
@@ -29,14 +27,10 @@ def read(path: str) -> dict[str, np.ndarray]:
             return read(copy.path)
     if not os.path.isfile(path):
         raise RunError(f"there is no file {path}: give a .safetensors or .pth file")
-    suffix = os.path.splitext(path)[1]
-    readers = {".safetensors": _read_safetensors} | dict.fromkeys(PICKLES, _read_torch)
-    if suffix not in readers:
+    if path.endswith(PICKLES):
+        return _read_torch(path)
+    if not path.endswith(".safetensors"):
         raise RunError(f"{path} is of no kind that is read here: give a .safetensors or .pth file")
-    return readers[suffix](path)
-
-
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     safetensors = _safetensors()
     with decode_errors(f"{path} is no safetensors file, or is damaged", "download it again", RunError):
         return safetensors.numpy.load_file(path)
@@ -49,25 +43,20 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
         raise RunError(f"{path} needs torch to be read: pip install torch, or give the .safetensors file") from None
     with decode_errors(f"{path} cannot be read by torch", "download it again", RunError):
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            state: Any = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise RunError(
                 f"{path} is damaged or holds more than tensors, and pickled code is never run here: give the "
                 ".safetensors file, or save the state dict alone"
             ) from None
-    for key in INNER:
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    state: dict[str, Any] = content if isinstance(content, dict) else {"": content}
-    if not all(isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()):
-        raise RunError(f"{path} holds no state dict: expected tensors by name, alone or under {' or '.join(INNER)}")
-    with decode_errors(f"{path} holds tensors of a kind that is not read", "save plain, dense weights", RunError):
-        return {name: _wide(tensor).detach().numpy() for name, tensor in state.items()}
-
-
-def _wide(tensor: Any) -> Any:
-    """A tensor of torch in a type that numpy has."""
-    return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize < 4 else tensor
+        for key in INNER:
+            if isinstance(state, dict) and isinstance(state.get(key), dict):
+                state = state[key]
+        tensors = state.values() if isinstance(state, dict) else [None]
+        if not all(isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided for tensor in tensors):
+            raise RunError(f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}")
+        half = {torch.float16, torch.bfloat16}
+        return {str(name): (t.float() if t.dtype in half else t).detach().numpy() for name, t in state.items()}
 
 
 def write(path: str, weights: dict[str, np.ndarray]) -> None:
@@ -86,24 +75,21 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
 
 
 def download(repository: str) -> tuple[str, dict[str, Any]]:
-    """Fetches a timm model from the Hugging Face hub, or finds it in the hub's local cache.
+    """The path of a timm model's safetensors file, and its config.json, from the Hugging Face hub or its local cache.
 
     Args:
         repository: such as "timm/gmlp_s16_224.ra3_in1k".
-
-    Returns:
-        The path of its safetensors file, and its config.json.
 
     Raises:
         RunError: huggingface_hub is not installed, there is no network, or there is no such repository.
     """
     try:
         import huggingface_hub
-    except ImportError:
-        raise RunError(f"{HUB}{repository} needs huggingface_hub, which is not installed: {INSTALL}") from None
-    try:
+
         path = huggingface_hub.hf_hub_download(repository, "model.safetensors")
         described = huggingface_hub.hf_hub_download(repository, "config.json")
+    except ImportError:
+        raise RunError(f"{HUB}{repository} needs huggingface_hub, which is not installed: {INSTALL}") from None
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise RunError(

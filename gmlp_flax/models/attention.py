@@ -1,7 +1,5 @@
 """Softmax attention: its logits, masks and weights; relative positions; the many heads of a Transformer."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -16,8 +14,9 @@ from gmlp_flax.models import toeplitz
 from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import Linear, dropout, fold_in
 from gmlp_flax.models.matmul import NAME
+from gmlp_flax.models.mlp import ChannelMLPSpec
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import Offsets, PastTaps
+from gmlp_flax.models.resize import OFFSETS, PAST_OFFSETS
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import RATE, SIZE, option
@@ -30,8 +29,8 @@ Logits = Callable[[jax.Array | int, int], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadsSpec(BlockSpec):
-    """Options of layers that split the channels into heads."""
+class HeadsSpec(ChannelMLPSpec):
+    """Options of blocks that split the channels into heads."""
 
     heads: int = option(4, "heads, each of d_model / heads channels", SIZE, architecture=True)
 
@@ -44,7 +43,7 @@ class HeadsSpec(BlockSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightDropoutSpec(BlockSpec):
-    """Options of layers that weigh tokens by a softmax."""
+    """Options of blocks that weigh tokens by a softmax."""
 
     attention_dropout: float = option(0.0, "rate of dropout on the weights of attention", RATE)
 
@@ -71,11 +70,9 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     def check(self) -> None:
         """Raises ValueError if the heads do not divide the channels, or for an impossible number of buckets."""
         super().check()
-        if self.relative_buckets and (self.relative_buckets % 2 or not 4 <= self.relative_buckets <= 256):
-            raise ValueError(
-                f"model.relative_buckets is {self.relative_buckets}: expected 0 (a bias per offset) or an even number "
-                "from 4 to 256 (T5: 32)"
-            )
+        count = self.relative_buckets
+        if count and (count % 2 or not 4 <= count <= 256):
+            raise ValueError(f"model.relative_buckets is {count}: expected 0, or an even number from 4 to 256 (T5: 32)")
 
     def supports_length(self, tokens: int) -> bool:
         """Any number of tokens, or at most n if each position or offset has parameters of its own."""
@@ -84,26 +81,23 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
 
 
 def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array | int = 0) -> Logits:
-    """q k^T / sqrt(d) in the precise type, -inf for later keys if the spec is causal.
-
-    Args:
-        q: [..., queries, d].
-        k: [..., keys, d].
-        spec: the block's.
-        first: position of the first query among the keys.
-    """
+    """q k^T / sqrt(d) in the precise type, -inf for later keys if the spec is causal. q is [..., queries, d], k
+    [..., keys, d], and `first` the position of the first query among the keys."""
 
     def logits(start: jax.Array | int, count: int) -> jax.Array:
         rows = q if count == q.shape[-2] else jax.lax.dynamic_slice_in_dim(q, start, count, axis=-2)
-        products = scaled_scores(rows, k, spec.precise_dtype)
-        return hide_future(products, first + start) if spec.causal else products
+        products = jnp.einsum("...nd,...md->...nm", rows, k, preferred_element_type=spec.precise_dtype)
+        return hide_future(products * q.shape[-1] ** -0.5, spec, first + start)
 
     return logits
 
 
-def scaled_scores(q: jax.Array, k: jax.Array, precise_dtype: jnp.dtype) -> jax.Array:
-    """q k^T / sqrt(d): [..., queries, d] and [..., keys, d] to [..., queries, keys] in the precise type."""
-    return jnp.einsum("...nd,...md->...nm", q, k, preferred_element_type=precise_dtype) * q.shape[-1] ** -0.5
+def hide_future(scores: jax.Array, spec: BlockSpec, first: jax.Array | int) -> jax.Array:
+    """Scores [..., queries, keys], -inf for the keys after each query if the spec is causal; `first` is the position of
+    the first query among the keys."""
+    queries, keys = scores.shape[-2:]
+    seen = jnp.arange(keys) <= first + jnp.arange(queries)[:, None]
+    return jnp.where(seen, scores, -jnp.inf) if spec.causal else scores
 
 
 def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool = False) -> jax.Array:
@@ -111,11 +105,8 @@ def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool 
 
     Args:
         scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch may be left out.
-        padding_mask: bool [batch, keys], False for padding; None if there is none.
-
-    Returns:
-        The scores, with a batch: the least finite number of their type for padding, unless they are -inf already.
-        Unchanged if `padding_mask` is None.
+            Those of padding become the least finite number of their type, unless they are -inf already.
+        padding_mask: bool [batch, keys], False for padding; None if there is none, which leaves the scores unchanged.
     """
     if padding_mask is None:
         return scores
@@ -123,28 +114,14 @@ def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool 
     return jnp.where(keys, scores, jnp.minimum(scores, jnp.finfo(scores.dtype).min))
 
 
-def hide_future(scores: jax.Array, first: jax.Array | int = 0) -> jax.Array:
-    """Takes the keys after each query out of the softmax: their scores become -inf.
-
-    Args:
-        scores: [..., queries, keys].
-        first: position of the first query among the keys.
-    """
-    queries, keys = scores.shape[-2:]
-    return jnp.where(jnp.arange(keys) <= first + jnp.arange(queries)[:, None], scores, -jnp.inf)
-
-
 def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, dropout_keys: jax.Array | None = None) -> jax.Array:
-    """softmax(scores) v, the softmax in the type of the scores.
+    """softmax(scores) v, [..., queries, d] in the type of v, the softmax in the type of the scores.
 
     Args:
         scores: [..., queries, keys]; leading axes that it lacks are shared.
         v: [..., keys, d].
         rate: of dropout on the weights.
         dropout_keys: a random key per example, [batch]; None for evaluation.
-
-    Returns:
-        [..., queries, d] in the type of v. The remat policy `matmuls` saves it, as a product over tokens.
     """
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
     if dropout_keys is not None and rate:
@@ -160,19 +137,12 @@ def attend(
     rate: float = 0.0,
     dropout_keys: jax.Array | None = None,
 ) -> jax.Array:
-    """`mix` for all queries. More than WHOLE run in blocks, one after another, forwards and backwards: no array of
-    [queries, keys] exists then (Rabe and Staats, arXiv 2112.05682), and no product is computed more often than the
-    remat policy says.
+    """`mix` for all queries, [..., queries, d] in the type of v; v is [batch, keys, d] or [batch, heads, keys, d], and
+    the other arguments are those of `hide_padding` and `mix`.
 
-    Args:
-        logits: of some queries.
-        v: [batch, keys, d] or [batch, heads, keys, d].
-        queries: their number.
-        padding_mask: as in `hide_padding`.
-        rate, dropout_keys: as in `mix`; which weights are dropped depends on the blocks.
-
-    Returns:
-        [..., queries, d] in the type of v.
+    More than WHOLE queries run in blocks, one after another, forwards and backwards: no array of [queries, keys] exists
+    then (Rabe and Staats, arXiv 2112.05682), and no product is computed more often than the remat policy says. Which
+    weights are dropped depends on the blocks.
     """
 
     def rows(first: jax.Array | int, count: int, keys: jax.Array | None) -> jax.Array:
@@ -194,18 +164,11 @@ def attend(
 
 
 def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
-    """T5's buckets of offsets key - query (arXiv 1910.10683, section 2.1).
+    """T5's buckets, integers below `count`, of offsets key - query of any shape (arXiv 1910.10683, section 2.1).
 
-    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0. Of each side, the
-    first half holds one distance per bucket, and the rest grow logarithmically up to MAX_DISTANCE.
-
-    Args:
-        offsets: integers of any shape.
-        count: number of buckets, even, 4 to 256.
-        causal: whether there are no offsets above 0; those that are given get the bucket of 0.
-
-    Returns:
-        Integers below `count`, of the same shape.
+    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0, and those above 0 get
+    the bucket of 0. Of each side, the first half holds one distance per bucket, and the rest grow logarithmically up to
+    MAX_DISTANCE.
     """
     side = count if causal else count // 2
     exact = side // 2
@@ -225,7 +188,7 @@ class RelativeBias(nnx.Module):
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        entries, resize = (spec.length, PastTaps(repeat=True)) if spec.causal else (2 * spec.length - 1, Offsets())
+        entries, resize = (spec.length, PAST_OFFSETS) if spec.causal else (2 * spec.length - 1, OFFSETS)
         if spec.relative_buckets:
             entries, resize = spec.relative_buckets, None
         bias = nnx.initializers.normal(0.02)(rngs.params(), (spec.heads, entries), spec.param_dtype)
@@ -233,13 +196,8 @@ class RelativeBias(nnx.Module):
         self.spec = spec
 
     def __call__(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
-        """The bias of the queries [first, first + count) for the first keys: [heads, count, keys].
-
-        Entries for keys after a query mean nothing if attention is causal.
-
-        Raises:
-            ValueError: more keys than n, if each offset has a bias of its own.
-        """
+        """The bias of the queries [first, first + count) for the first keys: [heads, count, keys], -inf for later keys
+        if attention is causal. Raises ValueError for more keys than n, if each offset has a bias of its own."""
         spec, bias = self.spec, self.bias[...]
         if spec.relative_buckets:
             taps = bias[:, buckets(np.arange(1 - keys, keys), spec.relative_buckets, spec.causal)]
@@ -247,7 +205,7 @@ class RelativeBias(nnx.Module):
             raise ValueError(f"the relative bias was made for at most {spec.length} tokens and was given {keys}")
         else:
             taps = toeplitz.crop(toeplitz.past_only(bias) if spec.causal else bias, keys)
-        return jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(taps)
+        return hide_future(jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(taps), spec, first)
 
 
 class MultiHeadAttention(nnx.Module):
@@ -258,8 +216,8 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        self.content = spec.positions != "relative_only"
-        self.proj_in = Linear(spec, spec.d_model, (3 if self.content else 1) * spec.d_model, rngs)
+        parts = 1 if spec.positions == "relative_only" else 3
+        self.proj_in = Linear(spec, spec.d_model, parts * spec.d_model, rngs)
         self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.spec = spec
@@ -271,14 +229,8 @@ class MultiHeadAttention(nnx.Module):
         padding_mask: jax.Array | None = None,
         cache: DecodeCache | None = None,
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same.
-
-        Args:
-            x: the input.
-            dropout_keys: for dropout on the weights, a random key per example, [batch]; None for evaluation.
-            padding_mask: as in `hide_padding`.
-            cache: keys and values of earlier tokens.
-        """
+        """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in `hide_padding`, and a
+        cache of the keys and values of earlier tokens."""
         logits, v = self._logits_and_values(x, cache)
         mixed = attend(logits, v, x.shape[1], padding_mask, self.spec.attention_dropout, dropout_keys)
         return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
@@ -303,8 +255,6 @@ class MultiHeadAttention(nnx.Module):
         def logits(first: jax.Array | int, count: int) -> jax.Array:
             zero = jnp.zeros((), self.spec.precise_dtype)
             bias = self.relative(position + first, count, v.shape[-2]) if self.relative else zero
-            if products is not None:
-                return products(first, count) + bias
-            return hide_future(bias, position + first) if self.spec.causal else bias
+            return products(first, count) + bias if products else bias
 
         return logits, v

@@ -1,7 +1,5 @@
 """The cache with which a causal model continues a text without reading its earlier tokens again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import jax

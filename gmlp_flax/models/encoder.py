@@ -1,8 +1,7 @@
 """An encoder of any block: a `jax.lax.scan` over layers whose parameters are stacked."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import chex
@@ -23,31 +22,14 @@ REMAT_POLICIES = {
 }
 
 
-class Stacks(nnx.Module):
-    """Several stacks, the first layers first, as `stack_0`, `stack_1`, ..."""
-
-    def __init__(self, stacks: Sequence[nnx.Module]):
-        for number, stack in enumerate(stacks):
-            setattr(self, f"{STACK}{number}", stack)
-
-
 def depths(layers: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """The depth of stacked parameters within an encoder.
-
-    Args:
-        layers: path of each parameter, beginning with STACKED -> size of its leading axis.
-
-    Returns:
-        Path -> the number of its first layer in the whole encoder, and the number of all layers.
-    """
-    sizes = {_stack_number(path): count for path, count in layers.items()}
-    first = {number: sum(sizes[before] for before in range(number)) for number in sizes}
-    return {path: (first[_stack_number(path)], sum(sizes.values())) for path in layers}
-
-
-def _stack_number(path: str) -> int:
-    name = path.removeprefix(STACKED).partition("/")[0]
-    return int(name.removeprefix(STACK)) if name.startswith(STACK) else 0
+    """The depth of stacked parameters: the path of each, beginning with STACKED -> size of its leading axis, to path ->
+    the number of its first layer in the whole encoder, and the number of all layers."""
+    in_stack = {path: re.match(rf"{STACKED}{STACK}(\d+)/", path) for path in layers}
+    stacks = {path: int(match[1]) if match else 0 for path, match in in_stack.items()}
+    sizes = {stack: layers[path] for path, stack in stacks.items()}
+    first = {stack: sum(sizes[before] for before in range(stack)) for stack in sizes}
+    return {path: (first[stack], sum(sizes.values())) for path, stack in stacks.items()}
 
 
 class Encoder(nnx.Module):
@@ -59,26 +41,23 @@ class Encoder(nnx.Module):
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         self.stack_specs = spec.block.stack_specs(spec)
-        stacks = [_stacked(stack_spec, rngs) for stack_spec in self.stack_specs]
-        self.blocks = stacks[0] if len(stacks) == 1 else Stacks(stacks)
+        stacks = {f"{STACK}{number}": _stacked(spec, rngs) for number, spec in enumerate(self.stack_specs)}
+        self.blocks: Any = stacks[f"{STACK}0"] if len(stacks) == 1 else nnx.Dict(stacks)
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
 
     def stacks(self) -> list[Any]:
         """The stacked blocks, first layers first; `stack_specs` are their specs."""
         count = len(self.stack_specs)
-        return [self.blocks] if count == 1 else [getattr(self.blocks, f"{STACK}{number}") for number in range(count)]
+        return [self.blocks] if count == 1 else [self.blocks[f"{STACK}{number}"] for number in range(count)]
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None) -> jax.Array:
-        """Runs the layers.
+        """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalised.
 
         Args:
-            x: [batch, tokens, d_model] in the compute type.
+            x: the embeddings.
             key: a random key per example, [batch], for training (dropout, stochastic depth); None for evaluation.
             padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
-
-        Returns:
-            [batch, tokens, d_model], normalised.
         """
         spec = self.spec
         chex.assert_shape(x, (None, None, spec.d_model))
@@ -105,7 +84,7 @@ class Encoder(nnx.Module):
             first: int.
 
         Returns:
-            [batch, tokens, d_model], normalised, as `__call__` gives for these positions; and the updated caches.
+            [batch, tokens, d_model], as `__call__` gives for these positions; and the updated caches.
         """
         updated, caches = [], caches or [{} for _ in self.stack_specs]
         for spec, stack, cache in zip(self.stack_specs, self.stacks(), caches, strict=True):

@@ -1,7 +1,5 @@
 """The image classifier: patches, encoder, head."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import chex
@@ -22,11 +20,7 @@ GREYS = 256  # values of a pixel
 
 
 def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of patches of an image (height, width).
-
-    Raises:
-        ValueError: the patches do not tile the image.
-    """
+    """Rows and columns of patches of an image (height, width). Raises ValueError if they do not tile the image."""
     if any(side % patch for side, patch in zip(image_size, patch_size, strict=True)):
         raise ValueError(f"model.image_size is {image_size}: patches of {patch_size} do not tile it; choose others")
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
@@ -97,20 +91,18 @@ class ImageClassifier(nnx.Module):
         for name, given, known in (("pool", pool, POOLS), ("stem", stem, STEMS)):
             if given not in known:
                 raise ValueError(f"model.{name} is {given!r}: expected one of {', '.join(known)}")
-        if stem == "table" and (tuple(patch_size), channels) != ((1, 1), 1):
+        pixels, tokens = patch_size[0] * patch_size[1] * channels, token_count(image_size, patch_size, pool)
+        if stem == "table" and pixels > 1:
             raise ValueError(
                 f"model.stem is 'table', which reads single grey pixels: set model.patch_size to (1, 1), not "
                 f"{tuple(patch_size)}, and model.channels to 1, not {channels}"
             )
-        tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:
             raise ValueError(f"the encoder was made for {spec.length} tokens, but the images give {tokens}")
         if min(len(mean), len(std)) < channels:
             raise ValueError(f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels")
-        pixels = patch_size[0] * patch_size[1] * channels
         self.stem = GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, spec.d_model, rngs)
-        cls = parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False)
-        self.cls = cls if pool == "cls" else None
+        self.cls = parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False) if pool == "cls" else None
         self.positions = LearnedPositions(spec, rngs, OverPatches(outputs=-2)) if spec.positions == "absolute" else None
         self.encoder = Encoder(spec, rngs)
         self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pre_logits else None
@@ -119,15 +111,8 @@ class ImageClassifier(nnx.Module):
         self.mean, self.std = tuple(mean[:channels]), tuple(std[:channels])
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Scores each class.
-
-        Args:
-            images: [batch, height, width, channels], uint8 or float, 0 to 255.
-            key: a random key per example, [batch], for training; None for evaluation.
-
-        Returns:
-            float32 logits [batch, classes].
-        """
+        """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits [batch, classes]. `key`
+        has a random key per example, [batch]; None for evaluation."""
         chex.assert_shape(images, (None, None, None, len(self.mean)))
         x = self._embedded(images)
         if self.cls is not None:
@@ -146,11 +131,12 @@ class ImageClassifier(nnx.Module):
         if isinstance(self.stem, GreyTable):
             return self.stem(images)
         definition, params = nnx.split(self.stem)
-        # Backward recomputes the patches from the pixels: saved, they would be the largest array outside the encoder.
-        stem = jax.checkpoint(lambda params, images: nnx.merge(definition, params)(self._patches(images)))
-        return stem(params, images)
 
-    def _patches(self, images: jax.Array) -> jax.Array:
-        dtype = self.spec.precise_dtype
-        pixels = (images.astype(dtype) / 255 - jnp.array(self.mean, dtype)) / jnp.array(self.std, dtype)
-        return cut_patches(pixels.astype(self.spec.compute_dtype), self.patch_size)
+        @jax.checkpoint  # backward recomputes the patches: saved, they would be the largest array outside the encoder
+        def stem(params: nnx.State, images: jax.Array) -> jax.Array:
+            mean, std = (jnp.array(numbers, self.spec.precise_dtype) for numbers in (self.mean, self.std))
+            pixels = (images.astype(self.spec.precise_dtype) / 255 - mean) / std
+            patches = cut_patches(pixels.astype(self.spec.compute_dtype), self.patch_size)
+            return nnx.merge(definition, params)(patches)
+
+        return stem(params, images)

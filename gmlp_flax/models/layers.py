@@ -1,8 +1,7 @@
 """What blocks share: linear layers, layer norm, activations, and residual sums with dropout and stochastic depth."""
 
-from __future__ import annotations
-
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +10,13 @@ from flax import nnx
 from gmlp_flax.models import sharding
 from gmlp_flax.models.matmul import add_bias, over_channels
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import Resize
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 
 
 def split_keys(keys: jax.Array, count: int) -> jax.Array:
-    """[batch] random keys, one per example, to `count` new keys per example: [count, batch].
-
-    What is drawn for an example then depends on its own key alone, however a batch is spread over devices.
-    """
+    """[batch] keys, one per example, to `count` new keys per example, [count, batch]. What is drawn for an example
+    depends on its own key alone, however a batch is spread over devices."""
     return jax.vmap(lambda key: jax.random.split(key, count), out_axes=1)(keys)
 
 
@@ -30,13 +26,8 @@ def fold_in(keys: jax.Array, number: jax.Array | int) -> jax.Array:
 
 
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
-    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate).
-
-    Args:
-        x: [batch, ...].
-        rate: from 0 to below 1.
-        keys: a random key per example, [batch]; None for evaluation, which returns x.
-    """
+    """Zeroes elements of x [batch, ...] with probability `rate` and scales the others by 1 / (1 - rate). `keys` are a
+    random key per example, [batch]; None for evaluation, which returns x."""
     if keys is None or rate == 0:
         return x
     keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
@@ -44,22 +35,16 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
 
 
 def drop_path(branch: jax.Array, survival: jax.Array, keys: jax.Array) -> jax.Array:
-    """Stochastic depth: zeroes the whole branch of an example with probability 1 - survival.
-
-    Branches that survive are scaled by 1 / survival, so that the expected value is the branch of evaluation.
-
-    Args:
-        branch: [batch, tokens, d_model].
-        survival: probability, float32 [].
-        keys: a random key per example, [batch].
-    """
+    """Stochastic depth: zeroes the whole branch of an example with probability 1 - survival, and scales the others by
+    1 / survival, so that the expected value is the branch of evaluation. `branch` is [batch, tokens, d_model],
+    `survival` float32 [], and `keys` [batch]."""
     keep = jax.vmap(lambda key: jax.random.bernoulli(key, survival))(keys)
     return branch * (keep / survival).astype(branch.dtype)[:, None, None]
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerRng:
-    """The random keys and rates of one layer in training. By default those of evaluation, in which nothing is random.
+    """The random keys and rates of one layer in training; by default those of evaluation, in which nothing is random.
 
     Attributes:
         keys: a random key per example, [batch]; None for evaluation.
@@ -81,15 +66,9 @@ EVALUATION = LayerRng()
 
 
 def add_branch(x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True) -> jax.Array:
-    """x + branch, in training with dropout and stochastic depth on the branch.
-
-    Args:
-        x: the residual stream, [batch, tokens, d_model].
-        branch: the same shape.
-        rng: as the block was given it.
-        number: number of the branch within its block, from 0: each draws with keys of its own.
-        dropped: whether dropout applies to this branch.
-    """
+    """The residual stream x + branch, both [batch, tokens, d_model], in training with stochastic depth and, if it is
+    `dropped`, dropout on the branch. `rng` is as the block was given it, and `number` that of the branch within its
+    block, from 0: each draws with keys of its own."""
     if rng.keys is not None:
         dropout_keys, depth_keys = fold_in(rng.keys, 1 + 2 * number), fold_in(rng.keys, 2 + 2 * number)
         branch = dropout(branch, rng.dropout, dropout_keys) if dropped else branch
@@ -126,35 +105,25 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_in] to [..., d_out] in the type of x."""
-        values = self.kernel[...].astype(x.dtype), self.bias[...]
-        kernels, biases = (jnp.split(value, self.parts, axis=-1) for value in values)
-        outputs = [self._part(x, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+        kernels = jnp.split(self.kernel[...].astype(x.dtype), self.parts, axis=-1)
+        outputs = []
+        for kernel, bias in zip(kernels, jnp.split(self.bias[...], self.parts), strict=True):
+            y = add_bias(over_channels(x, kernel), bias)
+            if self.shard_output:
+                y = sharding.constrain(y, sharding.BATCH, *[None] * (y.ndim - 2), TENSOR)
+            outputs.append(activation(self.activation, y) if self.activation else y)
         return jnp.concatenate(outputs, axis=-1) if self.parts > 1 else outputs[0]
-
-    def _part(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-        y = add_bias(over_channels(x, kernel), bias)
-        if self.shard_output:
-            y = sharding.constrain(y, sharding.BATCH, *[None] * (y.ndim - 2), TENSOR)
-        return activation(self.activation, y) if self.activation else y
 
 
 class LayerNorm(nnx.Module):
     """Layer norm over the last axis with scale and bias, computed in float32, returned in the compute type.
 
-    `eps` is the spec's unless given; `sharding` and `resize` are metadata of its two parameters.
+    `eps` is the spec's unless given; `metadata` are of its two parameters (`ParamMetadata`).
     """
 
-    def __init__(
-        self,
-        spec: BlockSpec,
-        channels: int,
-        eps: float = 0.0,
-        sharding: tuple[str, ...] = (),
-        resize: Resize | None = None,
-    ):
-        metadata = {"sharding": sharding, "resize": resize, "decayed": False}
-        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), **metadata)
-        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), **metadata)
+    def __init__(self, spec: BlockSpec, channels: int, eps: float = 0.0, **metadata: Any):
+        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False, **metadata)
+        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False, **metadata)
         self.eps, self.precise_dtype, self.dtype = eps or spec.norm_eps, spec.precise_dtype, spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:

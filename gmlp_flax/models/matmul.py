@@ -6,8 +6,6 @@ the products. On a CPU the tokens are flattened (over channels) or W is repeated
 needs no transposition. The platform is chosen when the program is lowered; the other branch is not in the program.
 """
 
-from __future__ import annotations
-
 import functools
 
 import jax
@@ -24,10 +22,6 @@ def _over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return x @ kernel
 
 
-def _over_channels_forward(x, kernel):
-    return x @ kernel, (x, kernel)
-
-
 def _over_channels_backward(saved, g):
     x, kernel = saved
     d_kernel = jax.lax.platform_dependent(
@@ -39,7 +33,7 @@ def _over_channels_backward(saved, g):
     return g @ kernel.T, d_kernel
 
 
-_over_channels.defvjp(_over_channels_forward, _over_channels_backward)
+_over_channels.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _over_channels_backward)
 
 
 def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -59,35 +53,22 @@ def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
     return x + bias.astype(x.dtype)
 
 
-def _add_bias_forward(x, bias):
-    return add_bias(x, bias), bias
-
-
 def _add_bias_backward(bias, g):
     summed = [axis for axis in range(g.ndim) if axis < g.ndim - bias.ndim or bias.shape[axis - g.ndim] == 1]
     total = jnp.sum(g, summed, dtype=jnp.promote_types(g.dtype, jnp.float32))
     return g, total.reshape(bias.shape).astype(bias.dtype)
 
 
-add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+add_bias.defvjp(lambda x, bias: (add_bias(x, bias), bias), _add_bias_backward)
 
 
-def _mix(weight, x):
+def _weight_times_x(weight, x):
     return jax.lax.platform_dependent(
         weight,
         x,
         cpu=lambda w, x: jnp.broadcast_to(w, (x.shape[0], *w.shape)) @ x,
         default=lambda w, x: jnp.einsum("ij,bjc->bic", w, x),
     )
-
-
-@jax.custom_vjp
-def _over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
-    return _mix(weight, x)
-
-
-def _over_tokens_forward(weight, x):
-    return _mix(weight, x), (weight, x)
 
 
 def _sum_of_outer_products(g, x):
@@ -104,12 +85,13 @@ def _over_tokens_backward(saved, g):
     weight, x = saved
     einsum = functools.partial(jnp.einsum, "bic,bjc->ij")
     # A loop over examples cannot be sharded: every device would gather the batch.
-    one_by_one = _sum_of_outer_products if sharding.no_mesh() else einsum
-    d_weight = jax.lax.platform_dependent(g, x, cpu=one_by_one, default=einsum)
-    return d_weight, _mix(weight.T, g)
+    on_cpu = einsum if sharding.compiler_axes() else _sum_of_outer_products
+    d_weight = jax.lax.platform_dependent(g, x, cpu=on_cpu, default=einsum)
+    return d_weight, _weight_times_x(weight.T, g)
 
 
-_over_tokens.defvjp(_over_tokens_forward, _over_tokens_backward)
+_over_tokens = jax.custom_vjp(_weight_times_x)
+_over_tokens.defvjp(lambda weight, x: (_weight_times_x(weight, x), (weight, x)), _over_tokens_backward)
 
 
 def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:

@@ -1,7 +1,5 @@
 """The MLPs of Transformers and Mixers: over the channels of a token, and over the tokens of a channel."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax
@@ -25,8 +23,8 @@ class ChannelMLPSpec(BlockSpec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenMLPSpec(BlockSpec):
-    """Options of the MLP over tokens."""
+class TokenMLPSpec(ChannelMLPSpec):
+    """Options of both MLPs."""
 
     d_spatial: int = option(64, "width inside the MLP over tokens", SIZE, architecture=True)
 
@@ -52,31 +50,18 @@ def check_tokens(x: jax.Array, tokens: int) -> None:
 class TokenLinear(nnx.Module):
     """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform, and `bias` [out].
 
-    `sharding` gives the mesh axes of the weight's two axes; an axis of n tokens is not sharded, as n is seldom
-    divisible. `resize` says which of the two axes are tokens.
+    `resize` says which of the weight's two axes are the n tokens. They are not sharded, as n is seldom divisible.
     """
 
-    def __init__(
-        self,
-        spec: BlockSpec,
-        tokens_in: int,
-        tokens_out: int,
-        rngs: nnx.Rngs,
-        *,
-        resize: OverPatches,
-        sharding: tuple[str | None, ...] = (),
-    ):
+    def __init__(self, spec: BlockSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs, resize: OverPatches):
         weight = nnx.initializers.glorot_uniform()(rngs.params(), (tokens_out, tokens_in), spec.param_dtype)
+        sharding = None if resize.outputs else FSDP, None if resize.inputs else FSDP
         self.weight = parameter(weight, sharding=sharding, resize=resize)
         bias_resize = OverPatches(outputs=-1) if resize.outputs else None
         self.bias = parameter(jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, resize=bias_resize)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, in, channels] to [batch, out, channels] in the type of x.
-
-        Raises:
-            ValueError: the number of tokens is not `in`.
-        """
+        """[batch, in, channels] to [batch, out, channels] in the type of x; ValueError for another number of tokens."""
         check_tokens(x, self.weight.shape[1])
         return add_bias(over_tokens(self.weight[...].astype(x.dtype), x), self.bias[:, None])
 
@@ -85,18 +70,10 @@ class TokenMLP(nnx.Module):
     """Two linear layers on the tokens of each channel, n to d_spatial to n, with the activation between."""
 
     def __init__(self, spec: TokenMLPSpec, rngs: nnx.Rngs):
-        self.proj_in = TokenLinear(
-            spec, spec.length, spec.d_spatial, rngs, resize=OverPatches(inputs=-1), sharding=(FSDP, None)
-        )
-        self.proj_out = TokenLinear(
-            spec, spec.d_spatial, spec.length, rngs, resize=OverPatches(outputs=-2), sharding=(None, FSDP)
-        )
+        self.proj_in = TokenLinear(spec, spec.length, spec.d_spatial, rngs, OverPatches(inputs=-1))
+        self.proj_out = TokenLinear(spec, spec.d_spatial, spec.length, rngs, OverPatches(outputs=-2))
         self.activation = spec.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, n, channels] to the same.
-
-        Raises:
-            ValueError: the number of tokens is not n.
-        """
+        """[batch, n, channels] to the same; ValueError for another number of tokens."""
         return self.proj_out(activation(self.activation, self.proj_in(x)))

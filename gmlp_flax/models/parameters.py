@@ -3,8 +3,6 @@
 Training reads it with `metadata`. No file outside the models lists parameters by name.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 
@@ -32,16 +30,9 @@ class ParamMetadata(NamedTuple):
     max_logit_gap: float = 0.0
 
 
-def parameter(
-    value: jax.Array,
-    *,
-    sharding: tuple[str | None, ...] = (),
-    decayed: bool = True,
-    resize: Resize | None = None,
-    max_logit_gap: float = 0.0,
-) -> nnx.Param:
-    """A parameter with its `ParamMetadata`."""
-    return nnx.Param(value, param_metadata=ParamMetadata(sharding, decayed, resize, max_logit_gap))
+def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
+    """A parameter with its `ParamMetadata`, whose fields are the other arguments."""
+    return nnx.Param(value, param_metadata=ParamMetadata(**metadata))
 
 
 def count(shapes: Any) -> int:

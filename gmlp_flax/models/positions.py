@@ -1,7 +1,5 @@
 """Learned vectors that are added to embeddings: of positions, and of segments (token types)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -23,11 +21,8 @@ class LearnedPositions(nnx.Module):
         self.table = parameter(table, decayed=False, resize=resize)
 
     def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
-        """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the first token.
-
-        Raises:
-            ValueError: more tokens than the table has rows.
-        """
+        """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the first token. Raises
+        ValueError for more tokens than the table has rows."""
         rows, tokens = self.table.shape[0], x.shape[-2]
         if tokens > rows:
             raise ValueError(f"the positions were made for at most {rows} tokens and were given {tokens}")

@@ -1,35 +1,28 @@
-"""Resizes parameters of a model for n tokens to another number of tokens, or to another grid of patches."""
+"""Resizes parameters of a model for n tokens to another number of tokens, or to another grid of patches.
 
-from __future__ import annotations
+A rule takes a parameter, whose leading axis may be the layer, its new shape, and the grids of patches of two image
+models (None for text). It returns the resized parameter or, if the rule does not apply, the parameter unchanged. Rules
+are compared by value.
+"""
 
 import dataclasses
-from typing import NamedTuple, Protocol
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-from gmlp_flax.models import toeplitz
-
-Grid = tuple[int, int]
 
 
 class Grids(NamedTuple):
     """Rows and columns of patches before and after, and the number of tokens (cls) before the first patch."""
 
-    old: Grid
-    new: Grid
+    old: tuple[int, int]
+    new: tuple[int, int]
     prefix: int = 0
 
 
-class Resize(Protocol):
-    """A rule for one kind of parameter. Rules are compared by value."""
-
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """The parameter x, whose leading axis may be the layer, resized to `shape`.
-
-        If the rule does not apply, x is returned unchanged, with its old shape.
-        """
-        ...
+Resize = Callable[[jax.Array, tuple[int, ...], Grids | None], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,137 +38,82 @@ class OverPatches:
     inputs: int | None = None
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`."""
-        for axis, resize in ((self.outputs, resize_tokens), (self.inputs, resize_inputs)):
-            if grids and axis is not None and x.shape[axis] == grids.prefix + grids.old[0] * grids.old[1]:
-                x = resize(x, axis % x.ndim, *grids)
+        """A rule, as above."""
+        for axis, summed in ((self.outputs, False), (self.inputs, True)):
+            if grids and axis is not None and x.shape[axis] == grids.prefix + math.prod(grids.old):
+                x = resize_tokens(x, axis % x.ndim, grids, summed)
         return x
+
+
+@dataclasses.dataclass(frozen=True)
+class CropOrPad:
+    """Crops or pads axes with one entry per token, or per offset between tokens.
+
+    Attributes:
+        keep: the entries that stay: "first" for tokens, "center" for offsets, "last" for offsets up to 0.
+        fill: new entries, as a mode of `jnp.pad`: "constant" for 0, "edge" or "mean"; empty if there can be none.
+        axes: counted from the end.
+        over_patches: whether to interpolate instead, if there are grids.
+    """
+
+    keep: str
+    fill: str
+    axes: tuple[int, ...] = (-1,)
+    over_patches: bool = False
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """A rule, as above."""
+        for axis in self.axes:
+            more = shape[axis] - x.shape[axis]
+            if grids and self.over_patches:
+                x = OverPatches(outputs=axis)(x, shape, grids)
+            elif (self.keep == "center" and more % 2) or (more > 0 and not self.fill):
+                return x  # an even number of biases belongs to buckets of offsets, which do not depend on n
+            else:
+                before = {"first": 0, "center": more // 2, "last": more}[self.keep]
+                after, size = more - before, x.shape[axis]
+                x = jax.lax.slice_in_dim(x, max(-before, 0), size - max(-after, 0), axis=axis % x.ndim)
+                widths = [(0, 0)] * x.ndim
+                widths[axis] = max(before, 0), max(after, 0)
+                x = jnp.pad(x, widths, mode=self.fill) if more > 0 else x
+        return x
+
+
+TAPS = CropOrPad("center", "constant")  # Toeplitz taps [..., 2n - 1]
+PAST_TAPS = CropOrPad("last", "constant")  # of a causal matrix [..., n], the largest distance first
+OFFSETS = CropOrPad("center", "edge")  # biases of offsets [..., 2n - 1]
+PAST_OFFSETS = CropOrPad("last", "edge")  # of offsets up to 0 [..., n]
+TOKEN_BIAS = CropOrPad("first", "mean")  # biases of tokens [..., n] beside Toeplitz taps
+POSITIONS = CropOrPad("first", "", axes=(-2,))  # a table of positions of text, [n, d_model]
 
 
 def of_offsets(resize: Resize | None) -> bool:
     """Whether a rule is for parameters of offsets between tokens. On images their meaning depends on the length of a
     row of patches."""
-    return isinstance(resize, Taps | PastTaps | Offsets)
+    return isinstance(resize, CropOrPad) and resize.keep != "first"
 
 
-@dataclasses.dataclass(frozen=True)
-class Taps:
-    """Toeplitz taps [..., 2n - 1]: the central taps, or zeros for larger offsets."""
-
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`."""
-        length = (shape[-1] + 1) // 2
-        return toeplitz.crop(x, length) if shape[-1] < x.shape[-1] else toeplitz.extend(x, length)
+def token_logits(*axes: int) -> CropOrPad:
+    """The rule for logits of a softmax with one entry per token along these axes; for text, new entries are 0."""
+    return CropOrPad("first", "constant", axes, over_patches=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class PastTaps:
-    """Taps of a causal Toeplitz matrix [..., n], the largest distance first: those of the nearest tokens, or zeros for
-    larger distances. With `repeat`, for biases of offsets, larger distances repeat the largest known one."""
-
-    repeat: bool = False
-
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`."""
-        more = max(shape[-1] - x.shape[-1], 0)
-        padded = jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (more, 0)], mode="edge" if self.repeat else "constant")
-        return padded[..., -shape[-1] :]
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenBias:
-    """Biases of tokens [..., n] beside Toeplitz taps: the first biases, or their mean for new tokens."""
-
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`."""
-        more = max(shape[-1] - x.shape[-1], 0)
-        return jnp.concatenate([x[..., : shape[-1]], jnp.repeat(x.mean(-1, keepdims=True), more, axis=-1)], axis=-1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Offsets:
-    """Biases of offsets [..., 2n - 1]: the central biases, or the outermost known ones for larger offsets."""
-
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`. An even number of biases belongs to buckets, which do not depend on n."""
-        more = (shape[-1] - x.shape[-1]) // 2
-        if x.shape[-1] % 2 == 0:
-            return x
-        if more < 0:
-            return toeplitz.crop(x, (shape[-1] + 1) // 2)
-        return jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (more, more)], mode="edge")
-
-
-@dataclasses.dataclass(frozen=True)
-class Positions:
-    """A table of positions of text, [n, d_model]: the first rows."""
-
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`."""
-        return x[: shape[0]]
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenLogits:
-    """Logits of a softmax with one entry per token along some axes, counted from the end.
-
-    They are interpolated over a grid of patches. For text the first entries stay, and new ones are 0.
-    """
-
-    axes: tuple[int, ...]
-
-    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
-        """See `Resize`."""
-        for axis in self.axes:
-            length = shape[axis]
-            if grids:
-                x = resize_tokens(x, axis % x.ndim, *grids)
-            else:
-                first = jax.lax.slice_in_dim(x, 0, min(length, x.shape[axis]), axis=axis % x.ndim)
-                more = [(0, 0)] * x.ndim
-                more[axis] = (0, length - first.shape[axis])
-                x = jnp.pad(first, more)
-        return x
-
-
-def resize_tokens(
-    x: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
-) -> jax.Array:
+def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -> jax.Array:
     """Interpolates an axis of tokens over their 2-D grid of patches.
 
     Args:
-        x: any shape; along `axis` first `prefix` tokens that are not patches (cls), then h * w patches, row-major.
+        x: any shape; along `axis` first `grids.prefix` tokens, which do not change, then h * w patches, row-major.
         axis: not negative.
-        grid: (h, w).
-        new_grid: (H, W).
-        prefix: number of tokens before the patches, which do not change.
-        method: of `jax.image.resize`.
+        grids: (h, w), (H, W) and the prefix.
+        summed: whether x are weights of a sum over these tokens. They are then scaled by the ratio of the numbers of
+            patches, so that the response to a smooth image stays the same.
 
     Returns:
-        x with prefix + H * W entries along `axis`; x itself if the grids are equal.
-
-    Raises:
-        ValueError: the axis does not have prefix + h * w entries.
+        x with prefix + H * W entries along `axis`.
     """
-    patches = grid[0] * grid[1]
-    if x.shape[axis] != prefix + patches:
-        raise ValueError(f"{x.shape[axis]} tokens do not belong to a grid of {grid}, {patches} patches, after {prefix}")
-    if grid == new_grid:
-        return x
-    front, patches_old = jnp.split(x, [prefix], axis)
+    first, patches = jnp.split(x, [grids.prefix], axis)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
-    resized = jax.image.resize(patches_old.reshape(*before, *grid, *after), (*before, *new_grid, *after), method)
-    return jnp.concatenate([front, resized.reshape(*before, new_grid[0] * new_grid[1], *after)], axis)
-
-
-def resize_inputs(
-    weight: jax.Array, axis: int, grid: Grid, new_grid: Grid, prefix: int = 0, method: str = "bicubic"
-) -> jax.Array:
-    """Interpolates the axis of a matrix along which it sums over the tokens of a 2-D grid of patches.
-
-    The weights are scaled by the ratio of the numbers of patches, so that the response to a smooth image stays the
-    same. Arguments, result and errors are those of `resize_tokens`.
-    """
-    resized = resize_tokens(weight, axis, grid, new_grid, prefix, method)
-    patches = (slice(None),) * axis + (slice(prefix, None),)
-    return resized.at[patches].multiply((grid[0] * grid[1]) / (new_grid[0] * new_grid[1]))
+    grid = patches.reshape(*before, *grids.old, *after)
+    resized = jax.image.resize(grid, (*before, *grids.new, *after), "bicubic")
+    resized = resized * (math.prod(grids.old) / math.prod(grids.new)) if summed else resized
+    return jnp.concatenate([first, resized.reshape(*before, -1, *after)], axis)

@@ -4,8 +4,6 @@ Layers state how their parameters are sharded (`parameters.parameter`), and trai
 compiler infers the sharding of activations from that, except at a few places, which call `constrain`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax
@@ -15,21 +13,17 @@ DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 BATCH = (DATA, FSDP)  # the examples are sharded over both
 
 
-def _free() -> set[str]:
-    """Axes of the current mesh that have several devices and are left to the compiler (`AxisType.Auto`)."""
+def compiler_axes() -> set[str]:
+    """Axes of the current mesh that have several devices and are left to the compiler (`AxisType.Auto`). If there are
+    none, each array is on one device as a whole."""
     mesh = jax.sharding.get_abstract_mesh()
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return {name for name, kind in kinds if kind == AxisType.Auto and mesh.shape[name] > 1}
 
 
-def no_mesh() -> bool:
-    """Whether each array is on one device as a whole: no mesh is set, or none of its axes is left to the compiler."""
-    return not _free()
-
-
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     """x with its axes sharded over the given axes of the current mesh; others than the compiler's are ignored."""
-    free = _free()
+    free = compiler_axes()
 
     def only_free(names: str | tuple[str, ...] | None) -> tuple[str, ...]:
         return tuple(name for name in ((names,) if isinstance(names, str) else names or ()) if name in free)
@@ -42,7 +36,7 @@ def map_shards(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.
 
     It serves functions that the compiler cannot shard: for a Fourier transform it would gather the whole batch.
     """
-    free = _free()
+    free = compiler_axes()
     axes = tuple(name for name in BATCH if name in free)
     if not axes:
         return function(x)

@@ -1,7 +1,5 @@
 """Sizes and options of an encoder: one frozen dataclass, read by every layer."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,8 +1,5 @@
 """Text models around an encoder: masked and causal language models, and three models that are finetuned from them."""
 
-from __future__ import annotations
-
-import itertools
 from typing import Any
 
 import chex
@@ -16,7 +13,7 @@ from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
-from gmlp_flax.models.resize import Positions
+from gmlp_flax.models.resize import POSITIONS
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 
@@ -24,9 +21,8 @@ _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
 
 class TextModel(nnx.Module):
-    """Token embedding and encoder. All text models have them under the same parameter names.
-
-    There is no position embedding unless the spec has `positions="absolute"` (paper, section 4).
+    """Token embedding and encoder, under the same parameter names in all text models. There is no position embedding
+    unless the spec has `positions="absolute"` (paper, section 4).
 
     Args:
         scale_embeddings: multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Without it, blocks
@@ -52,7 +48,7 @@ class TextModel(nnx.Module):
     ):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
-        self.positions = LearnedPositions(spec, rngs, Positions()) if spec.positions == "absolute" else None
+        self.positions = LearnedPositions(spec, rngs, POSITIONS) if spec.positions == "absolute" else None
         fresh = LearnedSegments(spec) if segments else None
         self.segments = LearnedSegments(spec, token_types, rngs) if token_types else fresh
         self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
@@ -73,29 +69,24 @@ class TextModel(nnx.Module):
         Args:
             tokens: int [batch, tokens].
             key: a random key per example, [batch], for training; None for evaluation.
-            segments: int [batch, tokens], the segment of each token (in a pair 0 or 1), for a model that has segments.
+            segments: int [batch, tokens], the segment of each token, in a pair 0 or 1; None if all are in the first.
             padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
-
-        Raises:
-            ValueError: the model has segments and none are given, or it does not support the number of tokens.
         """
         chex.assert_rank(tokens, 2)
         chex.assert_equal_shape([tokens, *(given for given in (segments, padding_mask) if given is not None)])
         return self.encoder(self.embedded(tokens, segments), key, padding_mask)
 
-    def embedded(self, tokens: jax.Array, segments: jax.Array | None, first: jax.Array | int = 0) -> jax.Array:
+    def embedded(self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0) -> jax.Array:
         """The input of the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
         # Not sharded here: otherwise the compiler moves activations instead of the table.
         table = sharding.constrain(self.embedding[...], None, None)
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
         x = x if self.positions is None else self.positions(x, first)
         if self.segments is not None:
-            if segments is None:
-                raise ValueError("this model has segments: give `segments`, int [batch, tokens]")
-            x = self.segments(x, segments)
+            x = self.segments(x, jnp.zeros_like(tokens) if segments is None else segments)
         x = self.scale * x if self.embedding_norm is None else self.embedding_norm(x)
         return x if self.embedding_projection is None else self.embedding_projection(x)
 
@@ -103,8 +94,8 @@ class TextModel(nnx.Module):
 class LanguageModel(TextModel):
     """Logits from the embedding table, transposed, and an output bias.
 
-    The paper's parameter counts include neither a second table nor BERT's transform layer; the latter is an option,
-    `transform`. `embedding` are the options of `TextModel`. All tokens are in the first segment, if there are segments.
+    The paper's parameter counts include neither a second table nor BERT's transform layer, which is an option,
+    `transform`. `embedding` are the options of `TextModel`.
     """
 
     def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False, **embedding: Any):
@@ -114,18 +105,12 @@ class LanguageModel(TextModel):
         self.bias = parameter(jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Hidden states [..., d_model] to float32 logits [..., vocab_size].
-
-        Pass only the states of tokens to predict: the vocabulary is large.
-        """
+        """Hidden states [..., d_model], only of tokens to predict, to float32 logits [..., vocab_size]."""
         if self.transform is not None and self.transform_norm is not None:
             hidden = self.transform_norm(activation(self.spec.activation, self.transform(hidden)))
         table = self.embedding[...].astype(hidden.dtype)
         scores = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype)
         return scores + self.bias[...]
-
-    def _segments(self, tokens: jax.Array) -> jax.Array | None:
-        return None if self.segments is None else jnp.zeros_like(tokens)
 
 
 class MaskedLM(LanguageModel):
@@ -138,16 +123,9 @@ class MaskedLM(LanguageModel):
         key: jax.Array | None = None,
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """Logits at some positions of each sequence.
-
-        Args:
-            tokens, key, padding_mask: as in `hidden`.
-            positions: int [batch, predictions], the positions to predict.
-
-        Returns:
-            float32 [batch, predictions, vocab_size].
-        """
-        hidden = self.hidden(tokens, key, self._segments(tokens), padding_mask)
+        """float32 logits [batch, predictions, vocab_size] at `positions`, int [batch, predictions], of each sequence;
+        other arguments as in `hidden`."""
+        hidden = self.hidden(tokens, key, padding_mask=padding_mask)
         return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip"))
 
 
@@ -159,12 +137,12 @@ class CausalLM(LanguageModel):
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """float32 logits [batch, tokens, vocab_size] of the token after each; arguments as in `hidden`."""
-        return self.logits(self.hidden(tokens, key, self._segments(tokens)))
+        return self.logits(self.hidden(tokens, key))
 
     def extend(
         self, tokens: jax.Array, caches: list[CacheArrays] | None, first: jax.Array, last: jax.Array
     ) -> tuple[jax.Array, list[CacheArrays]]:
-        """Reads further tokens of a text.
+        """Reads further tokens of a text: float32 logits [batch, vocab_size] of the token after them, and new caches.
 
         Args:
             tokens: int [batch, tokens], at the positions [first, first + tokens), all below n. Padding may follow the
@@ -172,12 +150,8 @@ class CausalLM(LanguageModel):
             caches: as the call before returned them; None at the beginning of a text.
             first: int, number of tokens read before.
             last: int, index of the text's last token among `tokens`.
-
-        Returns:
-            float32 logits [batch, vocab_size] of the token after the last one, and the updated caches.
         """
-        x = self.embedded(tokens, self._segments(tokens), first)
-        hidden, caches = self.encoder.extend(x, caches, first)
+        hidden, caches = self.encoder.extend(self.embedded(tokens, first=first), caches, first)
         return self.logits(jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)), caches
 
 
@@ -227,9 +201,9 @@ class SequenceClassifier(TextModel):
 class PairClassifier(TextModel):
     """Classes of a pair of texts, which the same encoder reads separately (Long Range Arena, task Retrieval).
 
-    The head gets [u, v, u * v, u - v] of the two pooled states, then has linear layers of 4 d_model and 2 d_model with
-    a ReLU, and the logits (google-research/long-range-arena, models/layers/common_layers.py, interaction NLI). `pool`
-    as in `SequenceClassifier`; `embedding` are the options of `TextModel`.
+    The head gets [u, v, u * v, u - v] of the two pooled states (google-research/long-range-arena,
+    models/layers/common_layers.py, interaction NLI). `pool` as in `SequenceClassifier`; `embedding` are the options of
+    `TextModel`.
     """
 
     def __init__(
@@ -237,8 +211,7 @@ class PairClassifier(TextModel):
     ):
         super().__init__(spec, vocab_size, rngs, **embedding)
         self.pool = pool
-        sizes = 4 * spec.d_model, 4 * spec.d_model, 2 * spec.d_model, classes
-        self.head = PairHead([Linear(spec, *d_in_and_out, rngs) for d_in_and_out in itertools.pairwise(sizes)])
+        self.head = PairHead(spec, classes, rngs)
 
     def __call__(
         self,
@@ -254,23 +227,12 @@ class PairClassifier(TextModel):
         if key is not None:
             *text_keys, head_key = split_keys(key, 3)
             encoder_key = jnp.stack(text_keys, axis=1).reshape(-1)
-        types = segments.reshape(-1, segments.shape[-1]) if self.segments is not None else None
-        mask = padding_mask.reshape(-1, padding_mask.shape[-1]) if padding_mask is not None else None
-        states = self.hidden(tokens.reshape(-1, tokens.shape[-1]), encoder_key, types, mask)
+        size = tokens.shape[-1]
+        mask = None if padding_mask is None else padding_mask.reshape(-1, size)
+        states = self.hidden(tokens.reshape(-1, size), encoder_key, segments.reshape(-1, size), mask)
         pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, mask)
         u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
         return self.head(dropout(jnp.concatenate([u, v, u * v, u - v], axis=-1), self.spec.dropout, head_key))
-
-
-class PairHead(nnx.Module):
-    """Three linear layers with a ReLU between them."""
-
-    def __init__(self, layers: list[Linear]):
-        self.first, self.second, self.last = layers
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, d_in] to [batch, d_out]."""
-        return self.last(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
 
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
@@ -281,11 +243,21 @@ def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) 
     return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
 
 
-class SpanPredictor(TextModel):
-    """Scores of each token as the start and as the end of an answer (BERT, for SQuAD).
+class PairHead(nnx.Module):
+    """Linear layers of 4 d_model and 2 d_model, each with a ReLU, and the logits."""
 
-    `embedding` are the options of `TextModel`.
-    """
+    def __init__(self, spec: BlockSpec, classes: int, rngs: nnx.Rngs):
+        self.first = Linear(spec, 4 * spec.d_model, 4 * spec.d_model, rngs)
+        self.second = Linear(spec, 4 * spec.d_model, 2 * spec.d_model, rngs)
+        self.last = Linear(spec, 2 * spec.d_model, classes, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, 4 d_model] to [batch, classes]."""
+        return self.last(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
+
+
+class SpanPredictor(TextModel):
+    """Scores of each token as the start and as the end of an answer (BERT, for SQuAD); options as in `TextModel`."""
 
     def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, **embedding: Any):
         super().__init__(spec, vocab_size, rngs, **embedding, segments=True)

@@ -1,10 +1,8 @@
-"""Toeplitz matrices as pure functions: expand, apply, crop, extend.
+"""Toeplitz matrices as pure functions.
 
 A Toeplitz matrix W [n, n] is given by 2n - 1 taps with W[i, j] = taps[n - 1 + j - i]: the same filter at every
 position (paper, section 4.1 and appendix C). Negative offsets j - i come first, the middle tap is the diagonal.
 """
-
-from __future__ import annotations
 
 import functools
 
@@ -12,17 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models.matmul import NAME, over_tokens
+from gmlp_flax.models.matmul import NAME
 
 BAND = 128  # rows of a band: the width of a TPU's tile
 
 
 def length_of(taps: jax.Array) -> int:
-    """The n of taps [..., 2n - 1].
-
-    Raises:
-        ValueError: the number of taps is even.
-    """
+    """The n of taps [..., 2n - 1]. Raises ValueError if their number is even."""
     if taps.ndim < 1 or taps.shape[-1] % 2 == 0:
         raise ValueError(f"Toeplitz taps have shape {taps.shape}: expected [2n - 1], an odd number of them")
     return (taps.shape[-1] + 1) // 2
@@ -63,28 +57,11 @@ def _in_bands(taps: jax.Array, height: int) -> jax.Array:
     return jnp.concatenate([band[: n - first, n - 1 - first : 2 * n - 1 - first] for first in range(0, n, height)])
 
 
-def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
-    """W x over the token axis by one matrix product. O(n^2) work and memory for W.
-
-    Args:
-        taps: [2n - 1].
-        x: [batch, n, channels].
-
-    Returns:
-        [batch, n, channels] in the type of x.
-    """
-    return over_tokens(expand(taps.astype(x.dtype)), x)
-
-
 def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
-    """W x over the token axis by a circular convolution of at least 2n - 1 points. O(n log n) work, O(n) memory.
+    """W x over the token axis by a circular convolution of at least 2n - 1 points: O(n log n) work, O(n) memory.
 
-    Args:
-        taps: [2n - 1].
-        x: [batch, n, channels].
-
-    Returns:
-        [batch, n, channels] in the type of x; the transform itself runs in float32 (float64 for float64).
+    Taps [2n - 1] and x [batch, n, channels] give [batch, n, channels] in the type of x. The transform runs in float32
+    (float64 for float64).
     """
     n = length_of(taps)
     points = 1 << (2 * n - 2).bit_length()
@@ -112,25 +89,8 @@ def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
 
 def crop(taps: jax.Array, length: int) -> jax.Array:
     """The central taps: [..., 2n - 1] to [..., 2 length - 1], the upper-left [length, length] corner of the matrix.
-
-    Raises:
-        ValueError: length exceeds n.
-    """
+    Raises ValueError if length exceeds n."""
     n = length_of(taps)
     if length > n:
-        raise ValueError(f"cannot crop Toeplitz taps for {n} tokens to {length}: extend them instead")
+        raise ValueError(f"cannot crop Toeplitz taps for {n} tokens to {length}")
     return taps[..., n - length : n + length - 1]
-
-
-def extend(taps: jax.Array, length: int) -> jax.Array:
-    """Taps [..., 2n - 1] to [..., 2 length - 1], with zeros beyond the known offsets.
-
-    On inputs that are zero beyond the first n tokens, the first n outputs stay what they were.
-
-    Raises:
-        ValueError: length is below n.
-    """
-    n = length_of(taps)
-    if length < n:
-        raise ValueError(f"cannot extend Toeplitz taps for {n} tokens to {length}: crop them instead")
-    return jnp.pad(taps, [*[(0, 0)] * (taps.ndim - 1), (length - n, length - n)])

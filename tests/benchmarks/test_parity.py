@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 from flax import traverse_util
 
@@ -31,12 +32,12 @@ def test_names_and_shapes(name, timm):
 
     config = timm_names.config_for(name)
     ours = ImageClassification.without_data(config, 1000).shapes()
-    shapes = {path: leaf.shape for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
-    places = timm_names.places(timm_names.MODELS[name].rows, shapes, timm_names.patch_shape(config))
+    flat = {path: np.broadcast_to(0, leaf.shape) for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
+    views = timm_names.torch_views(flat, timm_names.MODELS[name].rows)
     with torch.device("meta"):
         model = timm.create_model(name)
     expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    assert {place.name: place.shape for place in places} == expected
+    assert {key: view.shape for key, view in views.items()} == expected
     seen = model.pretrained_cfg
     assert (seen["mean"], seen["std"], seen["crop_pct"]) == (config.data.mean, config.data.std, config.data.eval_crop)
 

@@ -11,7 +11,7 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.interop import fnet, weight_files
 from gmlp_flax.interop.timm import import_beside_torch
-from gmlp_flax.interop.timm_names import to_timm
+from gmlp_flax.interop.timm_names import to_torch
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
@@ -45,7 +45,7 @@ def random_weights():
     numbers = np.random.default_rng(0)
     shapes = MaskedLanguageModeling.without_data(config).shapes()
     params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
-    return to_timm(params, fnet.ROWS, ()), params
+    return to_torch(params, fnet.ROWS), params
 
 
 def with_heads(state):

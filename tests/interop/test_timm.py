@@ -34,7 +34,7 @@ def random_state(name, classes, seed=0):
     shapes = ImageClassification.without_data(config, classes).shapes()
     numbers = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
-    return timm_names.to_timm(params, timm_names.MODELS[name].rows, timm_names.patch_shape(config)), params
+    return timm_names.to_torch(params, timm_names.MODELS[name].rows), params
 
 
 def write_image(path, seed=0):
@@ -90,8 +90,8 @@ def test_a_run_with_other_pixels_says_so(tiny, tmp_path):
     config.data.update(mean=(0.1, 0.2, 0.3), eval_crop=1.0)
     config.model.image_size = (16, 32)
     shapes = ImageClassification.without_data(config, 3).shapes()
-    rows, patch = timm_names.MODELS[tiny].rows, timm_names.patch_shape(config)
-    state = timm_names.to_timm(jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes), rows, patch)
+    ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
+    state = timm_names.to_torch(ones, timm_names.MODELS[tiny].rows)
     timm.convert(state, config, tiny, str(tmp_path / "run"), "FILE")
     said = timm.export(str(tmp_path / "run"), "0", str(tmp_path / "w.safetensors"))
     assert "img_size=(16, 32), pretrained_cfg_overlay={'mean': (0.1, 0.2, 0.3), 'crop_pct': 1.0})" in said
@@ -150,9 +150,8 @@ def test_imagenets_words(tiny, tmp_path):
 
 
 def test_unknown_models():
-    assert timm.known("mixer_b16_224") == "mixer_b16_224"
     with pytest.raises(RunError, match="'gmlp_s16_224.ra3_in1k' here; did you mean 'gmlp_s16_224'"):
-        timm.known("gmlp_s16_224.ra3_in1k")
+        timm_names.config_for("gmlp_s16_224.ra3_in1k")
 
 
 def test_the_hub_says_how_pixels_are_seen(monkeypatch):

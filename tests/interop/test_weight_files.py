@@ -52,7 +52,7 @@ def test_torch_files_of_tensors(tmp_path):
     for number, content in enumerate(read):
         torch.save(content, tmp_path / f"{number}.pth")
         assert_weights(weight_files.read(str(tmp_path / f"{number}.pth")))
-    for content in ({1: tensors["a.bias"]}, {"a": tensors["a.bias"].to_sparse()}, [1, 2]):
+    for content in ({"a": 1}, {"a": tensors["a.bias"].to_sparse()}, [1, 2]):
         torch.save(content, tmp_path / "other.pth")
         refused(tmp_path / "other.pth", "holds")
     (tmp_path / "cut.pth").write_bytes((tmp_path / "0.pth").read_bytes()[:200])

@@ -5,12 +5,12 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
-from gmlp_flax.models.resize import Positions
+from gmlp_flax.models.resize import POSITIONS
 from tests.models.reference import function_of, params_of, small_spec
 
 
 def positions(**fields):
-    return LearnedPositions(small_spec(**fields), nnx.Rngs(0), Positions())
+    return LearnedPositions(small_spec(**fields), nnx.Rngs(0), POSITIONS)
 
 
 def test_more_tokens_are_refused():

@@ -22,7 +22,7 @@ def cuts(mesh, *axes):
 
 def test_without_a_mesh_nothing_is_cut():
     x = jnp.arange(24.0).reshape(2, 3, 4)
-    assert sharding.no_mesh()
+    assert not sharding.compiler_axes()
     assert sharding.constrain(x, sharding.BATCH, None, sharding.TENSOR) is x
 
 
@@ -30,7 +30,7 @@ def test_axes_of_one_device_cut_nothing():
     mesh = AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor"), 3 * AUTO)
     assert cuts(mesh, sharding.BATCH) == []
     with jax.sharding.use_abstract_mesh(mesh):
-        assert sharding.no_mesh()
+        assert not sharding.compiler_axes()
 
 
 def test_only_axes_of_several_devices_cut():
@@ -38,7 +38,7 @@ def test_only_axes_of_several_devices_cut():
     [(batch, tokens, channels)] = cuts(mesh, sharding.BATCH, None, sharding.TENSOR)
     assert np.ravel(batch).tolist() == ["fsdp"] and not tokens and np.ravel(channels).tolist() == ["tensor"]
     with jax.sharding.use_abstract_mesh(mesh):
-        assert not sharding.no_mesh()
+        assert sharding.compiler_axes()
 
 
 def test_axes_that_a_program_handles_itself_are_left_alone():

@@ -3,8 +3,6 @@
 A block from elsewhere is named by its module and class: `my_package.my_block:MyBlock`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from gmlp_flax import registry

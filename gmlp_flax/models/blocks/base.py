@@ -1,7 +1,5 @@
 """The interface of every block, and what a block says about itself."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -17,7 +15,7 @@ class Block(nnx.Module):
     """One layer of an encoder, built as `MyBlock(spec, rngs)` with a spec of its class `Spec`.
 
     A block of your own extends this class; docs/extending.md has an example. `parameters.parameter` states how each
-    parameter is sharded, decayed and resized for other lengths; the layers of this package use it.
+    parameter is sharded, decayed and resized for other lengths.
 
     Attributes:
         Spec: options of the block, a frozen dataclass that extends `BlockSpec`.

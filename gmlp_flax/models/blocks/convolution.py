@@ -1,7 +1,5 @@
 """Convolutions in place of attention (arXiv 2105.03322): lightweight or dynamic, with widths and dilations by layer."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -13,7 +11,7 @@ from flax import nnx
 from gmlp_flax.models.attention import HeadsSpec
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
+from gmlp_flax.models.mlp import ChannelMLP
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
@@ -24,12 +22,9 @@ def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
     """y[i] = sum_j kernel[j] x[i + dilation (j - (width - 1) // 2)], with zeros beyond the first and last token.
 
     Args:
-        x: [batch, tokens, heads, c]; a head's channels share its kernel.
+        x: [batch, tokens, heads, c], the shape of y; a head's channels share its kernel.
         kernel: [heads, width], or [batch, tokens, heads, width] for a different kernel at each output.
         dilation: distance between neighbouring tokens that a kernel reads.
-
-    Returns:
-        [batch, tokens, heads, c] in the wider of both types.
     """
     width, tokens = kernel.shape[-1], x.shape[1]
     before, after = dilation * ((width - 1) // 2), dilation * (width // 2)
@@ -39,7 +34,7 @@ def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConvolutionSpec(HeadsSpec, ChannelMLPSpec, AnyLengthSpec):
+class ConvolutionSpec(HeadsSpec, AnyLengthSpec):
     """Options of the convolutions."""
 
     convolution: str = option(
@@ -58,25 +53,17 @@ class ConvolutionSpec(HeadsSpec, ChannelMLPSpec, AnyLengthSpec):
     def check(self) -> None:
         """Raises ValueError for lists of a wrong length, for numbers below 1, and for kernels wider than the tokens."""
         super().check()
-        for name in ("kernel_widths", "dilations"):
-            given = getattr(self, name)
-            if not all(isinstance(number, int) and number >= 1 for number in given) or len(given) not in (
-                1,
-                self.layers,
-            ):
-                raise ValueError(
-                    f"model.{name} is {given}: expected one number from 1 for all layers, or {self.layers} of them"
-                )
+        for name, given in (("kernel_widths", self.kernel_widths), ("dilations", self.dilations)):
+            if min(given) < 1 or len(given) not in (1, self.layers):
+                expected = f"expected one number from 1 for all layers, or {self.layers} of them"
+                raise ValueError(f"model.{name} is {given}: {expected}")
         for width, dilation in self.kernels:
-            if (far := dilation * (width // 2)) > max(self.length - 1, 0):
+            if dilation * (width // 2) >= self.length:
+                widest = 2 * ((self.length - 1) // dilation) + 1  # every entry reads some token
                 raise ValueError(
-                    f"model.kernel_widths has {width} (dilation {dilation}), which reads {far} tokens ahead, beyond "
-                    f"the {self.length} tokens from every position: expected at most {self.widest(dilation)}"
+                    f"model.kernel_widths has {width} (dilation {dilation}), too wide for {self.length} tokens: "
+                    f"expected at most {widest}"
                 )
-
-    def widest(self, dilation: int) -> int:
-        """The largest width of a kernel whose every entry reads some token."""
-        return 2 * ((self.length - 1) // dilation) + 1
 
     @property
     def kernels(self) -> list[tuple[int, int]]:
@@ -148,8 +135,7 @@ class ConvolutionBlock(Block):
     @classmethod
     def stack_specs(cls, spec: ConvolutionSpec) -> tuple[ConvolutionSpec, ...]:
         """See `Block`: one stack for each run of layers with equal kernels."""
-        runs = [(kernel, len(list(run))) for kernel, run in itertools.groupby(spec.kernels)]
         return tuple(
-            dataclasses.replace(spec, kernel_widths=(width,), dilations=(dilation,), layers=count)
-            for (width, dilation), count in runs
+            dataclasses.replace(spec, kernel_widths=(width,), dilations=(dilation,), layers=len(list(run)))
+            for (width, dilation), run in itertools.groupby(spec.kernels)
         )

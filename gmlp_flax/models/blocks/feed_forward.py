@@ -1,22 +1,13 @@
 """The feed-forward block of "Do You Even Need Attention?" (arXiv 2105.02723): a ViT with an MLP over tokens for
 attention."""
 
-from __future__ import annotations
-
-import dataclasses
-
 import jax
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenMLP, TokenMLPSpec, check_tokens
+from gmlp_flax.models.mlp import ChannelMLP, TokenMLP, TokenMLPSpec, check_tokens
 from gmlp_flax.models.resize import OverPatches
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FeedForwardSpec(ChannelMLPSpec, TokenMLPSpec):
-    """Options of the feed-forward stack: the widths of its two MLPs."""
 
 
 class FeedForwardBlock(Block):
@@ -26,9 +17,9 @@ class FeedForwardBlock(Block):
     on transposed activations, so its norm is over tokens too, with n scales and biases (`token_norm`).
     """
 
-    Spec = FeedForwardSpec
+    Spec = TokenMLPSpec
 
-    def __init__(self, spec: FeedForwardSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: TokenMLPSpec, rngs: nnx.Rngs):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
         self.token_norm = LayerNorm(spec, spec.length, resize=OverPatches(outputs=-1))

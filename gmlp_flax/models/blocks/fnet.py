@@ -1,12 +1,9 @@
 """FNet (arXiv 2105.03824): tokens are mixed by a Fourier transform without parameters; and FNet-Hybrid."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,15 +74,11 @@ def fourier(x: jax.Array, algorithm: str) -> jax.Array:
 fourier.defvjp(lambda x, algorithm: (fourier(x, algorithm), None), lambda algorithm, _, g: (fourier(g, algorithm),))
 
 
-def _norm_eps() -> Any:
-    return option(1e-12, "epsilon of the layer norms (FNet's own)", AT_LEAST_0, architecture=True)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
     """Options of FNet."""
 
-    norm_eps: float = _norm_eps()
+    norm_eps: float = option(1e-12, "epsilon of the layer norms (FNet's own)", AT_LEAST_0, architecture=True)
     norm: str = option(
         "post",
         "where norms stand: post, after each sum (as published), or pre, before each branch (as in other blocks)",
@@ -97,17 +90,9 @@ class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
     )
 
 
-def unchanged(x: jax.Array) -> jax.Array:
-    """The final norm of post-norm blocks, which end with a norm of their own."""
-    return x
-
-
-def fnet_final_norm(spec: FNetSpec, d_model: int) -> nnx.Module | Callable[[jax.Array], jax.Array]:
-    """See `Block`."""
-    return LayerNorm(spec, d_model) if spec.norm == "pre" else unchanged
-
-
-Branch = Callable[[jax.Array], jax.Array]
+def fnet_final_norm(spec: FNetSpec, d_model: int) -> Callable[[jax.Array], jax.Array]:
+    """See `Block`: post-norm blocks end with a norm of their own."""
+    return LayerNorm(spec, d_model) if spec.norm == "pre" else nnx.identity
 
 
 class FNetBlock(Block):
@@ -129,43 +114,36 @@ class FNetBlock(Block):
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`. Padding takes part in the transform."""
-        x = residual_sublayer(x, self.transform, self.mixing_norm, self.pre_norm, rng, 0, dropped=False)
-        return residual_sublayer(x, self.mlp, self.mlp_norm, self.pre_norm, rng, 1)
+        if self.pre_norm:
+            x = add_branch(x, self.transform(self.mixing_norm(x)), rng, 0, dropped=False)
+            return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
+        x = self.mixing_norm(add_branch(x, self.transform(x), rng, 0, dropped=False))
+        return self.mlp_norm(add_branch(x, self.mlp(x), rng, 1))
 
     def transform(self, x: jax.Array) -> jax.Array:
-        """F(x), the first branch: [batch, tokens, d_model] to the same."""
+        """F(x): [batch, tokens, d_model] to the same."""
         scale = math.prod(x.shape[1:]) ** -0.5 if self.pre_norm else 1.0
         transformed: jax.Array = fourier(x, self.dft)
         return checkpoint_name(scale * transformed, NAME)
-
-
-def residual_sublayer(
-    x: jax.Array, branch: Branch, norm: LayerNorm, pre_norm: bool, rng: LayerRng, number: int, dropped: bool = True
-) -> jax.Array:
-    """x + branch(norm(x)) if `pre_norm`, else norm(x + branch(x)); `rng`, `number`, `dropped` as in `add_branch`."""
-    if pre_norm:
-        return add_branch(x, branch(norm(x)), rng, number, dropped)
-    return norm(add_branch(x, branch(x), rng, number, dropped))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FNetHybridSpec(AttentionSpec, FNetSpec):
     """Options of FNet-Hybrid: attention's and FNet's."""
 
-    norm_eps: float = _norm_eps()
+    norm_eps: float = option(1e-12, "epsilon of the layer norms (FNet's own)", AT_LEAST_0, architecture=True)
     attention_layers: int = option(2, "how many layers, the last ones, have attention", AT_LEAST_0, architecture=True)
 
     def check(self) -> None:
         """Raises ValueError if there are fewer layers than layers with attention."""
         super().check()
-        if self.attention_layers > self.layers:
-            raise ValueError(
-                f"model.attention_layers is {self.attention_layers}: expected at most model.layers, {self.layers}"
-            )
+        last = self.attention_layers
+        if last > self.layers:
+            raise ValueError(f"model.attention_layers is {last}: expected at most model.layers, {self.layers}")
 
 
 class FNetHybridBlock(Block):
-    """A last layer of FNet-Hybrid: attention, with the norms of FNet. The first layers are `FNetBlock`s."""
+    """A last layer of FNet-Hybrid: attention in place of F. The first layers are `FNetBlock`s."""
 
     Spec = FNetHybridSpec
     final_norm = staticmethod(fnet_final_norm)
@@ -179,21 +157,22 @@ class FNetHybridBlock(Block):
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-
-        def attend(x: jax.Array) -> jax.Array:
-            return self.attention(x, rng.mixing_keys, padding_mask)
-
-        x = residual_sublayer(x, attend, self.mixing_norm, self.pre_norm, rng, 0)
-        return residual_sublayer(x, self.mlp, self.mlp_norm, self.pre_norm, rng, 1)
+        if self.pre_norm:
+            x = add_branch(x, self.attention(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0)
+            return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
+        x = self.mixing_norm(add_branch(x, self.attention(x, rng.mixing_keys, padding_mask), rng, 0))
+        return self.mlp_norm(add_branch(x, self.mlp(x), rng, 1))
 
     @classmethod
     def stack_specs(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:
         """See `Block`: the layers with the transform, then the layers with attention."""
         last = spec.attention_layers
-        first = spec.layers - last
-        fourier_layers = [dataclasses.replace(spec, block=FNetBlock, layers=first, attention_layers=0)] if first else []
-        attention_layers = [dataclasses.replace(spec, layers=last)] if last else []
-        return (*fourier_layers, *attention_layers)
+        runs = [(FNetBlock, spec.layers - last, 0), (spec.block, last, last)]
+        return tuple(
+            dataclasses.replace(spec, block=block, layers=layers, attention_layers=attention_layers)
+            for block, layers, attention_layers in runs
+            if layers
+        )
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""

@@ -3,8 +3,6 @@
 Read from the top, as Figure 2's pseudo-code: the block, its spatial gate, the spatial projection inside the gate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax
@@ -18,7 +16,7 @@ from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.matmul import add_bias, over_tokens
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import OverPatches, PastTaps, Taps, TokenBias
+from gmlp_flax.models.resize import PAST_TAPS, TAPS, TOKEN_BIAS, OverPatches
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.options import AT_LEAST_0, SIZE, Range, option
 
@@ -57,15 +55,12 @@ class GMLPSpec(WeightDropoutSpec):
     )
 
     def check(self) -> None:
-        """Raises ValueError if the gate cannot halve the channels, and for a causal FFT, whose rounding lets later
-        tokens through."""
+        """Raises ValueError for channels that the gate cannot halve, and for a causal FFT."""
         super().check()
         if self.gate == "split" and self.d_ffn % 2:
             raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
         if self.causal and self.by_fft:
-            raise ValueError(
-                "model.toeplitz is 'fft', whose rounding tells of later tokens: causal models have 'direct'"
-            )
+            raise ValueError("model.toeplitz is 'fft', whose rounding tells of later tokens: set it to 'direct'")
 
     @property
     def by_fft(self) -> bool:
@@ -91,13 +86,12 @@ class GMLPBlock(Block):
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         d_model, d_ffn, width = spec.d_model, spec.d_ffn, spec.gate_width
-        into, back = (FSDP, TENSOR), (TENSOR, FSDP)
-        gelu, halves = spec.activation, d_ffn // width
+        gelu = {"activation": spec.activation, "parts": d_ffn // width}
         self.norm = LayerNorm(spec, d_model)
-        self.proj_in = Linear(spec, d_model, d_ffn, rngs, sharding=into, activation=gelu, parts=halves)
+        self.proj_in = Linear(spec, d_model, d_ffn, rngs, sharding=(FSDP, TENSOR), **gelu)
         self.gate = SpatialGatingUnit(spec, rngs)
         self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
-        self.proj_out = Linear(spec, width, d_model, rngs, sharding=back)
+        self.proj_out = Linear(spec, width, d_model, rngs, sharding=(TENSOR, FSDP))
 
     def __call__(
         self,
@@ -138,13 +132,8 @@ class SpatialGatingUnit(nnx.Module):
         self.gate = spec.gate
 
     def __call__(self, z: jax.Array, attention: jax.Array | None = None, cache: DecodeCache | None = None) -> jax.Array:
-        """[batch, tokens, d_ffn] to [batch, tokens, gate_width].
-
-        Args:
-            z: output of the first projection.
-            attention: output of tiny attention, [batch, tokens, gate_width], which is added to f(Z) (Figure 6).
-            cache: see `Block`.
-        """
+        """[batch, tokens, d_ffn] to [batch, tokens, gate_width]. The output of tiny attention, of the latter shape, is
+        added to f(Z) (Figure 6); `cache` as in `Block`."""
         u, v = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
         v = self.norm(v)
         v = self.spatial(v, cache)
@@ -170,18 +159,15 @@ class SpatialProjection(nnx.Module):
         if spec.spatial == "dense":
             self.weight = parameter(near_zero(rngs.params(), (n, n), dtype), resize=OverPatches(outputs=-2, inputs=-1))
         else:
-            taps, resize = (n, PastTaps()) if spec.causal else (2 * n - 1, Taps())
+            taps, resize = (n, PAST_TAPS) if spec.causal else (2 * n - 1, TAPS)
             self.taps = parameter(near_zero(rngs.params(), (taps,), dtype), resize=resize)
-        resize = OverPatches(outputs=-1) if spec.spatial == "dense" else TokenBias()
+        resize = OverPatches(outputs=-1) if spec.spatial == "dense" else TOKEN_BIAS
         self.bias = parameter(jnp.full((n,), bias, dtype), decayed=False, resize=resize)
         self.spec = spec
 
     def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
         """[batch, tokens, channels] to the same. With a cache, W's rows for these tokens sum over the earlier ones too.
-
-        Raises:
-            ValueError: a number of tokens that `spec.supports_length` refuses.
-        """
+        Raises ValueError for a number of tokens that `spec.supports_length` refuses."""
         tokens, first = z.shape[1], 0
         if not self.spec.supports_length(tokens):
             accepts = f"{'at most' if self.spec.supports_length(1) else 'exactly'} {self.spec.length}"

@@ -1,7 +1,5 @@
 """The ResMLP block (arXiv 2105.03404, section 2): one linear layer across patches, no statistics of activations."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax
@@ -63,8 +61,7 @@ class ResMLPBlock(Block):
 
     def __init__(self, spec: ResMLPSpec, rngs: nnx.Rngs):
         self.token_affine = Affine(spec, spec.d_model)
-        over_patches = OverPatches(outputs=-2, inputs=-1)
-        self.token_linear = TokenLinear(spec, spec.length, spec.length, rngs, resize=over_patches)
+        self.token_linear = TokenLinear(spec, spec.length, spec.length, rngs, OverPatches(outputs=-2, inputs=-1))
         self.token_scale = LayerScale(spec)
         self.mlp_affine = Affine(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)

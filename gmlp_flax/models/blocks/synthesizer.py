@@ -1,57 +1,25 @@
 """The Synthesizer (arXiv 2005.00743): attention whose logits do not come from products of queries and keys."""
 
-from __future__ import annotations
-
 import dataclasses
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, hide_padding, mix, scaled_scores
+from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, dot_products, hide_padding, mix
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
+from gmlp_flax.models.mlp import ChannelMLP
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import TokenLogits
+from gmlp_flax.models.resize import Resize, token_logits
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.options import ABOVE_0, AT_LEAST_0, SIZE, option
 
 
-def outer(rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """R = R1 R2^T per head: two of [heads, n, k] to [heads, n, n]."""
-    return jnp.einsum("hik,hjk->hij", rows, columns)
-
-
-def by_head(hidden: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    """A linear layer for each head, in the type of the bias.
-
-    Args:
-        hidden: [batch, tokens, heads, c].
-        weight: [heads, c, out].
-        bias: [heads, out].
-
-    Returns:
-        [batch, heads, tokens, out].
-    """
-    products = jnp.einsum("bnhc,hco->bhno", hidden, weight.astype(hidden.dtype), preferred_element_type=bias.dtype)
-    return products + bias[:, None]
-
-
-def all_products(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Outer product of [..., a] and [..., b], flattened: [..., a b], entry i b + j is first[i] second[j]."""
-    return (first[..., :, None] * second[..., None, :]).reshape(*first.shape[:-1], -1)
-
-
-def mixture(logits: list[jax.Array], weights: jax.Array) -> jax.Array:
-    """sum_j softmax(weights)_j B_j, B_j logits [batch, heads, n, n] or [heads, n, n]; `weights` [number of logits]."""
-    shares = jax.nn.softmax(weights)
-    return sum((share * part for share, part in zip(shares[1:], logits[1:], strict=True)), shares[0] * logits[0])
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
+class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
     """Options of the Synthesizer."""
 
     synthesizer: str = option(
@@ -73,16 +41,12 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
         """Raises ValueError for unknown, missing or repeated logits, and for a factor that does not divide n."""
         super().check()
         given = f"model.synthesizer is {self.synthesizer!r}"
-        if not self.synthesizer:
-            raise ValueError(f"{given}, a mixture of nothing: expected one or more of {', '.join(LOGITS)}, joined by +")
         if unknown := [part for part in self.parts if part not in LOGITS]:
             raise ValueError(f"{given}: {unknown[0]!r} is none of {', '.join(LOGITS)}; a mixture joins them by +")
         if len(set(self.parts)) < len(self.parts):
             raise ValueError(f"{given}: expected each kind of logits once")
         if self.dense_factor and self.length % self.dense_factor:
-            raise ValueError(
-                f"model.dense_factor is {self.dense_factor}: it must divide the {self.length} tokens; 0 chooses"
-            )
+            raise ValueError(f"model.dense_factor is {self.dense_factor}: it must divide the {self.length} tokens")
 
     def supports_length(self, tokens: int) -> bool:
         """At most n tokens; any number if the logits come from content alone and there are no learned positions."""
@@ -107,29 +71,20 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec, ChannelMLPSpec):
 
 
 class RandomLogits(nnx.Module):
-    """R, the same for every input: `logits` [heads, n, n]."""
+    """R, the same for every input: `logits` [heads, n, n]. Unless it is `trained`, its gradient is 0."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs, trained: bool = True):
         draw = nnx.initializers.normal(spec.random_std)
         value = draw(rngs.params(), (spec.heads, spec.length, spec.length), spec.param_dtype)
         max_logit_gap = spec.max_logit_gap if trained else 0.0
-        self.logits = parameter(value, decayed=False, resize=TokenLogits((-2, -1)), max_logit_gap=max_logit_gap)
+        self.logits = parameter(value, decayed=False, resize=token_logits(-2, -1), max_logit_gap=max_logit_gap)
+        self.trained = trained
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [heads, tokens, tokens]."""
         tokens = x.shape[1]
-        return self.logits[...][:, :tokens, :tokens]
-
-
-class FixedRandomLogits(RandomLogits):
-    """R of `RandomLogits`, never trained: its gradient is 0, and it is not decayed."""
-
-    def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
-        super().__init__(spec, rngs, trained=False)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """See `RandomLogits`."""
-        return jax.lax.stop_gradient(super().__call__(x))
+        logits = self.logits[...] if self.trained else jax.lax.stop_gradient(self.logits[...])
+        return logits[:, :tokens, :tokens]
 
 
 class FactorizedRandomLogits(nnx.Module):
@@ -141,20 +96,14 @@ class FactorizedRandomLogits(nnx.Module):
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         draw = nnx.initializers.normal((spec.random_std / spec.rank**0.5) ** 0.5)
         shape, max_logit_gap = (spec.heads, spec.length, spec.rank), (spec.max_logit_gap / spec.rank) ** 0.5
-        self.rows, self.columns = (
-            parameter(
-                draw(rngs.params(), shape, spec.param_dtype),
-                decayed=False,
-                resize=TokenLogits((-2,)),
-                max_logit_gap=max_logit_gap,
-            )
-            for _ in range(2)
-        )
+        metadata = {"decayed": False, "resize": token_logits(-2), "max_logit_gap": max_logit_gap}
+        self.rows = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
+        self.columns = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [heads, tokens, tokens]."""
         tokens = x.shape[1]
-        return outer(self.rows[...][:, :tokens], self.columns[...][:, :tokens])
+        return jnp.einsum("hik,hjk->hij", self.rows[...][:, :tokens], self.columns[...][:, :tokens])
 
 
 class Heads(nnx.Module):
@@ -163,16 +112,19 @@ class Heads(nnx.Module):
     `resize` is metadata of both.
     """
 
-    def __init__(self, spec: SynthesizerSpec, outputs: int, rngs: nnx.Rngs, resize: TokenLogits | None = None):
+    def __init__(self, spec: SynthesizerSpec, outputs: int, rngs: nnx.Rngs, resize: Resize | None = None):
         init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-1, batch_axis=0)
         shape = (spec.heads, spec.d_model // spec.heads, outputs)
         self.weight = parameter(init(rngs.params(), shape, spec.param_dtype), resize=resize)
         self.bias = parameter(jnp.zeros((spec.heads, outputs), spec.param_dtype), decayed=False, resize=resize)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] to [batch, heads, tokens, out]."""
-        heads, size, _ = self.weight.shape
-        return by_head(hidden.reshape(*hidden.shape[:2], heads, size), self.weight[...], self.bias[...])
+        """[batch, tokens, d_model] to [batch, heads, tokens, out] in the type of the bias."""
+        weight, bias = self.weight[...], self.bias[...]
+        heads = hidden.reshape(*hidden.shape[:2], *weight.shape[:2])
+        dtype = bias.dtype
+        products = jnp.einsum("bnhc,hco->bhno", heads, weight.astype(hidden.dtype), preferred_element_type=dtype)
+        return products + bias[:, None]
 
 
 class DenseLogits(nnx.Module):
@@ -183,7 +135,7 @@ class DenseLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, spec.d_model, rngs)
-        self.proj_out = Heads(spec, spec.length, rngs, TokenLogits((-1,)))
+        self.proj_out = Heads(spec, spec.length, rngs, token_logits(-1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
@@ -200,7 +152,9 @@ class FactorizedDenseLogits(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
         hidden = jax.nn.relu(self.proj_in(x))
-        return all_products(self.first(hidden), self.second(hidden))[..., : x.shape[1]]
+        first, second = self.first(hidden)[..., :, None], self.second(hidden)[..., None, :]
+        products = first * second
+        return products.reshape(*products.shape[:3], -1)[..., : x.shape[1]]
 
 
 class ContentLogits(nnx.Module):
@@ -208,17 +162,18 @@ class ContentLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs)
-        self.heads, self.precise_dtype = spec.heads, spec.precise_dtype
+        self.spec = spec
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
-        q, k = self.proj_in(x).reshape(*x.shape[:2], 2, self.heads, -1).transpose(2, 0, 3, 1, 4)
-        return scaled_scores(q, k, self.precise_dtype)
+        q, k = self.proj_in(x).reshape(*x.shape[:2], 2, self.spec.heads, -1).transpose(2, 0, 3, 1, 4)
+        return dot_products(q, k, self.spec)(0, x.shape[1])
 
 
 LOGITS = {
-    "random": RandomLogits, "fixed_random": FixedRandomLogits, "factorized_random": FactorizedRandomLogits,
-    "dense": DenseLogits, "factorized_dense": FactorizedDenseLogits, "attention": ContentLogits,
+    "random": RandomLogits, "fixed_random": functools.partial(RandomLogits, trained=False),
+    "factorized_random": FactorizedRandomLogits, "dense": DenseLogits, "factorized_dense": FactorizedDenseLogits,
+    "attention": ContentLogits,
 }  # fmt: skip
 
 
@@ -238,17 +193,17 @@ class SyntheticAttention(nnx.Module):
         self.spec = spec
 
     def scores(self, x: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] to logits [batch or 1, heads, tokens, tokens].
-
-        Raises:
-            ValueError: more tokens than n, if the logits have parameters for each token.
-        """
+        """[batch, tokens, d_model] to logits [batch or 1, heads, tokens, tokens]; ValueError for more tokens than n, if
+        the logits have parameters for each token."""
         tokens = x.shape[1]
         if not self.spec.supports_length(tokens):
             kind, most = self.spec.synthesizer, self.spec.length
             raise ValueError(f"the logits ({kind}) were made for at most {most} tokens and were given {tokens}")
         logits = [getattr(self, part)(x) for part in self.spec.parts]
-        mixed = logits[0] if self.weights is None else mixture(logits, self.weights[...])
+        if self.weights is not None:
+            shares = jax.nn.softmax(self.weights[...])
+            logits = [share * part for share, part in zip(shares, logits, strict=True)]
+        mixed = functools.reduce(jnp.add, logits)
         return mixed.reshape(-1, *mixed.shape[-3:])
 
     def __call__(

@@ -1,9 +1,5 @@
 """The Transformer block (Vaswani et al., 2017), the baseline of the paper's tables."""
 
-from __future__ import annotations
-
-import dataclasses
-
 import jax
 from flax import nnx
 
@@ -11,12 +7,7 @@ from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerSpec(AttentionSpec, ChannelMLPSpec):
-    """Options of the Transformer: attention's and the MLP's."""
+from gmlp_flax.models.mlp import ChannelMLP
 
 
 class TransformerBlock(Block):
@@ -26,10 +17,10 @@ class TransformerBlock(Block):
     blocks would hardly train, and gMLP's own block is pre-norm.
     """
 
-    Spec = TransformerSpec
+    Spec = AttentionSpec
     can_be_causal = True
 
-    def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):
+    def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
         self.attention_norm = LayerNorm(spec, spec.d_model)
         self.attention = MultiHeadAttention(spec, rngs)
         self.mlp_norm = LayerNorm(spec, spec.d_model)

@@ -9,9 +9,8 @@ from flax import nnx
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.models import parameters
-from gmlp_flax.models.blocks import synthesizer
 from gmlp_flax.models.blocks.synthesizer import SynthesizerBlock
-from gmlp_flax.models.resize import Grids, TokenLogits
+from gmlp_flax.models.resize import Grids, token_logits
 from gmlp_flax.training import optimizer, warm_start
 from tests.models.reference import in_float64, small_spec
 
@@ -82,20 +81,20 @@ def test_the_reach_gives_one_token_half_of_the_mass():
     spec = small_spec(block="synthesizer", length=n, synthesizer="random+dense")
     logits = np.zeros((1, n, n))
     logits[:, :, 3] = spec.max_logit_gap
-    share = jax.nn.softmax(synthesizer.mixture([logits, 0 * logits], jnp.zeros(2)))[0, 0, 3]
+    share = jax.nn.softmax(logits / 2)[0, 0, 3]
     assert share == pytest.approx(0.5)
     rank, facts = 8, parameters.metadata(nnx.eval_shape(lambda: block("factorized_random", length=n)))
     reach = facts["synthesizer/factorized_random/rows"].max_logit_gap
     columns = np.zeros((1, n, rank))
     columns[:, 3] = reach
-    share = jax.nn.softmax(synthesizer.outer(np.full((1, n, rank), reach), columns))[0, 0, 3]
+    share = jax.nn.softmax(np.full((1, n, rank), reach) @ columns.swapaxes(1, 2))[0, 0, 3]
     assert share == pytest.approx(0.5)
 
 
 def test_logits_are_fitted_to_other_lengths():
     """First rows and columns; 0 for new tokens; of images, interpolated over the patches."""
     x = jnp.arange(2 * 9.0).reshape(2, 3, 3)
-    rule = TokenLogits((-2, -1))
+    rule = token_logits(-2, -1)
     np.testing.assert_array_equal(rule(x, (2, 2, 2), None), x[:, :2, :2])
     longer = rule(x, (2, 4, 4), None)
     np.testing.assert_array_equal(longer[:, :3, :3], x)

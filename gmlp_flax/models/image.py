@@ -91,12 +91,13 @@ class ImageClassifier(nnx.Module):
         for name, given, known in (("pool", pool, POOLS), ("stem", stem, STEMS)):
             if given not in known:
                 raise ValueError(f"model.{name} is {given!r}: expected one of {', '.join(known)}")
-        pixels, tokens = patch_size[0] * patch_size[1] * channels, token_count(image_size, patch_size, pool)
+        pixels = patch_size[0] * patch_size[1] * channels
         if stem == "table" and pixels > 1:
             raise ValueError(
                 f"model.stem is 'table', which reads single grey pixels: set model.patch_size to (1, 1), not "
                 f"{tuple(patch_size)}, and model.channels to 1, not {channels}"
             )
+        tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:
             raise ValueError(f"the encoder was made for {spec.length} tokens, but the images give {tokens}")
         if min(len(mean), len(std)) < channels:

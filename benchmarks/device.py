@@ -3,8 +3,6 @@
 Every program runs in a process of its own, one after another, so that each may take all the memory.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import functools
 import multiprocessing

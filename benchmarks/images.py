@@ -1,7 +1,5 @@
 """The benchmark's part `images`: the cost of a training image from file to pixels, beside plain Pillow."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -1,7 +1,5 @@
 """The benchmark's part about token mixers: time and memory of a training step over the number of tokens."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

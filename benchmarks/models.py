@@ -1,7 +1,5 @@
 """The benchmark's parts about models: training steps, long sequences, finetuning, memory, compile time, the loop."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,8 +1,6 @@
 """The benchmark's part `parity`: our models beside timm's and FNet of transformers, with the same random weights:
 logits and gradients of the pixels (extra `parity`)."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The benchmark's part `text`: tokenising and batching text, beside the bare tokenizer."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

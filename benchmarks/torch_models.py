@@ -3,8 +3,6 @@
 They are somebody else's Transformers, and somebody else's optimizer trains them: what ours are held against.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

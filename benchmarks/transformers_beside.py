@@ -4,8 +4,6 @@ Both sides read the same batches with the same masks, at the same learning rates
 tokens of the same held-out sequences.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

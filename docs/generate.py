@@ -3,8 +3,6 @@
 python docs/generate.py
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping

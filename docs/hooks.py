@@ -1,7 +1,5 @@
 """What mkdocs.yml cannot say of notebooks: their addresses and links, and that they load nothing from other hosts."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

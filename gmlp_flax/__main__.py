@@ -1,7 +1,5 @@
 """The `gmlp` command, also `python -m gmlp_flax`: `gmlp SUBCOMMAND ...` imports one file of commands/, and no other."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

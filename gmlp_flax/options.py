@@ -3,8 +3,6 @@
 A block declares its options as fields of its spec, a task as a table; `schema.py` makes config keys of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Finds a class by its name in a table, or by its place in a package of the user's own."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping

@@ -13,8 +13,6 @@ A rule meets the next `times` requests that match. "drop" closes the connection 
 carried out, "slow" waits for `seconds` before it answers. `GET /faults` tells how many requests met a rule, by kind.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

@@ -1,7 +1,5 @@
 """Buckets for tests: a store of their own in a process of its own, and how commands reach it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -5,8 +5,6 @@ compiled without optimising them, but for those of tests/models, of the killed r
 XLA's newer code generator, which takes three times as long, is off where its flag exists.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib.metadata
 import os

@@ -6,8 +6,6 @@ command whose environment changes what those imports do (JAX_..., PYTHON...) is 
 GMLP_TESTS_FORK=0 does so for every command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -1,7 +1,5 @@
 """Every config file with every argument that it documents: it validates, and its model is the published one."""
 
-from __future__ import annotations
-
 import math
 import runpy
 

@@ -1,7 +1,5 @@
 """The `gmlp` command: its subcommands, their help, and what starting it costs."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """The README and the documentation: their commands, configs and links name what exists, their examples run."""
 
-from __future__ import annotations
-
 import configparser
 import functools
 import glob

@@ -1,7 +1,5 @@
 """The order of the rooms, written once: no file imports a room above its own, and no imports run in a circle."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

@@ -1,7 +1,5 @@
 """What a config's augmentation does to its training images, as one image for a person to judge."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The loss of a run over its steps, in training and held out."""
 
-from __future__ import annotations
-
 import os
 
 from gmlp_flax import config as config_lib

@@ -1,7 +1,5 @@
 """What a masked language model scores on sequences of other lengths than it was trained on, without more training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ With another vocabulary, a checkpoint predicts nonsense without any error. So ea
 which it was trained, and a run with other files does not restore it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping

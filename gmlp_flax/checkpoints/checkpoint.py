@@ -5,8 +5,6 @@ devices, and a restored checkpoint is accepted only if its leaves have the same 
 a SHA-256, which run it is of, its step, the metrics that decide how long it is kept, and what else it holds.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

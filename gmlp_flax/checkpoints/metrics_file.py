@@ -1,7 +1,5 @@
 """metrics.jsonl, the metrics of a run by step, and result.json, how it ended."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """The leaves of trees: their names in checkpoints, optimizers and meshes, whether they fit, and their checksums."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -4,8 +4,6 @@ Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint c
 its files can be read and the checkpoint still cannot.
 """
 
-from __future__ import annotations
-
 import gc
 import re
 import time

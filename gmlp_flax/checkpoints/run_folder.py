@@ -3,8 +3,6 @@
 run.json is made once, when a run takes its first step: its `id` is in every checkpoint of the run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import functools

@@ -24,8 +24,6 @@ Without a PART, all of them:
 Each figure is a median with its range over the repeats; compared candidates run alternately.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

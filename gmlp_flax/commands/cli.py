@@ -1,7 +1,5 @@
 """What the subcommands share: flags, help, and the user's mistakes as one line with exit code 2."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -3,8 +3,6 @@
 Each column goes on where it stopped: runs are sweeps, and each measured figure has a file of its own.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

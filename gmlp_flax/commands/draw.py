@@ -22,8 +22,6 @@ augmentations     one row per training image: the centre crop of evaluation, the
                   images, rows of samples before and after mixing follow, each with the weight of its own label
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

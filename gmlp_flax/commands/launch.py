@@ -11,8 +11,6 @@ flags go to `gmlp train` unchanged, also what stands after --. The config's mesh
 which there are config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job for each of its runs.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import re

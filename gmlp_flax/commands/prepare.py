@@ -12,8 +12,6 @@ listops:paper and listops:TRAIN,VALIDATION,TEST, three numbers of trees, make th
 labelled text for --config=lra_listops, in a minute or two.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import time

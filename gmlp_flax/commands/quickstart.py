@@ -8,8 +8,6 @@ twice: once whole, and once with the spatial projections frozen as they start, s
 same command goes on where it was interrupted; if both are finished, they are put aside in their folders before-1.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -41,8 +41,6 @@ columns start. Each column goes on where it stopped, and the report has those th
 Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

@@ -6,8 +6,6 @@
 If a paper prints multiply-adds, two operations each, its figure is shown as 2x.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

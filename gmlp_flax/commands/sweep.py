@@ -28,8 +28,6 @@ one began. If a run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop
 well. Otherwise the others go on, and the failed runs are listed at the end; the exit code is then 1.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import math
 import os

@@ -10,8 +10,6 @@ Exit code 0: finished, or stopped by a signal and saved (with --stopped_code: th
 config or the data, told in one line. Any other: a restart may help, for example after a lost host or a step that hangs.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 

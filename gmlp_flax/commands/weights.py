@@ -1,7 +1,5 @@
 """`gmlp import` and `gmlp export`: weights from elsewhere, and for use elsewhere."""
 
-from __future__ import annotations
-
 import os
 
 from absl import flags

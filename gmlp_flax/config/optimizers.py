@@ -1,7 +1,5 @@
 """The optimizers of `config.optimizer.name`, from optax: one row each. The paper uses AdamW."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

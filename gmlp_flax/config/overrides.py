@@ -1,7 +1,5 @@
 """Overrides: keys of a config that a command line or a sweep sets, their values as text."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Keys whose text has a grammar of its own: learning-rate multipliers, rules of the mesh, the steps to profile."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ A task's options are a table in its file, a block's are the fields of its spec. 
 `config.model.heads` exists if the block has heads.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Where configs come from: files in Python, as `--config=FILE:ARGUMENT` names them, and the config.json of runs."""
 
-from __future__ import annotations
-
 import importlib.resources
 import json
 import os

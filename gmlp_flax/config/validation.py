@@ -1,7 +1,5 @@
 """Whether a config makes sense: its keys, their values, and values that contradict each other."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ those that were used longest ago are deleted, but none that a process holds. A f
 another copy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

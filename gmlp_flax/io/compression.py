@@ -1,7 +1,5 @@
 """Compressed files: their suffixes, and their content as it is read; a missing or damaged end is an error."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

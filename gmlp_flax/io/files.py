@@ -1,7 +1,5 @@
 """Local and remote files: read, written, listed and moved, with errors of one line (see storage)."""
 
-from __future__ import annotations
-
 import contextlib
 import glob as local_glob
 import itertools

@@ -5,8 +5,6 @@ lease.json does: its owner writes it anew every `BEAT` seconds. An owner that ha
 the clock of whoever watches, is dead, and its lease is taken over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import fcntl

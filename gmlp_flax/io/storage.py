@@ -5,8 +5,6 @@ local. An error of a local disk is tried again a few times. The clients of store
 times, over half a minute.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Folders that TFDS prepared: finding and reading them. Needs no TensorFlow."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """What every engine shares: the run that it starts, the launcher's options, the checks, and how words are quoted."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """The table of engines, and the launch of runs on one of them."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Sequence

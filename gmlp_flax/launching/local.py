@@ -1,7 +1,5 @@
 """Several processes on this machine, which talk over the loopback, as a cluster does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

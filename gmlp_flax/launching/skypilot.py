@@ -1,7 +1,5 @@
 """Any cloud by SkyPilot: a task file for a managed job, which finds machines, and others when they are taken away."""
 
-from __future__ import annotations
-
 import os
 
 import yaml

@@ -1,7 +1,5 @@
 """GPU nodes under SLURM: a batch script that goes back into the queue when its time is over, given to sbatch."""
 
-from __future__ import annotations
-
 import sys
 
 from gmlp_flax.errors import RunError

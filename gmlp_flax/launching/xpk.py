@@ -1,7 +1,5 @@
 """TPUs of a Google Kubernetes Engine cluster: a command of XPK, which queues the run, joins slices, and restarts it."""
 
-from __future__ import annotations
-
 from gmlp_flax.launching.engine import CLOUD_NAMES, STOPPED, TRAIN, Engine, Job, quoted
 
 # Without a TPU this fails instead of training on the CPU.

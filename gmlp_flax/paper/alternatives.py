@@ -5,8 +5,6 @@ and about the same depth; at `paper`, the siblings have the depth and the widths
 gives. A new column is one entry of COLUMNS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ many parameters per layer as the Transformer of the same task, its d_ffn being f
 on the number of tokens leave less than half of the Transformer's d_ffn.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict

@@ -1,7 +1,5 @@
 """The published models: how each is built, and the numbers that its paper prints."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

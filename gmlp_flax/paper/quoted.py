@@ -1,7 +1,5 @@
 """What the paper prints of scores and of models that are not built here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Training recipes that several config files share: one function per recipe, applied to a config."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -3,8 +3,6 @@
 A new table is one entry of TABLES, and one of `published.PUBLISHED` for each model that is new.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

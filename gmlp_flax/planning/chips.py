@@ -4,8 +4,6 @@ Figures are for a whole chip, as printed; programs reach less. "recalled" marks 
 again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data sheets, SXM, dense products.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -3,8 +3,6 @@
 For benchmarks and plans. With libtpu (extra `plan`), TPU programs compile on a machine without a TPU.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

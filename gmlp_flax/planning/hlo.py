@@ -4,8 +4,6 @@ XLA's own cost analysis counts the body of a loop once, and leaves out collectiv
 often as it runs: in the body of a loop, once per iteration; in a called computation, once per call.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import math

@@ -4,8 +4,6 @@ For a TPU slice, the actual training step is compiled, which needs libtpu (extra
 figures are estimated from the workload.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The operations and the memory of a training step, and of a generated token, for no particular machine."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

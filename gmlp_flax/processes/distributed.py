@@ -1,7 +1,5 @@
 """One run in several processes, on many hosts or one: they join, agree, and end together."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

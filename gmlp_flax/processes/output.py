@@ -1,7 +1,5 @@
 """What a program prints: standard streams that are lost, and libraries that repeat the errors that they raise."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """The choice of the platform on which JAX runs. Importing this file does not import JAX."""
 
-from __future__ import annotations
-
 import ctypes
 import glob
 import importlib.util

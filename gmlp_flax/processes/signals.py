@@ -4,8 +4,6 @@ A service manager, SLURM and a terminal signal all processes of a group, and a p
 signals on to it. So one request to stop may come twice, at once: only a signal that comes later is a second one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import signal

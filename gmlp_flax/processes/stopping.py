@@ -1,8 +1,6 @@
 """SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, or after a batch of an
 evaluation, which is the same one on all processes."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

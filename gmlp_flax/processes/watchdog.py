@@ -1,7 +1,5 @@
 """Ends a run that hangs, so that a scheduler can start it again."""
 
-from __future__ import annotations
-
 import faulthandler
 import threading
 import time

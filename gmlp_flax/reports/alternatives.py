@@ -1,7 +1,5 @@
 """The report of `gmlp reproduce alternatives`: every column that is there, and what it says of the papers' claims."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType

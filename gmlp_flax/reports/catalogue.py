@@ -1,7 +1,5 @@
 """Which report each table or figure becomes, by its name in `paper.tables.TABLES`; and all of them as a site."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping, Sequence

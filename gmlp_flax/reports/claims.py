@@ -1,7 +1,5 @@
 """Whether runs support a paper's claims: orderings of models, and rank correlation."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The right half of the paper's Tables 4 and 6: the scores of pretrained models after finetuning."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 

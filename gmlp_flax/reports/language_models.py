@@ -1,7 +1,5 @@
 """The report of masked language models: Tables 3, 4, 6 and 10, and Figures 5, 7 and 8."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

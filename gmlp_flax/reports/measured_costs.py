@@ -1,8 +1,6 @@
 """What a training step costs over n: files of the measured columns of `gmlp reproduce alternatives`, powers of n that
 are fitted to them, and how they are shown."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

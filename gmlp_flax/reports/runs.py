@@ -1,7 +1,5 @@
 """Finds the runs of a table's rows in a folder, finished or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """How models scale: power laws, and the paper's Figures 5 and 8 (over parameters) and 7 (over perplexity)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

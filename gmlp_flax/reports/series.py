@@ -1,7 +1,5 @@
 """The series of a report's charts: a model has the colour of its family, a number over seeds has a range."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gmlp_flax.analysis import drawing

@@ -1,7 +1,5 @@
 """Reports of model sizes: counted parameters and operations beside the papers' numbers. They need no runs."""
 
-from __future__ import annotations
-
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.drawing import DASHES, looks
 from gmlp_flax.paper.published import PUBLISHED, Published, forward_flops, param_count

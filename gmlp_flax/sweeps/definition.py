@@ -1,7 +1,5 @@
 """What a sweep trains: its trials, checked before any of them begins."""
 
-from __future__ import annotations
-
 import functools
 import os
 import runpy

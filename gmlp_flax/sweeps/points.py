@@ -12,8 +12,6 @@ separate several words in one flag, a space or a semicolon, are special to shell
 In code, a point may also name its config file, with an argument: {"config": "c4_ablation:sgu,scale=small"}.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

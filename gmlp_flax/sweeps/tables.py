@@ -1,7 +1,5 @@
 """Tables of a sweep: how far its runs are, as their folders tell, and each point's metrics over its seeds."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import os

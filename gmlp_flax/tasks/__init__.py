@@ -3,8 +3,6 @@
 A task from elsewhere is named by its place instead: `my_package.my_task:MyTask`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Causal language modelling: each token is predicted by those before it, and a trained model continues a text."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

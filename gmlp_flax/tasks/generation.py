@@ -1,7 +1,5 @@
 """Text generation token by token, with a cache of the tokens before."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterator

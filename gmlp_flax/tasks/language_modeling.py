@@ -1,7 +1,5 @@
 """What language models share, masked or causal: their text, cut into windows, their tokenizer and their scores."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -1,7 +1,5 @@
 """Masked language modelling, as BERT does it (paper, section 4)."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

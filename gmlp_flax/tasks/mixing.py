@@ -5,8 +5,6 @@ pairs as the whole batch, devices exchange whole shares of it, and copies of one
 (`augment.repeats`), never meet. timm pairs i with B - 1 - i, which is the same up to the order of the batch.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """Answers as spans of a passage: SQuAD v1.1 and v2.0, finetuned from a masked language model (section 4.4)."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Sequence

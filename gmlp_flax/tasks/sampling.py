@@ -1,7 +1,5 @@
 """From logits to the next token: temperature, top-k, top-p, and the draw. NumPy, without JAX."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

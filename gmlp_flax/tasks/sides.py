@@ -4,8 +4,6 @@ The held-out side reads config.data.heldout. If that is empty, both sides share 
 share of its examples (see data.splits).
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator

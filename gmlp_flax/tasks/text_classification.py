@@ -1,8 +1,6 @@
 """Classification of sentences and of pairs: GLUE's tasks (SST-2 and MNLI: paper, section 4),
 SNLI, Long Range Arena's texts, and your own labelled text."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

@@ -1,7 +1,5 @@
 """What the tasks on text share: their options, their tokenizer, and what finetuning adds."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Scores parameters on the held-out data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

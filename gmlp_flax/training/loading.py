@@ -1,7 +1,5 @@
 """How a run is loaded from its folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple

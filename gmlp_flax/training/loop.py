@@ -1,7 +1,5 @@
 """A run from its beginning to its end: open, build, resume, train, save."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

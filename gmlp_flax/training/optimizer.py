@@ -1,8 +1,6 @@
 """The optimizer of a run: a row of `config.optimizers` with a schedule, clipping, weight decay of the parameters that
 the model marks, learning-rate multipliers, and frozen parameters."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -1,7 +1,5 @@
 """A trace of some training steps, for XProf, TensorBoard and Perfetto."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The progress line: step, loss, throughput, time left; and the time in which the devices may wait for the host."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import sys

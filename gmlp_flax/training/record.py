@@ -3,8 +3,6 @@
 config.json is written when a step is taken under it, and each change of it is a line of metrics.jsonl.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.resources
 import os

@@ -1,7 +1,5 @@
 """The state of a run and the training step, which is one compiled program."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import chex

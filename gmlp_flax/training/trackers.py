@@ -4,8 +4,6 @@ The metrics of a run are in its folder. So nothing that a tracker does ends the 
 goes on without the tracker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Parameters from another run, unchanged or adapted to another length, image size or set of classes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention's maps against a slow reference that runs the whole model, and the images of them."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

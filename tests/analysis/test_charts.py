@@ -1,7 +1,5 @@
 """Charts: what they hold, and what matplotlib draws of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """The loss curve holds what metrics.jsonl holds."""
 
-from __future__ import annotations
-
 import json
 
 from gmlp_flax import config as config_lib

@@ -1,7 +1,5 @@
 """The style of figures: colours that differ for every reader, plain numbers, labels that do not overlap, files."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learned spatial filters, as numbers and as images."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

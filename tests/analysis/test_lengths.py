@@ -1,7 +1,5 @@
 """Other lengths than trained at: a real tiny run, and what its block and its parameters allow."""
 
-from __future__ import annotations
-
 import json
 import os
 

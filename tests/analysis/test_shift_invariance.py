@@ -1,7 +1,5 @@
 """How near a spatial matrix is to Toeplitz, as a number."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The benchmark's arithmetic and its quick parts; how fast the machine is stays untested."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

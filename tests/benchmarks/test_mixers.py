@@ -1,7 +1,5 @@
 """Time and memory of the mixers over the number of tokens: what is measured, not how fast it is."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax import tasks

@@ -1,7 +1,5 @@
 """Our models and timm's, every tensor random, give the same logits and the same gradients of the pixels."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

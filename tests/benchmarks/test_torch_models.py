@@ -1,7 +1,5 @@
 """Models of the package transformers: ours by their names is ours in its numbers, and what decays there decays here."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Both sides of the comparison of Transformers read the same masked sequences and take the same steps."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

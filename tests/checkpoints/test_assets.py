@@ -1,7 +1,5 @@
 """Files in checkpoints: kept to the byte, verified by a checksum, and required to be the same as the run's."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

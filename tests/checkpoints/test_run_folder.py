@@ -1,7 +1,5 @@
 """The folder of a run is put aside, and back, whatever happens in between."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

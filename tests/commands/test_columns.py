@@ -1,7 +1,5 @@
 """What `gmlp reproduce alternatives` would run, what it refuses, and how each column goes on by itself."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

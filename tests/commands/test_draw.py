@@ -1,7 +1,5 @@
 """`gmlp draw`: what it refuses; what each figure shows is in tests/analysis."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import preloaded

@@ -1,7 +1,5 @@
 """Scoring a checkpoint from the command line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

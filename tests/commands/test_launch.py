@@ -1,7 +1,5 @@
 """The command line of `gmlp launch`, and of sweeps on engines: what reaches them, and one line for what is wrong."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -4,8 +4,6 @@
 plan_golden.json anew (ten programs, about four minutes on two cores).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

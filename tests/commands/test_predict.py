@@ -1,7 +1,5 @@
 """Filling masks and classifying files."""
 
-from __future__ import annotations
-
 import json
 import re
 

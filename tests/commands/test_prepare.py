@@ -1,7 +1,5 @@
 """`gmlp prepare` as a user runs it: results, resuming after SIGKILL, and one line for each mistake."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The quickstart as a user runs it, both kinds, shortened to a few steps."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

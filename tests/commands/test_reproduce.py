@@ -1,7 +1,5 @@
 """The command that makes the paper's tables again, on finished runs; training is in tests/runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import preloaded

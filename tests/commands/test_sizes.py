@@ -1,7 +1,5 @@
 """The table of published sizes, as the command prints it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

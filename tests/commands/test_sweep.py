@@ -3,8 +3,6 @@
 Whole runs are in tests/runs/test_sweep.py.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

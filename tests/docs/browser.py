@@ -1,7 +1,5 @@
 """Chromium without a window, driven by chromedriver's HTTP interface (W3C WebDriver): no Python package, no network."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Pages that are made from the code are what docs/generate.py makes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The notebook runs, and its outputs in the repository are a reader's, not one machine's."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documentation site: built strictly, and looked at in a browser that has no network."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import importlib.util

@@ -12,8 +12,6 @@ is started again after a hang. Time in which the process could run, but other pr
 count: a busy machine is no hang.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

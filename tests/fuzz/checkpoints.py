@@ -5,8 +5,6 @@ or exchanged, a folder deleted. Checked: `restore_newest` gives the state of ste
 or ends in one RunError with both where they were; and after another save the best one is still there.
 """
 
-from __future__ import annotations
-
 import logging as std_logging
 import random
 import shutil

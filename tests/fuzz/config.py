@@ -1,7 +1,5 @@
 """Config values by key: on the command line, in config.json and in a config file, up to a trainer that is ready."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

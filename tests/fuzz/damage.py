@@ -1,7 +1,5 @@
 """Bytes, JSON and values as a careless or hostile hand would leave them."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

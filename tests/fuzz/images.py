@@ -1,7 +1,5 @@
 """Image files: JPEG, PNG, TIFF and others, whole in every kind that Pillow writes, then damaged."""
 
-from __future__ import annotations
-
 import io
 import itertools
 

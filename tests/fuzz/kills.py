@@ -9,8 +9,6 @@ forked from a server that has imported all there is (see tests/preloaded.py), so
 kill broke off is told from what the process had said, and from what is half done in its folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

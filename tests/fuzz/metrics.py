@@ -1,7 +1,5 @@
 """metrics.jsonl and result.json, read as training, sweeps, reports and curves read them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Standard input of `gmlp predict`, and the images that it is given."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

@@ -1,7 +1,5 @@
 """A prepared corpus: one of its files damaged, or its index written by another hand."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,8 +1,6 @@
 """Archives, records and tables of data sets: tar, npz, safetensors, TFRecord, ArrayRecord, parquet, TFDS's metadata,
 JSON and TSV."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import itertools

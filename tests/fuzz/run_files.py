@@ -1,7 +1,5 @@
 """The JSON files of a run folder: config.json, classes.json, names.json, labels.json."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

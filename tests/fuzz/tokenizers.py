@@ -1,7 +1,5 @@
 """SentencePiece models and WordPiece vocabularies."""
 
-from __future__ import annotations
-
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from tests.data.text.preparing import TEXTS, tokenizer
 from tests.fuzz.damage import damaged

@@ -1,7 +1,5 @@
 """Run folders made from somebody else's weights; tests/interop/test_timm.py and test_fnet.py use them."""
 
-from __future__ import annotations
-
 import json
 
 import jax

@@ -1,7 +1,5 @@
 """Any run's weights as plain files, and back."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """FNet's weights as the package transformers names them: read by name, and the same logits."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

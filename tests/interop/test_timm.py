@@ -1,7 +1,5 @@
 """Weights of timm's as run folders, and runs as weights of timm's."""
 
-from __future__ import annotations
-
 import json
 import sys
 

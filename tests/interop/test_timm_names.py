@@ -1,7 +1,5 @@
 """The tables between timm's state dicts and our trees, on shapes written down by hand."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

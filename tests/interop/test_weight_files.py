@@ -1,7 +1,5 @@
 """Files of weights: what is read, what is refused, and in which words."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Calls of `gmlp launch --dry_run`; python -m tests.launching.golden writes what they print, golden/NAME.txt."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

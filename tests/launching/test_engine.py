@@ -1,7 +1,5 @@
 """What an engine refuses, and how words are quoted."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The table of engines, and the launch of several runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax.errors import RunError

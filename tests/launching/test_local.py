@@ -1,7 +1,5 @@
 """Several processes of this machine, with a stand-in for training, which notes how it was called."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """SkyPilot's task files, read back by YAML and bash, and by the real skypilot if it is here."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """SLURM's batch script, with stand-ins for SLURM's commands: sbatch checks and runs the script, srun trains."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

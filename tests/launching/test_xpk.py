@@ -1,7 +1,5 @@
 """XPK's command, as the real xpk reads it: its dry run writes the Kubernetes manifest, whose script is run here."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

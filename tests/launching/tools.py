@@ -1,7 +1,5 @@
 """The real tools of the engines, if they are here: importable, or on PATH from an environment of their own."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

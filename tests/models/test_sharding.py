@@ -1,7 +1,5 @@
 """Cuts of activations: what they mean under no mesh, under one device, and where a mesh lacks the axis."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """What is compared, column by column: rows, configs, seeds, scales."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax import config as config_lib

@@ -1,7 +1,5 @@
 """The paper's tables as sweeps: configs/sweeps/paper.py."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Topologies, parsed and refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax.errors import RunError

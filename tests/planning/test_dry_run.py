@@ -1,7 +1,5 @@
 """Training steps compiled from shapes alone, for this machine and for TPU slices that do not exist here."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,7 +1,5 @@
 """Collectives and traffic of programs in XLA's text."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax.planning.hlo import Collectives, Program, array_bytes

@@ -1,7 +1,5 @@
 """Plans: the estimate, what it costs, what cannot be planned, and what to try if a run does not fit."""
 
-from __future__ import annotations
-
 import math
 import types
 

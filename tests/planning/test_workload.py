@@ -1,7 +1,5 @@
 """Operations and memory of a step, counted from the config's own loss."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax import config

@@ -1,7 +1,5 @@
 """Columns of `gmlp reproduce alternatives` whose numbers are known, for the tests of reports and of the command."""
 
-from __future__ import annotations
-
 import json
 
 from gmlp_flax import config as config_lib

@@ -1,7 +1,5 @@
 """The report of the token mixers: tables of scores, costs and lengths, claims, figures."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

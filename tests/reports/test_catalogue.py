@@ -1,7 +1,5 @@
 """A site of all reports: where it finds runs, and what it says of the rest."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax import config as config_lib

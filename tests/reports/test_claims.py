@@ -1,7 +1,5 @@
 """Orderings and rank correlation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

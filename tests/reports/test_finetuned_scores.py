@@ -1,7 +1,5 @@
 """Finetuned scores: which runs count, and where they stand in a table."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables made of run folders: their numbers, and what they say of the paper's claims."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures 3, 4, 9 and 10 as reports of a run; tests/runs/test_reproduce.py makes the whole report of Figure 10."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

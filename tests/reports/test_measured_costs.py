@@ -1,7 +1,5 @@
 """Measured columns: their files, the growth that is fitted, the nearest length."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax.errors import RunError

@@ -1,7 +1,5 @@
 """The pages: what is in them, and what they do in a real browser that has no network."""
 
-from __future__ import annotations
-
 import csv
 import re
 

@@ -1,7 +1,5 @@
 """Finding the runs of a table's rows, and refusing what cannot stand in one table."""
 
-from __future__ import annotations
-
 import json
 import os
 

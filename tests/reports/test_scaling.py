@@ -1,7 +1,5 @@
 """Power laws, and where a model's points stand in Figures 5, 7 and 8."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

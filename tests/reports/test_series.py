@@ -1,7 +1,5 @@
 """Models have the colour of their family."""
 
-from __future__ import annotations
-
 from gmlp_flax.analysis import drawing
 from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import PUBLISHED

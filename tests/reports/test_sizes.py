@@ -1,7 +1,5 @@
 """Sizes that are counted, beside the paper's figures."""
 
-from __future__ import annotations
-
 import pytest
 
 from gmlp_flax.paper import published

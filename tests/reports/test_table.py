@@ -1,7 +1,5 @@
 """Tables of reports: what cells say, Markdown and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """The quickstart configs with blocks of every kind, for a few steps: text, finetuning from it, and images."""
 
-from __future__ import annotations
-
 import json
 
 import jax

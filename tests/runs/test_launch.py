@@ -1,7 +1,5 @@
 """A sweep on the engine `local` whose runs are taken away in the middle, as spot machines are."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Long Range Arena's configs, tiny, from files to predictions; and one line for each mistake in its files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,7 +1,5 @@
 """One of the paper's figures made again on a tiny corpus; what is finished is not trained again, see test_sweep.py."""
 
-from __future__ import annotations
-
 import json
 import os
 

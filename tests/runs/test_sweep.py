@@ -1,7 +1,5 @@
 """A sweep of tiny language models; its logic is tested in tests/commands and tests/sweeps."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

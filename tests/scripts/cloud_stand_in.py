@@ -3,8 +3,6 @@
 Its two workers are folders: `ssh` runs commands there with bash, so quoting, logs, signals and exit codes are real.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

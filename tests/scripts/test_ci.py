@@ -1,7 +1,5 @@
 """What checks a change: .ci/run, the GitHub workflow that calls it, and the hooks of a commit."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Dockerfile. It was never built here: parsed, linted, and its shell run with a stand-in for pip."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

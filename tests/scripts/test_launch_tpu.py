@@ -1,7 +1,5 @@
 """scripts/launch_tpu.sh with a stand-in for gcloud."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

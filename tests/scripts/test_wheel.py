@@ -1,7 +1,5 @@
 """The wheel in a fresh environment and an empty folder, used as somebody does who has never seen the checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A stand-in for the trainer, which answers at once."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

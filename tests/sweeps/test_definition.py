@@ -3,8 +3,6 @@
 Sweeps over a grid are in tests/commands/test_sweep.py, whole runs in tests/runs/test_sweep.py.
 """
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

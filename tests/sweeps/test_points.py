@@ -1,7 +1,5 @@
 """Products, zips and chains of config keys, against nested loops."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Several runs, some at a time: what is resumed, what is stopped, and that none outlives the script."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import os
 import signal

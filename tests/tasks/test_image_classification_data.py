@@ -1,7 +1,5 @@
 """Where the images of a classifier come from, and how an evaluation counts them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Where a language model's text comes from: files, splits, prepared folders, vocabularies; and masks that stay."""
 
-from __future__ import annotations
-
 import collections
 import json
 import math

@@ -1,7 +1,5 @@
 """An evaluation counts every example once, or fails."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole runs: their files, resuming, compilation."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Blocks of other papers, and causal ones, on fake devices: a mesh changes nothing but rounding. See many_blocks.py."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

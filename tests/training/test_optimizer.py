@@ -177,7 +177,10 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
     gradients = jax.tree.map(lambda p: jnp.asarray(np.random.default_rng(0).normal(size=p.shape), jnp.float32), params)
 
     def updates(transformation, params, gradients):
-        return transformation.update(gradients, transformation.init(params), params)[0]
+        one_step = jax.jit(
+            lambda params, gradients: transformation.update(gradients, transformation.init(params), params)
+        )
+        return one_step(params, gradients)[0]
 
     found = updates(optimizer.make(config, text_task.shapes(), text_task.param_metadata()), params, gradients)
     decays = flat(optimizer.decay_mask(text_task.shapes(), text_task.param_metadata()))

@@ -3,8 +3,6 @@
 An answer is a span of the passage; the score of [CLS] stands for having no answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ A passage that does not fit is cut into overlapping windows. Passages and questi
 assembled when they are read.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 The order and the meaning of every option are timm's. The training step mixes images with each other.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

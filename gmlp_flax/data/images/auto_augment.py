@@ -4,8 +4,6 @@ Magnitudes run from 0 to 10. Their meaning, and the probabilities of signs and l
 and of the published gMLP-S use them. Images are RGB or grey.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

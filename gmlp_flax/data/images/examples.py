@@ -1,7 +1,5 @@
 """Records of images to what a model reads; one that cannot be read is counted, logged once, and replaced."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

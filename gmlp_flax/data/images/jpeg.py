@@ -1,7 +1,5 @@
 """JPEG files to arrays by simplejpeg: the same pixels as Pillow's, but faster, and only the rows that are needed."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

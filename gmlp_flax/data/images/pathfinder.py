@@ -9,8 +9,6 @@ A folder of one difficulty, such as pathfinder32/curv_contour_length_14 (the har
 reader leaves them out.
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

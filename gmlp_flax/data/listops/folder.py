@@ -1,7 +1,5 @@
 """Making a data set of ListOps once, in the form in which Long Range Arena publishes it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Text as words of a small fixed vocabulary, the symbols of ListOps, for `Tokenizer`: nothing is trained."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

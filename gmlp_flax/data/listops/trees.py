@@ -7,8 +7,6 @@ the greatest depth stands an operator with probability 1/4, else a digit; an ope
 likely. Trees of other lengths than the wanted ones are thrown away, and no two trees are equal.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Fixed vocabularies for `Tokenizer`, with nothing to train: the special pieces and, here, the 256 bytes."""
 
-from __future__ import annotations
-
 import abc
 import unicodedata
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A prepared corpus to windows of equal length, and (seed, step) to a batch of windows."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -7,8 +7,6 @@ Until the index is written, a folder `unfinished` holds the plan, which identifi
 shard that is done. The shards of a remote folder are made in the cache folder and moved.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing

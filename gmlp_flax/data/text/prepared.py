@@ -10,8 +10,6 @@ Beside them lie `tokenizer.model`, a copy of the tokenizer's file, and `index.js
 that has one is whole.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterable

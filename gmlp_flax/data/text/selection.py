@@ -1,7 +1,5 @@
 """Which documents of a corpus a side takes: all of a split, or a share of the documents by their text."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import NamedTuple

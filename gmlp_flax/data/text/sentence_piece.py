@@ -1,7 +1,5 @@
 """SentencePiece models for `Tokenizer`: our own unigram models (Kudo, 2018) and published ones, such as T5's."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence

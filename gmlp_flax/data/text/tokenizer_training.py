@@ -1,7 +1,5 @@
 """Training of a tokenizer on a corpus of any size, by a sample that depends on the corpus alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """BERT's WordPiece vocabularies (`vocab.txt`) for `Tokenizer`, encoded by the `tokenizers` library."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """ListOps: the grammar and its statistics, and the value of every tree beside a slow, obvious evaluator."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """A small corpus of several parts, and its tokenizer, for the tests of preparing and packing."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools

@@ -12,6 +12,8 @@ An example's side depends on its key and the share alone, not on the order of th
 The one exception: if a class of images would have nothing on a side, one of its images moves there.
 """
 
+import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -23,22 +25,42 @@ from gmlp_flax.errors import DataError
 TRAIN, HELDOUT = "train", "heldout"
 SIDES = (TRAIN, HELDOUT)
 
-# Words in the names of files and in the fields of rows, and what TFDS calls the split that they stand for.
+# Words in the names of files and folders and in the fields of rows, and what TFDS calls the split that they stand for.
 SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "eval": "validation",
-    "heldout": "validation",
-    "holdout": "validation",
-    "test": "test",
+    **dict.fromkeys(("train", "training", "trn"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation"), "validation"),
+    **dict.fromkeys(("heldout", "holdout"), "validation"),
+    **dict.fromkeys(("test", "testing", "tests", "tst"), "test"),
 }
+_WORD = re.compile(r"\bh[eo]ld\Wout\b|\w+")  # held_out is one word
 
 TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"  # which training and evaluation read by default, by TFDS's names
 ALL_SPLITS = ""  # the name of all the data, whatever their splits
+
+
+def split_words(name: str) -> dict[str, str]:
+    """The splits that the name of a file or a folder mentions: TFDS's name of the split -> the word in small letters.
+
+    A word of SPLIT_WORDS counts anywhere in the name, in any case, alone or with "set" or "data": `val_1`, `Testing`,
+    `en-train2-b`, `trainA`, `testset`. Words end at what is no letter, and where a capital follows a small letter; so
+    `latest`, `trains` and `developers` mention none. `trainval` mentions two.
+    """
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])|[\d_]", " ", unicodedata.normalize("NFC", name))
+    found: dict[str, str] = {}
+    for word in _WORD.findall(name.lower()):
+        word = re.sub(r"\W|(set|data)$", "", word)
+        for part in ("train", "val") if word == "trainval" else (word,):
+            if part in SPLIT_WORDS:
+                found.setdefault(SPLIT_WORDS[part], part)
+    return found
+
+
+def split_of(name: str) -> str:
+    """TFDS's name for the split in the name of a file or a folder, or ""; raises DataError if it mentions two."""
+    found = split_words(name)
+    if len(found) > 1:
+        raise DataError(f"{name!r} can be read as the split {' or '.join(map(repr, found))}: rename it to one of them")
+    return next(iter(found), "")
 
 
 def is_heldout(key: str | bytes, share: float) -> bool:

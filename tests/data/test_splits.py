@@ -106,3 +106,36 @@ def test_invalid_shares(share):
 def test_an_unknown_side():
     assert "side 'test'; expected one of 'train', 'heldout'" in failure(splits.check_side, "test")
     assert "side 'test'" in failure(splits.choose, "path", "test", ("train",), (), 0.1)
+
+
+SPLITS_OF_NAMES = {
+    "train": "train train_2 TRAIN en-train-part1 partial-train trainA trainB train2017 Training trainset Training_Set "
+    "x_train wiki.train.tokens c4-train.00000-of-01024 train-00000-of-00002-a09b74b3ef9c3b50 train-clean-100 trn "
+    "traindata corpus_train_v2 \u8a13\u7df4-train",
+    "validation": "val val_1 valid01 validation_small Validation dev dev-clean devset dev_matched eval held-out "
+    "held_out heldout hold.out evaluation LOC_val_solution ILSVRC2012_val_00000001 01val wiki.valid devel VAL",
+    "test": "test test1 Testing test_2 corpus_test_v2 testset testA 2021-test tst2013 tests unit-test "
+    "TestData testData",
+    "": "latest contest trains trainer trained developers evaluate evaluator attest testament protest valley value "
+    "interval validate device devil trainee tr\xe4in traine\u0301 test\xe9 asset dataset set data heldoutside holdouts "
+    "newstest2014 a 0001 _ restraint",
+}
+
+
+@pytest.mark.parametrize("split", SPLITS_OF_NAMES)
+def test_the_split_in_a_name(split):
+    names = SPLITS_OF_NAMES[split].split(" ")
+    assert {name: splits.split_of(name) for name in names} == dict.fromkeys(names, split)
+
+
+@pytest.mark.parametrize("name", ["train_test", "dev-train", "trainTest", "trainval", "test-dev2017", "Train and Val"])
+def test_a_name_of_two_splits_is_ambiguous(name):
+    first, second = splits.split_words(name)
+    message = failure(splits.split_of, name)
+    assert all(repr(text) in message for text in (name, first, second))
+    assert splits.split_of("valid-dev") == "validation", "two words for one split are one reading"
+
+
+def test_the_word_of_a_split_is_kept():
+    assert splits.split_words("Corpus_VALID_v2") == {"validation": "valid"}
+    assert splits.split_words("train-valset") == {"train": "train", "validation": "val"}

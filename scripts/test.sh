@@ -3,7 +3,7 @@
 #
 # Usage: scripts/test.sh [--all] [PYTEST ARGUMENT ...]     e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
 # Tests marked `slow`, whole runs above all, are left out unless --all, -m or a path under tests/ is given; CI runs all.
-# One worker per core, at most eight (-n 0 or -p no:xdist: none). PYTHON and VENV are explained in setup.sh.
+# Three workers for two cores, as tests also wait, at most eight (-n 0 or -p no:xdist: none). PYTHON and VENV are explained in setup.sh.
 set -euo pipefail
 unset CDPATH
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -21,5 +21,5 @@ for arg in "$@"; do
   if [[ $arg != --all ]]; then set -- "$@" "$arg"; fi
 done
 if [[ -n $quick ]]; then set -- -m "not slow" "$@"; fi
-if [[ -n $parallel ]]; then set -- -n logical --maxprocesses 8 --dist worksteal "$@"; fi
+if [[ -n $parallel ]]; then set -- -n $((($(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)) --maxprocesses 8 --dist worksteal "$@"; fi
 JAX_PLATFORMS=cpu exec "${VENV:-.venv}/bin/python" -m pytest "$@"

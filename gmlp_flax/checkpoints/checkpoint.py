@@ -54,9 +54,6 @@ class Checkpoints:
         files: stored in each checkpoint; a checkpoint with other files is not restored.
         read_only: nothing is written, moved or deleted.
 
-    Attributes:
-        metric: by which the best checkpoint is chosen.
-
     Raises:
         RunError: the folder cannot be read.
     """
@@ -72,7 +69,7 @@ class Checkpoints:
         files: assets.Files | None = None,
         read_only: bool = False,
     ):
-        self.folder, self.run, self.files, self.metric = folder, run, files or {}, best[0]
+        self.folder, self.run, self.files = folder, run, files or {}
         assets.check_names(self.files, "the task")
         self._retention, self._contents = Retention(keep, keep_best, best), {}
         self._saved, self._deleted = False, set()  # whether this object saved a step; those that it deleted

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from gmlp_flax.checkpoints.names import RESULT_FILE
@@ -11,7 +12,7 @@ from gmlp_flax.io import files, json_files, logs
 
 class MetricsFile:
     """metrics.jsonl: one JSON object per line. Training lines have `step` and `loss`, evaluation lines `step` and
-    `eval`, the last one also `baseline`: what a trivial model scores there. Lines with `changed` tell which keys of the
+    `eval`, the last one also `baselines`: what trivial models score there. Lines with `changed` tell which keys of the
     config have other values after `step`: {"optimizer.learning_rate": [old, new]}.
 
     A run that resumes from a checkpoint drops the lines of later steps, and half a line that a kill left. So no step is
@@ -38,8 +39,7 @@ class MetricsFile:
                 self._changes += [line] if "changed" in line else []
                 self.undone = {name: old for name, (old, _) in line.get("changed", {}).items()} | self.undone
         self.evaluations = {line["step"]: line["eval"] for line in self._kept if "eval" in line}
-        baselines = [line["baseline"] for line in self._kept if "baseline" in line]
-        self.baseline: dict[str, Any] | None = baselines[-1] if baselines else None
+        self.baselines = next(filter(None, map(baselines_of, reversed(self._kept))), [])
 
     @staticmethod
     def read(path: str) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ class MetricsFile:
             self._kept.append(line)
         if "eval" in line:
             self.evaluations[line["step"]] = line["eval"]
-        self.baseline = line.get("baseline", self.baseline)
+        self.baselines = baselines_of(line) or self.baselines
 
     def _open(self, lines: list[dict[str, Any]]) -> None:
         if not self._read_only:
@@ -83,6 +83,11 @@ class MetricsFile:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def baselines_of(line: Mapping[str, Any]) -> list[Any]:
+    """What trivial models score, {"name", "eval"} each, in a line of metrics; before 0.3 it had one, as `baseline`."""
+    return line.get("baselines") or [line[name] for name in ("baseline",) if name in line]
 
 
 def read_result(workdir: str) -> dict[str, Any] | None:
@@ -111,15 +116,15 @@ def _parse_line(line: bytes, where: str) -> dict[str, Any]:
 
 def _is_line(line: dict[str, Any]) -> bool:
     step, evaluation, changed = line.get("step"), line.get("eval", {}), line.get("changed", {})
-    baseline = line.get("baseline", {"name": "", "eval": {}})
+    baselines = baselines_of(line)
     return (
         type(step) is int
         and 0 <= step < 1 << 63
         and _are_numbers({"loss": line.get("loss", 0)})
         and _are_numbers(evaluation)
-        and isinstance(baseline, dict)
-        and isinstance(baseline.get("name"), str)
-        and _are_numbers(baseline.get("eval"))
+        and isinstance(baselines, list)
+        and all(isinstance(model, dict) and isinstance(model.get("name"), str) for model in baselines)
+        and all(_are_numbers(model.get("eval")) for model in baselines)
         and isinstance(changed, dict)
         and all(isinstance(pair, list) and len(pair) == 2 for pair in changed.values())
     )

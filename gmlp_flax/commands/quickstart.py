@@ -18,6 +18,7 @@ from absl import flags
 
 from gmlp_flax import config
 from gmlp_flax.analysis import curves, filters
+from gmlp_flax.checkpoints.metrics_file import baselines_of
 from gmlp_flax.checkpoints.names import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
@@ -69,16 +70,10 @@ def show_image(trained: loading.Trained) -> None:
         print(f"  a {label}:  {predict.show(task.rank_classes(trained.weights, image[None])[0])}")
 
 
-# Kind -> what shows its answers; the metric's title, name and format; and what the baseline is.
+# Kind -> what shows its answers; the metric's title, name and format.
 SHOWN = {
-    "text": (
-        show_text,
-        "perplexity of masked tokens (lower is better)",
-        "perplexity",
-        ".1f",
-        "token frequencies alone (unigram)",
-    ),
-    "image": (show_image, "accuracy (higher is better)", "top1", ".1%", "the most frequent digit"),
+    "text": (show_text, "perplexity of masked tokens (lower is better)", "perplexity", ".1f"),
+    "image": (show_image, "accuracy (higher is better)", "top1", ".1%"),
 }
 
 
@@ -95,10 +90,11 @@ def main(argv: list[str]) -> None:
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
     frozen = train_once(kind, "frozen", folders[1], steps, again)
     trained = loading.load(workdir)
-    show_answers, title, metric, form, baseline = SHOWN[kind]
+    show_answers, title, metric, form = SHOWN[kind]
     print(f"\nheld-out {title}")
-    models = {baseline: result["baseline"], "this model, spatial projections frozen": frozen, "this model": result}
-    for name, scored in models.items():
+    models = [(model["name"], model) for model in baselines_of(result)]
+    models += [("this model, spatial projections frozen", frozen), ("this model", result)]
+    for name, scored in models:
         print(f"  {name:<44} {scored['eval'][metric]:8{form}}")
     show_answers(trained)
     print("\nfigures")

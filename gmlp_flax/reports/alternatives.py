@@ -56,7 +56,10 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     configs = {row: TABLES[NAME].config(row, scale) for row in ROWS if any(row in has for has in columns.values())}
     if not configs:
         raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {NAME}: make some of its columns first")
-    baselines = {name: dict(filter(None, (_baseline(run, name) for run in runs[name]))) for name in COLUMNS}
+    baselines = {name: _baselines(name, runs[name]) for name in COLUMNS}
+    floors = {
+        name: (min if COLUMNS[name].lower else max)(models.values()) for name, models in baselines.items() if models
+    }
     notes = [*_notes(scale, configs, runs, baselines), *measured_costs.notes(costs), *_length_notes(lengths)]
     absent = {
         "Rows": [row for row in ROWS if row not in configs],
@@ -70,7 +73,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     return Report(
         TABLES[NAME].title,
         _table(configs, _columns(scores, runs["mlm"], configs)),
-        claims(scores, costs, {name: max(models.values()) for name, models in baselines.items() if models}),
+        claims(scores, costs, floors),
         setting=run_finder.setting(TABLES[NAME], runs["mlm"], scale) if runs["mlm"] else "",
         notes=list(dict.fromkeys(notes)),
         figures=charts(scores, costs, scale),
@@ -119,10 +122,10 @@ def _scores(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
     return {name: of_row for name, of_row in scores.items() if of_row}
 
 
-def _baseline(run: Run, name: str) -> tuple[str, float] | None:
-    """What a trivial model scores in a run's column: its name and its score."""
-    found = run.baseline(COLUMNS[name].metric)
-    return found and (found[0], COLUMNS[name].percent * found[1])
+def _baselines(name: str, runs: Sequence[Run]) -> dict[str, float]:
+    """What trivial models score in a column: their names and scores."""
+    column = COLUMNS[name]
+    return {model: column.percent * score for run in runs for model, score in run.baselines(column.metric).items()}
 
 
 # Claims.
@@ -134,8 +137,8 @@ def claims(scores: Scores, costs: Costs, baselines: Mapping[str, float] = Mappin
     Args:
         scores: column -> row -> its score over seeds.
         costs: row -> tokens -> a measured step. Speeds within a factor NOISE count as equal.
-        baselines: column -> the score of a trivial model. Claims on a row that is hardly better are not judged: its
-            score says how fast that row starts, not what it is worth.
+        baselines: column -> the score of the best trivial model. Claims on a row that is hardly better are not judged:
+            its score says how fast that row starts, not what it is worth.
     """
     late = {name: late_starters(scores[name], baselines[name], COLUMNS[name].lower) for name in baselines}
     found = []
@@ -144,27 +147,30 @@ def claims(scores: Scores, costs: Costs, baselines: Mapping[str, float] = Mappin
             of_row, column = scores.get(name, {}), COLUMNS[name]
             if better in of_row and worse in of_row:
                 bounds = [share * value for value in of_row[worse].values]
-                slow = [row for row in (better, worse) if row in late.get(name, ())]
+                slow = {row: why for row, why in late.get(name, {}).items() if row in (better, worse)}
                 bound = f"{share:g} of {worse}" if share != 1 else worse
                 detail = f"{shown(of_row[better])} and {shown(of_row[worse])}"
                 found.append(
                     Claim(
                         f"{source}. {column.title}: {better} {'<' if column.lower else '>'} {bound}",
                         EARLY if slow else verdicts.verdict(of_row[better].values, bounds, column.lower),
-                        detail + "".join(f"; {row} has hardly begun" for row in slow),
+                        detail + "".join(f"; {row} {why}" for row, why in slow.items()),
                     )
                 )
     return [*found, *_cost_claims(costs)]
 
 
-def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) -> list[str]:
-    """Rows that have hardly begun, by `BEGUN`: perplexities (`lower`) by their logarithm, accuracies as they are."""
+def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) -> dict[str, str]:
+    """Rows whose scores say nothing of their worth yet, and why: no better than the best trivial model (of masked
+    language models, one that sees no context), or by `BEGUN`. Perplexities (`lower`) count by their logarithm."""
 
     def gain(score: float) -> float:
         return math.log(max(baseline, 1)) - math.log(max(score, 1)) if lower else score - baseline
 
     gains = {row: gain(score.centre) for row, score in scores.items()}
-    return [row for row, gain in gains.items() if gain <= 0 or gain < BEGUN * max(gains.values())]
+    least, nothing = BEGUN * max(gains.values(), default=0), "is no better than a trivial model"
+    late = {row: gain for row, gain in gains.items() if gain <= 0 or gain < least}
+    return {row: nothing if gain <= 0 else "has hardly begun" for row, gain in late.items()}
 
 
 def _cost_claims(costs: Costs) -> Iterator[Claim]:

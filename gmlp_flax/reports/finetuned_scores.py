@@ -125,7 +125,7 @@ class Scores:
     def _baseline(self, column: ScoreColumn) -> tuple[str, float] | None:
         """What a trivial model scores in a column, as the last run that knows it says."""
         of_task = [run for of_row in self.runs.values() for run in of_row if task_of(run.config) == column.task]
-        return next(filter(None, (run.baseline(column.metric) for run in reversed(of_task))), None)
+        return next((model for run in reversed(of_task) for model in run.baselines(column.metric).items()), None)
 
 
 def _words(scores: Mapping[str, Score]) -> str:

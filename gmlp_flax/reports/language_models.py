@@ -139,7 +139,7 @@ def _notes(names: Sequence[str], rows: Mapping[str, Row], runs: Sequence[Run]) -
     """Which rows have no run, with the paper's numbers; and what a model without any context scores."""
     papers = {name: PUBLISHED[name].perplexity if name in PUBLISHED else None for name in names if name not in rows}
     absent = ", ".join(name if paper is None else f"{name} (paper: {paper})" for name, paper in papers.items())
-    baselines = dict.fromkeys(baseline for run in runs if (baseline := run.baseline(METRIC)))
+    baselines = dict.fromkeys(model for run in runs for model in run.baselines(METRIC).items())
     return [
         *([f"Without a run, and so not in the table and the figures: {absent}."] if absent else []),
         *(f"To compare: {name}: {METRIC} {shown(value)}." for name, value in baselines),

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, baselines_of
 from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
@@ -77,10 +77,10 @@ class Run:
         lines = (line for line in self.lines if metric in line.get("eval", ()))
         return [(line["step"] * self.per_step, line["eval"][metric]) for line in lines]
 
-    def baseline(self, metric: str) -> tuple[str, float] | None:
-        """What a trivial model scores on the same held-out data: its name and its value; None if that is not known."""
-        lines = [line["baseline"] for line in self.lines if metric in line.get("baseline", {}).get("eval", ())]
-        return (lines[-1]["name"], lines[-1]["eval"][metric]) if lines else None
+    def baselines(self, metric: str) -> dict[str, float]:
+        """What trivial models score on the same held-out data: name -> value."""
+        models = [model for line in self.lines for model in baselines_of(line)]
+        return {model["name"]: model["eval"][metric] for model in models if metric in model["eval"]}
 
 
 class NoRuns(RunError):

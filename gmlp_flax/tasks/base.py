@@ -139,16 +139,16 @@ class Task(abc.ABC):
             Sums over its examples, each counted `batch["weight"]` times, "examples" included; and the arrays
             [batch, ...] that `summarize` and `prediction_files` also need, {} for most tasks. With such outputs,
             batches have an "index" that gives the order of the examples. A sum may be an array, such as a count per
-            class; `summarize` and `baseline` get it as a numpy array.
+            class; `summarize` and `baselines` get it as a numpy array.
         """
 
     @abc.abstractmethod
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
         """The metrics of a whole evaluation, for people; `outputs` as numpy arrays [examples, ...]."""
 
-    def baseline(self, sums: Totals) -> Baseline | None:
-        """What a trivial model scores on the data of an evaluation, to stand beside a run's last; None: not known."""
-        return None
+    def baselines(self, sums: Totals) -> list[Baseline]:
+        """What trivial models score on the data of an evaluation, to stand beside a run's last; [] if not known."""
+        return []
 
     def format_metrics(self, metrics: Mapping[str, float]) -> str:
         """Metrics in a line, for people: shares in percent, large counts with all their digits."""

@@ -79,11 +79,11 @@ class CausalLanguageModeling(LanguageModeling):
         metrics = super().summarize(sums, outputs)
         return {"perplexity": metrics.pop("perplexity"), "bits_per_byte": _bits(sums["loss"][0], sums)} | metrics
 
-    def baseline(self, sums: Totals) -> base.Baseline:
+    def baselines(self, sums: Totals) -> list[base.Baseline]:
         """See `LanguageModeling`; in bits per byte as well."""
-        name, metrics = super().baseline(sums)
+        [(name, metrics)] = super().baselines(sums)
         loss = math.log(metrics["perplexity"]) * sums["targets"][1]
-        return base.Baseline(name, metrics | {"bits_per_byte": _bits(loss, sums)})
+        return [base.Baseline(name, metrics | {"bits_per_byte": _bits(loss, sums)})]
 
     @property
     def unpredicted(self) -> tuple[int, ...]:

@@ -209,10 +209,10 @@ class ImageClassification(Task):
         unread = {"unread": examples - read} if examples > read else {}
         return means | {"examples": examples} | unread
 
-    def baseline(self, sums: Totals) -> base.Baseline:
+    def baselines(self, sums: Totals) -> list[base.Baseline]:
         """One class for all images: the most frequent one of the held-out data."""
         counts, read = sums["classes"]
-        return base.Baseline("the most frequent class", {"top1": float(max(counts)) / read})
+        return [base.Baseline("the most frequent class", {"top1": float(max(counts)) / read})]
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:

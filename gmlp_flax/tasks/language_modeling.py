@@ -61,9 +61,16 @@ class LanguageModeling(TextTask):
 
     def evaluation_sums(self, scores: Sums, batch: Batch, targets: jax.Array, weights: jax.Array) -> Sums:
         """The sums of an evaluation batch: its scores, the examples, and how often each token is a target."""
-        counts = jnp.zeros(self.config.model.vocab_size).at[targets].add(weights), weights.sum()
         examples = weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])
-        return scores | {"targets": counts, "examples": examples}
+        return scores | {"targets": self.token_counts(targets, weights), "examples": examples}
+
+    def token_counts(self, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """How often each id of the vocabulary is among the tokens, by their weights, float32 [vocabulary]; and in all.
+
+        Args:
+            tokens, weights: [batch, tokens].
+        """
+        return jnp.zeros(self.config.model.vocab_size).at[tokens].add(weights), weights.sum()
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -97,13 +104,19 @@ class LanguageModeling(TextTask):
         """The text of each token of the vocabulary."""
         return [self.tokenizer.piece(token) for token in range(self.tokenizer.vocab_size)]
 
-    def baseline(self, sums: Totals) -> Baseline:
-        """The training text's token frequencies without any context, with one added to each count."""
+    def baselines(self, sums: Totals) -> list[Baseline]:
+        """The training text's token frequencies without any context."""
+        targets, predictions = sums["targets"]
+        nats = -(targets * np.log(np.maximum(self.frequencies, 1e-300))).sum()
+        return [Baseline("token frequencies alone", {"perplexity": math.exp(nats / predictions)})]
+
+    @functools.cached_property
+    def frequencies(self) -> np.ndarray:
+        """The share of each token among those of the training text that may be targets, with one added to each count:
+        float64 [vocabulary]."""
         counts = self.windows("train").prepared.counts(self.config.model.vocab_size) + 1.0
         counts[list(self.unpredicted)] = 0
-        log_share = np.log(np.maximum(counts, 1e-300) / counts.sum())
-        targets, predictions = sums["targets"]
-        return Baseline("token frequencies alone", {"perplexity": math.exp(-(targets * log_share).sum() / predictions)})
+        return counts / counts.sum()
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

@@ -1,6 +1,7 @@
 """Masked language modelling, as BERT does it (paper, section 4)."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
-from gmlp_flax.tasks.base import Batch, Candidates, Outputs, Sums, model_keys, top_candidates
+from gmlp_flax.tasks.base import Baseline, Batch, Candidates, Outputs, Sums, Totals, model_keys, top_candidates
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 
 
@@ -119,7 +120,33 @@ class MaskedLanguageModeling(LanguageModeling):
         masked = self.fixed_mask(batch, self.config.eval.seed)
         weights = masked.weights * batch["weight"][:, None]
         sums = self.masked_loss(params, masked, weights, None)
+        shown = jnp.take_along_axis(masked.inputs, masked.positions, axis=1)
+        kept, hidden = shown == masked.targets, shown == self.tokenizer.mask_id
+        sums |= {
+            "kept": self.token_counts(shown, weights * kept),
+            "replaced": self.token_counts(shown, weights * ~(kept | hidden)),
+        }
         return self.evaluation_sums(sums, batch, masked.targets, weights), {}
+
+    def baselines(self, sums: Totals) -> list[Baseline]:
+        """See `LanguageModeling`; and the floor that a model must beat to have learned anything from context.
+
+        It is the best predictor that sees only what is shown at a position. If that is [MASK], the token's chances are
+        the frequencies p(t); if it is a token s, which was kept or drawn, they are, by Bayes' rule,
+        p(t) (r + k [t = s]) / (r + k p(s)): k is the share of tokens that are kept, r that of random ones, divided by
+        their number.
+        """
+        [frequencies] = super().baselines(sums)
+        masking, predictions = self.config.masking, sums["targets"][1]
+        kept = 1 - masking.mask_share - masking.random_share
+        drawn = masking.random_share / (self.tokenizer.vocab_size - len(self.tokenizer.special_ids))
+        shown = np.maximum(drawn + kept * self.frequencies, 1e-300)
+        gain = sum(
+            (sums[name][0] * np.log(np.maximum(chance, 1e-300) / shown)).sum()
+            for name, chance in (("kept", drawn + kept), ("replaced", drawn))
+        )
+        perplexity = frequencies.metrics["perplexity"] * math.exp(-gain / predictions)
+        return [frequencies, Baseline("the shown token alone, without context", {"perplexity": perplexity})]
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
         """Masks each sequence with its own key: [batch] and [batch, tokens]."""

@@ -105,13 +105,13 @@ class QuestionAnswering(Finetuning):
         means = {name: sums[name][0] / sums[name][1] for name in ("loss", "accuracy")}
         return metrics | means | {"windows": int(sums["examples"][1])}
 
-    def baseline(self, sums: Totals) -> Baseline:
+    def baselines(self, sums: Totals) -> list[Baseline]:
         """v1.1: the whole passage answers every question. v2.0: no question has an answer."""
         questions, first = self.examples("heldout").questions, self.config.squad.version == "v1.1"
         name = "the whole passage as the answer" if first else "no answer to any question"
         answers = {question.id: question.context if first else "" for question in questions}
         metrics = squad_metrics.evaluate(questions, answers)
-        return Baseline(name, {key: metrics[key] for key in ("exact", "f1")})
+        return [Baseline(name, {key: metrics[key] for key in ("exact", "f1")})]
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """predictions.json and, of v2.0, null_odds.json, as the official script takes them; nbest_predictions.json."""

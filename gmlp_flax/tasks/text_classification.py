@@ -161,14 +161,14 @@ class TextClassification(Finetuning):
         unlabelled = {"unlabelled": examples - labelled} if examples > labelled else {}
         return metrics | {"examples": examples} | unlabelled
 
-    def baseline(self, sums: Totals) -> base.Baseline | None:
+    def baselines(self, sums: Totals) -> list[base.Baseline]:
         """One label for all examples: the most frequent one of the held-out data, in each part of it."""
         heldout, metrics = self.sentences("heldout"), {}
         for name, part in (("accuracy", 0), ("accuracy_mm", 1)):
             labels = heldout.labels[(heldout.part == part) & (heldout.labels != sentences.UNLABELLED)]
             if len(labels):
                 metrics[name] = float(np.bincount(labels).max()) / len(labels)
-        return base.Baseline("the most frequent label", metrics) if metrics else None
+        return [base.Baseline("the most frequent label", metrics)] if metrics else []
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """What GLUE's server takes: one file per part, one line per example with its id and the predicted label.

@@ -50,9 +50,9 @@ class Evaluator:
             metrics |= {f"ema_{name}": value for name, value in mean_metrics.items()}
         return metrics, outputs
 
-    def baseline(self) -> Baseline | None:
-        """What a trivial model scores on the data of the last evaluation."""
-        return self.task.baseline(self._totals)
+    def baselines(self) -> list[Baseline]:
+        """What trivial models score on the data of the last evaluation."""
+        return self.task.baselines(self._totals)
 
     def _step(self, params: Any, batch: Batch) -> tuple[Sums, dict[str, jax.Array]]:
         chex.assert_rank(batch["weight"], 1)

@@ -292,15 +292,15 @@ class _Loop:
         except _Stopped:
             return
         last = done == self.config.steps and distributed.is_first()
-        baseline = self.evaluator.baseline() if last else None
-        beside = {"baseline": {"name": baseline.name, "eval": baseline.metrics}} if baseline else {}
+        baselines = self.evaluator.baselines() if last else []
+        beside = [{"name": name, "eval": scores} for name, scores in baselines]
         self.folder.check()
         self.checkpoints.set_metrics(done, metrics)
-        self.metrics.write({"step": done, "eval": metrics} | beside)
+        self.metrics.write({"step": done, "eval": metrics} | ({"baselines": beside} if beside else {}))
         self.trackers.log(done, "eval", metrics)
         self.progress.show(f"step {done}  held out: {self.task.format_metrics(metrics)}")
-        if baseline:
-            self.progress.show(f"to compare: {baseline.name}: {self.task.format_metrics(baseline.metrics)}")
+        for name, scores in baselines:
+            self.progress.show(f"to compare: {name}: {self.task.format_metrics(scores)}")
 
     def _save(self, state: TrainState, done: int) -> None:
         self.watchdog.alive()
@@ -320,7 +320,7 @@ def _result(folder: run_folder.RunFolder, metrics: MetricsFile, waiting: dict[st
     done = max(metrics.evaluations)
     if known is not None and known.get("step") == done:
         return known
-    baseline = {"baseline": metrics.baseline} if metrics.baseline else {}
-    result = {"step": done, "eval": metrics.evaluations[done], **baseline, "waiting": waiting}
+    baselines = {"baselines": metrics.baselines} if metrics.baselines else {}
+    result = {"step": done, "eval": metrics.evaluations[done], **baselines, "waiting": waiting}
     folder.write_result(result)
     return result

@@ -57,7 +57,8 @@ def test_half_a_line_is_dropped(path, half):
         '{"step": 4, "loss": [1]}',
         '{"step": 4, "changed": {"seed": 3}}',
         '{"step": 4, "baseline": []}',
-        '{"step": 4, "baseline": {"name": [], "eval": {"loss": 1}}}',
+        '{"step": 4, "baselines": {"name": ""}}',
+        '{"step": 4, "baselines": [{"name": [], "eval": {"loss": 1}}]}',
     ],
 )
 def test_damaged_line_is_named_and_nothing_is_lost(path, line):

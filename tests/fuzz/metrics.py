@@ -20,7 +20,7 @@ LINES = [
     {"step": 3, "loss": 5.5, "accuracy": 0.1, "gradient_norm": 1.5, "tokens_per_second": 900.5},
     {"step": 6, "eval": EVALUATION},
     {"step": 6, "loss": 5.0, "tokens_per_second": 900.5},
-    {"step": 9, "eval": EVALUATION, "baseline": {"name": "token frequencies alone", "eval": {"perplexity": 99.5}}},
+    {"step": 9, "eval": EVALUATION, "baselines": [{"name": "token frequencies alone", "eval": {"perplexity": 99.5}}]},
 ]
 
 
@@ -50,13 +50,13 @@ def make(folder):
 
     def resumed():
         found = MetricsFile(str(workdir / METRICS_FILE), 9, read_only=True)
-        _ = found.evaluations, found.baseline
+        _ = found.evaluations, found.baselines
 
     def drawn(rng):
         curves.draw(str(workdir)) if rng.random() < 0.02 else curves.chart(str(workdir))
 
     def reported():
         for run in runs.find(str(workdir), {"row": whole}):
-            _ = run.last_step, run.curve("perplexity"), run.baseline("perplexity"), run.finished
+            _ = run.last_step, run.curve("perplexity"), run.baselines("perplexity"), run.finished
 
     return check

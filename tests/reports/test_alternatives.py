@@ -148,10 +148,11 @@ def test_what_has_hardly_begun_is_not_judged():
         "mlm": scores(sgu=(50.0, 50.0), bert=(217.0,), mixer=(215.0,)),
         "bytes": scores(sgu=(58.0,), fnet=(53.0,), bert=(47.0,)),
     }
-    assert late_starters(made["mlm"], 450.0, lower=True) == ["bert"]
-    assert late_starters(scores(sgu=(50.0,), bert=(float("inf"),), fnet=(0.0,)), 450.0, lower=True) == ["bert"]
-    assert late_starters(made["bytes"], 52.0, lower=False) == ["fnet", "bert"]
-    assert late_starters(scores(fnet=(50.0,), bert=(51.0,)), 52.0, lower=False) == ["fnet", "bert"]
+    nothing = "is no better than a trivial model"
+    assert late_starters(made["mlm"], 450.0, lower=True) == {"bert": "has hardly begun"}
+    assert late_starters(scores(sgu=(50.0,), bert=(float("inf"),), fnet=(0.0,)), 450.0, lower=True) == {"bert": nothing}
+    assert late_starters(made["bytes"], 52.0, lower=False) == {"fnet": "has hardly begun", "bert": nothing}
+    assert late_starters(scores(fnet=(50.0,), bert=(51.0,)), 52.0, lower=False) == {"fnet": nothing, "bert": nothing}
     found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"mlm": 450.0})}
     late = found["masked LM, perplexity: sgu < 1.02 of bert"]
     assert late[1:] == ("cannot be judged yet", "50.0 ± 0 and 217; bert has hardly begun")

@@ -82,7 +82,7 @@ def test_evaluation_against_numpy(task, params):
 def test_the_baseline_has_seen_the_ends_of_documents(task, params):
     evaluator = evaluation.Evaluator(task, Partition.make())
     evaluator(params)
-    found = evaluator.baseline()
+    [found] = evaluator.baselines()
     text = task.windows("train").prepared
     counts = np.bincount(text.read(0, text.tokens), minlength=320) + 1.0
     counts[[0, 2, 4]] = 0

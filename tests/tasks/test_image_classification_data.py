@@ -70,7 +70,7 @@ def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     assert (metrics["examples"], metrics["unread"], metrics["top5"]) == (26, 2, 1)
     assert {*own.eval_metrics, "examples", "unread"} == set(metrics)
     assert sums["real"][1] == 21 and sums["top1"][1] == 24 and sums["examples"] == (24, 26)
-    assert own.baseline(sums).metrics == {"top1": pytest.approx(max(Counter(i % 3 for i in read).values()) / 24)}
+    assert own.baselines(sums)[0].metrics == {"top1": pytest.approx(max(Counter(i % 3 for i in read).values()) / 24)}
     assert 0 < metrics["top1"] < 1 and 0 < metrics["real"] < 1
 
 

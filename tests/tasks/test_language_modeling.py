@@ -151,26 +151,35 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
         task(config).windows("train")
 
 
-def test_the_baseline_equals_a_count_by_hand(text_run):
-    """Token frequencies of the training text, on the tokens that evaluation masks."""
+def test_the_baselines_equal_a_count_by_hand(text_run):
+    """Token frequencies of the training text, on the tokens that evaluation masks; and, by a table of all pairs, what
+    is known of a token if only the shown one is."""
     own = loading.load(str(text_run)).task
     special, vocabulary = set(own.tokenizer.special_ids), own.config.model.vocab_size
     stream = own.windows("train").prepared
     counts = collections.Counter(token for token in stream.read(0, stream.tokens).tolist() if token not in special)
     total = sum(counts.values()) + vocabulary - len(special)
-    windows, nats, predictions = own.windows("heldout"), 0.0, 0
+    share = np.array([(counts[token] + 1) / total if token not in special else 0 for token in range(vocabulary)])
+    windows, nats, floor, predictions = own.windows("heldout"), 0.0, 0.0, 0
     tokens = np.stack([windows[index]["tokens"] for index in range(len(windows))])
     masked = own.fixed_mask({"tokens": tokens, "index": np.arange(len(windows), dtype=np.int32)}, own.config.eval.seed)
-    for target, weight in zip(np.ravel(masked.targets), np.ravel(masked.weights), strict=True):
+    joint = share[:, None] * (0.1 * np.eye(vocabulary) + 0.1 / (vocabulary - len(special)))  # [target, shown]
+    given = joint / joint.sum(0)
+    shown = np.take_along_axis(masked.inputs, masked.positions, 1)
+    for target, token, weight in zip(*map(np.ravel, (masked.targets, shown, masked.weights)), strict=True):
         if weight:
-            nats -= math.log((counts[int(target)] + 1) / total)
+            nats -= math.log(share[target])
+            floor -= math.log(share[target] if token == own.tokenizer.mask_id else given[target, token])
             predictions += 1
     result = json.loads((text_run / "result.json").read_text())
     assert result["eval"]["predictions"] == predictions
-    assert result["baseline"]["name"] == "token frequencies alone"
-    assert result["baseline"]["eval"] == {"perplexity": pytest.approx(math.exp(nats / predictions), rel=1e-5)}
+    expected = {"token frequencies alone": nats, "the shown token alone, without context": floor}
+    assert {model["name"]: model["eval"] for model in result["baselines"]} == {
+        name: {"perplexity": pytest.approx(math.exp(sum_of / predictions), rel=1e-5)}
+        for name, sum_of in expected.items()
+    }
     lines = [json.loads(line) for line in (text_run / "metrics.jsonl").read_text().splitlines()]
-    assert ["baseline" in line for line in lines if "eval" in line] == [False, True], "beside the last one alone"
+    assert ["baselines" in line for line in lines if "eval" in line] == [False, True], "beside the last one alone"
 
 
 def test_frequencies_of_a_long_text_are_those_of_spread_blocks(text_run, monkeypatch):

@@ -140,13 +140,13 @@ def test_an_oracle(folder):
     assert set(task.eval_metrics) == {"exact", "f1", "loss", "accuracy"}
     passages = {question.id: question.context for question in task.examples("heldout").questions}
     f1 = squad_metrics.evaluate(task.examples("heldout").questions, passages)["f1"]
-    assert task.baseline(SUMS) == ("the whole passage as the answer", {"exact": 0, "f1": f1}) and 0 < f1 < 50
+    assert task.baselines(SUMS) == [("the whole passage as the answer", {"exact": 0, "f1": f1})] and 0 < f1 < 50
     task = make(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(task))
     assert len(task.eval_metrics) == 10 and set(task.eval_metrics) < set(metrics)
     questions = task.examples("heldout").questions
     share = 100 * sum(question.impossible for question in questions) / len(questions)
-    assert task.baseline(SUMS) == ("no answer to any question", {"exact": share, "f1": share}) and 0 < share < 100
+    assert task.baselines(SUMS) == [("no answer to any question", {"exact": share, "f1": share})] and 0 < share < 100
     assert task.format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5}) == "exact 50.0%  accuracy 50.0%  loss 0.5"
     assert metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
 

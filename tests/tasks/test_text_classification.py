@@ -124,7 +124,7 @@ def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
     assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
     assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
     assert {*task.eval_metrics, "examples"} == set(metrics)
-    assert task.baseline({}) == ("the most frequent label", {"accuracy": 4 / 10, "accuracy_mm": 3 / 7})
+    assert task.baselines({}) == [("the most frequent label", {"accuracy": 4 / 10, "accuracy_mm": 3 / 7})]
     assert task.format_metrics(metrics).startswith(f"accuracy {10 * hits[:10].sum()}.0%  accuracy_mm ")
     files = task.prediction_files(outputs)
     assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]

@@ -99,6 +99,16 @@ def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:
     return (one * other).sum(-1) / np.where(norms, norms, np.nan)
 
 
+def chance(correlation: float, papers: Sequence[float]) -> float:
+    """The one-sided p of a rank correlation: the share of all orders of as many rows that agree with the paper's column
+    at least as well; of more than 8 rows, of drawn orders, the same in every call."""
+    if len(papers) <= 8:
+        orders = np.array(list(itertools.permutations(range(len(papers)))))
+    else:
+        orders = np.random.default_rng(0).permuted(np.tile(np.arange(len(papers)), (50 * DRAWS, 1)), axis=1)
+    return float(np.mean(spearman(orders, papers) > correlation - 1e-9))
+
+
 def emerges(better: Sequence[Curve], worse: Sequence[Curve]) -> float | None:
     """The number of tokens from which the mean of `better` stays below the mean of `worse`; None if it ends above.
 

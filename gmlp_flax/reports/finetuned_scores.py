@@ -120,7 +120,9 @@ class Scores:
             papers = {row: paper for row in scores if (paper := printed_score(row, column)) is not None}
             if len(papers) > 1:
                 rank = claims.spearman([scores[row].spread.centre for row in papers], list(papers.values()))
-                yield f"{title}: rank correlation with the paper's column {rank:.2f} over {len(papers)} models."
+                p = claims.chance(float(rank), list(papers.values()))
+                over = f"over {len(papers)} models; one-sided permutation p = {p:.2g}"
+                yield f"{title}: rank correlation with the paper's column {rank:.2f} {over}."
 
     def _baseline(self, column: ScoreColumn) -> tuple[str, float] | None:
         """What a trivial model scores in a column, as the last run that knows it says."""

@@ -152,7 +152,8 @@ def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -
     last = ranks[-1]
     interval = "" if last.low is None else f" (95 % interval over seeds {last.low:.2f} to {last.high:.2f})"
     what = f"{last.correlation:.2f}{interval} over {len(papers)} models, after {last.tokens:,} tokens"
-    return [f"Spearman's rank correlation with the paper's column: {what}."]
+    p = claims.chance(last.correlation, list(papers.values()))
+    return [f"Spearman's rank correlation with the paper's column: {what}; one-sided permutation p = {p:.2g}."]
 
 
 def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:

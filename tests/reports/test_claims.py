@@ -58,6 +58,15 @@ def curve(*values):
     return list(zip((10, 20, 30), values, strict=False))
 
 
+def test_the_chance_of_a_rank_correlation():
+    """Of the 24 orders of 4 rows one is the paper's, and three swap two neighbours: a correlation of 0.8. Of 9 rows the
+    distribution is drawn: a normal one with variance 1 / 8 is near."""
+    papers = [1.0, 2.0, 3.0, 4.0]
+    chances = [claims.chance(correlation, papers) for correlation in (1.0, 0.8, -1.0)]
+    assert chances == pytest.approx([1 / 24, 4 / 24, 1])
+    assert claims.chance(0.5, list(range(9))) == pytest.approx(0.089, abs=0.01)
+
+
 def test_rank_correlation_over_tokens():
     """At token counts that all runs share, of the rows' means."""
     papers = {"a": 1.0, "b": 2.0, "c": 3.0}

@@ -57,7 +57,7 @@ def test_cells_and_notes(tmp_path):
     spread, trivial, ranks = scores.notes()
     assert trivial == "SST-2, to compare: the most frequent label: 50.9."
     assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.004, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
-    assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models."
+    assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models; one-sided permutation p = 1."
 
 
 def test_gains_and_orderings_are_claims(tmp_path):

@@ -25,6 +25,7 @@ from gmlp_flax.checkpoints.names import (
     CONFIG_FILE,
     DAMAGED,
     ENVIRONMENT_FILE,
+    FIGURES,
     LEASE_FILE,
     METRICS_FILE,
     RESULT_FILE,
@@ -108,8 +109,9 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     lease = Lease(path)
     closing.callback(lease.close)
     lease.take()
-    for left in () if io_files.is_remote(path) else Path(path).glob(".*.json*.????????.tmp"):  # by a killed write
-        io_files.remove(str(left))
+    for pattern in () if io_files.is_remote(path) else (".*.json*.????????.tmp", f"{FIGURES}/.*.????????.tmp"):
+        for left in Path(path).glob(pattern):  # by a killed write
+            io_files.remove(str(left))
     if restart:
         aside = _next_aside(path)
         closing.callback(_put_back, path, aside, lease)

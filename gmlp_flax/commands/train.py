@@ -29,16 +29,18 @@ def main(_argv: list[str], config: ConfigDict) -> None:
         from gmlp_flax.processes import distributed, output, stopping
         from gmlp_flax.training import loop
 
+        figures: list[str] = []
         try:
             with stopping.terminable():
-                finished = loop.train(config, workdir, flags.FLAGS.restart) is not None
+                result = loop.train(
+                    config, workdir, flags.FLAGS.restart, at_end=lambda: figures.append(curves.draw(workdir))
+                )
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             output.end_at_once(flags.FLAGS.stopped_code)
-        if finished and distributed.is_first():
-            print(curves.draw(workdir))
-            print(*what_next(config, workdir), sep="\n")
-    if not finished:  # only now: an error in the block above would end one process of several at once
+        if result is not None and distributed.is_first():
+            print(*figures, *what_next(config, workdir), sep="\n")
+    if result is None:  # only now: an error in the block above would end one process of several at once
         raise SystemExit(flags.FLAGS.stopped_code)
 
 

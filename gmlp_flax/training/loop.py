@@ -38,7 +38,13 @@ CLASSES_SHOWN = 8
 Window = tuple[int, Any]  # a step, and the sums of its log window, perhaps still computed on the devices
 
 
-def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = "") -> dict[str, Any] | None:
+def train(
+    config: ConfigDict,
+    workdir: str,
+    restart: bool = False,
+    again: str = "",
+    at_end: Callable[[], object] = lambda: None,
+) -> dict[str, Any] | None:
     """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
     Args:
@@ -46,6 +52,7 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         workdir: the run folder. It is made if it does not exist.
         restart: puts a run that is in the folder aside, and begins anew.
         again: the command that continues the run after a signal; empty for `gmlp train` with this program's arguments.
+        at_end: called by the first process after the last step, before result.json is written.
 
     Returns:
         The content of result.json, or None if a signal stopped the run before its last step.
@@ -54,25 +61,27 @@ def train(config: ConfigDict, workdir: str, restart: bool = False, again: str = 
         ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
     """
     config_lib.validate(config)
-    with run_folder.hold(files.absolute(workdir), restart) as folder, _closing() as close_later:
-        profile, trackers = close_later(Profile(config, folder.path)), close_later(Trackers(config.log))
-        training = build(config, folder)
-        task, config = training.task, training.task.config
-        checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
-        watchdog = close_later(Watchdog(config.log.hang_seconds))
-        watchdog.begin()
-        state, done = _resume(training, checkpoints)
-        file = os.path.join(folder.path, METRICS_FILE)
-        metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
-        progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
-        loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
-        with signals.handle(signals.STOPPING, loop.stop.on_signal):
-            done = loop.run(state, done)
-            checkpoints.wait()
-            folder.note_checkpoint()
-        progress.close()
+    with run_folder.hold(files.absolute(workdir), restart) as folder:
+        with _closing() as close_later:
+            profile, trackers = close_later(Profile(config, folder.path)), close_later(Trackers(config.log))
+            training = build(config, folder)
+            task, config = training.task, training.task.config
+            checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
+            watchdog = close_later(Watchdog(config.log.hang_seconds))
+            watchdog.begin()
+            state, done = _resume(training, checkpoints)
+            file = os.path.join(folder.path, METRICS_FILE)
+            metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
+            progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
+            loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
+            with signals.handle(signals.STOPPING, loop.stop.on_signal):
+                done = loop.run(state, done)
+                checkpoints.wait()
+                folder.note_checkpoint()
         if done == config.steps and done in metrics.evaluations:
-            return _result(folder, metrics, progress.waiting)
+            if distributed.is_first():
+                at_end()
+            return _result(folder, metrics, progress.waiting)  # last: a run that has it is done, whatever ends it now
         words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
         again = again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
         again = again if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"

@@ -41,10 +41,10 @@ from gmlp_flax.processes import distributed
 
 class RunFolder:
     """The folder of a run, at `path`; only the first process writes to it. `id` is the run's, alike on all processes;
-    a run that has taken no step gets a new one."""
+    a run that has taken no step gets a new one. `data` is what run.json will say of the data of the steps to come."""
 
     def __init__(self, path: str, lease: Lease | None = None):
-        self.path, self._lease = path, lease
+        self.path, self._lease, self.data = path, lease, {}
         self._identity = read_identity(path) if distributed.is_first() else {}
         own = self._identity.get("id") or secrets.token_hex(8)
         letters = np.frombuffer(own.encode(), np.uint8)
@@ -61,7 +61,8 @@ class RunFolder:
         self.check()
         if not self._identity:
             self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")}
-            write_json(os.path.join(self.path, RUN_FILE), self._identity)
+        self._identity["data"] = self.data
+        write_json(os.path.join(self.path, RUN_FILE), self._identity)
         io_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
         write_files(self.path, files, replace=True)
 

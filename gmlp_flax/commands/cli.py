@@ -126,6 +126,8 @@ def run(
         what = "The name of a config or a file, with an argument after a colon; or a run's config.json."
         flags.DEFINE_string("config", None, f"{what} --config.KEY=VALUE sets a key.")
         flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
+    with show_errors():
+        _expand_flagfiles()
     platforms.choose()
     platforms.keep_freed_memory()
     if {"--help", "-help", "-h"} & set(sys.argv[1:]):
@@ -148,6 +150,15 @@ def run(
             main(argv, *configs)
 
     app.run(call_main, flags_parser=parse)
+
+
+def _expand_flagfiles() -> None:
+    """Puts the words of each --flagfile in its place in the command line: some commands read --config.KEY there, or
+    hand their words on to another machine. Raises ConfigError: a file cannot be read."""
+    try:
+        sys.argv[1:] = flags.FLAGS.read_flags_from_files(sys.argv[1:])
+    except flags.Error as error:
+        raise ConfigError(" ".join(str(error).split())) from None
 
 
 def _parse(

@@ -48,11 +48,12 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
         from gmlp_flax.checkpoints.names import CHECKPOINTS
         from gmlp_flax.io import files
         from gmlp_flax.processes import distributed
-        from gmlp_flax.training import evaluation, loading
+        from gmlp_flax.training import evaluation, loading, record
 
         trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
         size = trained.config.eval.batch_size or trained.config.batch_size
         trained.partition.check_batch(size, 1, "config.eval.batch_size")
+        record.check_heldout(files.absolute(workdir), trained.task, sys.argv)
         metrics, outputs = evaluation.Evaluator(trained.task, trained.partition)(trained.params, trained.ema)
         if not distributed.is_first():
             return

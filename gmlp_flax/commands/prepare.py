@@ -28,6 +28,7 @@ from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache, files
+from gmlp_flax.io.cores import usable_cores
 
 LISTOPS = "listops:"  # what its name begins with
 _GRAMMAR = Grammar()
@@ -41,7 +42,7 @@ CORPUS_FLAGS: dict[str, tuple] = {
     "train_tokenizer_only": (False, "Write the tokenizer to --out and end."),
     "heldout_share": (0.0, "Share of documents to hold out."),
     "side": ("train", "train or heldout: the documents to take if some are held out."),
-    "workers": (os.cpu_count() or 1, "Cores to use.", 1),
+    "workers": (usable_cores(), "Cores to use.", 1),
     "max_bad_records": (0, "Skip so many records that do not parse.", 0),
     "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in a shard.", 1),
     "cache": ("", "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),

@@ -32,9 +32,8 @@ def main(_argv: list[str], config: ConfigDict) -> None:
         figures: list[str] = []
         try:
             with stopping.terminable():
-                result = loop.train(
-                    config, workdir, flags.FLAGS.restart, at_end=lambda: figures.append(curves.draw(workdir))
-                )
+                options = dict(restart=flags.FLAGS.restart, other_data=flags.FLAGS.other_data)
+                result = loop.train(config, workdir, at_end=lambda: figures.append(curves.draw(workdir)), **options)
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             output.end_at_once(flags.FLAGS.stopped_code)
@@ -69,6 +68,7 @@ def run() -> None:
     """The command line."""
     flags.DEFINE_string("workdir", None, "The run folder: config, metrics, result, checkpoints, figures.")
     flags.DEFINE_bool("restart", False, "Begin anew: what is in the run folder is put aside in its folder before-1.")
+    flags.DEFINE_bool("other_data", False, "Go on though the data are others than those of the steps before.")
     stopped_code = "The exit code after a signal; a launcher that starts failed runs again needs a special one."
     flags.DEFINE_integer("stopped_code", 0, stopped_code, lower_bound=0, upper_bound=125)
     cli.define_multihost_flags()

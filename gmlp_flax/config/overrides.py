@@ -10,7 +10,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from gmlp_flax.config.schema import BLOCK, TASK, changed, flat, keys
-from gmlp_flax.config.validation import check_name, explain, validate
+from gmlp_flax.config.validation import check_name, check_warmup, explain, validate
 from gmlp_flax.errors import ConfigError
 
 # What the flags of ml_collections say of a value that they cannot convert, and what was expected.
@@ -58,7 +58,8 @@ def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_c
 
     Raises ConfigError: there is no such key, or a value has another type than its key.
     """
-    start = _change_task_and_block(config, named_overrides(words)).copy_and_resolve_references()
+    named = named_overrides(words)
+    start = _change_task_and_block(config, named).copy_and_resolve_references()
     parser = flags.FlagValues()
     parser.set_gnu_getopt(True)
     config_flags.DEFINE_config_dict("config", start, flag_values=parser, sys_argv=list(words))
@@ -72,6 +73,8 @@ def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_c
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
         raise explain(error, "the command line") from None
     new: ml_collections.ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
+    if "optimizer.warmup" in named:
+        check_warmup(new)
     return new, left
 
 

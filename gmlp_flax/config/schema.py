@@ -56,7 +56,11 @@ COMMON = {
     "optimizer.weight_decay": Option(0.05, "decoupled; not of norms, biases, cls tokens and positions", AT_LEAST_0),
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
     "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),
-    "optimizer.ema": Option(0.0, "decay of a running mean of the parameters, which is then used; 0: none", DECAY),
+    "optimizer.ema": Option(
+        0.0,
+        "decay of a mean of the parameters, which is then used; at first (1 + step) / (10 + step); 0: none",
+        DECAY,
+    ),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
     "optimizer.lr_multipliers": Option((), "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth"),
     "mesh.data": Option(-1, "groups of devices with a copy of the state each; -1, on one of three axes: the rest"),

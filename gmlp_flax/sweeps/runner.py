@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, storage
+from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.processes import signals
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -39,7 +40,7 @@ class TrainingPool:
     def __init__(self, out: str, jobs: int):
         self._out, self._threads = files.absolute(out), concurrent.futures.ThreadPoolExecutor(jobs)
         # XLA makes as many threads as it believes to have cores.
-        self._environment = os.environ | {"PJRT_NPROC": str(max(1, _cores() // jobs))}
+        self._environment = os.environ | {"PJRT_NPROC": str(max(1, usable_cores() // jobs))}
         self._processes: set[subprocess.Popen] = set()
         self._lock, self._stopped = threading.Lock(), False
 
@@ -126,11 +127,6 @@ def last_output(log: str) -> str:
     """What the last command in a log printed."""
     text = (files.read(log) or b"").decode(errors="replace")
     return re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]  # the shell's quotes, if it needs some
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tied_command(command: Sequence[str]) -> list[str]:

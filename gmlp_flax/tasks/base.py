@@ -15,6 +15,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import pipeline
+from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.pipeline import Batches
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import files, json_files
@@ -69,6 +70,7 @@ class Task(abc.ABC):
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
         inherited: these files of the starting run, by name, for a run that begins.
         inherits_model: whether a run takes the architecture of its model from the run that starts it.
+        inherited_keys: keys of the config that a run takes from the run that starts it, unless it sets them itself.
         heads: names in `assets` that may differ from the starting run's, each with the beginning of the paths of the
             parameters that then start anew.
         new_params: beginnings of paths of parameters that the starting run may lack; they then start anew.
@@ -86,6 +88,7 @@ class Task(abc.ABC):
     prediction_label: ClassVar[str] = ""
     shared_assets: tuple[str, ...] = ()
     inherits_model: ClassVar[bool] = False
+    inherited_keys: ClassVar[tuple[str, ...]] = ()
     heads: Mapping[str, str] = {}
     new_params: tuple[str, ...] = ()
 
@@ -171,6 +174,10 @@ class Task(abc.ABC):
         A task without it defines the four methods below.
         """
         raise ConfigError(f"the task {type(self).__name__} has no examples: define `examples(side)`")
+
+    def fingerprint(self, side: str) -> Fingerprint:
+        """What recognises the data of a side when a run goes on (`data.fingerprints`); {} if they are not compared."""
+        return {}
 
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
         """This host's share of the training batches, batch `start` first."""

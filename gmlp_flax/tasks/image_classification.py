@@ -16,6 +16,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, pipeline
+from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.images import examples as image_examples
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.augment import Augmentation
@@ -81,6 +82,7 @@ class ImageClassification(Task):
     percent = dict.fromkeys(("accuracy", "top1", "top5", "real"), 100.0)
     unit = "images"
     predicts_files = True
+    inherited_keys = ("data.mean", "data.std", "model.channels", "model.image_size")
     heads = {CLASSES_FILE: "head/"}
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
@@ -227,6 +229,11 @@ class ImageClassification(Task):
             own = os.path.join(self.folder, NAMES_FILE)
             raise DataError(f"{own} has {len(names)} names for {len(self.classes)} classes: remove it, or mend it")
         return names
+
+    def fingerprint(self, side: str) -> Fingerprint:
+        """See `Task`."""
+        source = self.source(side)
+        return (source.source if isinstance(source, RealLabels) else source).fingerprint()
 
     def examples(self, side: str) -> ReadableExamples:
         """The images of a side, decoded and cropped; see `ReadableExamples` for those that cannot be read."""

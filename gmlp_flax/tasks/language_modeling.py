@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gmlp_flax.data import embedded, pipeline
+from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
@@ -164,10 +164,21 @@ class LanguageModeling(TextTask):
         with sides.errors_name(f"data.{side}", "model.length"):
             return packing.Packing(tokens, self.length + self.more_tokens, self.config.data.packing, self.closed)
 
+    def fingerprint(self, side: str) -> fingerprints.Fingerprint:
+        """See `Task`."""
+        path = self.config.data[side]
+        if path and prepared.is_prepared(path):
+            return fingerprints.of_files(self.windows(side).prepared.files)
+        corpus, _ = self._corpus(side)
+        if corpus.files:
+            return fingerprints.of_files(corpus.files)
+        return {"documents": sum(1 for _ in corpus.documents()), "content": corpus.fingerprint}
+
     @property
     def _cache(self) -> str | os.PathLike:
         return self.config.data.cache or cache.default_folder()
 
+    @functools.cache  # noqa: B019 - a task lives as long as its run
     def _corpus(self, side: str) -> tuple[corpora.Corpus, dict[str, Any]]:
         """The documents of a side, see `sides`, and how to read them; raises DataError if there is no such corpus."""
         path = sides.path_of(self.config, side, "PATH, a file or a folder")

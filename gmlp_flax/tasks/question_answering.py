@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from gmlp_flax.data import fingerprints
 from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.squad_windows import Windows
@@ -189,6 +190,11 @@ class QuestionAnswering(Finetuning):
                 f"tokens that hold it are trained on; {windows.left_out} have one that no token holds: left out",
             )
         return windows
+
+    def fingerprint(self, side: str) -> fingerprints.Fingerprint:
+        """See `Task`."""
+        questions = self.examples(side).questions
+        return {"questions": len(questions), "content": fingerprints.digest(map(repr, questions))}
 
     def _windows(self, questions: list[squad.Question], training: bool = False) -> Windows:
         sizes = dict(length=self.length, stride=self.config.squad.stride, max_query=self.config.squad.max_query)

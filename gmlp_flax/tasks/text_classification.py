@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import SENTENCE_TASKS, SentenceTask, own_task
+from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
@@ -224,6 +225,10 @@ class TextClassification(Finetuning):
         tokens = [encode(texts) for texts in (first, second) if texts is not None]
         options: dict[str, Any] = dict(length=self.length, tokenizer=self.tokenizer, dual_encoder=self.dual_encoder)
         return pairs.Pairs(tokens, columns, **options)
+
+    def fingerprint(self, side: str) -> Fingerprint:
+        """See `Task`."""
+        return self.sentences(side).fingerprint()
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def sentences(self, side: str) -> sentences.Sentences:

@@ -44,6 +44,7 @@ def train(
     restart: bool = False,
     again: str = "",
     at_end: Callable[[], object] = lambda: None,
+    other_data: bool = False,
 ) -> dict[str, Any] | None:
     """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
@@ -52,6 +53,7 @@ def train(
         workdir: the run folder. It is made if it does not exist.
         restart: puts a run that is in the folder aside, and begins anew.
         again: the command that continues the run after a signal; empty for `gmlp train` with this program's arguments.
+        other_data: goes on over other data than the steps before were taken on.
         at_end: called by the first process after the last step, before result.json is written.
 
     Returns:
@@ -64,7 +66,7 @@ def train(
     with run_folder.hold(files.absolute(workdir), restart) as folder:
         with _closing() as close_later:
             profile, trackers = close_later(Profile(config, folder.path)), close_later(Trackers(config.log))
-            training = build(config, folder)
+            training = build(config, folder, other_data)
             task, config = training.task, training.task.config
             checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
             watchdog = close_later(Watchdog(config.log.hang_seconds))
@@ -82,7 +84,7 @@ def train(
             if distributed.is_first():
                 at_end()
             return _result(folder, metrics, progress.waiting)  # last: a run that has it is done, whatever ends it now
-        words = [word for word in sys.argv[1:] if not re.match(r"--?restart(=|$)", word)]
+        words = [word for word in sys.argv[1:] if not re.match(r"--?(restart|other_data)(=|$)", word)]
         again = again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
         again = again if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
         distributed.say(f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}")
@@ -105,8 +107,9 @@ def _closing() -> Iterator[Callable[[Any], Any]]:
     closing.close()
 
 
-def build(config: ConfigDict, folder: run_folder.RunFolder) -> Training:
-    """Makes all checks that need no device time, and the programs of the run. All processes must agree.
+def build(config: ConfigDict, folder: run_folder.RunFolder, other_data: bool = False) -> Training:
+    """Makes all checks that need no device time, and the programs of the run. All processes must agree. `other_data` as
+    in `train`.
 
     Raises:
         ConfigError, DataError, RunError: the run cannot start or continue.
@@ -124,7 +127,10 @@ def build(config: ConfigDict, folder: run_folder.RunFolder) -> Training:
     same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}
     distributed.require_alike(same | task.assets())
     distributed.say(f"{parameters.count(task.shapes()):,} parameters; {_about_data(task)}")
-    for line in [*optimizer.reach_notes(config, task.shapes(), task.param_metadata()), *task.notes()]:
+    reach = optimizer.reach_notes(config, task.shapes(), task.param_metadata())
+    advice = "begin anew with --restart, or go on over these with --other_data"
+    folder.data = record.check_data(folder.path, task, advice, other_data)
+    for line in [*optimizer.warmup_notes(config), *reach, *task.notes()]:
         distributed.say(line)
     return training
 

@@ -8,21 +8,33 @@ import importlib.resources
 import os
 import platform
 import subprocess
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import CONFIG_FILE, ENVIRONMENT_FILE
+from gmlp_flax.checkpoints.reading import on_all_processes
 from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps, write_json
 from gmlp_flax.config import schema
+from gmlp_flax.config.overrides import named_overrides
+from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
+from gmlp_flax.io import tfds_folders
 from gmlp_flax.processes import distributed
+from gmlp_flax.tasks import sides as data_sides
+from gmlp_flax.tasks.base import Task
 
+DATA_KEYS = (  # that say which data are read
+    *("data.train", "data.heldout", "data.split", "data.heldout_split", "data.heldout_share"),
+    *("glue.task", "own.text", "own.second", "own.label", "squad.version"),
+)
 SHOWN = 3  # keys that a message names
 PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
 
@@ -56,13 +68,71 @@ def refuse_changes(workdir: str, config: ConfigDict) -> None:
         RunError: names the keys.
     """
     changed, block = changes(workdir, config), config.model.block
-    fixed = [f"config.{name} was {old!r}" for name, (old, _) in changed.items() if not schema.may_change(name, block)]
+    moved = ("data.train", "data.heldout") if run_folder.read_identity(workdir).get("data") else ()  # see `check_data`
+    fixed = [
+        f"config.{name} was {old!r}"
+        for name, (old, new) in changed.items()
+        if not schema.may_change(name, block) and not (name in moved and old and new)
+    ]
     if fixed and checkpoint_steps(workdir):
         more = f" (and {len(fixed) - SHOWN} more)" if len(fixed) > SHOWN else ""
         raise RunError(
             f"{', '.join(fixed[:SHOWN])}{more}: use another --workdir, or set it back; {workdir} has taken steps with "
             "the old value"
         )
+
+
+def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, sides: Sequence[str] = SIDES) -> Any:
+    """Compares the data that a task reads with those that the run in a folder was trained on, by their fingerprints.
+
+    Args:
+        workdir: the run folder. A run of an older version has no fingerprints, and nothing is compared.
+        task: reads the data.
+        advice: how to go on over other data, for the message.
+        chosen: whether the user wants these data, even if they are others: that is only said.
+        sides: which to compare.
+
+    Returns:
+        By side, the absolute path of the data, and their fingerprint; {} on other processes than the first.
+
+    Raises:
+        RunError: the data are others; it names the key, the paths and what differs. On all processes.
+    """
+
+    def compare() -> dict[str, Any]:
+        before, found = run_folder.read_identity(workdir).get("data") or {}, {}
+        for side in sides if distributed.is_first() else ():
+            if not (fingerprint := task.fingerprint(side)):
+                continue
+            path = data_sides.path_of(task.config, side)
+            place = path if path == data_sides.EMBEDDED else io_files.absolute(tfds_folders.find(path))
+            found[side] = {"path": place, **fingerprint}
+            old = before.get(side, {})
+            if differs := _difference(old, fingerprint):
+                key, run = data_sides.key_of(task.config, side), f"{workdir} was trained with {old['path']}"
+                line = f"config.data.{key} is {path}, and its {side} data are others, {differs}: {run}"
+                if not chosen:
+                    raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
+                distributed.say(f"note: {line}")
+        return found
+
+    return on_all_processes(workdir, compare)
+
+
+def check_heldout(workdir: str, task: Task, words: Sequence[str]) -> None:
+    """Refuses to score other held-out data than the run's, as `check_data`, unless a command line's words, or a config
+    that is not the run's, choose them."""
+    own = config_lib.load(os.path.join(workdir, CONFIG_FILE))
+    chosen = not {*named_overrides(words), *config_lib.differences(own, task.config)}.isdisjoint(DATA_KEYS)
+    key = data_sides.key_of(task.config, "heldout")
+    check_data(workdir, task, f"score these with --config.data.{key}={task.config.data[key]}", chosen, ("heldout",))
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs in two fingerprints; "" if nothing that both have does."""
+    names = [name for name in now if before.get(name, now[name]) != now[name]]
+    counts = [f"{now[name]:,} {name} (were {before[name]:,})" for name in names if isinstance(now[name], int)]
+    return ", ".join([*counts, *(f"other {name}" for name in names if not isinstance(now[name], int))])
 
 
 def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: MetricsFile) -> None:

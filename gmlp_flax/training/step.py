@@ -84,7 +84,7 @@ class Training:
         grads, sums = gradients(task, state.params, batch, config.optimizer.grad_accum_steps, self.partition)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        mean = state.ema if state.ema is None else optax.incremental_update(params, state.ema, 1 - config.optimizer.ema)
+        mean = state.ema and optax.incremental_update(params, state.ema, 1 - ema_decay(config, state.step + 1))
         unit_weight = jnp.ones((), jnp.float32)
         sums = sums | {
             "grad_norm": (optax.tree.norm(grads), unit_weight),
@@ -95,6 +95,13 @@ class Training:
         state = TrainState(state.step + 1, params, opt_state, mean, window)
         chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)  # else the next step would compile again
         return state, window
+
+
+def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
+    """The decay of the running mean at a step, the first of which is 1: min(config.optimizer.ema, (1 + step) / (10 +
+    step)), as in TensorFlow and timm, so that the initial parameters are forgotten however short the run is."""
+    step = step.astype(jnp.float32)
+    return jnp.minimum(config.optimizer.ema, (1 + step) / (10 + step))
 
 
 def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:

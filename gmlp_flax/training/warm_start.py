@@ -1,7 +1,8 @@
 """Parameters from another run, unchanged or adapted to another length, image size or set of classes."""
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.checkpoints.pytree import Unfit, require_fit
+from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.models.image import patch_grid
@@ -31,14 +33,14 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
         workdir: the run folder. A run that resumes finds everything there, and does not need the other run.
 
     Returns:
-        The config, with the model of the other run in all keys that the task inherits; and the task's shared files.
+        The config, with the values of the other run in all keys that the task inherits; and the task's shared files.
         Keys that were set to another value are named on standard error.
 
     Raises:
         RunError: there is no such run or checkpoint.
     """
     task = tasks.find(config.task)
-    if not config.init_from or not task.shared_assets:
+    if not config.init_from or not (task.shared_assets or task.inherited_keys):
         return config, {}
     own_config, files = os.path.join(workdir, CONFIG_FILE), {}
     if io_files.exists(own_config):
@@ -47,7 +49,28 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
         source, step, old_config = loading.parameter_source(config.init_from)
         files = {name: content for name, content in source.read_files(step).items() if name in task.shared_assets}
         source.close()
-    return (inherit_model(config, old_config) if task.inherits_model else config), files
+    config = inherit_model(config, old_config) if task.inherits_model else config
+    return inherit_keys(config, old_config, task.inherited_keys, named_overrides(sys.argv)), files
+
+
+def inherit_keys(
+    config: ConfigDict, old_config: ConfigDict, names: Sequence[str], given: Collection[str] = ()
+) -> ConfigDict:
+    """A config with the values of another one in the keys `names`, if it has them and this one does not set them: to
+    anything but the default, or among `given`. Keys whose values differ are named on standard error."""
+    old, own, new = config_lib.flat(old_config), config_lib.flat(config), config.copy_and_resolve_references()
+    other = [name for name in names if name in old and old[name] != own[name]]
+    default = {name: key.default for name, key in config_lib.keys(config).items()}
+    kept = [name for name in other if name in given or own[name] != default[name]]
+    taken = {name: old[name] for name in other if name not in kept}
+    new.update_from_flattened_dict(taken)
+    if kept:
+        shown = ", ".join(f"{name} {old[name]!r} (here {own[name]!r})" for name in kept)
+        distributed.say(f"note: {config.init_from} was trained with another {shown}")
+    if taken:
+        shown = ", ".join(f"{name} {value!r}" for name, value in taken.items())
+        distributed.say(f"note: as in {config.init_from}: {shown}")
+    return new
 
 
 def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:

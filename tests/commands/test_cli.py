@@ -56,6 +56,29 @@ def test_bad_arguments(tmp_path, arguments, words):
     assert_one_line(train(*(word.replace("RUN", f"{tmp_path}/run") for word in arguments)), *words)
 
 
+def test_words_of_a_flagfile(tmp_path):
+    """Of --config and its keys, nested, for a command that reads its own command line as well."""
+    (tmp_path / "more").write_text("# a comment\n--config.steps=7\n")
+    (tmp_path / "flags").write_text(f"{TEXT}\n--flagfile={tmp_path}/more\n")
+    shown = train(f"--flagfile={tmp_path}/flags", "--help_config")
+    assert "config.steps = 7 " in shown.stdout, shown.stderr
+    words = "--on=local", "--processes=2", f"--workdir={tmp_path}/run", "--dry_run"
+    planned = preloaded.gmlp("launch", f"--flagfile={tmp_path}/flags", *words)
+    assert "--config.steps=7" in planned.stdout and "flagfile" not in planned.stdout, planned
+    assert_one_line(train(f"--flagfile={tmp_path}/none", "--workdir=RUN"), f"{tmp_path}/none")
+
+
+def test_a_warmup_longer_than_the_run(tmp_path):
+    """Refused where it is set, but a config that config.steps alone shortens is only told of it when it runs."""
+    words = f"--workdir={tmp_path}/run", "--config.optimizer.warmup=60"
+    assert_one_line(train(TEXT, "--config.steps=50", *words), "config.optimizer.warmup is 60", "config.steps=50")
+    (tmp_path / "own.py").write_text(f"{HEAD}  config.steps = 50\n  return config\n")
+    assert_one_line(train(f"--config={tmp_path}/own.py", f"--workdir={tmp_path}/run"), "warmup is 100")
+    for more in ("--config.steps=60", "--config.optimizer.schedule=rsqrt"):
+        assert train(TEXT, "--config.steps=50", *words, more, "--help_config").returncode == 0
+    assert train(TEXT, "--config.steps=2", "--help_config").returncode == 0
+
+
 HEAD = "from gmlp_flax import config as gmlp_config\ndef get_config(arg=''):\n  config = gmlp_config.default()\n"
 
 

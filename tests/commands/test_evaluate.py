@@ -1,6 +1,7 @@
 """Scoring a checkpoint from the command line."""
 
 import json
+import shutil
 
 import pytest
 from PIL import Image
@@ -55,6 +56,19 @@ def test_mistakes_are_one_line(text_run, flags, message):
     code, _, error = evaluate(text_run, *flags)
     assert code == 2
     assert message in error and len(error.splitlines()) == 1
+
+
+def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
+    """The same key may lead to other data, here as another Python has another manual: its fingerprint says so."""
+    run = shutil.copytree(text_run, tmp_path / "run")
+    identity = json.loads((run / "run.json").read_text())
+    identity["data"]["heldout"]["documents"] += 1
+    (run / "run.json").write_text(json.dumps(identity))
+    code, out, error = evaluate(run)
+    assert code == 2 and not out and "config.data.train is embedded" in error and "5 documents (were 6)" in error
+    code, out, error = evaluate(run, "--config.data.train=embedded")
+    assert code == 0 and error.startswith("note: ") and "5 documents (were 6)" in error
+    assert json.loads(out)["eval"] == json.loads((run / "result.json").read_text())["eval"]
 
 
 def test_other_data_of_the_same_classes(image_run, tmp_path):

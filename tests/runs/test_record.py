@@ -202,3 +202,28 @@ def test_command_to_go_on_does_not_restart(commands, text, workdir):
     process.send_signal(signal.SIGTERM)
     stderr = process.communicate(timeout=120)[1]
     assert process.returncode == 0 and "to go on: " in stderr and "--restart" not in stderr.partition("to go on: ")[2]
+
+
+def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_path):
+    """The same command where the same relative path leads to another file."""
+    flags = ["--config=RUN/config.json", "--workdir=RUN", "--config.steps=13", "--config.data.train=corpus.jsonl"]
+    flags = [word.replace("RUN", str(workdir)) for word in flags]
+    kept = json.loads((workdir / "run.json").read_text())["data"]["train"]["path"]
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+        shutil.copy(kept, folder / "corpus.jsonl")
+    with open(there / "corpus.jsonl", "a") as file:
+        file.write(json.dumps({"text": "one more document"}) + "\n")
+    before = content(workdir)
+    refused = commands(*flags, cwd=str(there))
+    assert_one_line_error(refused, "config.data.train is corpus.jsonl", f"trained with {kept}", "--other_data")
+    assert content(workdir) == before
+    assert_done(commands(*flags, cwd=str(here)))  # the same data elsewhere
+    flags[2] = "--config.steps=14"
+    assert_one_line_error(commands(*flags, cwd=str(there)), f"trained with {here}/corpus.jsonl")
+    done = commands(*flags, "--other_data", cwd=str(there))
+    assert_done(done)
+    assert "note: config.data.train is corpus.jsonl" in done.stderr
+    flags[2] = "--config.steps=15"
+    assert_done(commands(*flags, cwd=str(there)))

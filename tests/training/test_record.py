@@ -1,15 +1,27 @@
 """The settings of a run beside those of the steps to come, and its environment; whole runs are in tests/runs."""
 
 import importlib.resources
+import json
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import jax
 import pytest
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.config import schema
+from gmlp_flax.data.text.corpora import in_memory
+from gmlp_flax.data.text.prepare import prepare
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import RunError
 from gmlp_flax.training import record
+from tests.data.finetuning import squad_files
+from tests.data.images import image_files
+from tests.training import tiny
 
 
 def test_changes_of_an_older_run_are_told_by_today_s_names(tmp_path):
@@ -56,3 +68,136 @@ def test_the_commit_is_that_of_our_own_code(tmp_path, monkeypatch):
     )
     (package / "__init__.py").write_text("x = 1\n")
     assert record.environment()["git_dirty"]
+
+
+def text_file(folder):
+    config = gmlp_config.default()
+    config.data.train = tiny.write_corpus(folder / "corpus.jsonl")
+    return config
+
+
+def prepared_ids(folder):
+    config = text_file(folder)
+    texts = in_memory("texts", (" ".join(tiny.WORDS[i:]) for i in range(30)))
+    tokenizer = Tokenizer.train([" ".join(tiny.WORDS)] * 9, 300)
+    for side in ("train", "heldout"):
+        prepare(texts, tokenizer, folder / side, workers=1)
+        config.data[side] = str(folder / side)
+    return config
+
+
+def images(path):
+    config = gmlp_config.default(task="image_classification")
+    config.model.update(image_size=(8, 8), patch_size=(4, 4))
+    config.data.update(train=str(path), heldout_share=0.3)
+    return config
+
+
+def image_files_of(classes):
+    return {f"{name}/{i}.png": image_files.png(10 * j + i) for j, name in enumerate(classes) for i in range(4)}
+
+
+def image_folder(folder):
+    return images(image_files.make_folder(folder / "photos", image_files_of(("cat", "dog"))))
+
+
+def image_tar(folder):
+    return images(image_files.make_tar(folder, image_files_of(("cat", "dog"))))
+
+
+def image_tfds(folder):
+    return images(image_files.tfds_folder(folder / "1.0.0", {"train": [3, 2], "test": [2]}, "tfrecord"))
+
+
+def sentence_table(folder):
+    config = gmlp_config.default(task="text_classification")
+    config.glue.task = "own"
+    (folder / "rows.csv").write_text("text,label\n" + "".join(f"row {i},{'ab'[i % 2]}\n" for i in range(40)))
+    config.data.update(train=str(folder / "rows.csv"), heldout_share=0.3)
+    return config
+
+
+def squad(folder):
+    config = gmlp_config.default(task="question_answering")
+    config.model.length = 96
+    config.squad.update(stride=8, max_query=12)
+    path = squad_files.write(folder / "squad.json", *map(squad_files.colours, range(6)))
+    config.data.update(train=str(path), heldout_share=0.4)
+    return config
+
+
+def open_task(folder, make):
+    """The task of a config whose data are made in a folder, with a vocabulary there."""
+    (folder / "data").mkdir(parents=True)
+    config = make(folder / "data")
+    if config.task != "image_classification":
+        config.data.cache = str(folder / "cache")
+        config.model.vocab_size = 320
+        if make is not prepared_ids:
+            config.data.tokenizer = str(folder / "tokenizer.model")
+            Tokenizer.train([" ".join(tiny.WORDS)] * 9, 300).save(config.data.tokenizer)
+    return tasks.create(config, str(folder / "run"))
+
+
+def reopened(task):
+    return tasks.create(task.config, task.folder)
+
+
+def begin(run, task):
+    """Notes the data of a task in a run folder, as its first step does."""
+    found = run_folder.RunFolder(str(run))
+    found.data = record.check_data(str(run), task, "")
+    found.begin_steps({})
+
+
+def flipped(content, position):
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+
+
+# Of each kind, a file of the data, and its content after a change that keeps its size.
+KINDS = {
+    text_file: ("corpus.jsonl", lambda content: content.replace(b" the ", b" THE ", 1)),
+    prepared_ids: ("heldout/ids*", lambda content: flipped(content, 40)),
+    image_folder: ("photos/cat/0.png", lambda _: image_files.png(99)),
+    image_tar: ("images.tar", lambda content: flipped(content, content.index(b"IDAT") + 30)),
+    image_tfds: ("1.0.0/*train*00001*", lambda content: flipped(content, -2)),
+    sentence_table: ("rows.csv", lambda content: content.replace(b"row 3,", b"row z,")),
+    squad: ("squad.json", lambda content: content.replace(b"white", b"WHITE")),
+}
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_data_of_another_content_are_refused_by_name(tmp_path, make):
+    """Of each kind: moved, or copied with other times, they are the same; changed in one place, they are not."""
+    run, data = tmp_path / "run", tmp_path / "there" / "data"
+    begin(run, open_task(tmp_path / "here", make))
+    kept = json.loads((run / "run.json").read_text())["data"]
+    assert [Path(kept[side]["path"]).is_absolute() for side in ("train", "heldout")] == [True, True]
+    moved = open_task(tmp_path / "there", make)
+    for path in data.rglob("*"):
+        os.utime(path, (1, 1))
+    record.check_data(str(run), reopened(moved), "")
+    name, change = KINDS[make]
+    (file,) = data.glob(name)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(RunError, match=r"config.data.\w+ is .*there.*, other .*trained with .*here.*the advice"):
+        record.check_data(str(run), reopened(moved), "the advice")
+    found = record.check_data(str(run), reopened(moved), "", chosen=True)
+    assert found["train"]["path"].startswith(str(data))
+
+
+def test_embedded_data_and_runs_without_fingerprints(tmp_path):
+    task = open_task(tmp_path, lambda _: tiny.image_config())
+    record.check_data(str(tmp_path / "run"), task, "")  # no run yet
+    begin(tmp_path / "run", task)
+    file = tmp_path / "run" / "run.json"
+    kept = json.loads(file.read_text())
+    assert kept["data"]["train"]["path"] == "embedded"
+    kept["data"]["train"]["content"] = "another"
+    file.write_text(json.dumps(kept))
+    with pytest.raises(RunError, match="other content"):
+        record.check_data(str(tmp_path / "run"), task, "")
+    record.check_data(str(tmp_path / "run"), task, "", sides=["heldout"])
+    del kept["data"]  # as older versions left it
+    file.write_text(json.dumps(kept))
+    record.check_data(str(tmp_path / "run"), task, "")

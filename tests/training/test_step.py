@@ -74,13 +74,22 @@ def test_randomness_is_a_function_of_seed_and_step(line, partition):
     np.testing.assert_allclose(noise(line, partition, batches=4), from_start, rtol=1e-5)
 
 
-def test_running_mean(line, partition):
-    line.config.optimizer.ema = 0.75
-    (first, _), (second, _) = run(line, [tiny.line_batch(0), tiny.line_batch(1)], partition)
-    initial = line.init(jax.random.key(0))
-    expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, initial, first.params)
-    assert_close(first.ema, expected, rtol=1e-6)
-    assert_close(second.ema, jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, expected, second.params), rtol=1e-6)
+@pytest.mark.parametrize("decay", [0.15, 0.9999])
+def test_running_mean(line, partition, decay):
+    """At step t the decay is min(decay, (1 + t) / (10 + t)), as in TensorFlow: a short run forgets where it began."""
+    line.config.optimizer.ema = decay
+    expected = jax.device_get(line.init(jax.random.key(0)))
+    for t, (state, _) in enumerate(run(line, [tiny.line_batch(i) for i in range(5)], partition), start=1):
+        keep = np.float64(min(decay, (1 + t) / (10 + t)))
+        expected = jax.tree.map(lambda mean, new, keep=keep: keep * mean + (1 - keep) * new, expected, state.params)
+        assert_close(state.ema, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_decay_reaches_what_the_config_says(config):
+    config.optimizer.ema = 0.9999
+    steps = np.array([1, 10, 1000, 89_989, 89_991, 10**6])
+    found = [float(step.ema_decay(config, jnp.array(t))) for t in steps]
+    np.testing.assert_allclose(found, np.minimum(0.9999, (1 + steps) / (10 + steps)), rtol=1e-6)
 
 
 def test_window_sums_until_a_line_is_due(line, partition):

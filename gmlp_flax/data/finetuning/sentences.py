@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.data import splits
+from gmlp_flax.data import fingerprints, splits
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rows_by_split, split_name
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
@@ -56,6 +56,11 @@ class Sentences:
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def fingerprint(self) -> fingerprints.Fingerprint:
+        """See `data.fingerprints`: all texts and labels."""
+        texts = fingerprints.of_texts([*self.first, *(self.second or ())])
+        return {"examples": len(self), "texts": texts, "labels": fingerprints.digest([self.labels.tobytes()])}
 
 
 class _Example(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from gmlp_flax.data import fingerprints
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
@@ -50,6 +51,19 @@ class ImageSource:
     def read(self, index: int) -> bytes | np.ndarray:
         """The image at a position."""
         raise NotImplementedError
+
+    def fingerprint(self) -> fingerprints.Fingerprint:
+        """See `data.fingerprints`: the names and labels of all images, and the content of some."""
+
+        def content(index: int) -> bytes:
+            try:
+                return bytes(self.read(index))
+            except BadRecord:
+                return b""
+
+        names, labels = fingerprints.digest(self.names), fingerprints.digest([*self.classes, self.labels.tobytes()])
+        sample = fingerprints.digest(map(content, fingerprints.spread(len(self))))
+        return {"images": len(self), "names": names, "labels": labels, "content": sample}
 
 
 def read_image(file: File | str) -> bytes:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gmlp_flax.data import splits
+from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.images import tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
@@ -54,6 +55,10 @@ class Subset(ImageSource):
 
     def __getitem__(self, index: int) -> dict:
         return self.source[int(self.indices[index])]
+
+    def fingerprint(self) -> Fingerprint:
+        """That of the whole source: its splits and shares are keys of the config."""
+        return self.source.fingerprint()
 
     def __repr__(self) -> str:
         return f"Subset({self.source!r}, images={len(self)}, crc={zlib.crc32(self.indices.tobytes()):08x})"

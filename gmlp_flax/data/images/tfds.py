@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gmlp_flax.data import fingerprints
 from gmlp_flax.data.images.folders import ImageSource
 from gmlp_flax.data.splits import missing_split
 from gmlp_flax.errors import DataError
@@ -106,6 +107,10 @@ class TFDSImages(ImageSource):
         names = feature[self._name].bytes_list.value if self._name else ()
         name = names[0].decode("utf-8", "replace") if names else where
         return {"image": images[0], "label": np.int32(labels[0]), "name": name}
+
+    def fingerprint(self) -> fingerprints.Fingerprint:
+        """That of the files of the split."""
+        return fingerprints.of_files([shard.file for shard in self._shards])
 
     def __repr__(self) -> str:
         return f"TFDSImages({self.path!r}, {self.split!r}, images={len(self)}, classes={len(self.classes)})"

@@ -110,11 +110,13 @@ class Corpus:
         parts: ordered by the names of their files.
         fingerprint: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the split. It
             recognises a corpus without reading it all, and stays the same when the folder moves.
+        files: of the parts; none in memory.
     """
 
     name: str
     parts: tuple[Part, ...]
     fingerprint: str
+    files: tuple[File, ...] = ()
 
     def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
         """Yields the documents of all parts; raises DataError as FilePart.documents does, or if there are none."""
@@ -164,7 +166,7 @@ def open_corpus(path: str, split: str = "") -> Corpus:
         chosen = [(file, _READERS_BY_SUFFIX.get(files.suffix(file.name), "text"), None) for file in texts]
     parts = tuple(itertools.chain.from_iterable(_parts(*file) for file in chosen))
     fingerprint = _fingerprint((file for file, _, _ in chosen), split)
-    return Corpus(f"{path} ({split})" if split else path, parts, fingerprint)
+    return Corpus(f"{path} ({split})" if split else path, parts, fingerprint, tuple(file for file, _, _ in chosen))
 
 
 def splits(path: str) -> tuple[str, ...]:

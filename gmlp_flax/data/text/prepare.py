@@ -32,6 +32,7 @@ from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import cache_key, default_folder
+from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.locks import folder_lock
 from gmlp_flax.io.logs import BEAT, to_stderr
 from gmlp_flax.io.records import BadRecords, check_limit
@@ -133,7 +134,7 @@ def prepare(
         if not _is_done(shards, plan):
             to_stderr(f"tokenising {corpus.name}{f', {selection.side}' if selection.share else ''}")
             _begin(corpus, shards, plan)
-            results = _write_shards(shards, workers or os.cpu_count() or 1)
+            results = _write_shards(shards, workers or usable_cores())
             files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
             files.write(files.join(folder, prepared.INDEX), _json(plan | {"shards": results}))
         shutil.rmtree(work if remote else work / _UNFINISHED, ignore_errors=True)

@@ -130,6 +130,11 @@ class Prepared:
         most = max(1, min(OPEN_READERS, cache.limit() // 4 // largest)) if remote else OPEN_READERS
         self._readers = ResultCache(self._open_reader, most)
 
+    @property
+    def files(self) -> list[File]:
+        """The files of all shards."""
+        return [file for shard in self._files for file in shard]
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """Ids [start, stop) of the stream: [stop - start], of `dtype`; thread-safe.
 

@@ -16,6 +16,7 @@ from gmlp_flax.data.text.sentence_piece import SentencePieces, train
 from gmlp_flax.data.text.word_piece import WordPieces
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
+from gmlp_flax.io.cores import usable_cores
 
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
@@ -102,7 +103,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
         """`encode` of each text, as int32 [tokens]; `threads=None` uses all cores."""
-        return self._engine.encode_batch(texts, threads or os.cpu_count() or 1)
+        return self._engine.encode_batch(texts, threads or usable_cores())
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """`encode`, and the span of each token in the given text, before normalisation.

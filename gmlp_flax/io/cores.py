@@ -1,0 +1,10 @@
+"""How many cores there are for work in parallel."""
+
+from __future__ import annotations
+
+import os
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: what taskset, SLURM or a container leave it, not all that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -34,8 +34,8 @@ class BadRecord(Exception):
 class NotUTF8(BadRecord):
     """Bytes that are not UTF-8 text; `offset` is the position of the first wrong byte."""
 
-    def __init__(self, reason: str, offset: int):
-        super().__init__(f"not UTF-8 ({reason}); convert it, e.g. with iconv -t UTF-8")
+    def __init__(self, reason: str, offset: int, encoding: str):
+        super().__init__(f"not UTF-8 ({reason}); convert it, e.g. with iconv -f {encoding}")
         self.offset = offset
 
 
@@ -65,14 +65,17 @@ def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise NotUTF8(f"byte 0x{data[error.start]:02x}", error.start) from error
+        byte = data[error.start : error.start + 1]
+        encoding = f"WINDOWS-1252 -t UTF-8 if that byte is {byte.decode('cp1252', 'replace')!r} (Latin-1)"
+        raise NotUTF8(f"byte 0x{byte.hex()}", error.start, encoding) from error
     return text if keep_mark else text.removeprefix("\ufeff")
 
 
 def refuse_utf16(data: bytes) -> None:
     """Raises NotUTF8 at a zero byte: UTF-16 without a byte-order mark is valid UTF-8 full of zero characters."""
     if b"\0" in data:
-        raise NotUTF8("a zero byte, as UTF-16 has", data.index(b"\0"))
+        offset = data.index(b"\0")
+        raise NotUTF8("a zero byte, as UTF-16 has", offset, f"UTF-16{'LE' if offset % 2 else 'BE'} -t UTF-8")
 
 
 def example_features(record: bytes) -> Mapping[str, Any]:

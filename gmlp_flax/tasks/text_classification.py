@@ -96,9 +96,11 @@ class TextClassification(Finetuning):
         task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
         if labels := self.saved_names(LABELS_FILE):
             return task._replace(labels=labels)
-        path = sides.path_of(self.config, "train", EXPECTED)
-        with sides.errors_name("data.train"):
-            return task._replace(labels=sentences.label_names(path, task))
+        bad = BadRecords(self.config.data.max_bad_records)
+        labels, notes = sides.open_side(self.config, "train", sentences.label_names, EXPECTED, task=task, bad=bad)
+        for note in notes:
+            sides.warn("train", "labels", note)
+        return task._replace(labels=labels)
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -111,6 +113,21 @@ class TextClassification(Finetuning):
         if config.glue.task == OWN:
             task.glue = own_task((config.own.text,), config.own.label, ("0", "1"))
         return task
+
+    def notes(self) -> list[str]:
+        """See `Task`: of own data, the columns that were read, the sizes of classes, and what is on both sides."""
+        if not self.glue.own:
+            return []
+        train, heldout, names = self.sentences("train"), self.sentences("heldout"), self.glue.labels
+        counts = np.bincount(train.labels, minlength=len(names)).tolist()
+        columns = [name for (name,) in self.glue.texts]
+        least, most = (f"{names[counts.index(count)]!r} with {count:,}" for count in (min(counts), max(counts)))
+        trained = {*zip(train.first, train.second or train.first, strict=True)}
+        again = sum(texts in trained for texts in zip(heldout.first, heldout.second or heldout.first, strict=True))
+        return [
+            f"read: text {' and '.join(map(repr, columns))}, label {self.glue.label[0]!r}; smallest class to train on "
+            f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out"
+        ] + [f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too"] * (again > 0)
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy and hits of a batch."""
@@ -235,6 +252,8 @@ class TextClassification(Finetuning):
         """The labelled texts of a side; raises DataError if they cannot be read."""
         bad = BadRecords(self.config.data.max_bad_records)
         read = sides.open_side(self.config, side, sentences.open_sentences, EXPECTED, task=self.glue, bad=bad)
+        for note in read.notes:
+            sides.warn(side, "examples", note)
         if bad.count:
             sides.warn(side, "examples", f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")
         if read.dropped:

@@ -30,7 +30,18 @@ import traceback
 import warnings
 from pathlib import Path
 
-TARGETS = ("config", "run_files", "metrics", "prepared", "tokenizers", "images", "records", "predict", "checkpoints")
+TARGETS = (
+    "config",
+    "run_files",
+    "metrics",
+    "prepared",
+    "tokenizers",
+    "images",
+    "records",
+    "tables",
+    "predict",
+    "checkpoints",
+)
 SECONDS, MEMORY = 30, 8 << 30
 BROKEN = 3  # the exit code of a target that cannot begin
 PLACE = struct.Struct("qqq")  # the seed in work, inputs that were read or refused, those refused

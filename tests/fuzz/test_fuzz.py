@@ -11,13 +11,14 @@ import sys
 
 import pytest
 
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import storage
-from tests.fuzz import checkpoints, kills
+from tests.fuzz import checkpoints, kills, tables
 from tests.preloaded import ROOT, environment
 
 # Inputs of each target.
 COUNTS = dict(config=60, run_files=100, metrics=300, prepared=200, tokenizers=300, images=3000, records=300, predict=20)
+COUNTS["tables"] = 1000
 
 FAILING = """
 import os, time
@@ -68,6 +69,17 @@ def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
     assert "records, seed 4: the process died, exit code -6" in done.stdout
     assert done.stdout.splitlines()[-1] == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"
     assert [path.name for path in tmp_path.iterdir()] == ["tests"], "a file in the folder where it was started"
+
+
+def test_random_tables_are_read_as_they_were_written(tmp_path):
+    """Or refused, if they can be read in two ways; never read as something else."""
+    check, refused = tables.make(tmp_path), 0
+    for seed in range(150):
+        try:
+            check(random.Random(seed))
+        except DataError:
+            refused += 1
+    assert 30 < refused < 120
 
 
 @pytest.mark.filterwarnings("ignore")  # reads that Orbax has abandoned

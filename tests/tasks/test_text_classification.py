@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 
 import jax
 import numpy as np
@@ -218,6 +219,41 @@ def test_own_labelled_text(vocabulary, tmp_path):
     with pytest.raises(DataError, match=r"^config.data.train: .*the label 'no'; expected 'maybe', 'yes'"):
         again.examples("train")
     assert TextClassification.without_data(options).shapes()["head"]["kernel"].shape == (8, 2)
+
+
+def own(vocabulary, folder, labels, heldout="", **data):
+    """A task on a table of one's own, with a text a label."""
+    (folder / "own.csv").write_text(
+        "text,label\n" + "".join(f"{i} {tiny.WORDS[i]},{x}\n" for i, x in enumerate(labels))
+    )
+    if heldout:
+        (folder / "heldout.csv").write_text("text,label\n" + heldout)
+        data["heldout"] = str(folder / "heldout.csv")
+    return TextClassification(config(vocabulary, folder / "own.csv", "own", **data), str(folder))
+
+
+def test_the_start_says_what_own_data_were_read_as(vocabulary, tmp_path, capsys):
+    task = own(vocabulary, tmp_path, ["1.0", "0.0", "1.0", "0.0", "1.0", ""], f"new,0\n0 {tiny.WORDS[0]},1\n")
+    assert task.notes() == [
+        "read: text 'text', label 'label'; smallest class to train on '0' with 2, largest '1' with 3; 1 rows without a "
+        "label left out",
+        "note: 1 of 2 held-out examples have texts that are trained on, too",
+    ]
+    assert "train labels: 5 labels are read in another form: '1.0' as '1'" in capsys.readouterr().err
+    assert task.class_names == ("0", "1")
+
+
+def test_own_labels_that_are_only_held_out(vocabulary, tmp_path):
+    task = own(vocabulary, tmp_path, "aabb", "new,c\n")
+    with pytest.raises(DataError, match="config.data.heldout: .*the label 'c'; expected 'a', 'b'"):
+        task.notes()
+    texts = [f"text {i}" for i in range(40)]
+    rows = [f"{text},{'ab'[zlib.crc32(text.encode()) < 2**31 and i > 20]}\n" for i, text in enumerate(texts)]
+    assert sum(row.endswith("b\n") for row in rows) > 2
+    (tmp_path / "own.csv").write_text("text,label\nx,c\ny,c\nz,c\nw,c\n" + "".join(rows))
+    task = TextClassification(config(vocabulary, tmp_path / "own.csv", "own", heldout_share=0.5), str(tmp_path))
+    with pytest.raises(DataError, match="the label 'b'; expected 'a', 'c', which the examples to train on have"):
+        task.notes()
 
 
 def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):

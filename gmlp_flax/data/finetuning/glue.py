@@ -9,8 +9,10 @@ imdb        TFDS's imdb_reviews, or any file with the columns text and label
 retrieval   new_aan_pairs.train.tsv, .eval.tsv, .test.tsv: no header, five columns, the label, two ids, two texts
 """
 
+import itertools
 from typing import NamedTuple
 
+from gmlp_flax.data.finetuning.own_labels import MISSING
 from gmlp_flax.data.listops import trees
 
 
@@ -26,9 +28,8 @@ class SentenceTask(NamedTuple):
         headerless: names of the columns of files without a header (CoLA, Retrieval).
         label: the names that the column of labels may have.
         unlabelled: the values of that column in rows without a label.
-        aliases: other names of the labels, in their order.
-        numbered: whether a row may have its label's number.
         words: all that its texts may consist of, with white space between; () for any text.
+        own: whether the data are the user's own: tables may be quoted, and labels have no numbers beside their names.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -39,9 +40,13 @@ class SentenceTask(NamedTuple):
     headerless: tuple[str, ...] = ()
     label: tuple[str, ...] = ("gold_label", "label", "Quality", "is_duplicate")
     unlabelled: tuple[str, ...] = ("-", "-1")  # annotators did not agree (SNLI); a test set
-    aliases: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    numbered: bool = True
+    own: bool = False
+
+    @property
+    def columns(self) -> set[str]:
+        """The names of all columns of texts and labels."""
+        return {*itertools.chain(*self.texts), *self.label}
 
 
 _SENTENCE = (("sentence",),)
@@ -77,7 +82,6 @@ LONG_RANGE_TASKS: dict[str, SentenceTask] = {
         ("0", "1"),
         submission=("Retrieval.tsv",),
         headerless=("label", "id1", "id2", "text1", "text2"),
-        aliases=("0.0", "1.0"),
     ),
 }
 
@@ -88,5 +92,5 @@ def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = ()) -
     """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes."""
     columns = tuple((name,) for name in texts)
     return SentenceTask(
-        columns, labels, submission=("predictions.tsv",), names=True, label=(label,), unlabelled=("",), numbered=False
+        columns, labels, submission=("predictions.tsv",), names=True, label=(label,), unlabelled=MISSING, own=True
     )

@@ -1,7 +1,9 @@
 """Rows of labelled sentences, as dicts: from tables in text, JSON lines, parquet and TFDS folders, by split."""
 
+import codecs
 import csv
 import functools
+import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -10,8 +12,8 @@ from typing import Any
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.splits import SPLIT_WORDS
 from gmlp_flax.data.text.corpora import stem
-from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines
-from gmlp_flax.errors import DataError
+from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines, read_whole
+from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, decode_utf8, refuse_utf16
@@ -21,14 +23,18 @@ IDS = ("index", "idx", "pairID", "id")
 TAGS = ("tag", "split")
 
 PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
+_DOUBLED = re.compile(rb'"([^"]|"")*""([^"]|"")*"')
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})({'|'.join(PARTS[1:])}|)$")
 
 Record = dict[str, Any]  # name of the column -> value
 Rows = Iterator[tuple[str, Record | BadRecord]]  # each with the row's name in messages
+Cells = Iterator[tuple[int, list[bytes]]]  # of each row, with the number of its first line
 
 
-def rows_by_split(path: str, task: SentenceTask) -> dict[str, Callable[[], Rows]]:
+def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, Callable[[], Rows]]:
     """Split name -> a function that yields its rows; the name is "" for a single file.
+
+    What is assumed about a file goes to `notes` when it is read, a line each.
 
     Raises:
         DataError: there is no data of this task at `path`.
@@ -40,7 +46,7 @@ def rows_by_split(path: str, task: SentenceTask) -> dict[str, Callable[[], Rows]
     groups = {"": list(contents)} if is_file else _split_files(path, contents)
 
     def rows(group: list[File]) -> Rows:
-        return itertools.chain.from_iterable(file_rows(file.path, task) for file in group)
+        return itertools.chain.from_iterable(file_rows(file.path, task, notes) for file in group)
 
     return {name: functools.partial(rows, group) for name, group in groups.items()}
 
@@ -51,21 +57,22 @@ def split_name(name: str) -> str:
     return SPLIT_WORDS[match[1]] + match[2] if match else ""
 
 
-def file_rows(path: str, task: SentenceTask) -> Rows:
+def file_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     """The rows of a file, by its suffix: one of READERS, all but .parquet also with one of files.COMPRESSIONS.
 
     Blank lines are skipped. Tab-separated files are split only at tabs and line feeds; a quotation mark is a character
-    like any other. In those with commas, cells in quotation marks may hold commas and line feeds.
+    like any other. In those with commas, cells in quotation marks may hold commas and line feeds. The user's own tables
+    may be as pandas and Excel write them: with the delimiter that their header shows, and quoted beside tabs, too.
 
     Raises:
-        DataError: the file is of no such format, cannot be read, or its header lacks the task's columns.
+        DataError: the file is of no such format, cannot be read or in two ways, or its header lacks a column.
     """
     if files.suffix(path) not in READERS:
         raise DataError(
             f"{path!r} has no format in which labelled sentences are read; expected {', '.join(READERS)}, or text "
             f"with {' or '.join(files.COMPRESSIONS)}"
         )
-    return READERS[files.suffix(path)](path, task)
+    return READERS[files.suffix(path)](path, task, notes)
 
 
 def tfds_rows(folder: tfds_folders.Folder, split: str) -> Rows:
@@ -115,29 +122,97 @@ def _split_files(path: str, contents: tuple[File, ...]) -> dict[str, list[File]]
     return whole
 
 
-def _tsv_cells(path: str) -> Iterator[tuple[int, list[bytes]]]:
-    lines = ((number, line.rstrip(b"\r\n")) for number, line in numbered_lines(path))
+def _lines(path: str, notes: list[str]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file in UTF-8, or in UTF-16 with a byte-order mark; numbered from 1, in UTF-8."""
+    with files.open_file(path) as stream:
+        if stream.read(2) not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return numbered_lines(path)
+    notes.append(f"{path} is read as UTF-16, by its byte-order mark")
+    with decode_errors(f"{path} begins as UTF-16 and is not", "copy it again, or convert it to UTF-8"):
+        text = read_whole(path).decode("utf-16")
+    return enumerate(map(str.encode, io.StringIO(text, newline="\n")), start=1)
+
+
+def _tsv_cells(path: str, notes: list[str]) -> Cells:
+    lines = ((number, line.rstrip(b"\r\n")) for number, line in _lines(path, notes))
     return ((number, line.split(b"\t")) for number, line in lines if line.strip(b" "))
 
 
-def _csv_cells(path: str) -> Iterator[tuple[int, list[bytes]]]:
-    mark = "\ufeff"  # in front of a quotation mark, it would belong to the cell
-    lines = (line.decode("utf-8", "surrogateescape").removeprefix(mark) for _, line in numbered_lines(path))
+def _csv_cells(path: str, notes: list[str], delimiter: str = ",") -> Cells:
+    for number, cells, _ in _csv_rows(path, notes, delimiter):
+        yield number, [cell.encode("utf-8", "surrogateescape") for cell in cells]
+
+
+def _csv_rows(path: str, notes: list[str], delimiter: str) -> Iterator[tuple[int, list[str], str]]:
+    """The number of each row's first line, its cells and its text; characters that are not UTF-8 are escaped."""
+    mark, taken = "\ufeff", []  # in front of a quotation mark, the mark would belong to the cell
+    lines = (line.decode("utf-8", "surrogateescape").removeprefix(mark) for _, line in _lines(path, notes))
     csv.field_size_limit(LONGEST)
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader((taken.append(line) or line for line in lines), strict=True, delimiter=delimiter)
     number = 1
     try:
         for cells in reader:
             if "".join(cells).strip(" "):
-                yield number, [cell.encode("utf-8", "surrogateescape") for cell in cells]
+                yield number, cells, "".join(taken).rstrip("\r\n")
             number = reader.line_num + 1
+            taken.clear()
     except csv.Error as error:  # where the next row begins is not known
         raise DataError(f"{path}, line {number}: not CSV ({error}); check its quotation marks") from None
 
 
-def _table_rows(cells_of: Callable[[str], Iterator[tuple[int, list[bytes]]]], path: str, task: SentenceTask) -> Rows:
+def _own_cells(path: str, notes: list[str], task: SentenceTask, usual: str) -> Cells:
+    """The rows of a table of the user's own; `usual` is the delimiter of files with its suffix."""
+    csv.field_size_limit(LONGEST)
+    first = next((line for _, line in _lines(path, []) if line.strip()), b"").decode("utf-8-sig", "replace")
+    headers = {mark: next(csv.reader(first.splitlines(), delimiter=mark), []) for mark in (usual, *",\t;|")}
+    delimiter = max(headers, key=lambda mark: len(task.columns.intersection(headers[mark])))  # the first of these
+    if delimiter != usual:
+        notes.append(f"{path} has {delimiter!r} between its columns, by its header")
+    texts = [at for at, name in enumerate(headers[delimiter]) if (name,) in task.texts]
+    plain = delimiter == "\t" and not _quoted(path, texts, notes)
+    return _tsv_cells(path, notes) if plain else _csv_cells(path, notes, delimiter)
+
+
+def _quoted(path: str, texts: list[int], notes: list[str]) -> bool:
+    """Whether quotation marks around cells of a table with tabs are the writer's, as in those of pandas and Excel.
+
+    They are if a writer's rules give the same file again: all cells that need marks have them and no others, or all
+    texts, the columns at `texts`, have them. They are the text's if the file follows no rules of quoting.
+    """
+    cells = ((number, cell) for number, row in _tsv_cells(path, []) for cell in row)
+    marked = [(number, cell) for number, cell in cells if cell.startswith(b'"')]
+    if not marked:
+        return False
+    try:
+        styles = [_styles(row, text, texts) for _, row, text in _csv_rows(path, [], "\t")]
+    except DataError:
+        styles = []
+    given = f"{path}, line {marked[0][0]}: the cell {marked[0][1].decode('utf-8', 'replace')[:40]!r}"
+    if styles and (all(needed for needed, _ in styles) or all(always for _, always in styles[1:])):
+        notes.append(f"{given} and the like lose their quotation marks, as pandas and Excel write them")
+        return True
+    if not styles and not any(_DOUBLED.fullmatch(cell) for _, cell in marked):
+        notes.append(f"{given} and the like keep their quotation marks, as the file is not quoted by rules")
+        return False
+    raise DataError(
+        f"{given} can be read in two ways: with quotation marks of the program that wrote the file, or of the text "
+        "itself; give JSON lines, or a table that pandas has written (to_csv)"
+    )
+
+
+def _styles(row: list[str], text: str, texts: list[int]) -> tuple[bool, bool]:
+    """Whether the text of a row has quotation marks around all cells that need them and no others; around all texts."""
+    always = ['"' + cell.replace('"', '""') + '"' for cell in row]
+    needed = [some if any(mark in cell for mark in '"\t\r\n') else cell for some, cell in zip(always, row, strict=True)]
+    swallowed = any("\t" in cell and "\n" in cell for cell in row)  # rows between two marks of the text
+    inside = all(f"\t{always[at]}\t" in f"\t{text}\t" for at in texts if at < len(row))
+    return not swallowed and ('"' not in text or text == "\t".join(needed)), not swallowed and inside
+
+
+def _table_rows(usual: str, path: str, task: SentenceTask, notes: list[str]) -> Rows:
     names: tuple[str, ...] = ()
-    for number, line in cells_of(path):
+    published = _csv_cells if usual == "," else _tsv_cells
+    for number, line in _own_cells(path, notes, task, usual) if task.own else published(path, notes):
         where = f"{path}, line {number}"
         try:
             cells = tuple(map(_text, line))
@@ -149,13 +224,14 @@ def _table_rows(cells_of: Callable[[str], Iterator[tuple[int, list[bytes]]]], pa
                 raise BadRecord(f"{len(cells)} columns where {len(names)} were expected")
             yield where, dict(zip(names, cells, strict=True))
         except BadRecord as error:
+            if not names and not task.headerless:  # the next row would be taken for the header
+                raise DataError(f"{where}: {error}") from None
             yield where, error
 
 
 def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str, ...]:
     """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an example."""
-    needed = {*itertools.chain(*task.texts), *task.label}
-    if twice := [cell for cell in cells if cell in needed and cells.count(cell) > 1]:
+    if twice := [cell for cell in cells if cell in task.columns and cells.count(cell) > 1]:
         raise DataError(f"{where}: two columns of the header are named {twice[0]!r}: rename one")
     missing = [names for names in task.texts if not set(names) & set(cells)]
     if missing and not task.headerless:
@@ -167,24 +243,24 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
     return task.headerless if missing else cells
 
 
-def _json_rows(path: str, task: SentenceTask) -> Rows:
+def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     return _parse(
-        ((f"{path}, line {number}", line) for number, line in numbered_lines(path) if line.strip()), json_object
+        ((f"{path}, line {number}", line) for number, line in _lines(path, notes) if line.strip()), json_object
     )
 
 
-def _parquet_rows(path: str, task: SentenceTask) -> Rows:
-    columns = {*itertools.chain(*task.texts), *task.label, *IDS, *TAGS}
+def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
+    columns = {*task.columns, *IDS, *TAGS}
     return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
 
 
-_tsv_rows, _csv_rows = (functools.partial(_table_rows, cells_of) for cells_of in (_tsv_cells, _csv_cells))
-READERS: dict[str, Callable[[str, SentenceTask], Rows]] = {
+_tsv_rows, _comma_rows = (functools.partial(_table_rows, usual) for usual in "\t,")
+READERS: dict[str, Callable[[str, SentenceTask, list[str]], Rows]] = {
     ".tsv": _tsv_rows,
     ".jsonl": _json_rows,
     ".ndjson": _json_rows,
     ".json": _json_rows,
-    ".csv": _csv_rows,
+    ".csv": _comma_rows,
     ".parquet": _parquet_rows,
     ".txt": _tsv_rows,
 }

@@ -15,21 +15,24 @@ Columns are found by their names. A row that cannot be used is a bad record.
 """
 
 import dataclasses
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gmlp_flax.data import fingerprints, splits
+from gmlp_flax.data.finetuning import own_labels
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rows_by_split, split_name
-from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT
+from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN, TRAIN_SPLIT
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
 from gmlp_flax.io.records import BadRecord, BadRecords
 
 UNLABELLED = -1
-MOST_LABELS = 1000  # a column with more values than these does not hold classes
+_LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as pandas writes lists
 
 _WORDS = {word + part for word in SPLIT_WORDS for part in PARTS}
 
@@ -41,10 +44,12 @@ class Sentences:
     Attributes:
         first: the sentences, or the first sentence of each pair.
         second: the second sentence of each pair, or None.
-        labels: int32 [examples], positions in the task's labels; all UNLABELLED in a test set.
+        labels: int32 [examples], positions in the task's labels; all UNLABELLED in a test set. If the task has no
+            labels yet, the column's values as text.
         ids: values of the column `index`, `idx`, `pairID` or `id`; if there is none, positions in the file.
         part: int32 [examples], 1 for MNLI's mismatched examples, else 0.
         dropped: how many examples without a label were left out.
+        notes: what was assumed about the files, a line each.
     """
 
     first: list[str]
@@ -53,6 +58,7 @@ class Sentences:
     ids: list[str]
     part: np.ndarray
     dropped: int
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.first)
@@ -64,10 +70,10 @@ class Sentences:
 
 
 class _Example(NamedTuple):
-    """A usable row; `tag` is the split that it names, or ""."""
+    """A usable row; `tag` is the split that it names, or "". Before its task has labels, `label` is the row's value."""
 
     texts: tuple[str, ...]
-    label: int
+    label: Any
     id: str
     part: int
     tag: str
@@ -98,8 +104,8 @@ def open_sentences(
         DataError: there is nothing at `path`, no such split or columns, or nothing on this side; rows are bad; or there
             are no labels to train on.
     """
-    path = tfds_folders.find(str(path))
-    by_split = _examples_by_split(path, task, bad or BadRecords())
+    path, notes = tfds_folders.find(str(path)), []
+    by_split = _examples_by_split(path, task, bad or BadRecords(), notes)
     known = tuple(by_split)
     only = known if len(known) == 1 else ()
     train = _parts_of(path, known, split, TRAIN_SPLIT) or only
@@ -124,33 +130,28 @@ def open_sentences(
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
     first, *second = map(list, zip(*texts, strict=True))
-    labels, parts = np.array(labels, np.int32), np.array(parts, np.int32)
-    return Sentences(first, second[0] if second else None, labels, list(ids), parts, len(examples) - len(used))
+    labels, parts = np.array(labels, np.int32 if task.labels else object), np.array(parts, np.int32)
+    dropped, told = len(examples) - len(used), tuple(dict.fromkeys(notes))
+    return Sentences(first, second[0] if second else None, labels, list(ids), parts, dropped, told)
 
 
-def label_names(path: str, task: SentenceTask) -> tuple[str, ...]:
-    """The labels in the data at `path`, or in a TFDS folder's description: numbers by size, then words by letters.
+def label_names(path: str, task: SentenceTask, side: str = TRAIN, **options: Any) -> tuple[tuple[str, ...], list[str]]:
+    """The labels of a side of the data at `path`, or in a TFDS folder's description, and what was assumed about them.
+
+    The options are those of `open_sentences`.
 
     Raises:
-        DataError: there is no such data or column, or the column holds no classes.
+        DataError: as in `open_sentences`, or the column holds no classes (see own_labels.classes).
     """
     path = tfds_folders.find(str(path))
     folder = tfds_folders.load(path, files.find_files(path))
     if folder and (named := getattr(folder.fields.get(task.label[0]), "names", None)):
-        return tuple(named)
-    rows = (record for rows in rows_by_split(path, task).values() for _, record in rows())
-    values = (_field(record, task.label) for record in rows if isinstance(record, dict))
+        return tuple(named), []
+    values = Counter(open_sentences(path, task, side, **options).labels)
     try:
-        names = {_label_name(value) for value in values if value is not None} - set(task.unlabelled)
-    except BadRecord as error:
-        raise DataError(f"{path!r}: {error}") from None
-    if not 2 <= len(names) <= MOST_LABELS:
-        raise DataError(
-            f"{path!r} has {len(names)} different values in the column of labels, {task.label[0]!r}: expected 2 to "
-            f"{MOST_LABELS}; give another column or file"
-        )
-    numbers = {name: int(name) for name in names if name.removeprefix("-").isdecimal()}
-    return tuple(sorted(names, key=lambda name: (name not in numbers, numbers.get(name, 0), name)))
+        return own_labels.classes(values, task.label[0])
+    except DataError as error:
+        raise DataError(f"{path!r} has {error}") from None
 
 
 def _parts_of(path: str, known: tuple[str, ...], wanted: str, default: str) -> tuple[str, ...]:
@@ -164,9 +165,11 @@ def _parts_of(path: str, known: tuple[str, ...], wanted: str, default: str) -> t
     return parts
 
 
-def _examples_by_split(path: str, task: SentenceTask, bad: BadRecords) -> dict[str, Callable[[], list[_Example]]]:
+def _examples_by_split(
+    path: str, task: SentenceTask, bad: BadRecords, notes: list[str]
+) -> dict[str, Callable[[], list[_Example]]]:
     """Split name -> a function that reads the split; the name is "" if the data have no splits."""
-    rows = rows_by_split(path, task)
+    rows = rows_by_split(path, task, notes)
     if list(rows) != [""]:
         return {name: lambda name=name: _read(path, name, rows[name](), task, bad) for name in rows}
     examples = _read(path, "", rows[""](), task, bad)
@@ -178,6 +181,7 @@ def _examples_by_split(path: str, task: SentenceTask, bad: BadRecords) -> dict[s
             f"{path!r}: the column {_either(TAGS)} names splits in some rows, and {min(strange)!r} in another: "
             f"expected {', '.join(known)} in each; correct or rename it"
         )
+    notes.append(f"the column {_either(TAGS)} of {path} decides what is trained on and what is held out")
     return {tag: lambda tag=tag: [example for example in examples if example.tag == tag] for tag in sorted(tags)}
 
 
@@ -185,13 +189,14 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
     """The usable rows of a file or split."""
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
     examples, ids, part = [], set(), int(split.endswith(PARTS[2]))
+    id_names, tag_names = ([name for name in names if name not in task.columns] for names in (IDS, TAGS))
     for position, (where, record) in enumerate(rows):
         try:
             if isinstance(record, BadRecord):
                 raise record
-            texts = tuple(_text(record, names, task.words) for names in task.texts)
-            label, tag = _label(record, labels, task), str(_field(record, TAGS) or "")
-            own_id = _id(record, tag, ids)
+            texts = tuple(_text(record, names, task) for names in task.texts)
+            label, tag = _label(record, labels, task), str(_field(record, tag_names) or "")
+            own_id = _id(_field(record, id_names), tag, ids)
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
             continue
@@ -212,48 +217,45 @@ def _either(names: Sequence[str]) -> str:
     return " or ".join(map(repr, names))
 
 
-def _id(record: Record, tag: str, ids: set[tuple[str, Any]]) -> str | int | float | None:
+def _id(own_id: Any, tag: str, ids: set[tuple[str, Any]]) -> str | int | float | None:
     """The row's id, which is added to those of its split, `ids`; predictions are written under it."""
-    own_id = _field(record, IDS)
     if own_id is not None and (not isinstance(own_id, str | int | float) or (tag, own_id) in ids):
         raise BadRecord(f"the id {own_id!r} is no text or number, or an earlier row's: mend it, or rename the column")
     ids.add((tag, own_id))
     return own_id
 
 
-def _text(record: Record, names: tuple[str, ...], words: tuple[str, ...] = ()) -> str:
+def _text(record: Record, names: tuple[str, ...], task: SentenceTask) -> str:
     value = _field(record, names)
     if not isinstance(value, str):
         raise BadRecord(f"no text {_either(names)}, found {', '.join(map(repr, sorted(record)))}")
-    if not value.strip():
-        raise BadRecord(f"an empty sentence {_either(names)}")
-    if words and (unknown := next((word for word in value.split() if word not in words), None)):
-        raise BadRecord(f"the symbol {unknown[:40]!r}; expected one of {' '.join(words)}")
-    return value.strip()  # so that equal premises are equal
+    text = value.strip()  # so that equal premises are equal
+    if not text or (task.own and text in own_labels.MISSING):
+        raise BadRecord(f"an empty sentence {_either(names)}{text and f', {text!r}'}")
+    if task.words and (unknown := next((word for word in text.split() if word not in task.words), None)):
+        raise BadRecord(f"the symbol {unknown[:40]!r}; expected one of {' '.join(task.words)}")
+    return text
 
 
 def _label_numbers(task: SentenceTask) -> dict[str, int]:
     """Every accepted value of the column of labels -> the number of the class, or UNLABELLED."""
-    labels = {name: number for number, name in enumerate(task.labels)}
-    if task.numbered and not any(map(str.isdecimal, task.labels)):
+    labels = {own_labels.class_name(name): number for number, name in enumerate(task.labels)}
+    if not task.own and not any(map(str.isdecimal, task.labels)):
         labels |= {str(number): number for number in labels.values()}
-    aliases = {name: number for number, name in enumerate(task.aliases)}
-    return labels | dict.fromkeys(task.unlabelled, UNLABELLED) | aliases
+    return labels | dict.fromkeys(task.unlabelled, UNLABELLED)
 
 
-def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int:
+def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | str:
+    """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet."""
     value = _field(record, task.label)
     if value is None:
         return UNLABELLED
-    name = _label_name(value)
-    if name not in labels:
-        listed = ", ".join(map(repr, task.labels[:10])) + (", ..." if len(task.labels) > 10 else "")
-        raise BadRecord(f"the label {value!r}; expected {listed}{', or its number' if task.numbered else ''}")
-    return labels[name]
-
-
-def _label_name(value: Any) -> str:
-    """The name of a class; raises BadRecord if it is neither a word nor a number."""
-    if isinstance(value, list | dict) or value != value:
-        raise BadRecord(f"the label {value!r}; expected a word or a number")
-    return str(value).strip()
+    if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):
+        several = "; several labels of one text (multi-label classification) are not offered"
+        raise BadRecord(f"the label {value!r}; expected a word or a number{several if task.own else ''}")
+    name = own_labels.class_name(value)
+    if name in labels or not task.labels:
+        return labels.get(name, str(value))
+    listed = ", ".join(map(repr, task.labels[:10])) + (", ..." if len(task.labels) > 10 else "")
+    more = ", which the examples to train on have" if task.own else ", or its number"
+    raise BadRecord(f"the label {value!r}; expected {listed}{more}")

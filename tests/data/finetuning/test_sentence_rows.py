@@ -1,6 +1,8 @@
 """Rows from each kind of file and by split, and messages of bad rows, before their values are used."""
 
+import csv
 import gzip
+import io
 import json
 import lzma
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS, own_task
 from gmlp_flax.data.finetuning.sentence_rows import file_rows, rows_by_split, tfds_rows
 from gmlp_flax.data.text import documents
 from gmlp_flax.errors import DataError
@@ -26,7 +28,7 @@ def rows(path, content, task="sst2"):
     """Line and record of each row; for a bad one, the beginning of its message in < >."""
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     found = []
-    for where, record in file_rows(str(path), GLUE_TASKS[task]):
+    for where, record in file_rows(str(path), GLUE_TASKS[task], []):
         assert where.startswith(f"{path}, line ")
         bad = isinstance(record, BadRecord)
         found.append((int(where.rpartition(" ")[2]), f"<{record}>"[:19] if bad else record))
@@ -61,6 +63,101 @@ def test_stray_quotation_marks_end_the_reading(tmp_path, row):
     """The start of the next row is not known: what follows would be made-up rows."""
     with pytest.raises(DataError, match=r"a\.csv, line 3: not CSV"):
         rows(tmp_path / "a.csv", f"sentence,label\nfine,1\n{row}\nmore,1\n")
+
+
+OWN = own_task(("text",), "label")
+EXAMPLES = [("plain", "0"), ('said "no"', "1"), ('"all of it"', "0"), ("two\nlines", "1"), ("a, b; c", "0")]
+
+
+def own(path, content) -> tuple[list[tuple[str, str]], list[str]]:
+    """Text and label of each row, and what was assumed."""
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    notes = []
+    found = [(record["text"], record["label"]) for _, record in file_rows(str(path), OWN, notes)]
+    return found, [note.partition(str(path))[2] for note in notes]
+
+
+def table(rows, delimiter, quoting=csv.QUOTE_MINIMAL, header=("text", "label")) -> str:
+    """As pandas writes it, which calls this library."""
+    content = io.StringIO()
+    csv.writer(content, delimiter=delimiter, quoting=quoting, lineterminator="\n").writerows([header, *rows])
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize(
+    ("name", "delimiter", "said"),
+    [
+        ("a.csv", ",", None),
+        ("a.csv", ";", " has ';' between its columns, by its header"),
+        ("a.csv", "\t", " has '\\t' between its columns, by its header"),
+        ("a.tsv", "\t", None),
+        ("a.tsv", ",", " has ',' between its columns, by its header"),
+        ("a.txt", "|", " has '|' between its columns, by its header"),
+    ],
+)
+def test_own_tables_as_pandas_writes_them(tmp_path, name, delimiter, said, quoting):
+    found, notes = own(tmp_path / name, table(EXAMPLES, delimiter, quoting))
+    assert found == EXAMPLES
+    quoted = ["lose their quotation marks"] if delimiter == "\t" else []
+    assert len(notes) == bool(said) + len(quoted) and (not said or notes[0] == said)
+    assert all(words in notes[-1] for words in quoted)
+
+
+@pytest.mark.parametrize("content", ["text,label\ra,0\rb,1\r", "text;label\ra;0\rb;1\r"])
+def test_own_lines_that_end_in_carriage_returns(tmp_path, content):
+    with pytest.raises(DataError, match="line 1: not CSV"):
+        own(tmp_path / "a.csv", content)
+
+
+def test_own_texts_in_needless_marks(tmp_path):
+    """All texts, but no labels and no header, as a script may write them."""
+    content = "text\tlabel\n" + "".join('"{}"\t{}\n'.format(text.replace('"', '""'), label) for text, label in EXAMPLES)
+    assert own(tmp_path / "a.tsv", content)[0] == EXAMPLES
+
+
+def test_own_marks_that_belong_to_the_text(tmp_path):
+    """A mark within a cell would have been doubled; no rules of quoting allow the first row."""
+    rows = [('"No," he said.', "0"), ('5" nails', "1"), ('"Fine"', "1")]
+    content = "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
+    found, (note,) = own(tmp_path / "a.tsv", content)
+    assert found == rows and note.startswith(", line 2: the cell '\"No,\" he said.' and the like keep their")
+    found, notes = own(tmp_path / "a.tsv", 'text\tlabel\n5" nails\t1\n')
+    assert found == [('5" nails', "1")] and not notes
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['"Fine"\t1', "dull\t0"],
+        ['"said ""no"""\t1', '"No," he said.\t0'],
+        ['"said ""no"""\t1', '5" nails\t0'],
+        ['"No\t1', "dull\t0", 'yes"\t1'],
+    ],
+)
+def test_own_marks_that_can_be_read_in_two_ways(tmp_path, rows):
+    with pytest.raises(DataError, match="line 2: .* can be read in two ways"):
+        own(tmp_path / "a.tsv", "\n".join(["text\tlabel", *rows, ""]))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_own_tables_with_a_byte_order_mark(tmp_path, encoding):
+    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
+    rows = [("möchte", "a"), ("\U0001f3ac", "ü")]
+    for name, content in (
+        ("a.csv", table(rows, ";")),
+        ("a.tsv", table(rows, "\t")),
+        ("a.jsonl", "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)),
+    ):
+        found, notes = own(tmp_path / name, mark + content.encode(encoding))
+        assert found == rows and (" is read as UTF-16, by its byte-order mark" in notes) == ("16" in encoding)
+    with pytest.raises(DataError, match="begins as UTF-16 and is not"):
+        own(tmp_path / "a.csv", b"\xff\xfetext,label\nx,1\n")
+
+
+def test_marks_in_published_tables_are_kept(tmp_path):
+    content = 'sentence\tlabel\n"said ""no"""\t1\n'
+    assert rows(tmp_path / "a.tsv", content) == [(2, {"sentence": '"said ""no"""', "label": "1"})]
 
 
 def test_json_lines(tmp_path):
@@ -103,7 +200,7 @@ def test_parquet(tmp_path):
         words=[["a"], [], None],
         day=pa.array([1, 2, 3], pa.timestamp("ns")),
     )
-    (_, first), (where, second), (_, third) = file_rows(str(path), SST2)
+    (_, first), (where, second), (_, third) = file_rows(str(path), SST2, [])
     assert first == {"sentence": "fine", "label": "1", "idx": 4} and where == f"{path}, row 1"
     assert isinstance(second, BadRecord) and third == {"sentence": "dull", "label": "1", "idx": None}
 
@@ -117,10 +214,10 @@ def test_names_of_classes_in_parquet(tmp_path):
         ("[]", [1, 0, -1]),
     ):
         pq.write_table(table.replace_schema_metadata({"huggingface": description}), tmp_path / "a.parquet")
-        assert [record["label"] for _, record in file_rows(str(tmp_path / "a.parquet"), SST2)] == expected
+        assert [record["label"] for _, record in file_rows(str(tmp_path / "a.parquet"), SST2, [])] == expected
     pq.write_table(pa.Table.from_arrays([pa.array([1])] * 2, ["label", "label"]), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="'label'"):
-        list(file_rows(str(tmp_path / "a.parquet"), SST2))
+        list(file_rows(str(tmp_path / "a.parquet"), SST2, []))
 
 
 def test_headers(tmp_path):
@@ -161,14 +258,14 @@ def test_shards_of_splits(tmp_path):
     names = ("train-00000-of-00002", "train-00001-of-00002", "validation_matched-00000-of-00001")
     for name in names:
         shard(tmp_path, name)
-    by_split = rows_by_split(str(tmp_path), GLUE_TASKS["mnli"])
+    by_split = rows_by_split(str(tmp_path), GLUE_TASKS["mnli"], [])
     assert {split: [row["premise"] for _, row in rows()] for split, rows in by_split.items()} == {
         "train": [*names[:2]],
         "validation_matched": [names[2]],
     }
     shard(tmp_path, "train-00000-of-00001")
     with pytest.raises(DataError, match="two files of the split 'train'"):
-        rows_by_split(str(tmp_path), GLUE_TASKS["mnli"])
+        rows_by_split(str(tmp_path), GLUE_TASKS["mnli"], [])
 
 
 def test_a_folder_of_several_formats(tmp_path):
@@ -176,10 +273,10 @@ def test_a_folder_of_several_formats(tmp_path):
     (tmp_path / "train.csv").write_text("sentence,label\nfine,1\n")
     (tmp_path / "test.tsv").write_text("sentence\tlabel\nnot read\t1\n")
     with pytest.raises(DataError, match="no format with all of its splits test, train"):
-        rows_by_split(str(tmp_path), SST2)
+        rows_by_split(str(tmp_path), SST2, [])
     (tmp_path / "test.csv").write_text("sentence,label\ngood,1\n")
     found = {
-        split: [row["sentence"] for _, row in rows()] for split, rows in rows_by_split(str(tmp_path), SST2).items()
+        split: [row["sentence"] for _, row in rows()] for split, rows in rows_by_split(str(tmp_path), SST2, []).items()
     }
     assert found == {"train": ["fine"], "test": ["good"]}
 
@@ -188,6 +285,6 @@ def test_paths_without_data(tmp_path):
     (tmp_path / "empty").mkdir()
     for path, words in ((tmp_path / "none.tsv", "nothing at"), (tmp_path / "empty", "expected train.tsv and dev.tsv")):
         with pytest.raises(DataError, match=words):
-            rows_by_split(str(path), SST2)
+            rows_by_split(str(path), SST2, [])
     with pytest.raises(DataError, match="a.xlsx.* expected .tsv, .jsonl, .ndjson, .json, .csv, .parquet, .txt"):
         rows(tmp_path / "a.xlsx", "sentence,label\n")

@@ -12,6 +12,8 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecord
 from tests.data import writers
 
+TOLD = "iconv -f WINDOWS-1252 -t UTF-8 if that byte is 'é' (Latin-1)"
+
 
 def read(reader: str, path, start: int = 0, stop: int | None = None) -> list[str]:
     """Documents, and the messages of bad records in < >."""
@@ -59,7 +61,7 @@ def test_text_in_another_encoding(tmp_path, data, message):
     "line, found",
     [
         (b'{"text": ', "not JSON (Expecting value); expected one object per line"),
-        (b'{"text": "caf\xe9"}', "not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8"),
+        (b'{"text": "caf\xe9"}', f"not UTF-8 (byte 0xe9); convert it, e.g. with {TOLD}"),
         ('{"text": "one"}'.encode("utf-16-le"), "not UTF-8 (a zero byte, as UTF-16 has); convert it"),
         (b'{"body": "x", "id": 1}', "found fields 'body', 'id'; expected an object with a string field 'text'"),
         (b'{"text": 3}', "found fields 'text'; expected"),
@@ -102,7 +104,7 @@ def test_parquet(tmp_path):
     path = writers.parquet(tmp_path / "a.parquet", 2, text=text)
     assert read("parquet", path) == [
         "one",
-        "<row 1: not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>",
+        f"<row 1: not UTF-8 (byte 0xe9); convert it, e.g. with {TOLD}>",
         "<row 2: null; expected a string>",
         "€",
     ]
@@ -128,7 +130,7 @@ def test_examples(tmp_path, reader):
     assert read(reader, path) == [
         "one €",
         "<record 1: found features 'url'; expected one string 'text'>",
-        "<record 2: not UTF-8 (byte 0xe9); convert it, e.g. with iconv -t UTF-8>",
+        f"<record 2: not UTF-8 (byte 0xe9); convert it, e.g. with {TOLD}>",
         "<record 3: not a tf.train.Example>",
         "last",
     ]

@@ -121,7 +121,8 @@ class TextClassification(Finetuning):
         train, heldout, names = self.sentences("train"), self.sentences("heldout"), self.glue.labels
         counts = np.bincount(train.labels, minlength=len(names)).tolist()
         columns = [name for (name,) in self.glue.texts]
-        least, most = (f"{names[counts.index(count)]!r} with {count:,}" for count in (min(counts), max(counts)))
+        by_size = sorted(range(len(names)), key=counts.__getitem__)
+        least, most = (f"{names[at]!r} with {counts[at]:,}" for at in (by_size[0], by_size[-1]))
         trained = {*zip(train.first, train.second or train.first, strict=True)}
         again = sum(texts in trained for texts in zip(heldout.first, heldout.second or heldout.first, strict=True))
         return [

@@ -42,11 +42,12 @@ def classes(values: Mapping[str, int], column: str) -> tuple[tuple[str, ...], li
         listed = ", ".join(f"{value!a} as {class_name(value)!r}" for value in changed[:3])
         notes.append(f"{sum(values[value] for value in changed):,} labels are read in another form: {listed}")
     parts = Counter(part for name in counts for part in _JOINTS.split(name))
-    for name, rows in counts.items():
-        several = any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)
-        if several or name.lower() in _PERHAPS_MISSING:
-            reading = "several labels: multi-label classes are not offered" if several else "no label: empty its cells"
-            notes.append(f"{name!r} ({rows:,} rows) is taken as a class; it may mean {reading}")
+    joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
+    missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]
+    for names, meaning in ((joined, "several labels, which are not offered"), (missing, "no label: empty their cells")):
+        if names:
+            listed = ", ".join(f"{name[:60]!r} ({counts[name]:,} rows)" for name in names[:3])
+            notes.append(f"{listed}, taken as {len(names)} classes, may mean {meaning}")
     numbers = {name: int(name) for name in counts if re.fullmatch(r"-?\d{1,18}", name)}
     return tuple(sorted(counts, key=lambda name: (name not in numbers, numbers.get(name, 0), name))), notes
 
@@ -74,6 +75,6 @@ def _refuse(counts: Counter[str], where: str) -> None:
         bare = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("\u200b", "").split())
         if (other := spelled.setdefault(bare, name)) != name:
             raise DataError(
-                f"two labels, {other!r} ({counts[other]} rows) and {name!r} ({counts[name]} rows), {where} that differ "
+                f"two labels, {other!r} ({counts[other]} rows) and {name!r} ({counts[name]}), {where}, that differ "
                 "only in capitals, blanks or forms of characters: write them alike"
             )

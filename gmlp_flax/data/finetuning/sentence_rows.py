@@ -176,8 +176,8 @@ def _own_cells(path: str, notes: list[str], task: SentenceTask, usual: str) -> C
 def _quoted(path: str, texts: list[int], notes: list[str]) -> bool:
     """Whether quotation marks around cells of a table with tabs are the writer's, as in those of pandas and Excel.
 
-    They are if a writer's rules give the same file again: all cells that need marks have them and no others, or all
-    texts, the columns at `texts`, have them. They are the text's if the file follows no rules of quoting.
+    They are if the file follows a writer's rules: only cells that need marks have them, or all texts, the columns at
+    `texts`, have them. They are the text's if the file follows no rules of quoting.
     """
     cells = ((number, cell) for number, row in _tsv_cells(path, []) for cell in row)
     marked = [(number, cell) for number, cell in cells if cell.startswith(b'"')]
@@ -201,12 +201,12 @@ def _quoted(path: str, texts: list[int], notes: list[str]) -> bool:
 
 
 def _styles(row: list[str], text: str, texts: list[int]) -> tuple[bool, bool]:
-    """Whether the text of a row has quotation marks around all cells that need them and no others; around all texts."""
-    always = ['"' + cell.replace('"', '""') + '"' for cell in row]
-    needed = [some if any(mark in cell for mark in '"\t\r\n') else cell for some, cell in zip(always, row, strict=True)]
-    swallowed = any("\t" in cell and "\n" in cell for cell in row)  # rows between two marks of the text
-    inside = all(f"\t{always[at]}\t" in f"\t{text}\t" for at in texts if at < len(row))
-    return not swallowed and ('"' not in text or text == "\t".join(needed)), not swallowed and inside
+    """Whether only cells that need quotation marks have them in the text of a row; whether all of `texts` have them."""
+    marked = [f'\t"{cell}"\t' in f"\t{text}\t" for cell in (cell.replace('"', '""') for cell in row)]
+    if any("\t" in cell and "\n" in cell for cell in row):  # it may be rows between two marks that belong to the texts
+        return False, False
+    needed = (any(mark in cell for mark in '"\t\r\n') for cell, has in zip(row, marked, strict=True) if has)
+    return all(needed), all(marked[at] for at in texts if at < len(row))
 
 
 def _table_rows(usual: str, path: str, task: SentenceTask, notes: list[str]) -> Rows:

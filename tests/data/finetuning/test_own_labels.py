@@ -43,7 +43,7 @@ def test_numbers_go_by_size_and_words_by_letters():
         ({"a": 9}, "1 different values in 9 rows"),
         ({"good": 20, "bad": 20, "goood": 1}, "one row of the class 'goood'"),
         ({"good": 20, "bad": 1, "baad": 1}, "one row of the class 'baad', as have 1 more classes"),
-        ({"Pos": 20, "pos": 5, "neg": 9}, "'Pos' (20 rows) and 'pos' (5 rows)"),
+        ({"Pos": 20, "pos": 5, "neg": 9}, "'Pos' (20 rows) and 'pos' (5)"),
         ({"so so": 20, "so  so": 5}, "differ only in capitals, blanks"),
         ({"a\u00a0b": 20, "a b": 5}, "differ only in capitals, blanks"),
         ({"\u212b": 20, "\u00e5": 5}, "differ only in capitals"),  # the sign of Angstrom, and the letter
@@ -71,9 +71,9 @@ def test_too_many(monkeypatch):
             ["2 labels are read in another form: 'e\\u0301' as '\u00e9'"],
         ),
         ({"a": 2, "b|c": 3}, ("a", "b|c"), []),
-        ({"b": 2, "b|c": 3}, ("b", "b|c"), ["'b|c' (3 rows) is taken as a class; it may mean several labels"]),
-        ({"None": 2, "b": 3}, ("None", "b"), ["'None' (2 rows) is taken as a class; it may mean no label"]),
-        ({"-1": 2, "1": 3}, ("-1", "1"), ["'-1' (2 rows) is taken as a class; it may mean no label"]),
+        ({"b": 2, "b|c": 3}, ("b", "b|c"), ["'b|c' (3 rows), taken as 1 classes, may mean several labels"]),
+        ({"None": 2, "b": 3}, ("None", "b"), ["'None' (2 rows), taken as 1 classes, may mean no label"]),
+        ({"-1": 2, "1": 3}, ("-1", "1"), ["'-1' (2 rows), taken as 1 classes, may mean no label"]),
     ],
 )
 def test_what_is_assumed_is_said(values, names, notes):

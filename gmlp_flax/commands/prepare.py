@@ -22,20 +22,21 @@ from absl import flags
 from gmlp_flax.commands import cli
 from gmlp_flax.data.listops import folder
 from gmlp_flax.data.listops.trees import Grammar
-from gmlp_flax.data.text import corpora, prepare, tokenizer_training
+from gmlp_flax.data.text import prepare, tokenizer_training
 from gmlp_flax.data.text.prepared import Prepared
-from gmlp_flax.data.text.selection import Selection
+from gmlp_flax.data.text.selection import Selection, describe, open_side
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.cores import usable_cores
+from gmlp_flax.io.logs import to_stderr
 
 LISTOPS = "listops:"  # what its name begins with
 _GRAMMAR = Grammar()
 
 # Flag -> default, meaning and, of a whole number, least value.
 CORPUS_FLAGS: dict[str, tuple] = {
-    "split": ("", "A split, such as train, if the corpus has splits; empty: all."),
+    "split": ("", "A split, or all; empty: train, if the corpus has splits."),
     "tokenizer": ("", "A SentencePiece model or BERT's vocab.txt; empty: train one."),
     "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
     "tokenizer_sample": (tokenizer_training.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
@@ -117,7 +118,8 @@ def main(argv: list[str]) -> None:
         return
     selection = Selection(values.heldout_share, values.side)
     selection.check()
-    corpus = corpora.open_corpus(name, values.split)
+    corpus, _ = open_side(name, "train", split=values.split)
+    to_stderr(describe({"read": corpus}, values.heldout_share))
     if values.tokenizer:
         tokenizer = Tokenizer.load(values.tokenizer)
     else:

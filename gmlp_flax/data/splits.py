@@ -36,6 +36,7 @@ _WORD = re.compile(r"\bh[eo]ld\Wout\b|\w+")  # held_out is one word
 
 TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"  # which training and evaluation read by default, by TFDS's names
 ALL_SPLITS = ""  # the name of all the data, whatever their splits
+EVERYTHING = "all"  # as config.data.split: all text, whatever splits its names tell of
 
 
 def split_words(name: str) -> dict[str, str]:

@@ -201,7 +201,7 @@ def array_record_writer(path: Path, options: str) -> Iterator[Callable[[bytes], 
 
 
 def parquet_records(path: str, column: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | None]]:
-    """Yields (row, value) of one column of strings or bytes, for the row groups [start, stop) of a parquet file.
+    """Yields (row, value) of a column of strings or bytes, for row groups [start, stop) of a parquet or .arrow file.
 
     Pages are checked if the writer stored checksums (pyarrow's `write_page_checksum`). Raises DataError if the file is
     truncated, damaged or not parquet, or has no such column.
@@ -218,7 +218,7 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
 
 
 def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-    """Yields (row, name -> value) for those of the wanted columns that a parquet file has; see also parquet_records.
+    """Yields (row, name -> value) for those of the wanted columns that the file has; see also parquet_records.
 
     The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in Hugging
     Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord. Two columns of one wanted name
@@ -285,9 +285,29 @@ def parquet_sizes(path: str) -> list[int]:
 def _parquet(path: str) -> Iterator[Any]:
     import pyarrow.parquet  # slow, and only parquet needs it
 
-    what = f"{path}: truncated, damaged or not parquet"
+    is_arrow = path.lower().endswith(".arrow")
+    what = f"{path}: truncated, damaged or not {'Arrow' if is_arrow else 'parquet'}"
     with files.open_file(path, decompress=False) as stream, decode_errors(what, "copy or download it again"):
-        yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+        yield (_ArrowFile(stream) if is_arrow else pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True))
+
+
+class _ArrowFile:
+    """As pyarrow's ParquetFile, with one row group, for an Arrow file or, as the package datasets writes, a stream."""
+
+    num_row_groups = 1
+
+    def __init__(self, stream: Any):
+        import pyarrow.ipc
+
+        is_file = stream.read(6) == b"ARROW1"
+        stream.seek(0)
+        reader: Any = pyarrow.ipc.open_file(stream) if is_file else pyarrow.ipc.open_stream(stream)
+        self.schema_arrow = reader.schema
+        self._batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+
+    def iter_batches(self, size: int, columns: list[str], **_: Any) -> Iterator[Any]:
+        for batch in self._batches:
+            yield from (batch.select(columns).slice(start, size) for start in range(0, batch.num_rows, size))
 
 
 @contextmanager

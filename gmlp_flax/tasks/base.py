@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -281,6 +281,14 @@ class Task(abc.ABC):
     def param_metadata(self) -> dict[str, parameters.ParamMetadata]:
         """Path of each parameter -> how it is sharded, decayed and resized."""
         return parameters.metadata(self._abstract_module)
+
+    def data_notes(self) -> Iterator[str]:
+        """Lines on the data that are said before they are read, and warnings when they are.
+
+        Raises:
+            DataError: the data cannot be what the user meant.
+        """
+        return iter(())
 
     def notes(self) -> list[str]:
         """Warnings about the config at the start of a run, a line each."""

@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
-from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import cache
@@ -178,7 +179,22 @@ class LanguageModeling(TextTask):
     def _cache(self) -> str | os.PathLike:
         return self.config.data.cache or cache.default_folder()
 
-    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def data_notes(self) -> Iterator[str]:
+        """See Task.data_notes: the files of each side, and whether held-out documents are trained on."""
+        opened = {}
+        for side, use in (("train", "to train on"), ("heldout", "held out")):
+            path = sides.path_of(self.config, side, "PATH, a file or a folder")
+            if path != sides.EMBEDDED and not prepared.is_prepared(path):
+                corpus, options = self._corpus(side)
+                if not (share := options["selection"].share) or side == "train":
+                    opened[use] = corpus
+        if opened:
+            yield selection.describe(opened, share)
+        heldout, train = (self.windows(side).prepared for side in ("heldout", "train"))
+        if line := overlap.note(train, heldout):
+            yield line
+
+    @functools.cache  # noqa: B019 - as above
     def _corpus(self, side: str) -> tuple[corpora.Corpus, dict[str, Any]]:
         """The documents of a side, see `sides`, and how to read them; raises DataError if there is no such corpus."""
         path = sides.path_of(self.config, side, "PATH, a file or a folder")

@@ -122,6 +122,8 @@ def build(config: ConfigDict, folder: run_folder.RunFolder, other_data: bool = F
     distributed.say(_about_run(config, folder.path))
     task = tasks.create(config, folder.path, inherited)
     loading.check_metric(config, task)
+    for line in task.data_notes():
+        distributed.say(line)
     training = Training(task, mesh)
     examples = str(task.evaluation_examples())
     same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}

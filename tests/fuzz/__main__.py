@@ -41,6 +41,7 @@ TARGETS = (
     "tables",
     "predict",
     "checkpoints",
+    "text_folders",
 )
 SECONDS, MEMORY = 30, 8 << 30
 BROKEN = 3  # the exit code of a target that cannot begin

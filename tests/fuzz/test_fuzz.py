@@ -13,12 +13,12 @@ import pytest
 
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import storage
-from tests.fuzz import checkpoints, kills, tables
+from tests.fuzz import checkpoints, kills, tables, text_folders
 from tests.preloaded import ROOT, environment
 
 # Inputs of each target.
 COUNTS = dict(config=60, run_files=100, metrics=300, prepared=200, tokenizers=300, images=3000, records=300, predict=20)
-COUNTS["tables"] = 1000
+COUNTS |= dict(tables=1000, text_folders=400)
 
 FAILING = """
 import os, time
@@ -52,6 +52,13 @@ def test_damage_is_read_or_refused_with_one_line(target):
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{target}: {COUNTS[target]:,} inputs, " in done.stdout
+
+
+def test_folders_of_text_are_read_as_an_oracle_says(tmp_path):
+    check = text_folders.make(tmp_path)
+    for seed in range(60):
+        with contextlib.suppress(DataError):
+            check(random.Random(seed))
 
 
 def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):

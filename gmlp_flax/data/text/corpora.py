@@ -3,9 +3,10 @@
 A path is one of
 
     a file or folder: .txt (one document per file), .jsonl, .ndjson or .json (one object per line, with a string
-        `text`), each also packed as .gz, .xz, .bz2 or .zst, and .parquet (a column `text`). A folder is searched
-        recursively. C4 from AllenAI or Hugging Face is a folder of files such as `c4-train.00000-of-01024.json.gz`,
-        whose names contain their splits. A single file with any other suffix is plain text.
+        `text`), each also packed as .gz, .xz, .bz2 or .zst, .parquet and .arrow (a column `text`). A folder is searched
+        recursively, and may be what the package datasets saves with save_to_disk. C4 from AllenAI or Hugging Face is a
+        folder of files such as `c4-train.00000-of-01024.json.gz`, whose names contain their splits. A single file with
+        any other suffix is plain text.
     a TFDS folder: .../c4/en/3.0.1, with features.json and dataset_info.json, as ArrayRecord, TFRecord or parquet. It is
         read without TensorFlow; the document is the feature `text`.
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets; without a version, the
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from gmlp_flax.data.splits import SPLIT_WORDS, TRAIN_SPLIT, missing_split
+from gmlp_flax.data.splits import EVERYTHING, TRAIN_SPLIT, missing_split, split_words
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, records, tfds_folders
@@ -36,11 +37,11 @@ PART_BYTES = 64 << 20  # of a file that is cut into parts, about; documents and 
 _END = 64 << 10  # bytes
 
 _JSON_LINES = dict.fromkeys((".jsonl", ".ndjson", ".json"), "json_lines")
-_READERS_BY_SUFFIX = {".txt": "text", **_JSON_LINES, ".parquet": "parquet"}
+_READERS_BY_SUFFIX = {".txt": "text", **_JSON_LINES, ".parquet": "parquet", ".arrow": "arrow"}
+_DICT = "dataset_dict.json"  # of the package datasets: each folder beside it is a split
 # Files beside the shards of published data sets that hold no text.
-_NOT_TEXT = ("dataset_info.json", "dataset_infos.json", "features.json")
-# The splits of a corpus keep the names that its files give them.
-_SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})$")
+_NOT_TEXT = re.compile(rf"dataset_infos?\.json|features\.json|state\.json|{re.escape(_DICT)}|cache-.*\.arrow")
+_TABLES = (".csv", ".tsv")
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,15 @@ class Corpus:
         parts: ordered by the names of their files.
         fingerprint: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the split. It
             recognises a corpus without reading it all, and stays the same when the folder moves.
-        files: of the parts; none in memory.
+        files: the files of the parts.
+        others: the other files at the path: of other splits, or without text.
     """
 
     name: str
     parts: tuple[Part, ...]
     fingerprint: str
     files: tuple[File, ...] = ()
+    others: tuple[File, ...] = ()
 
     def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
         """Yields the documents of all parts; raises DataError as FilePart.documents does, or if there are none."""
@@ -147,12 +150,13 @@ def open_corpus(path: str, split: str = "") -> Corpus:
 
     Args:
         path: see the module's docstring.
-        split: one of `splits(path)`, or '' for all documents.
+        split: one of `splits(path)`, or '' for all documents, whatever the names of the files.
 
     Raises:
         DataError: there is nothing at `path` or no such split, shards are missing, or the store cannot be reached.
     """
-    path, folder, present, groups = _look(path)
+    path, folder, present = _look(path)
+    groups = _groups(path, folder, present) if split or folder else {}
     if split and split not in groups:
         raise missing_split(path, split, tuple(groups))
     if folder:
@@ -165,21 +169,24 @@ def open_corpus(path: str, split: str = "") -> Corpus:
             files.check_shards(path, texts)
         chosen = [(file, _READERS_BY_SUFFIX.get(files.suffix(file.name), "text"), None) for file in texts]
     parts = tuple(itertools.chain.from_iterable(_parts(*file) for file in chosen))
-    fingerprint = _fingerprint((file for file, _, _ in chosen), split)
-    return Corpus(f"{path} ({split})" if split else path, parts, fingerprint, tuple(file for file, _, _ in chosen))
+    used = tuple(file for file, _, _ in chosen)
+    others = sorted(file for file in {*present} - {*used} if not _NOT_TEXT.fullmatch(os.path.basename(file.name)))
+    return Corpus(f"{path} ({split})" if split else path, parts, _fingerprint(used, split), used, tuple(others))
 
 
 def splits(path: str) -> tuple[str, ...]:
     """Names of the splits of a corpus, by TFDS or by the names of its files; () if there are none.
 
-    Splits are read from names: the word before the numbers of a shard, `train-00000-of-00010.parquet`, at a name's end,
-    `wiki.train.txt` beside `wiki.valid.txt`, or of a folder, `train/` beside `validation/`.
+    A split is a word in the name of a file or of a folder around it, anywhere in the name (see splits.split_words):
+    `train-00000-of-00010.parquet`, `wiki.train.txt` beside `valid_1.txt`, `Train/` beside `validation/`. It keeps the
+    word as its name. Folders around all files do not count. Where `dataset_dict.json` lies, each folder is a split. A
+    path that is a file has none.
 
     Raises:
-        DataError: there is nothing at `path`, the store cannot be reached, or beside the files of several splits there
-            are text files of none.
+        DataError: there is nothing at `path`, the store cannot be reached, a name or the names of a file and its folder
+            can be read as two splits, or beside the files of splits, other than training alone, are text files of none.
     """
-    return tuple(_look(path)[-1])
+    return tuple(_groups(*_look(path)))
 
 
 def stem(name: str) -> str:
@@ -188,18 +195,14 @@ def stem(name: str) -> str:
     return shard["stem"] if shard else name[: len(name) - len(files.suffix(name) + files.compression(name))]
 
 
-def _look(path: str) -> tuple[str, tfds_folders.Folder | None, tuple[File, ...], dict[str, list[File]]]:
-    """The path without tfds:, the TFDS folder there if it is one, all files, and the names of splits with their files.
-
-    The splits of a TFDS folder come without files: their shards are checked only when a split is opened.
-    """
+def _look(path: str) -> tuple[str, tfds_folders.Folder | None, tuple[File, ...]]:
+    """The path without tfds:, the TFDS folder there if it is one, and all files."""
     path = tfds_folders.find(str(path))
     present = files.find_files(path)
     folder = tfds_folders.load(path, present)
-    if not folder:
-        return path, None, present, _splits([file for file in present if _is_text(file.name)])
-    tfds_folders.require_text(folder)
-    return path, folder, present, {name: [] for name in folder.lengths}
+    if folder:
+        tfds_folders.require_text(folder)
+    return path, folder, present
 
 
 def _fingerprint(chosen: Iterable[File], split: str) -> str:
@@ -217,46 +220,63 @@ def _ends(file: File) -> str:
 
 
 def _is_text(name: str) -> bool:
-    return files.suffix(name) in _READERS_BY_SUFFIX and os.path.basename(name) not in _NOT_TEXT
+    return files.suffix(name) in _READERS_BY_SUFFIX and not _NOT_TEXT.fullmatch(os.path.basename(name))
 
 
 def _texts(path: str, present: tuple[File, ...]) -> list[File]:
-    """The text files at a path; a single file is text, whatever its name."""
+    """The text files at a path; a single file is text, whatever its name, if it is no table."""
     texts = [file for file in present if file.path == path or _is_text(file.name)]
     if not texts:
+        found = ", ".join(sorted({files.suffix(file.name) or os.path.basename(file.name) for file in present})[:8])
         raise DataError(
             f"folder {path!r} holds no readable text: expected files ending in {', '.join(_READERS_BY_SUFFIX)}, "
             f"or text with {' or '.join(files.COMPRESSIONS)}; or give a TFDS folder, with its features.json"
+            f"{found and f' (found {found}; unpack archives)'}"
+        )
+    if files.suffix(texts[0].path) in _TABLES:
+        raise DataError(
+            f"{path!r} is a table, which as plain text would be one document: write its column of text as JSON lines "
+            'such as {"text": "..."}, or name it .txt to have it read as plain text'
         )
     return texts
 
 
-def _splits(texts: list[File]) -> dict[str, list[File]]:
-    """Split name -> its text files, in order; {} if the names of text files contain none.
-
-    Raises:
-        DataError: beside those of several splits there are text files of none.
-    """
+def _groups(path: str, folder: tfds_folders.Folder | None, present: tuple[File, ...]) -> dict[str, list[File]]:
+    """Split name -> its text files, in order; {} if there are no splits. Those of a TFDS folder come without files:
+    its shards are checked only when a split is opened."""
+    if folder:
+        return {name: [] for name in folder.lengths}
+    texts = [file for file in present if _is_text(file.name) and file.path != path]
+    around = os.path.commonpath([os.path.dirname(file.name) for file in texts]) if texts else ""
+    depth = len(around.split("/")) if around else 0
+    is_dict = any(file.name == _DICT for file in present)
     groups: dict[str, list[File]] = {}
     for file in texts:
-        groups.setdefault(_split(file.name), []).append(file)
+        split = file.name.rpartition("/")[0].partition("/")[0] if is_dict else _split(path, file.name, depth)
+        groups.setdefault(split, []).append(file)
     others = groups.pop("", [])
-    sides = {SPLIT_WORDS.get(name, name) for name in groups}
-    if TRAIN_SPLIT not in sides or len(sides) == 1:  # nothing that is held out could be trained on
-        return groups if not others and all(files.SHARD.match(os.path.basename(file.name)) for file in texts) else {}
-    if others:
+    if others and any([*split_words(name)] != [TRAIN_SPLIT] for name in groups):
         raise DataError(
-            f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}: move it away, "
-            "or give single files"
+            f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}, such as "
+            f"{next(iter(groups.values()))[0].name!r}: move it away, give single files, or train on all files with "
+            f"split={EVERYTHING}"
         )
-    return groups
+    return {} if others else groups
 
 
-def _split(path: str) -> str:
-    """The split at the end of a file's stem, or else of the nearest folder's name; or ""."""
-    *folders, name = path.lower().split("/")
-    word = _SPLIT.search(stem(name))
-    return word[1] if word else next((folder for folder in reversed(folders) if folder in SPLIT_WORDS), "")
+def _split(root: str, name: str, depth: int) -> str:
+    """The word of the split in a file's name, or of the nearest folder's but the first `depth` folders'; or ""."""
+    *folders, last = name.split("/")
+    last = last[: len(last) - len(files.suffix(last) + files.compression(last))]
+    read = [words for part in (last, *reversed(folders[depth:])) if (words := split_words(part))]
+    common = [split for split in (read[0] if read else ()) if all(split in words for words in read)]
+    if read and len(common) != 1:
+        words = " or ".join(map(repr, dict.fromkeys(word for words in read for word in words.values())))
+        raise DataError(
+            f"{files.join(root, name)} can be read as of the split {words}: rename the file or its folder, or train on "
+            f"all files with split={EVERYTHING}"
+        )
+    return read[0][common[0]] if read else ""
 
 
 def _parts(file: File, reader: str, count: int | None) -> Iterator[FilePart]:
@@ -268,7 +288,7 @@ def _parts(file: File, reader: str, count: int | None) -> Iterator[FilePart]:
     pieces = max(1, min(total, -(-file.size // PART_BYTES)))
     # Each part of a remote shard would fetch all records before it, or the whole file.
     far = count is not None and files.is_remote(file.path)
-    if pieces == 1 or far or reader == "text" or files.compression(file.name):
+    if pieces == 1 or far or reader in ("text", "arrow") or files.compression(file.name):
         yield FilePart(file.name, file.path, reader, file.size, 0, count)
         return
     for start, stop in itertools.pairwise(total * i // pieces for i in range(pieces + 1)):

@@ -6,6 +6,7 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     text           no unit: the file is one document
     json_lines     bytes: the lines that begin among them; random access unless the file is packed (.gz)
     parquet        row groups; random access
+    arrow          no unit: all rows
     tfds_parquet   row groups; random access
     tfrecord       records; earlier records are skipped by their lengths
     array_record   records; random access
@@ -22,6 +23,10 @@ from gmlp_flax.io.records import BadRecord, NotUTF8
 TEXT = "text"  # the field, column or feature that holds the document
 
 LONGEST = files.MOST  # bytes of a document, or of a line
+
+# The first bytes of files that are no plain text, and what these are.
+_MARKS = {b"PK\3\4": "zip", b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+_MARKS |= {b"PAR1": "parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow", b"%PDF": "PDF", b"7z\xbc\xaf": "7z"}
 
 Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
@@ -79,6 +84,9 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
         records.refuse_utf16(data[:1024])
         yield records.decode_utf8(data)
     except NotUTF8 as error:
+        kind = next((kind for mark, kind in _MARKS.items() if data.startswith(mark)), "")
+        if kind := "tar" if data.startswith(b"ustar", 257) else kind:
+            raise DataError(f"{path}: no text but {kind}: unpack it, give it its suffix, or write JSON lines") from None
         line = 1 + data.count(b"\n", 0, error.offset)
         raise DataError(f"{path}, line {line}: {error}") from error
 
@@ -131,6 +139,7 @@ READERS: dict[str, Reader] = {
     "text": _read_text,
     "json_lines": _read_json_lines,
     "parquet": lambda path, *ends: _parse(records.parquet_records(path, TEXT, *ends), "row {}".format, _cell_text),
+    "arrow": lambda path, *_: _parse(records.parquet_records(path, TEXT, 0, None), "row {}".format, _cell_text),
     "tfds_parquet": lambda path, *ends: _read_examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, *ends)),
     "tfrecord": lambda path, *ends: _read_examples(records.TFRecordFile(path).records(*ends)),
     "array_record": lambda path, *ends: _read_examples(records.array_records(path, *ends)),

@@ -124,8 +124,10 @@ def test_names_that_tell_of_no_split(tmp_path):
     (tmp_path / "notes.txt").write_text("two")
     assert splits(str(tmp_path)) == ()
     assert "has no split 'train'" in failure(tmp_path, "train")
+    assert list(open_corpus(str(tmp_path)).documents()) == ["two", "one"]
     (tmp_path / "validation-00000-of-00001.jsonl").write_bytes(lines(["three"]))  # would be trained on
-    assert "notes.txt: a text file of no split, beside files of the splits train, validation" in failure(tmp_path)
+    message = failures.failure(splits, str(tmp_path))
+    assert "notes.txt: a text file of no split, beside files of the splits train, validation" in message
 
 
 @pytest.mark.parametrize(
@@ -133,11 +135,19 @@ def test_names_that_tell_of_no_split(tmp_path):
     [
         (["c4-train.00000-of-00001.json.gz"], ["train"]),
         (["c4-validation-00000-of-00001-0a1b2c3d.parquet"], ["validation"]),
-        (["train.jsonl"], []),
-        (["test.jsonl", "valid.jsonl"], []),  # nothing to train on but these
+        (["train.jsonl"], ["train"]),
+        (["test.jsonl", "valid.jsonl"], ["test", "valid"]),
         (["train.jsonl", "valid.jsonl.GZ", "test.jsonl"], ["test", "train", "valid"]),
         (["books-train.jsonl", "books_heldout.jsonl"], ["heldout", "train"]),
         (["train.txt", "deep/Dev/in/b.txt"], ["dev", "train"]),
+        (["train_1.jsonl", "val_1.jsonl", "val_2.jsonl", "test_1.jsonl"], ["test", "train", "val"]),
+        (["default/partial-train/0.jsonl", "default/validation/0.jsonl"], ["train", "validation"]),
+        (["en-train-part1.jsonl", "en-validation-part1.jsonl"], ["train", "validation"]),
+        (["Training/x.jsonl", "Testing/x.jsonl"], ["testing", "training"]),
+        (["train-data/train.jsonl", "train-data/valid.jsonl"], ["train", "valid"]),  # the folder is around all files
+        (["train_test/train.jsonl", "x/test.jsonl"], ["test", "train"]),  # of two readings, the file's name says one
+        (["a.jsonl", "latest/b.txt", "trains.txt", "developers/contest.txt"], []),
+        (["train.jsonl", "more.jsonl"], []),  # all of it is text to train on
     ],
 )
 def test_split_names(tmp_path, names, expected):
@@ -145,7 +155,7 @@ def test_split_names(tmp_path, names, expected):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_bytes(lines([name]))
     assert sorted(splits(str(tmp_path))) == expected
-    if "train" in expected:
+    if "train" in expected and names[0].startswith("train"):
         assert [part.name for part in open_corpus(str(tmp_path), "train").parts] == [names[0]]
 
 
@@ -185,7 +195,9 @@ def test_folder_is_read_recursively_in_order_of_names(tmp_path):
 def test_folders_without_text(tmp_path):
     assert "nothing at" in failure(tmp_path / "nowhere")
     (tmp_path / "a.png").touch()
-    assert ".txt, .jsonl, .ndjson, .json, .parquet, or text with .gz or .xz or .bz2 or .zst" in failure(tmp_path)
+    assert ".txt, .jsonl, .ndjson, .json, .parquet, .arrow, or text with .gz or .xz or .bz2 or .zst" in failure(
+        tmp_path
+    )
     (tmp_path / "a.txt").touch()
     assert "holds no text" in failure(tmp_path)
 
@@ -214,3 +226,64 @@ def test_in_memory():
 def test_missing_shards_are_counted_without_a_list_of_all(tmp_path):
     (tmp_path / "a-3-of-99999999999.txt").write_text("text")
     assert "00000000000-of-99999999999 and 99999999997 more are missing" in failure(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["train_test.txt", "a.txt"], ["'train' or 'test'", "split=all"]),
+        (["trainval/a.txt", "test/b.txt"], ["'train' or 'val'", "trainval/a.txt"]),
+        (["test/how-to-train.txt", "train/a.txt"], ["'train' or 'test'", "test/how-to-train.txt"]),
+        (["corpus.jsonl", "corpus_test.jsonl"], ["corpus.jsonl: a text file of no split", "test", "split=all"]),
+        (["dev.jsonl", "more/a.jsonl"], ["more/a.jsonl: a text file of no split", "dev"]),
+    ],
+)
+def test_names_that_can_be_read_in_two_ways(tmp_path, names, words):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(lines([name]))
+    message = failures.failure(splits, str(tmp_path))
+    assert all(word in message for word in words)
+    assert len(open_corpus(str(tmp_path)).parts) == len(names)
+    assert splits(str(tmp_path / names[0])) == (), "a file that is given is what it is"
+
+
+def save_to_disk(folder, texts, form="stream"):
+    """A folder as the package datasets writes it; it may lie beside caches of its own."""
+    folder.mkdir(parents=True)
+    new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
+    for name, rows in (("data-00000-of-00001", texts), ("cache-1f0e", ["of a map"])):
+        table = pa.table({"text": rows, "n": list(range(len(rows)))})
+        with new(str(folder / f"{name}.arrow"), table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+    (folder / "state.json").write_text('{\n  "_data_files": [{"filename": "data-00000-of-00001.arrow"}]\n}')
+    (folder / "dataset_info.json").write_text("{\n}")
+    return str(folder)
+
+
+@pytest.mark.parametrize("form", ["stream", "file"])
+def test_what_datasets_saves_to_disk(tmp_path, form):
+    path = save_to_disk(tmp_path / "one", TEXTS, form)
+    for where in (path, writers.remote(tmp_path / "one")):
+        assert list(open_corpus(where).documents()) == TEXTS and splits(where) == ()
+    for name, texts in (("train_sft", TEXTS[:30]), ("unsupervised", TEXTS[30:40]), ("test_sft", TEXTS[40:])):
+        save_to_disk(tmp_path / "dict" / name, texts, form)
+    (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train_sft", "unsupervised", "test_sft"]}')
+    path = str(tmp_path / "dict")
+    assert splits(path) == ("test_sft", "train_sft", "unsupervised")
+    assert list(open_corpus(path, "train_sft").documents()) == TEXTS[:30]
+    with pa.ipc.new_stream(str(tmp_path / "one" / "indices.arrow"), pa.schema({"indices": pa.int64()})):
+        pass  # of old versions: not all rows beside it are meant
+    assert "no column 'text' of strings, found 'indices' (int64)" in failure(tmp_path / "one")
+
+
+def test_a_damaged_arrow_file(tmp_path):
+    save_to_disk(tmp_path / "a", TEXTS)
+    data = (tmp_path / "a" / "data-00000-of-00001.arrow").read_bytes()
+    (tmp_path / "b.arrow").write_bytes(data[:-1000])
+    assert "b.arrow: truncated, damaged or not Arrow" in failure(tmp_path / "b.arrow")
+
+
+def test_a_table_is_no_plain_text(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nwords,1\n")
+    assert "a.csv' is a table" in failure(tmp_path / "a.csv") and "(found .csv; " in failure(tmp_path)

@@ -1,6 +1,8 @@
 import gzip
 import itertools
 import json
+import tarfile
+import zipfile
 
 import pyarrow as pa
 import pytest
@@ -55,6 +57,21 @@ def test_text_in_another_encoding(tmp_path, data, message):
     (tmp_path / "a.txt").write_bytes(data)
     with pytest.raises(DataError, match=f"a.txt, {message}"):
         read("text", tmp_path / "a.txt")
+
+
+def test_what_is_no_plain_text_is_named(tmp_path):
+    """As an archive or a file without its suffix is given: it is no text that is damaged."""
+    (tmp_path / "x").write_text("words")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar, zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        tar.add(tmp_path / "x", "x.txt")
+        archive.write(tmp_path / "x", "x.txt")
+    (tmp_path / "b").write_bytes(gzip.compress(b"words"))
+    with gzip.open(tmp_path / "c.tar.gz", "wb") as stream:
+        stream.write((tmp_path / "a.tar").read_bytes())
+    writers.parquet(tmp_path / "d", text=["words"])
+    for name, kind in {"a.tar": "tar", "a.zip": "zip", "b": "gzip", "c.tar.gz": "tar", "d": "parquet"}.items():
+        with pytest.raises(DataError, match=f"{name}: no text but {kind}: unpack it"):
+            read("text", tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""Documents that are on both sides of a run, trained on and held out."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from gmlp_flax.data.text.prepared import Prepared
+from gmlp_flax.io import files
+
+# What is compared at most: documents, tokens of each side, and shards, evenly spread, whose first documents are taken.
+COMPARED, SEARCHED, TOKENS, SHARDS = 4096, 1 << 18, 1 << 24, 16
+TOLD = 0.01  # a smaller share of equal documents is not worth a line
+
+
+def note(train: Prepared, heldout: Prepared) -> str:
+    """A line if more than TOLD of COMPARED held-out documents are, token by token, among SEARCHED that are trained on,
+    else ""; raises DataError if a file is damaged."""
+    compared, searched, equal = Counter(_documents(heldout, COMPARED)), 0, 0
+    total = compared.total()
+    for document in _documents(train, SEARCHED):
+        searched += 1
+        equal += compared.pop(document, 0)
+    if equal <= TOLD * total:
+        return ""
+    return (
+        f"warning: {equal:,} of {total:,} held-out documents ({equal / total:.1%}) are also trained on, by a look at "
+        f"{searched:,} of the {train.documents:,} training documents: their scores are too good; remove them"
+    )
+
+
+def _documents(tokens: Prepared, most: int) -> Iterator[bytes]:
+    """The ids of some documents; of a remote folder, whose shards are copied to be read, from one shard."""
+    count = len(tokens.offsets) - 1
+    picked = np.linspace(0, count - 1, 1 if files.is_remote(tokens.folder) else min(count, SHARDS)).astype(int).tolist()
+    for shard in picked:
+        ends = np.cumsum(tokens.lengths(shard), dtype=np.int64)[: max(1, most // len(picked))]
+        ends = ends[ends <= TOKENS // len(picked)]
+        start = int(tokens.offsets[shard])
+        ids = tokens.read(start, start + int(ends.max(initial=0))).astype(np.uint32)
+        yield from (document.tobytes() for document in np.split(ids, ends[:-1]) if len(document))

@@ -32,7 +32,7 @@ COMMON = {
     ),
     "data.train": Option("embedded", "a path, tfds:NAME/CONFIG, or embedded: CPython's reference manual, UCI's digits"),
     "data.heldout": Option("", "path of the held-out data; empty: a split or a share of the training data"),
-    "data.split": Option("", "the split to train on; empty: `train` if the data have splits"),
+    "data.split": Option("", "the split to train on; empty: `train` if there are splits; `all`: all text"),
     "data.heldout_split": Option("", "the split held out; empty: `validation` if there is one, or (images) `test`"),
     "data.heldout_share": Option(0.05, "share of the training data held out if no path is given", INNER_SHARE),
     "data.max_bad_records": Option(

@@ -43,7 +43,7 @@ MODES = (*EVALUATIONS, "preparation")
 LEFT = ("damaged", "lease.json", "deleted", "*tmp*")  # names that no finished run has
 TALK = re.compile(  # what a run says
     r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |tokenising |training a tokenizer|"
-    r"no checkpoint was finished before |.*orbax-checkpoint-tmp.* was never finished and is ignored|"
+    r"text: |no checkpoint was finished before |.*orbax-checkpoint-tmp.* was never finished and is ignored|"
     r"error: lost a process|$|E\d+ "
 )
 

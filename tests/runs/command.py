@@ -43,7 +43,7 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
 
 # What a run says before its first step.
 BEGINNING = re.compile(
-    r"\w+, \w+: [\d,]+ steps of .* writing to |training a tokenizer of |tokenising |[\d,]+ parameters; "
+    r"\w+, \w+: [\d,]+ steps of .* writing to |training a tokenizer of |tokenising |text: |[\d,]+ parameters; "
 )
 
 

@@ -125,8 +125,13 @@ def _split_files(path: str, contents: tuple[File, ...]) -> dict[str, list[File]]
 def _lines(path: str, notes: list[str]) -> Iterator[tuple[int, bytes]]:
     """The lines of a file in UTF-8, or in UTF-16 with a byte-order mark; numbered from 1, in UTF-8."""
     with files.open_file(path) as stream:
-        if stream.read(2) not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            return numbered_lines(path)
+        start = stream.read(2)
+    try:
+        refuse_utf16(start)
+    except BadRecord as error:
+        raise DataError(f"{path}, line 1: {error}") from None
+    if start not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return numbered_lines(path)
     notes.append(f"{path} is read as UTF-16, by its byte-order mark")
     with decode_errors(f"{path} begins as UTF-16 and is not", "copy it again, or convert it to UTF-8"):
         text = read_whole(path).decode("utf-16")

@@ -306,7 +306,7 @@ def test_labels_are_those_of_the_training_split(tmp_path):
 
 
 def test_a_table_of_another_encoding_is_refused_with_the_command(tmp_path):
-    task, text = own_task(("text",), "label"), "text,label\ncafé,a\n"
+    task, text = own_task(("text",), "label"), '"text",label\ncafé,a\n'
     for encoding, words in (
         (
             "latin-1",

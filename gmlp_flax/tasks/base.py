@@ -118,6 +118,10 @@ class Task(abc.ABC):
         """The names of the classes of a classifier; () for other tasks."""
         return ()
 
+    def class_sizes(self) -> Sequence[int] | None:
+        """The number of training examples of each of `class_names`; None: not known."""
+        return None
+
     @abc.abstractmethod
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """Builds the model."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +25,8 @@ from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.examples import UNREAD, ReadableExamples, SharedBadRecords
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.errors import ConfigError, DataError
+from gmlp_flax.io import files
+from gmlp_flax.io.records import decode_utf8
 from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
 from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
 from gmlp_flax.tasks import base, sides
@@ -53,6 +57,10 @@ class ImageClassification(Task):
         "data.flip": Option(True, "mirror half of the training images"),
         "data.mean": Option((0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1"),
         "data.std": Option((0.5, 0.5, 0.5), "divides each channel afterwards", Range("at least 1e-6", 1e-6)),
+        "data.class_map": Option(
+            "",
+            "for folders called 0, 1, ...: a file whose lines are these classes in order, or 'run' for the run's list",
+        ),
         "augment.auto": Option(
             "none",
             "AutoAugment's ImageNet policy (the paper's), its policy v0 (EfficientNet's code), RandAugment "
@@ -288,6 +296,34 @@ class ImageClassification(Task):
         lists = {CLASSES_FILE: self.classes} | ({NAMES_FILE: self.names} if self.saved_names(NAMES_FILE) else {})
         return {name: json.dumps(values, indent=1).encode() for name, values in lists.items()}
 
+    def notes(self) -> list[str]:
+        """See `Task`; raises DataError if a file is on both sides."""
+        return [line for line in [sources.check_overlap(self.source("train"), self.source("heldout"))] if line]
+
+    def class_sizes(self) -> Sequence[int] | None:
+        """See `Task`."""
+        sizes = sources.class_sizes(self.source("train"))
+        return None if sizes is None else sizes.tolist()
+
+    @functools.cached_property
+    def _class_order(self) -> Sequence[str]:
+        """What config.data.class_map says of the classes 0, 1, ...; () if it is empty."""
+        given, key = self.config.data.class_map, "config.data.class_map"
+        if given == "run":
+            if not (names := self.saved_names(CLASSES_FILE)):
+                raise DataError(f"{key} is 'run', and this run has no list of classes yet: give a file")
+            return names
+        lines = decode_utf8(files.read_small(given)).splitlines() if given else []
+        # ImageNet's lists have words behind the numbers of WordNet, as Kaggle's LOC_synset_mapping.txt.
+        words = [line.split(maxsplit=1)[0] if re.match(r"n\d{8}\b", line) else line.strip() for line in lines]
+        if given and (len({*words}) < len(words) or len(words) < 2 or "" in words):
+            raise DataError(f"{key}={given}: expected a line for each class, each another one")
+        return words
+
+    @functools.cached_property
+    def _told(self) -> list[str]:
+        return []
+
     @functools.cached_property
     def _bad(self) -> SharedBadRecords:
         return SharedBadRecords(self.config.data.max_bad_records)
@@ -302,7 +338,12 @@ class ImageClassification(Task):
         if sides.path_of(self.config, side, "PATH or tfds:NAME") == sides.EMBEDDED:
             source = embedded.embedded_digits(side)
         else:
-            source = sides.open_side(self.config, side, sources.open_side, cache_folder=self.config.data.cache)
+            options = dict(cache_folder=self.config.data.cache, order=self._class_order)
+            source = sides.open_side(self.config, side, sources.open_side, **options)
+        for line in source.notes:
+            if line not in self._told:
+                self._told.append(line)
+                print(line, file=sys.stderr)
         if self.saved_names(CLASSES_FILE):
             sources.require_classes(source, self.classes, os.path.join(self.folder, CLASSES_FILE))
         elif side == "heldout":

@@ -39,6 +39,7 @@ TARGETS = (
     "images",
     "records",
     "tables",
+    "image_trees",
     "predict",
     "checkpoints",
     "text_folders",

@@ -19,6 +19,7 @@ from tests.preloaded import ROOT, environment
 # Inputs of each target.
 COUNTS = dict(config=60, run_files=100, metrics=300, prepared=200, tokenizers=300, images=3000, records=300, predict=20)
 COUNTS |= dict(tables=1000, text_folders=400)
+COUNTS |= dict(image_trees=300)
 
 FAILING = """
 import os, time

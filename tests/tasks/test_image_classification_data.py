@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.training import loop
 from tests.data import writers
 from tests.data.images import image_files
 from tests.failures import failure
@@ -128,3 +129,41 @@ def test_damaged_names_of_a_run(tmp_path, name, content, message):
     made = task(tmp_path / "run", train="embedded")
     (tmp_path / "run" / name).write_bytes(content)
     assert message in failure(lambda: made.names)
+
+
+def test_images_of_numbers_are_scored_by_a_class_map(imagenet, capsys):
+    """ImageNetV2's folders: string order would take 10 for 2."""
+    known = imagenet / "known"
+    files = {f"{number}/{i}.png": image_files.png(number) for number in range(11) for i in (1, 2)}
+    image_files.make_folder(imagenet / "v2", files)
+    own = task(known, train="nowhere", heldout=str(imagenet / "v2"), class_map="run")
+    assert "this run has no list of classes yet" in failure(own.evaluation_examples)
+    names = [f"n{90000000 - i}" for i in range(11)]
+    (known / "classes.json").write_text(json.dumps(names))
+    (imagenet / "synsets.txt").write_text("".join(f"{name} a word, another\n" for name in names))
+    for given in ("run", str(imagenet / "synsets.txt")):
+        source = task(known, train="nowhere", heldout=str(imagenet / "v2"), class_map=given).source("heldout")
+        labels = {item["name"]: int(item["label"]) for item in map(source.__getitem__, range(len(source)))}
+        assert labels == {name: int(name.partition("/")[0]) for name in files}
+    assert "config.data.class_map=FILE" in failure(
+        task(known, train="nowhere", heldout=str(imagenet / "v2")).evaluation_examples
+    )
+    (imagenet / "synsets.txt").write_text("a\na\n")
+    own = task(known, train="nowhere", heldout=str(imagenet / "v2"), class_map=str(imagenet / "synsets.txt"))
+    assert "expected a line for each class" in failure(own.evaluation_examples)
+
+
+def test_what_was_assumed_is_told_once_and_classes_are_counted(tmp_path, capsys):
+    files = {f"{c}/{d}/{i}.png": image_files.png(i) for c, d, n in (("cat", "x", 9), ("dog", "y", 5)) for i in range(n)}
+    path = str(image_files.make_folder(tmp_path / "images", files | {"cat/notes.txt": b""}))
+    own = task(tmp_path / "run", train=path, heldout_share=0.2)
+    assert own.training_examples() + own.evaluation_examples() == 14
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path!r}: 2 folders inside class folders count to these, such as 'cat/x'",
+        f"{path!r}: ignored 1 files that are no images (.txt 1)",
+    ]
+    train = own.source("train")
+    assert own.class_sizes() == [sum(train[i]["label"] == c for i in range(len(train))) for c in (0, 1)]
+    few, many = sorted(zip(own.class_sizes(), ("cat", "dog"), strict=True))
+    assert f"(the smallest {few[1]}: {few[0]}, the largest {many[1]}: {many[0]})" in loop._about_data(own)
+    assert own.notes()[0].startswith("note: about ")  # png(0) of both classes

@@ -1,24 +1,39 @@
 """Labelled images in one folder per class, on disk or in a tar file, as random-access sources."""
 
+import contextlib
+import copy
+import functools
+import io
 import os
 import posixpath
 import tarfile
-from collections.abc import Iterable
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, BinaryIO, Self
 
 import numpy as np
+from PIL import Image
 
 from gmlp_flax.data import fingerprints
+from gmlp_flax.data.images import tables
+from gmlp_flax.data.images.layout import Layout, is_hidden, is_junk
+from gmlp_flax.data.splits import TRAIN_SPLIT, missing_split
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
+# Images by their suffix; other files are images if Pillow opens them.
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 IMAGE_BYTES = 1 << 30  # of an encoded image, at most
 UNPACKED_BYTES = 8 << 30  # of a compressed tar file's images, at most
 
-_LAYOUT = "expected one folder per class, with images in it"
+_NO_PIXELS = ("BUFR", "EPS", "FITS", "GRIB", "HDF5", "MPEG", "WMF")  # which Pillow opens, and does not decode by itself
+_TRIES = 100  # files of one suffix in which no image is found, before all others count as none
+_HEADER = 1 << 16  # bytes of a remote file
 
 
 class ImageSource:
@@ -32,12 +47,18 @@ class ImageSource:
         classes: the names of the classes.
         names: of the images.
         labels: int32 [images], positions in `classes`.
+        splits: TFDS's name of each split that `of_split` takes -> its folders; {} for a TFDS folder or without splits.
+        notes: what was assumed and what is ignored, a line each.
+        without_classes: folders of splits that cannot be read, as their images have no classes.
     """
 
     path: str
     classes: tuple[str, ...]
     names: list[str]
     labels: np.ndarray
+    splits: Mapping[str, Sequence[str]] = MappingProxyType({})
+    notes: tuple[str, ...] = ()
+    without_classes: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -65,6 +86,14 @@ class ImageSource:
         sample = fingerprints.digest(map(content, fingerprints.spread(len(self))))
         return {"images": len(self), "names": names, "labels": labels, "content": sample}
 
+    def of_split(self, split: str = "") -> "ImageSource":
+        """The images of one of `splits`."""
+        return self
+
+    def file_of(self, index: int) -> tuple[int, Hashable] | None:
+        """The bytes of the image at a position, and what is the same for the same file alone; None if not known."""
+        return None
+
 
 def read_image(file: File | str) -> bytes:
     """An image file, a remote one by a copy on this disk; raises BadRecord if it is gone."""
@@ -75,36 +104,88 @@ def read_image(file: File | str) -> bytes:
         raise BadRecord(str(error)) from error
 
 
-class ImageFolder(ImageSource):
-    """A folder with one folder of images per class, on this disk or remote; images of a remote one are read by copies.
+class ImageFiles(ImageSource):
+    """Images among the files of a folder or a tar file, in one folder per class, perhaps with splits (see layout).
 
-    The class of an image is the name of the folder that holds it, at any depth; a folder called `images` counts as part
-    of the class folder around it (Tiny-ImageNet's layout). Hidden files and files that are not images are ignored.
-    Names are paths relative to the folder, in order. An item raises BadRecord if its file is gone.
+    Names are paths relative to the folder, in order. Hidden files are left out; other files that are no images are
+    counted in a note. `of_split` gives the labelled images, or those of a split.
+    """
+
+    _members: dict[str, Any]  # what the file of each name is read by, if not by the name
+
+    def _arrange(self, images: Iterable[str], others: Iterable[str], folders: Iterable[str]) -> None:
+        images, others, folders = (
+            sorted(name for name in names if not is_hidden(name)) for names in (images, others, folders)
+        )
+        self._layout = Layout(self.path, images, others, folders, self._read_file)
+        self.splits, self.without_classes = self._layout.splits, self._layout.without_classes
+        self.names, self.labels, self.classes = [], np.zeros(0, np.int32), ()
+
+    def of_split(self, split: str = "") -> Self:
+        """The images of a split with their labels: by default all if there are no splits, or those to train on.
+
+        Raises:
+            DataError: there is no such split; or an image without a class, a class without images, or a folder that can
+                be read in two ways.
+        """
+        split = split or (TRAIN_SPLIT if TRAIN_SPLIT in self.splits else next(iter(self.splits), ""))
+        if split and split not in self.splits:
+            raise missing_split(self.path, split, tuple(self.splits))
+        found, labelled = self._layout.classes(split), copy.copy(self)
+        labelled.names = sorted(found)
+        labelled.classes = tuple(sorted({*found.values()}))
+        position = {name: label for label, name in enumerate(labelled.classes)}
+        labelled.labels = np.array([position[found[name]] for name in labelled.names], np.int32)
+        labelled.notes = tuple(filter(None, [*self._layout.notes, self._layout.about_others()]))
+        labelled._members = {name: self._members[name] for name in labelled.names if name in self._members}
+        del labelled._layout  # which worker processes need not know
+        return labelled
+
+    def _read_file(self, name: str) -> bytes:
+        raise NotImplementedError
+
+    def read(self, index: int) -> bytes:
+        return self._read_file(self.names[index])
+
+
+class ImageFolder(ImageFiles):
+    """A folder of images, on this disk or remote; images of a remote one are read by copies.
+
+    An item raises BadRecord if its file is gone.
 
     Raises:
-        DataError: there is no class folder; an image lies outside of the class folders; a class
-            folder has no images; or one class name occurs in two places, such as a training and a validation tree.
+        DataError: there are no images, or the folders can be read in two ways.
     """
 
     def __init__(self, path: str):
-        self.path = str(path)
-        is_remote = files.is_remote(self.path)
-        self._remote = {file.name: file for file in files.find_files(self.path)} if is_remote else {}
-        paths, folders = [*self._remote], []
+        self.path, images, others, folders = str(path), [], [], []
+        is_remote, finder = files.is_remote(self.path), _Finder()
+        self._members = {file.name: file for file in files.find_files(self.path)} if is_remote else {}
+        for name, file in self._members.items():
+            (images if finder.is_image(name, functools.partial(_header, file)) else others).append(name)
         for folder, subfolders, names in () if is_remote else files.walk(self.path):
-            subfolders[:] = [name for name in subfolders if not _is_junk(name)]
+            subfolders[:] = [name for name in subfolders if not is_junk(name)]
             inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
             folders += [f"{inside}/{name}".removeprefix("./") for name in subfolders]
-            paths += [f"{inside}/{name}".removeprefix("./") for name in names]
-        self.names, self.labels, self.classes = _label_by_folder(self.path, paths, folders)
+            for name in names:
+                is_image = finder.is_image(name, functools.partial(open, os.path.join(folder, name), "rb"))
+                (images if is_image else others).append(f"{inside}/{name}".removeprefix("./"))
+        self._arrange(images, others, folders)
 
-    def read(self, index: int) -> bytes:
+    def _read_file(self, name: str) -> bytes:
+        return read_image(self._members.get(name) or os.path.join(self.path, name))
+
+    def file_of(self, index: int) -> tuple[int, Hashable] | None:
         name = self.names[index]
-        return read_image(self._remote.get(name) or os.path.join(self.path, name))
+        if file := self._members.get(name):
+            return file.size, file.path
+        with contextlib.suppress(OSError):
+            status = os.stat(os.path.join(self.path, name))
+            return status.st_size, (status.st_dev, status.st_ino)
+        return None
 
 
-class ImageTar(ImageSource):
+class ImageTar(ImageFiles):
     """A tar file with one folder of images per class; layout, items, order and errors as in ImageFolder.
 
     Of an uncompressed tar file, only the images' offsets are kept, and each item is one read. A compressed one
@@ -117,49 +198,83 @@ class ImageTar(ImageSource):
         self.path = str(path)
         self._copy = cache.LocalCopy(self.path)
         with decode_errors(f"{self.path}: truncated or not a tar file", "copy or download it again"):
-            members, folders = self._read_members()
-        self.names, self.labels, self.classes = _label_by_folder(self.path, members, folders)
-        self._members = [members[name] for name in self.names]
+            content = _TarContent(self.path, self._copy.path)
+        self._members = content.members
+        self._arrange(content.members.keys() - {*content.others}, content.others, content.folders)
 
-    def _read_members(self) -> tuple[dict[str, bytes | tuple[int, int]], list[str]]:
-        """Image name -> its bytes or, in an uncompressed tar, (offset, size); and the names of all folders."""
-        members, links, folders, end = {}, {}, [], os.path.getsize(self._copy.path)
-        compressed, unpacked = _is_compressed(self._copy.path), 0
-        with tarfile.open(self._copy.path, "r:*" if compressed else "r:") as tar:
-            for member in tar:
-                name = member.name.removeprefix("./").strip("/")
-                if member.isdir() and name not in ("", "."):
-                    folders.append(name)
-                if not _is_image(name):
-                    continue
-                if member.islnk():
-                    links[name] = member.linkname.removeprefix("./")
-                elif member.issym():
-                    links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
-                elif member.isreg():
-                    most = IMAGE_BYTES if compressed else min(IMAGE_BYTES, end - member.offset_data)
-                    if member.issparse() or not 0 <= member.size <= most:
-                        raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
-                    unpacked += member.size if compressed else 0
-                    if unpacked > UNPACKED_BYTES:
-                        raise DataError(
-                            f"{self.path}: its images have more than {UNPACKED_BYTES >> 30} GiB, which lie in memory "
-                            "if the tar file is compressed: extract it to a folder, or do not compress it"
-                        )
-                    file = tar.extractfile(member) if compressed else None
-                    members[name] = file.read() if file else (member.offset_data, member.size)
-        for name, target in links.items():
-            if target not in members:
+    def _read_file(self, name: str) -> bytes:
+        member = self._members[name]
+        return member if isinstance(member, bytes) else files.read_range(self._copy.path, *member)
+
+    def file_of(self, index: int) -> tuple[int, Hashable]:
+        member = self._members[self.names[index]]
+        return (len(member), member) if isinstance(member, bytes) else (member[1] - member[0], (self.path, member))
+
+
+class _TarContent:
+    """What a tar file holds, also in uncompressed tar files inside it.
+
+    Attributes:
+        members: name of each image and table -> its bytes or, in an uncompressed tar file, the range that it lies in.
+        others: names of the files that are no images.
+        folders: names of the folders.
+    """
+
+    def __init__(self, path: str, local: str):
+        self.members: dict[str, bytes | tuple[int, int]] = {}
+        self.others, self.folders, self._path, self._finder, self._unpacked = [], [], path, _Finder(), 0
+        self._links: dict[str, str] = {}
+        self._compressed, self._end = _is_compressed(local), os.path.getsize(local)
+        with tarfile.open(local, "r:*" if self._compressed else "r:") as tar:
+            self._add_all(tar, "", 0)
+        others = {*self.others}
+        for name, target in self._links.items():
+            if target in self.members and target not in others:
+                self.members[name] = self.members[target]
+            elif tables.suffix(name) in SUFFIXES:
                 raise tarfile.ReadError(f"{name!r} is a link to {target!r}, which is no image before it")
-            members[name] = members[target]
-        return members, folders
 
-    def read(self, index: int) -> bytes:
-        member = self._members[index]
-        if isinstance(member, bytes):
-            return member
-        offset, size = member
-        return files.read_range(self._copy.path, offset, offset + size)
+    def _add_all(self, tar: tarfile.TarFile, prefix: str, start: int) -> None:
+        """The members of a tar file that begins at byte `start`."""
+        for member in tar:
+            name = prefix + member.name.removeprefix("./").strip("/")
+            if member.isdir() and name not in (prefix, f"{prefix}."):
+                self.folders.append(name)
+            elif is_hidden(name):
+                continue
+            elif member.islnk():
+                self._links[name] = prefix + member.linkname.removeprefix("./")
+            elif member.issym():
+                self._links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+            elif member.isreg() and tables.suffix(name) == ".tar":
+                with tarfile.open(fileobj=self._open(tar, member, name), mode="r:") as inside:
+                    self._add_all(inside, f"{name[:-4]}/", start + member.offset_data)
+            elif member.isreg():
+                self._add(tar, member, name, start)
+
+    def _add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, start: int) -> None:
+        opened = functools.partial(self._open, tar, member, name)
+        content = functools.cache(lambda: opened().read())  # a compressed tar file is best read once, and forward
+        is_image = self._finder.is_image(name, (lambda: io.BytesIO(content())) if self._compressed else opened)
+        if not is_image:
+            self.others.append(name)
+        if is_image or tables.is_label(name):
+            opened()
+            self._unpacked += member.size if self._compressed else 0
+            if self._unpacked > UNPACKED_BYTES:
+                raise DataError(
+                    f"{self._path}: its images have more than {UNPACKED_BYTES >> 30} GiB, which lie in memory if the "
+                    "tar file is compressed: extract it to a folder, or do not compress it"
+                )
+            first = start + member.offset_data
+            self.members[name] = content() if self._compressed else (first, first + member.size)
+
+    def _open(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Any:
+        most = self._end if tables.suffix(name) == ".tar" else IMAGE_BYTES
+        most = IMAGE_BYTES if self._compressed else min(most, self._end - member.offset_data)
+        if member.issparse() or not 0 <= member.size <= most:
+            raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
+        return tar.extractfile(member)
 
 
 def _is_compressed(path: str) -> bool:
@@ -170,49 +285,27 @@ def _is_compressed(path: str) -> bool:
     return False
 
 
-def _is_junk(name: str) -> bool:
-    return name.startswith((".", "__MACOSX"))
+def _header(file: File) -> BinaryIO:
+    return io.BytesIO(files.read_range(file.path, 0, _HEADER))
 
 
-def _is_image(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES) and not any(map(_is_junk, _parts(path)))
+class _Finder:
+    """Tells images from other files, by known suffixes or else by what Pillow opens."""
 
+    def __init__(self):
+        self._misses: Counter[str] = Counter()
 
-def _parts(path: str) -> list[str]:
-    return path.split("/")
-
-
-def _class_folder(path: str) -> str:
-    """The class folder of an image's path: the folder that holds it, without a last part called `images`."""
-    return path.rpartition("/")[0].removesuffix("/images")
-
-
-def _label_by_folder(
-    source: str, paths: Iterable[str], folders: Iterable[str]
-) -> tuple[list[str], np.ndarray, tuple[str, ...]]:
-    """The images among `paths`, sorted by name and labelled by class folder: (names, labels, classes)."""
-    names = sorted(filter(_is_image, paths))
-    class_folders = {_class_folder(name) for name in names}
-    if not names or class_folders == {""}:
-        raise DataError(f"{source!r} has no classes: {_LAYOUT} ({', '.join(SUFFIXES)})")
-    if "" in class_folders:
-        stray = next(name for name in names if not _class_folder(name))
-        raise DataError(f"{source!r}: image {stray!r} lies outside of the class folders; move it into one")
-    occupied = {"/".join(parts[:depth]) for parts in map(_parts, class_folders) for depth in range(1, len(parts) + 1)}
-    occupied |= {f"{folder}/images" for folder in class_folders}
-    for folder in sorted(set(folders) - occupied):
-        if not any(map(_is_junk, _parts(folder))):
-            raise DataError(f"{source!r}: class folder {folder!r} is empty: {_LAYOUT}; fill or remove it")
-    folder_of: dict[str, str] = {}
-    for folder in sorted(class_folders):
-        name = folder.rpartition("/")[2]
-        if other := folder_of.get(name):
-            raise DataError(
-                f"{source!r}: class {name!r} is both {other!r} and {folder!r}; give the training and the held-out "
-                "images separately"
-            )
-        folder_of[name] = folder
-    classes = tuple(sorted(folder_of))
-    position = {name: np.int32(label) for label, name in enumerate(classes)}
-    labels = [position[_class_folder(name).rpartition("/")[2]] for name in names]
-    return names, np.array(labels, np.int32), classes
+    def is_image(self, name: str, open_file: Callable[[], Any]) -> bool:
+        """Whether the file with this name, which `open_file` opens, is an image."""
+        kind = tables.suffix(name)
+        if kind in SUFFIXES:
+            return True
+        if kind and self._misses[kind] >= _TRIES:
+            return False
+        found = False
+        with contextlib.suppress(Exception), warnings.catch_warnings(), open_file() as file:
+            warnings.simplefilter("ignore")
+            with Image.open(file) as image:
+                found = image.format not in _NO_PIXELS
+        self._misses[kind] += 0 if found else 1
+        return found

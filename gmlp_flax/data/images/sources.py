@@ -8,8 +8,11 @@ A path is one of
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets (see tfds_folders).
 """
 
+import copy
+import hashlib
+import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -22,9 +25,20 @@ from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecord
 
 _SHOWN = 5  # classes that a message names
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
+_SIDES_READ = ("to train on", "held out")
+_SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
+_NO_TAR = {  # what else a single file is, by its first bytes, and what to do
+    b"PK\3\4": "a zip file or NumPy's: unpack it into class folders",
+    b"PAR1": "a parquet file: save each row's image as CLASS/NUMBER.png",
+    b"ARROW1": "an Arrow file: save each row's image as CLASS/NUMBER.png",
+    b"7z\xbc\xaf": "a 7z file: unpack it into class folders",
+    b"Rar!": "a RAR file: unpack it into class folders",
+    b"\x89HDF": "an HDF5 file: save each image as CLASS/NUMBER.png",
+}
 
 
 class ImageArrays(ImageSource):
@@ -47,7 +61,7 @@ class Subset(ImageSource):
     """The examples of `source` at `indices` (int [examples]), in this order, with the classes of the whole source."""
 
     def __init__(self, source: ImageSource, indices: Sequence[int] | np.ndarray):
-        self.source, self.classes, self.path = source, source.classes, source.path
+        self.source, self.classes, self.path, self.notes = source, source.classes, source.path, source.notes
         self.indices = np.asarray(indices, np.int64)
 
     def __len__(self) -> int:
@@ -60,17 +74,30 @@ class Subset(ImageSource):
         """That of the whole source: its splits and shares are keys of the config."""
         return self.source.fingerprint()
 
+    def file_of(self, index: int) -> tuple[int, Hashable] | None:
+        return self.source.file_of(int(self.indices[index]))
+
+    def read(self, index: int) -> bytes | np.ndarray:
+        return self.source.read(int(self.indices[index]))
+
     def __repr__(self) -> str:
         return f"Subset({self.source!r}, images={len(self)}, crc={zlib.crc32(self.indices.tobytes()):08x})"
 
 
-def open_images(path: str) -> ImageFolder | ImageTar | PathfinderImages:
-    """Opens a folder or a tar file of class folders, or Pathfinder's; raises DataError if there is neither."""
+def open_images(path: str) -> ImageSource:
+    """Opens a folder or a tar file of images, or Pathfinder's; raises DataError if there is neither.
+
+    If its `splits` are known, `of_split` gives the images of one.
+    """
     if not files.exists(path):
         raise DataError(f"no images at {str(path)!r}: expected a folder or a tar file of class folders; check the path")
-    if not files.is_folder(path):
-        return ImageTar(path)
-    return PathfinderImages(path) if is_pathfinder(path) else ImageFolder(path)
+    if files.is_folder(path):
+        return PathfinderImages(path) if is_pathfinder(path) else ImageFolder(path)
+    start = files.read_range(path, 0, 6)
+    for mark, what in _NO_TAR.items():
+        if start.startswith(mark):
+            raise DataError(f"{str(path)!r} is {what}; expected a folder or a tar file of class folders")
+    return ImageTar(path)
 
 
 def open_side(
@@ -81,11 +108,12 @@ def open_side(
     heldout_split: str = "",
     heldout_share: float = 0.0,
     cache_folder: str = "",
+    order: Sequence[str] = (),
 ) -> ImageSource:
     """The images at `path` to train on, or the held-out ones.
 
-    In a data set with splits, `train` is for training, and `validation` or else `test` is held out. If there is no such
-    split, a share of the training images is held out (see split_images).
+    In a data set with splits, of TFDS or by its folders (see layout), `train` is for training, and `validation` or else
+    `test` is held out. If there is no such split, a share of the training images is held out (see split_images).
 
     Args:
         path: see the module's docstring.
@@ -93,29 +121,41 @@ def open_side(
         split, heldout_split: other splits than these.
         heldout_share: 0 if `path` holds one side alone.
         cache_folder: see TFDSImages.
+        order: the classes that the names 0, 1, ... of class folders stand for (see name_numbers).
 
     Raises:
         DataError: there is nothing at `path` or no such split, a split would be both trained on and held out, or all
             images are of one class.
     """
-    if folder := tfds.folder_at(path):
-        known = tuple(folder.lengths)
+    folder = tfds.folder_at(path)
+    source = ImageSource() if folder else open_images(path)
+    known = tuple(folder.lengths if folder else source.splits)
+    choice = splits.Choice(("",), heldout_share)
+    if known:
         heldout = [heldout_split] if heldout_split else [name for name in _HELDOUT_SPLITS if name in known]
         if not heldout and not heldout_share:
             heldout = known if len(known) == 1 else [splits.HELDOUT_SPLIT]
         sides = (split or splits.TRAIN_SPLIT,), tuple(heldout[:1])
-        chosen = splits.choose(path, side, *sides, heldout_share, known=known, explicit=bool(heldout_split))
-        source, heldout_share = TFDSImages(folder, chosen.splits[0], cache_folder), chosen.share
+        choice = splits.choose(path, side, *sides, heldout_share, known=known, explicit=bool(heldout_split))
     elif split or heldout_split:
         raise splits.without_splits(path)
-    else:
-        source = open_images(path)
+    name = choice.splits[0]
+    source = TFDSImages(folder, name, cache_folder) if folder else source.of_split(name)
+    if source.splits:
+        read = {name: "to train on and, in part, held out" if choice.share else _SIDES_READ[SIDES.index(side)]}
+        if heldout_share and not choice.share:
+            read = {sides[0][0]: _SIDES_READ[0], sides[1][0]: _SIDES_READ[1]}
+        told = [(folders, read.get(one, "left out")) for one, folders in source.splits.items()]
+        told += [(source.without_classes, "left out, having no classes")] * bool(source.without_classes)
+        parts = (f"{', '.join(folder.rstrip('/') for folder in folders)} {use}" for folders, use in told)
+        source.notes = (f"{path!r}: {'; '.join(parts)}", *source.notes)
+    source = name_numbers(source, order) if order else source
     if len(source.classes) < 2:
         content = f"{len(source)} images of {len(source.classes)} class, {', '.join(map(repr, source.classes))}"
         raise DataError(
             f"{source.path!r} has {content}: a classifier needs at least two classes, each a folder of images"
         )
-    return split_images(source, heldout_share)[SIDES.index(side)] if heldout_share else source
+    return split_images(source, choice.share)[SIDES.index(side)] if choice.share else source
 
 
 def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Subset]:
@@ -143,9 +183,84 @@ def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Sub
     return Subset(source, np.flatnonzero(~heldout)), Subset(source, np.flatnonzero(heldout))
 
 
+def name_numbers(source: ImageSource, order: Sequence[str]) -> ImageSource:
+    """A source whose classes are called by numbers, as ImageNetV2's folders 0 to 999, with names in their place.
+
+    Args:
+        source: one with other names comes back as it is.
+        order: the classes of the numbers 0, 1, ...; the labels become positions in it.
+
+    Raises:
+        DataError: there is a larger number.
+    """
+    if isinstance(source, TFDSImages) or not all(map(str.isdecimal, source.classes)):
+        return source
+    numbers = np.array([*map(int, source.classes)], np.int32)
+    if max(numbers) >= len(order):
+        raise DataError(
+            f"{source.path!r} has a class {max(numbers)}, and config.data.class_map has {len(order)} classes, from 0 "
+            f"to {len(order) - 1}; give the list of these images"
+        )
+    named = copy.copy(source)
+    named.classes, named.labels = tuple(order), numbers[source.labels]
+    return named
+
+
+def class_sizes(source: ImageSource) -> np.ndarray | None:
+    """The number of images of each class, int [classes]; None if it is not known without reading all of them."""
+    indices = slice(None)
+    if isinstance(source, Subset):
+        source, indices = source.source, source.indices
+    labels = getattr(source, "labels", None)
+    return None if labels is None else np.bincount(labels[indices], minlength=len(source.classes))
+
+
+def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
+    """Looks for held-out images among those to train on, in samples: same sizes first, then same bytes.
+
+    Returns:
+        A line if more than 1 % of the held-out images are also trained on; else "".
+
+    Raises:
+        DataError: a file is on both sides, by a link too, or the sides are the same.
+    """
+    advice = "give other images as config.data.heldout, or leave it empty to hold out a share"
+    if repr(train) == repr(heldout):
+        raise DataError(f"{train.path!r} would be both trained on and held out; {advice}")
+    ours, theirs = (
+        {i: file for i in _evenly(range(len(source)), most) if (file := source.file_of(i))}
+        for source, most in ((heldout, _SAMPLE), (train, _LOOKED_INTO))
+    )
+    same = {file for _, file in ours.values()} & {file for _, file in theirs.values()}
+    if same and not isinstance(heldout, Subset):
+        both = next(i for i, (_, file) in ours.items() if file in same)
+        raise DataError(f"{heldout.path!r}: {heldout[both]['name']!r} is also among the images to train on; {advice}")
+    sizes = {size for size, _ in ours.values()}
+    remote = files.is_remote(train.path) or files.is_remote(heldout.path)  # where each look takes a request
+    alike = [i for i, (size, _) in theirs.items() if size in sizes and not remote]
+    looked = _evenly(alike, _READ)
+    known = {_digest(train, i) for i in looked} - {b""}
+    equal = sum(_digest(heldout, i) in known for i in ours if alike)
+    share = equal / max(1, len(ours)) * max(1, len(alike)) / max(1, len(looked)) * len(train) / max(1, len(theirs))
+    if share <= 0.01:
+        return ""
+    return f"note: about {min(share, 1):.0%} of the held-out images are also among those to train on, byte for byte"
+
+
+def _evenly(members: Sequence[int], most: int) -> list[int]:
+    return [members[i * len(members) // min(most, len(members))] for i in range(min(most, len(members)))]
+
+
+def _digest(source: ImageSource, index: int) -> bytes:
+    try:
+        return hashlib.blake2b(bytes(source.read(index))).digest()
+    except BadRecord:
+        return b""
+
+
 def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> None:
     """Raises DataError, naming the differences, unless the source has the list of `classes` found in `where`."""
-    own, expected = tuple(source.classes), tuple(classes)
+    own, expected = (tuple(unicodedata.normalize("NFC", name) for name in names) for names in (source.classes, classes))
     if own == expected:
         return
     missing, added = (_listed(sorted({*one} - {*other})) for one, other in ((expected, own), (own, expected)))
@@ -153,9 +268,10 @@ def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> 
     if {*own} == {*expected}:
         label = next(label for label, name in enumerate(own) if name != expected[label])
         what = f"they are in another order, label {label} is {own[label]!r} and not {expected[label]!r}"
+    numbered = " (config.data.class_map=FILE names the classes of numbers)" if all(map(str.isdecimal, own)) else ""
     raise DataError(
         f"{source.path!r} has {len(own)} classes which differ from those of {where}: {what}; give data with the same "
-        "list of classes"
+        f"list of classes{numbered}"
     )
 
 

@@ -169,7 +169,8 @@ def _open_image(data: bytes, name: str) -> Iterator[Image.Image]:
 
 
 def _orientation(file: Image.Image) -> int:
-    value = file.getexif().get(ExifTags.Base.Orientation)
+    """EXIF's number of the turn that an opened file needs; Pillow turns a TIFF by itself, and gives its turned size."""
+    value = 1 if file.format == "TIFF" else file.getexif().get(ExifTags.Base.Orientation)
     return value if isinstance(value, int) else 1
 
 

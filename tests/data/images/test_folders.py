@@ -1,10 +1,12 @@
 import gzip
+import io
 import os
 import pickle
 import tarfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from gmlp_flax.data.images import folders
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
@@ -27,7 +29,7 @@ FILES = {
 
 def make(kind, path, files):
     path.mkdir(exist_ok=True)
-    return open_images(make_folder(path, files) if kind == "folder" else make_tar(path, files, kind))
+    return open_images(make_folder(path, files) if kind == "folder" else make_tar(path, files, kind)).of_split()
 
 
 KINDS = pytest.mark.parametrize("kind", ["folder", "", "gz", "xz"])
@@ -57,11 +59,11 @@ def test_linked_class_folders(tmp_path):
     (tmp_path / "linked").mkdir()
     for name in ("cat", "dog"):
         (tmp_path / "linked" / name).symlink_to(real / name)
-    assert ImageFolder(tmp_path / "linked").classes == ("cat", "dog")
+    assert ImageFolder(tmp_path / "linked").of_split().classes == ("cat", "dog")
 
 
 def test_file_that_is_gone_is_a_bad_record(tmp_path):
-    source = ImageFolder(make_folder(tmp_path, {"cat/1.png": b"", "cat/2.png": b"2"}))
+    source = ImageFolder(make_folder(tmp_path, {"cat/1.png": b"", "cat/2.png": b"2"})).of_split()
     (tmp_path / "cat" / "1.png").unlink()
     with pytest.raises(BadRecord, match="reading .*cat/1.png failed .No such file or directory."):
         source[0]
@@ -72,15 +74,64 @@ def test_file_that_is_gone_is_a_bad_record(tmp_path):
 @pytest.mark.parametrize(
     "files, message",
     [
-        ({}, "has no classes: expected one folder per class, with images in it"),
+        ({}, "has no classes, as there are no images: expected one folder of images per class"),
         ({"cat/a.jpg": b"", "b.jpg": b""}, "image 'b.jpg' lies outside of the class folders; move it into one"),
         ({"cat/a.jpg": b"", "dog": None}, "class folder 'dog' is empty: .*; fill or remove it"),
-        ({"train/cat/a.jpg": b"", "val/cat/a.jpg": b""}, "class 'cat' is both 'train/cat' and 'val/cat'; give"),
     ],
 )
 def test_bad_layouts(tmp_path, kind, files, message):
     with pytest.raises(DataError, match=message):
         make(kind, tmp_path, files)
+
+
+def picture(kind):
+    file = io.BytesIO()
+    Image.new("RGB", (5, 4)).save(file, kind)
+    return file.getvalue()
+
+
+@KINDS
+def test_images_are_known_by_their_content(tmp_path, kind):
+    kinds = {
+        "a.jpe": "JPEG",
+        "b": "PNG",
+        "c.JPG.jpeg_large": "JPEG",
+        "d.jp2": "JPEG2000",
+        "e.avif": "AVIF",
+        "f.2": "QOI",
+    }
+    kinds |= {"g.qoi": "QOI", "h.tga": "TGA", "i.pcx": "PCX", "j": "TIFF"}
+    images = {f"cat/{name}": picture(each) for name, each in kinds.items()} | {"dog/1.png": b""}
+    others = {
+        "cat/notes": b"text",
+        "cat/Thumbs.db": b"\xd0\xcf\x11\xe0",
+        "cat/k.heic": b"\0\0\0\x18ftypheic",
+        "dog/m.heic": b"",
+    }
+    source = make(kind, tmp_path, images | others)
+    assert sorted(source.names) == sorted(images)
+    assert source.notes[-1].endswith("ignored 4 files that are no images (.heic 2, .db 1, no suffix 1)")
+    assert [source[i]["image"] for i in range(len(source))] == [images[name] for name in source.names]
+
+
+def test_files_of_a_suffix_without_images_are_not_all_opened(tmp_path, monkeypatch):
+    opened, real = [], Image.open
+    monkeypatch.setattr(Image, "open", lambda file: opened.append(file) or real(file))
+    make("folder", tmp_path, {f"cat/{i}.{end}": b"<x>" for i in range(300) for end in ("xml", "png")})
+    assert len(opened) == 100
+
+
+@pytest.mark.parametrize("suffix", ["", "gz"])
+def test_a_tar_file_of_a_tar_file_per_class(tmp_path, suffix):
+    """ImageNet's archive of training images."""
+    images = {f"n{c}": {f"n{c}_{i}.JPEG": f"{c}{i}".encode() * 999 for i in range(3)} for c in range(3)}
+    inner = {f"{name}.tar": make_tar(tmp_path, files).read_bytes() for name, files in images.items()}
+    source = ImageTar(make_tar(tmp_path, inner, suffix)).of_split()
+    for example in (source, pickle.loads(pickle.dumps(source))):
+        found = {
+            item["name"]: (item["image"], example.classes[item["label"]]) for item in (example[i] for i in range(9))
+        }
+        assert found == {f"{c}/{name}": (data, c) for c, files in images.items() for name, data in files.items()}
 
 
 @pytest.mark.parametrize("suffix", ["", "gz", "xz"])
@@ -89,7 +140,7 @@ def test_truncated_tar(tmp_path, suffix):
     path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
     path.write_bytes(path.read_bytes()[:40_000])
     with pytest.raises(DataError, match="images.tar.*: truncated or not a tar file .*; copy or download it again"):
-        ImageTar(path)
+        ImageTar(path).of_split()
 
 
 @pytest.mark.parametrize(("kind", "size"), [("sparse", 600), ("sparse", 1 << 32), ("larger", 1 << 31)])
@@ -109,7 +160,7 @@ def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size, suff
     with (gzip.open if suffix else open)(path, "wb") as file:
         file.write(header + b"x" * 512 + b"\0" * 1024)
     with pytest.raises(DataError, match=rf"^{path}: .*'cat/a.png' is a sparse file or claims {size:,} bytes"):
-        ImageTar(path)
+        ImageTar(path).of_split()
 
 
 def test_a_compressed_tar_that_fills_the_memory(tmp_path, monkeypatch):
@@ -119,14 +170,14 @@ def test_a_compressed_tar_that_fills_the_memory(tmp_path, monkeypatch):
     with pytest.raises(
         DataError, match=rf"^{path}: its images have more than .* extract it to a folder, or do not compress it$"
     ):
-        ImageTar(path)
+        ImageTar(path).of_split()
 
 
 def test_a_tar_writes_nothing(tmp_path):
     """Its names are never joined to a path; those with .. count as hidden."""
     path = make_tar(tmp_path, {"x/../../pwned/a.png": b"x", "/tmp/gone/b.png": b"y", "cat/c.png": b"z"})
     before = sorted(tmp_path.rglob("*"))
-    source = ImageTar(path)
+    source = ImageTar(path).of_split()
     assert sorted(source[index]["image"] for index in range(len(source))) == [b"y", b"z"]
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -142,7 +193,7 @@ def test_links_in_a_tar_are_images(tmp_path, suffix):
     with tarfile.open(path, f"w:{suffix[1:]}") as tar:
         for name in ("cat", "dog"):
             tar.add(tmp_path / "photos" / name, name)
-    source = ImageTar(path)
+    source = ImageTar(path).of_split()
     found = {source[i]["name"]: (source[i]["image"], int(source[i]["label"])) for i in range(len(source))}
     assert found["cat/a.jpg"] == found["cat/c.jpg"] and found["cat/d.jpg"] == (b"b", 0)
     assert found["dog/e.jpg"] == found["dog/b.jpg"] == (b"b", 1) and len(found) == 5
@@ -150,4 +201,4 @@ def test_links_in_a_tar_are_images(tmp_path, suffix):
     with tarfile.open(path, f"w:{suffix[1:]}") as tar:
         tar.add(tmp_path / "photos/dog", "dog")
     with pytest.raises(DataError, match="'dog/[ef].jpg' is a link to"):
-        ImageTar(path)
+        ImageTar(path).of_split()

@@ -31,7 +31,7 @@ def folder(path, **changes):
 
 
 def test_labels_and_images(tmp_path):
-    source = open_images(folder(tmp_path))
+    source = open_images(folder(tmp_path)).of_split()
     assert isinstance(source, PathfinderImages) and source.classes == CLASSES and len(source) == 10
     found = {item["name"]: (int(item["label"]), item["image"]) for item in (source[i] for i in range(10))}
     assert found["imgs/0/sample_3.png"] == (1, png(3)) and found["imgs/1/sample_3.png"] == (0, png(13))
@@ -39,13 +39,13 @@ def test_labels_and_images(tmp_path):
 
 
 def test_images_without_bytes_are_left_out(tmp_path):
-    source = open_images(folder(tmp_path, **{"imgs/0/sample_2.png": b""}))
+    source = open_images(folder(tmp_path, **{"imgs/0/sample_2.png": b""})).of_split()
     assert len(source) == 9 and "imgs/0/sample_2.png" not in source.names
 
 
 def test_a_remote_folder(tmp_path):
     folder(tmp_path)
-    source = open_images(writers.remote(tmp_path / "curv_contour_length_14"))
+    source = open_images(writers.remote(tmp_path / "curv_contour_length_14")).of_split()
     assert len(source) == 10 and source[3]["image"] == png(3)
 
 
@@ -80,6 +80,6 @@ def test_lines_of_another_form(tmp_path, data, message):
 def test_class_folders_of_these_names_are_what_they_were(tmp_path):
     """A folder that only looks a little like Pathfinder."""
     classes = {"metadata/a.png": png(1), "other/b.png": png(2), "imgs2/c.png": png(3)}
-    assert open_images(str(make_folder(tmp_path / "a", classes))).classes == ("imgs2", "metadata", "other")
+    assert open_images(str(make_folder(tmp_path / "a", classes))).of_split().classes == ("imgs2", "metadata", "other")
     nested = {"imgs/cat/a.png": png(1), "imgs/dog/b.png": png(2)}
-    assert open_images(str(make_folder(tmp_path / "b", nested))).classes == ("cat", "dog")
+    assert open_images(str(make_folder(tmp_path / "b", nested))).of_split().classes == ("cat", "dog")

@@ -13,7 +13,7 @@ from tests.data.images import image_files
 
 
 def folder(tmp_path, *names):
-    return ImageFolder(image_files.make_folder(tmp_path / "images", dict.fromkeys(names, b"")))
+    return ImageFolder(image_files.make_folder(tmp_path / "images", dict.fromkeys(names, b""))).of_split()
 
 
 def written(tmp_path, labels):

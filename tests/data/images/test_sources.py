@@ -1,9 +1,21 @@
+import os
+import zipfile
+
 import numpy as np
 import pytest
 
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.images.folders import ImageFolder
-from gmlp_flax.data.images.sources import Subset, open_side, require_classes, split_images
+from gmlp_flax.data.images.sources import (
+    Subset,
+    check_overlap,
+    class_sizes,
+    name_numbers,
+    open_images,
+    open_side,
+    require_classes,
+    split_images,
+)
 from gmlp_flax.errors import DataError
 from tests.data.images import image_files
 from tests.data.images.image_files import make_folder
@@ -15,7 +27,7 @@ def names(source):
 
 
 def test_split_errors(tmp_path):
-    source = ImageFolder(make_folder(tmp_path, {"a/1.png": b"", "b/1.png": b"", "b/2.png": b""}))
+    source = ImageFolder(make_folder(tmp_path, {"a/1.png": b"", "b/1.png": b"", "b/2.png": b""})).of_split()
     with pytest.raises(DataError, match="class 'a' of ImageFolder.* has a single image: add one, or remove the class"):
         split_images(source, 0.1)
 
@@ -28,7 +40,9 @@ def test_subset():
 
 
 def test_required_classes(tmp_path):
-    source = ImageFolder(make_folder(tmp_path, {"cat/1.png": b"", **{f"extra{i}/1.png": b"" for i in range(7)}}))
+    source = ImageFolder(
+        make_folder(tmp_path, {"cat/1.png": b"", **{f"extra{i}/1.png": b"" for i in range(7)}})
+    ).of_split()
     require_classes(source, source.classes, "here")
     message = failure(require_classes, source, ("cat", "dog"), "RUN/classes.json")
     assert "8 classes which differ from those of RUN/classes.json: 'dog' only there, 'extra0'" in message
@@ -38,7 +52,7 @@ def test_required_classes(tmp_path):
 def test_folder_and_tar_hold_out_a_share_or_nothing(tmp_path):
     path = str(make_folder(tmp_path, {f"{name}/{i}.png": b"" for name in "ab" for i in range(20)}))
     train, heldout = (open_side(path, side, heldout_share=0.2) for side in ("train", "heldout"))
-    assert sorted(names(train) + names(heldout)) == sorted(ImageFolder(path).names)
+    assert sorted(names(train) + names(heldout)) == sorted(ImageFolder(path).of_split().names)
     assert len(open_side(path, "heldout")) == 40
     assert "has no splits: config.data.split and heldout_split are for TFDS folders" in failure(
         open_side, path, "train", split="train"
@@ -73,3 +87,55 @@ def test_sets_by_name(tmp_path, monkeypatch):
     image_files.tfds_folder(tmp_path / "cifar10" / "3.0.2", {"train": [3], "test": [2]}, "array_record")
     assert [len(open_side("tfds:cifar10", side, heldout_share=0.1)) for side in ("train", "heldout")] == [3, 2]
     assert "'tfds:cifar100' is not prepared in" in failure(open_side, "tfds:cifar100", "train")
+
+
+def test_a_zip_file_is_called_so(tmp_path):
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
+        file.writestr("cat/1.png", b"")
+    assert "photos.zip' is a zip file or NumPy's: unpack it" in failure(open_images, str(tmp_path / "photos.zip"))
+
+
+def test_sizes_of_classes(tmp_path):
+    source = ImageFolder(
+        make_folder(tmp_path, {f"{c}/{i}.png": b"" for c, n in zip("abc", (4, 2, 9), strict=True) for i in range(n)})
+    )
+    assert class_sizes(source.of_split()).tolist() == [4, 2, 9]
+    train, heldout = split_images(source.of_split(), 0.3)
+    assert (class_sizes(train) + class_sizes(heldout)).tolist() == [4, 2, 9] and min(class_sizes(heldout)) > 0
+
+
+def test_folders_called_by_numbers(tmp_path):
+    """ImageNetV2: the order of the names as text, 0, 1, 10, 11, 2, is not that of the numbers."""
+    files = {f"{number}/{number}.png": b"" for number in range(12)}
+    source = ImageFolder(make_folder(tmp_path, files)).of_split()
+    order = [f"n{100 - i}" for i in range(12)]
+    named = name_numbers(source, order)
+    assert {item["name"]: named.classes[item["label"]] for item in map(named.__getitem__, range(12))} == {
+        f"{number}/{number}.png": order[number] for number in range(12)
+    }
+    require_classes(named, order, "the run")
+    assert "config.data.class_map=FILE" in failure(require_classes, source, order, "the run")
+    assert "has a class 11, and config.data.class_map has 11 classes" in failure(name_numbers, source, order[1:])
+    other = ImageFolder(make_folder(tmp_path / "b", {"b/cat/1.png": b"", "b/3/1.png": b""})).of_split()
+    assert name_numbers(other, order) is other
+
+
+def opened(path, names, shift=0):
+    content = {f"{'ab'[i % 2]}/{i}.png": image_files.png(i + shift) for i in names}
+    return ImageFolder(make_folder(path, content)).of_split()
+
+
+def test_images_on_both_sides(tmp_path):
+    train = opened(tmp_path / "train", range(200))
+    assert check_overlap(train, opened(tmp_path / "other", range(100), shift=1000)) == ""
+    assert check_overlap(train, opened(tmp_path / "few", range(100), shift=198)).startswith(
+        "note: about 2% of the held"
+    )
+    assert check_overlap(train, opened(tmp_path / "one", range(100), shift=199)) == ""
+    assert "would be both trained on and held out" in failure(check_overlap, train, opened(tmp_path / "train", []))
+    (tmp_path / "linked").symlink_to(tmp_path / "train")
+    assert "is also among the images to train on" in failure(check_overlap, train, opened(tmp_path / "linked", []))
+    (tmp_path / "hard" / "c").mkdir(parents=True)
+    os.link(tmp_path / "train" / "a" / "0.png", tmp_path / "hard" / "c" / "x.png")
+    assert "'c/x.png' is also among" in failure(check_overlap, train, opened(tmp_path / "hard", []))
+    assert check_overlap(*split_images(train, 0.5)) == ""

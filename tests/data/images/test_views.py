@@ -84,6 +84,19 @@ def test_rotated_files_are_cropped_upright(orientation):
     assert abs(views[0].astype(int) - views[1]).mean() < 3
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_views_of_turned_files_are_those_of_the_upright_image(kind, orientation):
+    """Pillow turns a TIFF, and its size, before it is asked to."""
+    data = encoded(Image.fromarray(smooth(60, 90)), kind, exif=turned(orientation))
+    with Image.open(io.BytesIO(data)) as image:
+        upright = np.asarray(ImageOps.exif_transpose(image))
+    assert np.array_equal(decode(data, "a"), upright) and upright.shape[:2] == ((60, 90), (90, 60))[orientation > 4]
+    for seed in range(4):
+        views = [training_view(image, (48, 48), np.random.default_rng(seed), name="a") for image in (data, upright)]
+        assert np.array_equal(*views)
+
+
 def test_a_camera_file_of_several_images_is_its_first():
     first, second = (Image.fromarray(smooth(64, 80)), Image.new("RGB", (64, 80)))
     data = encoded(first, "MPO", save_all=True, append_images=[second])

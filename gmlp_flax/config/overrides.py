@@ -10,7 +10,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from gmlp_flax.config.schema import BLOCK, TASK, changed, flat, keys
-from gmlp_flax.config.validation import check_name, check_warmup, explain, validate
+from gmlp_flax.config.validation import check_name, explain, validate, warmup_problem
 from gmlp_flax.errors import ConfigError
 
 # What the flags of ml_collections say of a value that they cannot convert, and what was expected.
@@ -73,8 +73,8 @@ def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_c
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
         raise explain(error, "the command line") from None
     new: ml_collections.ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
-    if "optimizer.warmup" in named:
-        check_warmup(new)
+    if "optimizer.warmup" in named and (problem := warmup_problem(new)):
+        raise ConfigError(problem)
     return new, left
 
 

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from gmlp_flax import registry
 from gmlp_flax.config.schema import BLOCK, COMMON, RENAMED, TASK, default, keys
-from gmlp_flax.config.validation import check_name, check_warmup, explain, shown, validate
+from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, RunError, did_you_mean
 from gmlp_flax.io import json_files
 
@@ -117,8 +117,9 @@ def open_config(given: str) -> ml_collections.ConfigDict:
         raise explain(error, given) from None
     if config is None:
         raise ConfigError(f"{given}: get_config() returned nothing: return the config")
-    if "optimizer" in config:
-        check_warmup(config)
+    warmup = config.get("optimizer", {}).get("warmup")  # the default is for any number of steps
+    if warmup not in (None, COMMON["optimizer.warmup"].default) and (problem := warmup_problem(config)):
+        raise ConfigError(f"{given}: {problem}")
     return config
 
 

@@ -101,17 +101,13 @@ def validate(config: ml_collections.ConfigDict) -> None:
         raise error if isinstance(error, ConfigError) else ConfigError(f"config.{error}") from None
 
 
-def check_warmup(config: ml_collections.ConfigDict) -> None:
-    """Refuses a warmup that is longer than the run, if the schedule is not rsqrt, which does not look at the end.
-
-    Configs of whole runs may be shortened by config.steps alone: there `optimizer.warmup_notes` tells of it.
-    """
-    warmup, schedule = config.optimizer.warmup, config.optimizer.schedule
-    if warmup > config.steps and schedule != "rsqrt":
-        raise ConfigError(
-            f"config.optimizer.warmup is {warmup}, longer than the run, config.steps={config.steps}: the rate would "
-            f"not reach its peak; a tenth of the steps is usual, --config.optimizer.warmup={config.steps // 10}"
-        )
+def warmup_problem(config: ml_collections.ConfigDict) -> str:
+    """Why a warmup that is longer than the run is wrong; "" for rsqrt as well, whose decay does not look at the end."""
+    warmup, steps = config.optimizer.warmup, config.steps
+    if warmup <= steps or config.optimizer.schedule == "rsqrt":
+        return ""
+    advice = f"give a tenth of the steps, --config.optimizer.warmup={steps // 10}"
+    return f"config.optimizer.warmup is {warmup}, longer than the run, config.steps={steps}; {advice}"
 
 
 def shown(value: Any) -> str:

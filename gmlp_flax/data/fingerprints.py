@@ -4,8 +4,6 @@ A fingerprint is a dict: counts, and hashes of names, sizes and a sample of the 
 move, or are copied with other times.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import zlib

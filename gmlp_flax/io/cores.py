@@ -1,7 +1,5 @@
 """How many cores there are for work in parallel."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -20,6 +20,7 @@ from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
+from gmlp_flax.config import validation
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
@@ -132,7 +133,8 @@ def build(config: ConfigDict, folder: run_folder.RunFolder, other_data: bool = F
     reach = optimizer.reach_notes(config, task.shapes(), task.param_metadata())
     advice = "begin anew with --restart, or go on over these with --other_data"
     folder.data = record.check_data(folder.path, task, advice, other_data)
-    for line in [*optimizer.warmup_notes(config), *reach, *task.notes()]:
+    shortened = validation.warmup_problem(config)  # by config.steps alone, else it would have been refused
+    for line in [*([f"note: {shortened}"] if shortened else []), *reach, *task.notes()]:
         distributed.say(line)
     return training
 

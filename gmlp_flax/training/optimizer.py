@@ -84,17 +84,6 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
     return by_path
 
 
-def warmup_notes(config: ConfigDict) -> list[str]:
-    """A line if the rate rises in all steps of the run, as in one that config.steps alone has made shorter."""
-    warmup = config.optimizer.warmup
-    if warmup <= config.steps or config.optimizer.schedule == "rsqrt":
-        return []
-    return [
-        f"note: optimizer.warmup is {warmup:,}, and the run has {config.steps:,} steps: the rate rises until the last; "
-        f"consider --config.optimizer.warmup={config.steps // 10}"
-    ]
-
-
 def reach_notes(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
     """A line for each parameter that the schedule cannot move as far as the model says it may have to go.
 

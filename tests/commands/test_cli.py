@@ -64,7 +64,7 @@ def test_words_of_a_flagfile(tmp_path):
     assert "config.steps = 7 " in shown.stdout, shown.stderr
     words = "--on=local", "--processes=2", f"--workdir={tmp_path}/run", "--dry_run"
     planned = preloaded.gmlp("launch", f"--flagfile={tmp_path}/flags", *words)
-    assert "--config.steps=7" in planned.stdout and "flagfile" not in planned.stdout, planned
+    assert "--config.steps=7" in planned.stdout and "--flagfile" not in planned.stdout, planned
     assert_one_line(train(f"--flagfile={tmp_path}/none", "--workdir=RUN"), f"{tmp_path}/none")
 
 
@@ -72,8 +72,8 @@ def test_a_warmup_longer_than_the_run(tmp_path):
     """Refused where it is set, but a config that config.steps alone shortens is only told of it when it runs."""
     words = f"--workdir={tmp_path}/run", "--config.optimizer.warmup=60"
     assert_one_line(train(TEXT, "--config.steps=50", *words), "config.optimizer.warmup is 60", "config.steps=50")
-    (tmp_path / "own.py").write_text(f"{HEAD}  config.steps = 50\n  return config\n")
-    assert_one_line(train(f"--config={tmp_path}/own.py", f"--workdir={tmp_path}/run"), "warmup is 100")
+    (tmp_path / "own.py").write_text(f"{HEAD}  config.steps = 50\n  config.optimizer.warmup = 70\n  return config\n")
+    assert_one_line(train(f"--config={tmp_path}/own.py", f"--workdir={tmp_path}/run"), "warmup is 70")
     for more in ("--config.steps=60", "--config.optimizer.schedule=rsqrt"):
         assert train(TEXT, "--config.steps=50", *words, more, "--help_config").returncode == 0
     assert train(TEXT, "--config.steps=2", "--help_config").returncode == 0

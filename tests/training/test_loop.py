@@ -35,6 +35,24 @@ def test_a_finished_run_does_not_train_again_nor_fewer_steps(text_run, tmp_path)
         loop.train(options, str(again))
 
 
+def test_the_result_is_written_last(tmp_path):
+    """A run that is killed while its figure is drawn is not finished: it draws again, and nothing of it is left."""
+    options, run = small_text_config(tmp_path / "cache"), tmp_path / "run"
+    options.steps, figures = 3, run / "figures"
+
+    def killed():
+        assert not (run / "result.json").exists()
+        figures.mkdir()
+        (figures / ".loss.png.01234567.tmp").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(options, str(run), at_end=killed)
+    assert not (run / "result.json").exists() and (run / "checkpoints" / "3").exists()
+    assert loop.train(options, str(run), at_end=lambda: (figures / "loss.png").touch())["step"] == 3
+    assert not [*run.rglob("*tmp*")] and (figures / "loss.png").exists() and not (run / "lease.json").exists()
+
+
 def test_the_step_is_compiled_once_in_a_run_and_in_its_resumption(tmp_path, monkeypatch):
     """It is not compiled again for a state that comes from initialization or from a checkpoint."""
     made, make = [], loop.Training

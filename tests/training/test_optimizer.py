@@ -221,17 +221,6 @@ def test_schedules(config, schedule, warmup, shares):
         assert float(rate(10)) == pytest.approx(0, abs=1e-7)
 
 
-def test_a_warmup_without_an_end_is_told(config):
-    config.steps = 60
-    config.optimizer.warmup = 60
-    assert optimizer.warmup_notes(config) == []
-    config.optimizer.warmup = 100
-    (line,) = optimizer.warmup_notes(config)
-    assert "100" in line and "60 steps" in line and "--config.optimizer.warmup=6" in line
-    config.optimizer.schedule = "rsqrt"
-    assert optimizer.warmup_notes(config) == []
-
-
 def test_rsqrt_schedule(config):
     """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), whose peak is base / sqrt(warmup).
     Its first step has number 0; ours is one ahead in the warmup alone."""

@@ -32,7 +32,7 @@ SPLIT_WORDS = {
     **dict.fromkeys(("heldout", "holdout"), "validation"),
     **dict.fromkeys(("test", "testing", "tests", "tst"), "test"),
 }
-_WORD = re.compile(r"\bh[eo]ld\Wout\b|\w+")  # held_out is one word
+_WORD = re.compile(r"\bh[eo]ld\Wout(?:set|data)?\b|\w+")  # held_out is one word
 
 TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"  # which training and evaluation read by default, by TFDS's names
 ALL_SPLITS = ""  # the name of all the data, whatever their splits

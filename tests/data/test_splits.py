@@ -113,7 +113,7 @@ SPLITS_OF_NAMES = {
     "x_train wiki.train.tokens c4-train.00000-of-01024 train-00000-of-00002-a09b74b3ef9c3b50 train-clean-100 trn "
     "traindata corpus_train_v2 \u8a13\u7df4-train",
     "validation": "val val_1 valid01 validation_small Validation dev dev-clean devset dev_matched eval held-out "
-    "held_out held-outset heldout hold.out evaluation LOC_val_solution ILSVRC2012_val_00000001 01val wiki.valid devel VAL",
+    "held_out held-outset hold.out evaluation LOC_val_solution ILSVRC2012_val_00000001 01val wiki.valid devel VAL",
     "test": "test test1 Testing test_2 corpus_test_v2 testset testA 2021-test tst2013 tests unit-test "
     "TestData testData",
     "": "latest contest trains trainer trained developers evaluate evaluator attest testament protest valley value "

@@ -12,6 +12,7 @@ listops:paper and listops:TRAIN,VALIDATION,TEST, three numbers of trees, make th
 labelled text for --config=lra_listops, in a minute or two.
 """
 
+import itertools
 import os
 import shlex
 import time
@@ -25,11 +26,13 @@ from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.data.text import prepare, tokenizer_training
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import Selection, describe, open_side
-from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
+from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.logs import to_stderr
+from gmlp_flax.io.records import BadRecords
 
 LISTOPS = "listops:"  # what its name begins with
 _GRAMMAR = Grammar()
@@ -37,7 +40,8 @@ _GRAMMAR = Grammar()
 # Flag -> default, meaning and, of a whole number, least value.
 CORPUS_FLAGS: dict[str, tuple] = {
     "split": ("", "A split, or all; empty: train, if the corpus has splits."),
-    "tokenizer": ("", "A SentencePiece model or BERT's vocab.txt; empty: train one."),
+    "tokenizer": ("", "A SentencePiece model, or BERT's vocab.txt or tokenizer.json; empty: train one."),
+    **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
     "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
     "tokenizer_sample": (tokenizer_training.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
     "train_tokenizer_only": (False, "Write the tokenizer to --out and end."),
@@ -121,7 +125,12 @@ def main(argv: list[str]) -> None:
     corpus, _ = open_side(name, "train", split=values.split)
     to_stderr(describe({"read": corpus}, values.heldout_share))
     if values.tokenizer:
-        tokenizer = Tokenizer.load(values.tokenizer)
+        tokenizer = Tokenizer.load(values.tokenizer, **{key: values[key].value for key in KEYS})
+        if tokenizer.note:
+            to_stderr(tokenizer.note)
+        documents = selection.pick(corpus.documents(BadRecords(values.max_bad_records)), whole=len(corpus.parts) == 1)
+        texts = [text[: prepare.PIECE] for text in itertools.islice(documents, DOCUMENTS)]
+        report_unknown(tokenizer, [{"tokens": ids} for ids in tokenizer.encode_batch(texts)], corpus.name)
     else:
         tokenizer = tokenizer_training.cached_tokenizer(
             corpus,

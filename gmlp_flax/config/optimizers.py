@@ -42,20 +42,25 @@ def from_optax(make: Callable[..., optax.GradientTransformation], *names: str) -
 
 
 def _lamb(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-    """optax.lamb, but each layer of a stacked parameter has a trust ratio of its own (You et al., arXiv 1904.00962)."""
+    """optax.lamb (You et al., arXiv 1904.00962), but each layer of a stacked parameter has a trust ratio of its own, and
+    parameters that are not decayed have none, as in apex, timm and TensorFlow Addons."""
     ratio = optax.scale_by_trust_ratio()
 
     def scale(update: Any, param: Any) -> Any:
         return ratio.update(update, optax.EmptyState(), param)[0]
 
-    def scale_leaf(path: Any, update: Any, param: Any) -> Any:
+    def scale_leaf(path: Any, update: Any, param: Any, decayed: Any) -> Any:
+        if not decayed:
+            return update
         stacked = jax.tree_util.keystr(path, simple=True, separator="/").startswith(STACKED)
         return (jax.vmap(scale) if stacked else scale)(update, param)
 
     return optax.chain(
         optax.scale_by_adam(of.b1, of.b2, of.eps),
         optax.add_decayed_weights(of.weight_decay, mask),
-        optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates, params)),
+        optax.stateless(
+            lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates, params, mask(params))
+        ),
         optax.scale_by_learning_rate(rate),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
-from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import cache
 from gmlp_flax.options import AT_LEAST_0, Option
@@ -162,6 +162,7 @@ class LanguageModeling(TextTask):
             if tokens.skipped:
                 first = next(message for shard in tokens.index["shards"] for message in shard["skipped_first"])
                 sides.warn(side, "text", f"{tokens.skipped} bad record(s) skipped, the first: {first}")
+        report_unknown(self.tokenizer, [{"tokens": tokens.first_documents(DOCUMENTS)}], f"{side} text")
         with sides.errors_name(f"data.{side}", "model.length"):
             return packing.Packing(tokens, self.length + self.more_tokens, self.config.data.packing, self.closed)
 

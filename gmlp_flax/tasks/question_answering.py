@@ -15,6 +15,7 @@ from gmlp_flax.data import fingerprints
 from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.squad_windows import Windows
+from gmlp_flax.data.text.tokenizer import report_unknown
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import SpanPredictor
@@ -181,6 +182,7 @@ class QuestionAnswering(Finetuning):
             sides.warn(side, "questions", f"{bad.count} left out, the first: {bad.first[0]}")
         with sides.errors_name("model.length"):
             windows = self._windows(questions, training)
+        report_unknown(self.tokenizer, windows, f"{side} passages")
         unaligned = sum(target.unaligned for target in windows.targets)
         if training and unaligned + windows.left_out:
             sides.warn(

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import SENTENCE_TASKS, SentenceTask, own_task
 from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.data.text.tokenizer import report_unknown
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
@@ -232,6 +233,7 @@ class TextClassification(Finetuning):
         read, length = self.sentences(side), self.config.model.length
         with sides.errors_name("model.length"):
             source = self._pairs(read.first, read.second, {"label": read.labels, "part": read.part})
+        report_unknown(self.tokenizer, source, f"{side} examples")
         if source.cut:
             message = f"{source.cut} of {len(source)} are longer than config.model.length={length} and are cut"
             sides.warn(side, "examples", message)

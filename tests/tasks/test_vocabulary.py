@@ -6,6 +6,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.data.text.byte_level import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
@@ -98,3 +99,29 @@ def test_padding_is_shown_if_asked_for(mask_padding, tokenizer, tmp_path, monkey
     np.testing.assert_array_equal(given[0], tokens)
     np.testing.assert_array_equal(given[1], batch["segments"])
     assert (given[2] is None) if not mask_padding else (given[2].tolist() == [[True, True, True, False]])
+
+
+def test_the_reading_of_a_run_stays(tmp_path, capsys):
+    """A run keeps lower case and accents as it began, though the file is read in another way today."""
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    vocabulary = "\n".join([*SPECIAL_PIECES, "schön", "schon"]).encode()
+    (tmp_path / "vocab.txt").write_bytes(vocabulary)
+    run = task(tmp_path)
+    run.config.data.tokenizer = str(tmp_path / "vocab.txt")
+    begun = given_tokenizer(run)
+    assert begun and begun.encode("Schön") == [5] and "accents are kept" in capsys.readouterr().err
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    begun.save(tmp_path / "run" / TOKENIZER_FILE)
+    assert given_tokenizer(run) == begun
+    (tmp_path / "run" / TOKENIZER_FILE).write_bytes(vocabulary)  # as version 0.2.0 kept it
+    old = given_tokenizer(run)
+    assert old and old.encode("Schön") == [6] and old.model == vocabulary
+    inherited = task(tmp_path, "new", {TOKENIZER_FILE: begun.model})
+    inherited.config.data.tokenizer = run.config.data.tokenizer
+    assert given_tokenizer(inherited) == begun
+    inherited.config.data.strip_accents = "True"
+    found = given_tokenizer(inherited)
+    assert found and found.cases == (False, True)
+    inherited.config.data.tokenizer = ""
+    with pytest.raises(DataError, match="strip_accents is True, but of .* its strip_accents is False"):
+        given_tokenizer(inherited)

@@ -169,7 +169,7 @@ def test_decay_does_not_gather_momentum(config, name):
 
 
 def test_lamb_trusts_each_layer_by_itself(config, text_task):
-    """Stacked layers move as they would if each were a parameter of its own."""
+    """Stacked layers move as they would if each were a parameter of its own, and what is not decayed as by Adam."""
     config.optimizer.update(name="lamb", learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.01)
     params = text_task.init(jax.random.key(0))
     kernel = params["encoder"]["blocks"]["proj_out"]["kernel"]
@@ -186,8 +186,11 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
     decays = flat(optimizer.decay_mask(text_task.shapes(), text_task.param_metadata()))
     params, gradients = flat(params), flat(gradients)
     for name, update in flat(found).items():
-        options, decay = config.optimizer, 0.01 if decays[name] else 0.0
-        alone = optax.lamb(0.1, options.b1, options.b2, options.eps, weight_decay=decay)
+        options = config.optimizer
+        hyperparameters = options.b1, options.b2, options.eps
+        alone = (
+            optax.lamb(0.1, *hyperparameters, weight_decay=0.01) if decays[name] else optax.adam(0.1, *hyperparameters)
+        )
         for layer in range(2) if name.startswith("encoder/blocks/") else [slice(None)]:
             expected = updates(alone, params[name][layer], gradients[name][layer])
             np.testing.assert_allclose(update[layer], expected, rtol=1e-5, atol=1e-9)

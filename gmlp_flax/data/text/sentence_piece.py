@@ -58,9 +58,12 @@ class SentencePieces:
     """
 
     def __init__(self, model: bytes, name: str):
-        with decode_errors(f"{name}: damaged or not a SentencePiece model", "train or copy it again"):
+        with decode_errors(
+            f"{name}: damaged or not a SentencePiece model, nor a vocabulary in UTF-8", "train or copy it again"
+        ):
             self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             pieces = processor.vocab_size()
+            self.may_lack = not any(map(processor.is_byte, range(pieces)))
         self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():

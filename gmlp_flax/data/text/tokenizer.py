@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,18 +13,21 @@ from gmlp_flax.data.listops import symbols
 from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.byte_level import utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
-from gmlp_flax.data.text.word_piece import WordPieces
+from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.cores import usable_cores
+from gmlp_flax.io.logs import to_stderr
 
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
+DOCUMENTS = 1000  # whose [UNK] are counted at the start
 # Names in the place of a file's: nothing is trained. Each with its file in run folders, and its engine.
 NAMED = {
     byte_level.NAME: (byte_level.MODEL, byte_level.Bytes),
     symbols.NAME: (symbols.MODEL, symbols.Symbols),
 }
+_IN_FOLDERS = ("vocab.txt", "spiece.model", TOKENIZER_FILE, "tokenizer.json")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
@@ -32,13 +35,13 @@ class Tokenizer:
     """A tokenizer: immutable and picklable; two are equal if their models are.
 
     The model's content shows its kind: the line "bytes" stands for the bytes themselves, "listops" for the symbols of
-    ListOps, other UTF-8 text is a WordPiece vocabulary, anything else a SentencePiece model.
+    ListOps, other UTF-8 text is a WordPiece vocabulary or a tokenizer.json, anything else a SentencePiece model.
 
     | model | special pieces | text |
     |---|---|---|
     | SentencePiece, made by `train` | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 | cased; bytes for rare characters |
     | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end | as the model says |
-    | BERT's vocab.txt | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | cased if its pieces are |
+    | BERT's vocab.txt, tokenizer.json | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | see WordPieces |
     | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
     | listops | the same, then its 15 symbols | a DataError if it has other words |
 
@@ -57,6 +60,9 @@ class Tokenizer:
         pad_id, cls_id, sep_id: the ids after the end of a sequence, at its beginning, and at the end of it or of a
             document.
         unk_id, mask_id: the ids of text that the vocabulary lacks, and of a hidden token.
+        cases: of WordPiece, whether text is lower-cased, and stripped of accents; else None.
+        may_lack: whether it may give [UNK], as a tokenizer that falls back on bytes does not.
+        note: what `load` decided, a line for the start of a run; empty if there was nothing to decide.
 
     Raises:
         DataError: `model` is damaged, or lacks a special piece.
@@ -68,6 +74,8 @@ class Tokenizer:
         self.model, self.checksum = model, hashlib.sha256(model).hexdigest()
         fixed = next((engine for content, engine in NAMED.values() if content == model), None)
         self._engine = fixed() if fixed else (WordPieces if _is_text(model) else SentencePieces)(model, name)
+        self.note, self.cases = "", getattr(self._engine, "cases", None)
+        self.may_lack = isinstance(self._engine, WordPieces) or getattr(self._engine, "may_lack", False)
         self.vocab_size: int = self._engine.vocab_size
         self.special_ids: tuple[int, ...] = self._engine.special_ids
         roles = ("pad", "unk", "cls", "sep", "mask")
@@ -87,11 +95,44 @@ class Tokenizer:
         return cls(train(documents, vocab_size), "the trained model")
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Tokenizer:
-        """Reads a tokenizer's file, or takes a name of NAMED; raises DataError if the file is missing or damaged."""
+    def load(cls, path: str | os.PathLike, **keys: str) -> Tokenizer:
+        """Reads a tokenizer's file or the folder of one, or takes a name of NAMED.
+
+        A WordPiece vocabulary does not say whether text is lower-cased and stripped of accents. A file named
+        TOKENIZER_FILE is a copy whose reading is settled; of other files `word_piece.decide` settles it.
+
+        Args:
+            path: the file, or a folder as of Hugging Face.
+            keys: word_piece.KEYS, if they are not auto.
+
+        Raises:
+            DataError: the file is missing or damaged, or what is beside it contradicts it or the keys.
+        """
         if path in NAMED:
             return cls(NAMED[str(path)][0], str(path))
-        return cls(files.read_small(path), str(path))
+        path = os.fspath(path)
+        if files.is_folder(path):
+            path = next((at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))), path)
+        tokenizer = cls(files.read_small(path), path)
+        if isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
+            content, note = decide(path, keys)
+            tokenizer = cls(content, path)
+            tokenizer.note = note
+        tokenizer.check(keys, path)
+        return tokenizer
+
+    def check(self, keys: Mapping[str, str], name: str) -> None:
+        """Raises DataError if it lower-cases or strips accents against word_piece.KEYS; `name` is its own."""
+        own = dict(zip(KEYS, self.cases or (), strict=False))
+        for key, value in keys.items():
+            if value != "auto" and str(own.get(key)) != value.title():
+                reading = f"its {key} is {own[key]}" if own else "it is no WordPiece vocabulary with BERT's normalizer"
+                raise DataError(f"config.data.{key} is {value}, but of {name} {reading}: leave the key auto")
+
+    def same_pieces(self, other: Tokenizer) -> bool:
+        """Whether both have the same pieces, though they may differ in lower case and accents."""
+        pieces = [getattr(one._engine, "pieces", one.model) for one in (self, other)]
+        return pieces[0] == pieces[1]
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the model to `path`, atomically; raises DataError if that fails."""
@@ -162,6 +203,29 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, checksum={self.checksum[:8]})"
+
+
+def report_unknown(tokenizer: Tokenizer, source: Sequence[Mapping[str, np.ndarray]], where: str) -> None:
+    """Prints the share of [UNK] in "tokens" of the first DOCUMENTS examples, if the tokenizer may give it.
+
+    Args:
+        tokenizer, source: whose ids, and the examples.
+        where: what the examples are, for messages.
+
+    Raises:
+        DataError: it is more than half, from which nothing can be learned.
+    """
+    if not tokenizer.may_lack:
+        return
+    ids = [source[i]["tokens"].ravel() for i in range(min(len(source), DOCUMENTS))]
+    ids = np.concatenate([np.zeros(0, np.int64), *ids])
+    unknown = np.count_nonzero(ids == tokenizer.unk_id)
+    share = unknown / max(1, unknown + np.count_nonzero(~np.isin(ids, tokenizer.special_ids)))
+    line = f"{where}: {share:.1%} of the tokens of the first documents are [UNK]"
+    advice = "give a vocabulary of this language, or see data.do_lower_case and data.strip_accents"
+    if share > 0.5:
+        raise DataError(f"{line}, which teach a model nothing: {advice}")
+    to_stderr(f"warning: {line}: {advice}" if share > 0.05 else line)
 
 
 def _is_text(model: bytes) -> bool:

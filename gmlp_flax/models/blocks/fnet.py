@@ -143,7 +143,10 @@ class FNetHybridSpec(AttentionSpec, FNetSpec):
 
 
 class FNetHybridBlock(Block):
-    """A last layer of FNet-Hybrid: attention in place of F. The first layers are `FNetBlock`s."""
+    """A last layer of FNet-Hybrid: attention in place of F. The first layers are `FNetBlock`s.
+
+    As in the authors' code, dropout applies to the MLP and, at `attention_dropout`, to the weights of attention.
+    """
 
     Spec = FNetHybridSpec
     final_norm = staticmethod(fnet_final_norm)
@@ -158,9 +161,11 @@ class FNetHybridBlock(Block):
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
         if self.pre_norm:
-            x = add_branch(x, self.attention(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0)
+            attended = self.attention(self.mixing_norm(x), rng.mixing_keys, padding_mask)
+            x = add_branch(x, attended, rng, 0, dropped=False)
             return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
-        x = self.mixing_norm(add_branch(x, self.attention(x, rng.mixing_keys, padding_mask), rng, 0))
+        attended = self.attention(x, rng.mixing_keys, padding_mask)
+        x = self.mixing_norm(add_branch(x, attended, rng, 0, dropped=False))
         return self.mlp_norm(add_branch(x, self.mlp(x), rng, 1))
 
     @classmethod

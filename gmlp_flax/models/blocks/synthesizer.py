@@ -121,10 +121,11 @@ class Heads(nnx.Module):
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, out] in the type of the bias."""
         weight, bias = self.weight[...], self.bias[...]
-        heads = hidden.reshape(*hidden.shape[:2], *weight.shape[:2])
-        dtype = bias.dtype
-        products = jnp.einsum("bnhc,hco->bhno", heads, weight.astype(hidden.dtype), preferred_element_type=dtype)
-        return products + bias[:, None]
+        # Heads first: a CPU has no product of bfloat16 in float32 whose batch axis is in the middle.
+        heads = hidden.reshape(*hidden.shape[:2], *weight.shape[:2]).transpose(2, 0, 1, 3)
+        heads = heads.reshape(weight.shape[0], -1, weight.shape[1])
+        products = jnp.matmul(heads, weight.astype(hidden.dtype), preferred_element_type=bias.dtype)
+        return products.reshape(-1, *hidden.shape[:2], weight.shape[2]).swapaxes(0, 1) + bias[:, None]
 
 
 class DenseLogits(nnx.Module):

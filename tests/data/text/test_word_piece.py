@@ -1,8 +1,11 @@
+import json
+import pickle
 import sys
+import unicodedata
 
 import pytest
 
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import Tokenizer, report_unknown
 from gmlp_flax.errors import DataError
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "is", ".", "old", "b"]
@@ -71,3 +74,170 @@ def test_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(DataError, match=r"gmlp_flax\[wordpiece\]"):
         Tokenizer(vocabulary(PIECES))
+
+
+ROLES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TEXTS = {
+    "ko": "나는 오늘 Seoul 학교에 갔다.",
+    "de": "Sie möchte über die Brücke, schon schön; STRASSE Straße aber nicht zurück.",
+    "ja": "かぎ パン がっこう ガラス 東京",
+    "hi": "मैं आज स्कूल गया था",
+    "zh": "我们在北京,学习。",
+}
+
+
+def pieces_of(lower, strip):
+    """Words of all languages as the library normalises them, and their letters."""
+    library = pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    normalizer = library.normalizers.BertNormalizer(lowercase=lower, strip_accents=strip)
+    words = {word for text in TEXTS.values() for word in normalizer.normalize_str(text).split()}
+    letters = {letter for word in words for letter in word}
+    return [*ROLES, *sorted(words | letters | {f"##{letter}" for letter in letters})]
+
+
+def reference(pieces, lower, strip):
+    """The tokenizer of the library alone."""
+    import tokenizers as library
+
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    made = library.Tokenizer(library.models.WordPiece(ids, unk_token="[UNK]"))
+    made.normalizer = library.normalizers.BertNormalizer(lowercase=lower, strip_accents=strip)
+    made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    made.add_special_tokens(ROLES)
+    made.post_processor = library.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return made
+
+
+def write(folder, pieces, **jsons):
+    (folder / "vocab.txt").write_bytes(vocabulary(pieces))
+    for name, content in jsons.items():
+        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder / "vocab.txt"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize(("lower", "strip"), [(True, True), (True, False), (False, True), (False, False)])
+def test_equal_to_the_library(tmp_path, lower, strip, form):
+    """By keys, by tokenizer_config.json, by tokenizer.json beside and given, by a folder, and as stored in a run."""
+    pieces = pieces_of(True, True)
+    expected = reference(pieces, lower, strip)
+    folders = [tmp_path / name for name in ("keys", "config", "json")]
+    for folder in folders:
+        folder.mkdir()
+    keys, config, whole = folders
+    loaded = [
+        Tokenizer.load(write(keys, pieces), do_lower_case=str(lower), strip_accents=str(strip)),
+        Tokenizer.load(write(config, pieces, tokenizer_config={"do_lower_case": lower, "strip_accents": strip})),
+        Tokenizer.load(write(whole, pieces, tokenizer=expected.to_str())),
+        Tokenizer.load(whole / "tokenizer.json"),
+        Tokenizer.load(whole),
+    ]
+    assert all(one == loaded[0] for one in loaded) and loaded[0].cases == (lower, strip)
+    loaded[0].save(tmp_path / "tokenizer.model")
+    for one in (*loaded, Tokenizer.load(tmp_path / "tokenizer.model"), pickle.loads(pickle.dumps(loaded[0]))):
+        for text in TEXTS.values():
+            text = unicodedata.normalize(form, text)
+            assert one.encode(text) == expected.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(
+    ("lower", "strip", "added", "guess"),
+    [
+        (True, True, (), (True, True)),
+        (True, False, (), (True, False)),
+        (False, False, (), (False, False)),
+        (True, True, ("[UNUSED1]", "A", "##B", "[unused2]", "COVID"), (True, True)),
+    ],
+)
+def test_the_guess(tmp_path, lower, strip, added, guess):
+    tokenizer = Tokenizer.load(write(tmp_path, [*pieces_of(lower, strip), *added]))
+    assert tokenizer.cases == guess and "guessed" in tokenizer.note and "config.data.strip_accents" in tokenizer.note
+    for text in TEXTS.values():
+        assert tokenizer.unk_id not in tokenizer.encode(text)
+
+
+def test_old_copies_in_run_folders_keep_their_reading(tmp_path):
+    """A copy is read as version 0.2.0 read it, also under the keys' defaults."""
+    pieces = pieces_of(True, False)
+    (tmp_path / "tokenizer.model").write_bytes(vocabulary(pieces))
+    for old in (Tokenizer(vocabulary(pieces)), Tokenizer.load(tmp_path / "tokenizer.model")):
+        assert old.cases == (True, True) and old.model == vocabulary(pieces)
+    assert Tokenizer(vocabulary([*pieces, "New"])).cases == (False, False)
+    with pytest.raises(DataError, match="strip_accents is False, but of .*tokenizer.model its strip_accents is True"):
+        Tokenizer.load(tmp_path / "tokenizer.model", strip_accents="False")
+
+
+def test_files_beside_with_the_vocabularys_own_name(tmp_path):
+    pieces = pieces_of(True, False)
+    (tmp_path / "ko_vocab.txt").write_bytes(vocabulary(pieces).replace(b"\n", b"\r\n"))
+    (tmp_path / "ko_tokenizer.json").write_text(reference(pieces, False, True).to_str())
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    tokenizer = Tokenizer.load(tmp_path / "ko_vocab.txt")
+    assert tokenizer.cases == (False, True) and "ko_tokenizer.json" in tokenizer.note
+
+
+def test_two_files_that_contradict_each_other(tmp_path):
+    pieces = pieces_of(True, False)
+    given = reference(pieces, True, False).to_str()
+    path = write(tmp_path, pieces, tokenizer=given, tokenizer_config={"do_lower_case": False})
+    with pytest.raises(DataError, match=r"tokenizer.json: .*True.*tokenizer_config.json: .*False"):
+        Tokenizer.load(path)
+    assert Tokenizer.load(path, do_lower_case="true", strip_accents="False").cases == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "BPE: expected WordPiece"),
+        ({"model": {"vocab": {}, "merges": []}}, "BPE: expected WordPiece"),
+        ({"model": {"type": "Unigram", "vocab": []}}, "Unigram: expected WordPiece"),
+        ({"the": 0, "a": 1}, "no model: expected WordPiece"),
+        ({"model": {"type": "WordPiece", "vocab": {"[UNK]": "x"}}}, "tokenizer.json"),
+        ({"model": {"type": "WordPiece", "vocab": [1]}}, "damaged"),
+        ({"model": {"type": "WordPiece", "vocab": {}, "unk_token": "<unk>"}}, "unk_token is '<unk>'"),
+    ],
+)
+def test_a_tokenizer_of_another_kind(tmp_path, content, message):
+    write(tmp_path, ROLES, tokenizer=content)
+    with pytest.raises(DataError, match=message):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_a_config_that_splits_in_another_way(tmp_path):
+    pieces = pieces_of(True, True)
+    with pytest.raises(DataError, match="word_tokenizer_type is 'mecab'"):
+        Tokenizer.load(write(tmp_path, pieces, tokenizer_config={"word_tokenizer_type": "mecab"}))
+    chinese = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False}
+    tokenizer = Tokenizer.load(write(tmp_path, [*pieces, "东京"], tokenizer_config=chinese))
+    assert tokenizer.cases == (True, True) and len(tokenizer.encode("东京")) == 1
+
+
+def test_added_tokens_and_other_normalizers(tmp_path):
+    pieces = pieces_of(True, True)
+    expected = reference(pieces, True, False)
+    import tokenizers as library
+
+    expected.add_tokens(["COVID-19"])
+    expected.normalizer = library.normalizers.Sequence([library.normalizers.NFD(), library.normalizers.Lowercase()])
+    tokenizer = Tokenizer.load(write(tmp_path, pieces, tokenizer=expected.to_str()))
+    assert tokenizer.vocab_size == len(pieces) + 1 and tokenizer.cases is None
+    text = "Die COVID-19 Brücke"
+    assert tokenizer.encode(text) == expected.encode(text, add_special_tokens=False).ids
+    assert len(pieces) in tokenizer.encode(text)
+    with pytest.raises(DataError, match="do_lower_case must be auto"):
+        Tokenizer.load(tmp_path / "vocab.txt", do_lower_case="True")
+
+
+def test_the_share_of_unknown_tokens(capsys):
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    tokenizer = Tokenizer(vocabulary(PIECES))
+
+    def report(texts):
+        report_unknown(tokenizer, [{"tokens": ids} for ids in tokenizer.encode_batch(texts)], "these texts")
+        return capsys.readouterr().err
+
+    assert report(["the cafe"]) == "these texts: 0.0% of the tokens of the first documents are [UNK]\n"
+    assert report(["the zebra is old"]).startswith("warning: these texts: 25.0% ")
+    assert report(["the"] * 1000 + ["zebra"] * 5000).startswith("these texts: 0.0% ")
+    with pytest.raises(DataError, match="66.7% of the tokens"):
+        report(["the zebra lion"])

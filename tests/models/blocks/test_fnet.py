@@ -70,10 +70,12 @@ def test_the_matrices_of_a_long_transform_are_exact_in_float32():
 
 
 @NORMS
-@pytest.mark.parametrize(("kind", "draws"), [(FNetBlock, 1), (FNetHybridBlock, 2)])
-def test_dropout_is_not_for_the_transform(norm, kind, draws):
-    """As published. The MLP's output has it, and attention's, which takes the transform's place."""
-    state, call = function_of(block(kind, norm=norm, dtype="float32"))
+@pytest.mark.parametrize(("kind", "options", "draws"), [
+    (FNetBlock, {}, 1), (FNetHybridBlock, {}, 1), (FNetHybridBlock, {"attention_dropout": 0.1}, 2),
+])  # fmt: skip
+def test_dropout_is_not_for_the_transform(norm, kind, options, draws):
+    """As published. The MLP's output has it, and the weights of attention, but not attention's output."""
+    state, call = function_of(block(kind, norm=norm, dtype="float32", **options))
     x = jnp.ones((3, 5, 6), jnp.float32)
     assert count("random_bits", lambda state, x: call(state, x, LayerRng(keys(0, 3), 0.5)), state, x) == draws
 

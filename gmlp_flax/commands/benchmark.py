@@ -11,6 +11,7 @@ Without a PART, all of them:
     toeplitz      the two Toeplitz algorithms at n = 64 to 8192: where FFT overtakes
     fourier       FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
     mixers        the training step of each row of `gmlp reproduce alternatives` over the number of tokens
+    precision     gradients of every block in bfloat16 beside float32, by parameter: relative errors, 12 layers (--rows)
     text          tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
     images        images per second and core beside plain Pillow, of JPEG files (--images) or made-up photographs
     finetune      the training step of finetuning beside that of pretraining, the same encoder at n = 128
@@ -41,6 +42,7 @@ PARTS = {
     "long": "models",
     "fourier": "models",
     "mixers": "mixers",
+    "precision": "precision",
     "text": "text",
     "images": "images",
     "finetune": "models",
@@ -92,7 +94,7 @@ def run() -> None:
     flags.DEFINE_list("models", [], "transformers: which; empty: all but bert and bert_rel. device: which; empty: all.")
     flags.DEFINE_string("data", "embedded", "transformers: a text corpus, as config.data.train takes it.")
     flags.DEFINE_float("bias_rate", None, "transformers: factor on the rate of relative biases; empty: c4_ablation's.")
-    flags.DEFINE_list("rows", [], "mixers: which; empty: all.")
+    flags.DEFINE_list("rows", [], "mixers, precision: which; empty: all.")
     flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")
     flags.DEFINE_enum("scale", "small", ["small", "gpu"], "mixers: shapes.")
     cli.run(main, "[PART]...")

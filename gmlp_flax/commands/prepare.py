@@ -125,7 +125,7 @@ def main(argv: list[str]) -> None:
     corpus, _ = open_side(name, "train", split=values.split)
     to_stderr(describe({"read": corpus}, values.heldout_share))
     if values.tokenizer:
-        tokenizer = Tokenizer.load(values.tokenizer, **{key: values[key].value for key in KEYS})
+        tokenizer = Tokenizer.load(values.tokenizer, **{key: str(values[key].value) for key in KEYS})
         if tokenizer.note:
             to_stderr(tokenizer.note)
         documents = selection.pick(corpus.documents(BadRecords(values.max_bad_records)), whole=len(corpus.parts) == 1)

@@ -42,8 +42,10 @@ def from_optax(make: Callable[..., optax.GradientTransformation], *names: str) -
 
 
 def _lamb(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-    """optax.lamb (You et al., arXiv 1904.00962), but each layer of a stacked parameter has a trust ratio of its own, and
-    parameters that are not decayed have none, as in apex, timm and TensorFlow Addons."""
+    """optax.lamb (You et al., arXiv 1904.00962), but each layer of a stacked parameter has a trust ratio of its own.
+
+    Parameters that are not decayed have none, as in apex, timm and TensorFlow Addons.
+    """
     ratio = optax.scale_by_trust_ratio()
 
     def scale(update: Any, param: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gmlp_flax.data.listops import symbols
+from gmlp_flax.data.pipeline import Source
 from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.byte_level import utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
@@ -205,7 +206,7 @@ class Tokenizer:
         return f"Tokenizer(vocab_size={self.vocab_size}, checksum={self.checksum[:8]})"
 
 
-def report_unknown(tokenizer: Tokenizer, source: Sequence[Mapping[str, np.ndarray]], where: str) -> None:
+def report_unknown(tokenizer: Tokenizer, source: Source, where: str) -> None:
     """Prints the share of [UNK] in "tokens" of the first DOCUMENTS examples, if the tokenizer may give it.
 
     Args:

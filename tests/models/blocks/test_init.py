@@ -70,16 +70,24 @@ def test_gradients_are_finite_and_reach_every_parameter(name):
         assert np.isfinite(leaf).all() and (np.abs(leaf).max() > 1e-6) == reached, path
 
 
-@EVERY_BLOCK
+@EVERY
 def test_bfloat16_is_near_float32(name):
-    rough, exact = (
-        randomized(lambda dtype=dtype: block_of(name, dtype=dtype), std=0.3) for dtype in ("bfloat16", "float32")
-    )
-    x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
-    y, expected = quick_jit(rough)(x), quick_jit(exact)(x.astype(jnp.float32))
-    assert y.dtype == jnp.bfloat16
+    """Outputs, and the gradients of all parameters together."""
+    outputs, gradients, x = [], [], jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
+    for dtype in ("bfloat16", "float32"):
+        state, call = function_of(randomized(lambda dtype=dtype: block_of(name, dtype=dtype), std=0.3))
+
+        def loss(state, x, call=call):
+            y = call(state, x)
+            return jnp.square(y.astype(jnp.float32)).sum(), y
+
+        gradient, y = quick_jit(jax.grad(loss, has_aux=True))(state, x.astype(dtype))
+        outputs.append(y)
+        gradients.append(np.concatenate([np.ravel(leaf).astype(np.float32) for leaf in jax.tree.leaves(gradient)]))
+    assert outputs[0].dtype == jnp.bfloat16
     atol = 0.06 if not name.endswith("fnet, post-norm") else 0.2
-    np.testing.assert_allclose(y.astype(jnp.float32), expected, atol=atol)
+    np.testing.assert_allclose(outputs[0].astype(jnp.float32), outputs[1], atol=atol)
+    assert np.linalg.norm(gradients[0] - gradients[1]) < 0.05 * np.linalg.norm(gradients[1])
 
 
 @pytest.mark.parametrize("name", [

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -206,7 +207,7 @@ class Tokenizer:
         return f"Tokenizer(vocab_size={self.vocab_size}, checksum={self.checksum[:8]})"
 
 
-def report_unknown(tokenizer: Tokenizer, source: Source, where: str) -> None:
+def report_unknown(tokenizer: Tokenizer, source: Source | Sequence[Any], where: str) -> None:
     """Prints the share of [UNK] in "tokens" of the first DOCUMENTS examples, if the tokenizer may give it.
 
     Args:

@@ -16,7 +16,7 @@ def test_quickstart_shows_everything(kind, tmp_path):
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = preloaded.gmlp(*command, **cache)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"step 12/12 +loss \d+\.\d+ +[\d,]+ (tokens|images)/s +ETA 0:00", done.stderr)
+    assert re.search(r"step 12/12 +loss \d+\.\d+ +[\d,]+ (tokens|images)/s +ETA 00:00", done.stderr)
     scores = [float(number) for number in re.findall(r"^  (?:token|the|this).* (\d+\.\d)%?$", done.stdout, re.M)]
     assert len(scores) == 3 and min(scores) > 0
     assert len(re.findall(r"(?:\S+ +\d+\.\d% *){5}$", done.stdout, re.M)) == 3

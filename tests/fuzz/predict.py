@@ -8,6 +8,7 @@ import sys
 from absl import flags
 
 from gmlp_flax.commands import predict
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.training import loading, loop
 from tests.fuzz import config as configs
 from tests.fuzz import images
@@ -75,7 +76,10 @@ def make(folder):
         for name in ("top", *SAMPLING):
             flags.FLAGS[name].unparse()
             flags.FLAGS[name].present = 0
-        flags.FLAGS(["predict", *given])
+        try:
+            flags.FLAGS(["predict", *given])
+        except flags.Error as error:  # which the command prints in a line
+            raise ConfigError(str(error)) from error
         before = sys.stdin, sys.stdout, sys.stderr
         try:
             sys.stdin = io.TextIOWrapper(io.BytesIO(text), "utf-8")

@@ -37,8 +37,9 @@ def by_one(commands, text, tmp_path_factory):
 def numbers(line, prefix=""):
     """The values of a metrics line, those of nested ones by their path."""
     for name, value in line.items():
-        if isinstance(value, dict):
-            yield from numbers(value, f"{prefix}{name}/")
+        if isinstance(value, dict | list):
+            inner = value if isinstance(value, dict) else {str(number): item for number, item in enumerate(value)}
+            yield from numbers(inner, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
 

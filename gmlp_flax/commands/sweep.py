@@ -144,6 +144,7 @@ def train(sweep: Sweep) -> None:
     failed: dict[str, RunError] = {}
 
     def train_all(trials: Iterable[Trial]) -> None:
+        """Trains them and notes their metrics or why they failed."""
         names = {pool.submit(trial.name, trial.flags): trial.name for trial in trials}
         for run in concurrent.futures.as_completed(names):
             name = names[run]

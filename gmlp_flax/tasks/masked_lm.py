@@ -117,6 +117,7 @@ class MaskedLanguageModeling(LanguageModeling):
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
+        """See `Task`; also counts, for `baselines`, the tokens shown where the text's own or a random one stands."""
         masked = self.fixed_mask(batch, self.config.eval.seed)
         weights = masked.weights * batch["weight"][:, None]
         sums = self.masked_loss(params, masked, weights, None)

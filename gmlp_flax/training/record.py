@@ -100,6 +100,7 @@ def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, side
     """
 
     def compare() -> dict[str, Any]:
+        """On the first process alone, whose error the others learn of."""
         before, found = run_folder.read_identity(workdir).get("data") or {}, {}
         for side in sides if distributed.is_first() else ():
             if not (fingerprint := task.fingerprint(side)):

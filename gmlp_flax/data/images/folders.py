@@ -1,5 +1,6 @@
 """Labelled images in one folder per class, on disk or in a tar file, as random-access sources."""
 
+import abc
 import contextlib
 import copy
 import functools
@@ -70,8 +71,8 @@ class ImageSource:
         return f"{type(self).__name__}({self.path!r}, images={len(self)}, classes={len(self.classes)})"
 
     def read(self, index: int) -> bytes | np.ndarray:
-        """The image at a position."""
-        raise NotImplementedError
+        """The image at a position: encoded bytes or pixels. A source defines this or `__getitem__`."""
+        return self[index]["image"]
 
     def fingerprint(self) -> fingerprints.Fingerprint:
         """See `data.fingerprints`: the names and labels of all images, and the content of some."""
@@ -104,7 +105,7 @@ def read_image(file: File | str) -> bytes:
         raise BadRecord(str(error)) from error
 
 
-class ImageFiles(ImageSource):
+class ImageFiles(ImageSource, abc.ABC):
     """Images among the files of a folder or a tar file, in one folder per class, perhaps with splits (see layout).
 
     Names are paths relative to the folder, in order. Hidden files are left out; other files that are no images are
@@ -141,8 +142,9 @@ class ImageFiles(ImageSource):
         del labelled._layout  # which worker processes need not know
         return labelled
 
+    @abc.abstractmethod
     def _read_file(self, name: str) -> bytes:
-        raise NotImplementedError
+        """The bytes of an image or a table."""
 
     def read(self, index: int) -> bytes:
         return self._read_file(self.names[index])

@@ -6,7 +6,8 @@ from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import exported, fnet, timm, timm_names, weight_files
+from gmlp_flax.interop import exported, fnet, timm, timm_names
+from gmlp_flax.io import weight_files
 
 FNET, EXPORTED = "fnet", "exported"
 FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder

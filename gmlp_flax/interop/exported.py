@@ -19,9 +19,8 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import converted, weight_files
-from gmlp_flax.interop.timm_names import require_all
-from gmlp_flax.io import files
+from gmlp_flax.interop import converted
+from gmlp_flax.io import files, weight_files
 from gmlp_flax.models import parameters
 from gmlp_flax.training import loading
 
@@ -66,7 +65,7 @@ def convert(folder: str, out: str) -> None:
         raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
     task = tasks.create(config, folder)
     like: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
-    require_all(state, {name: leaf.shape for name, leaf in like.items()}, where)
+    weight_files.require_all(state, {name: leaf.shape for name, leaf in like.items()}, where)
     params = {name: state[name].astype(leaf.dtype) for name, leaf in like.items()}
     converted.write(traverse_util.unflatten_dict(params, sep="/"), config, task.assets(), out)
 

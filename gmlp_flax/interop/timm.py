@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.errors import RunError, decode_errors, install
-from gmlp_flax.interop import converted, timm_names, weight_files
+from gmlp_flax.interop import converted, timm_names
+from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
 

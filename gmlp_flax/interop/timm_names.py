@@ -8,16 +8,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError, did_you_mean
+from gmlp_flax.io import weight_files
 from gmlp_flax.paper.recipes import IMAGENET_MEAN, IMAGENET_STD
-
-SHOWN = 3  # names of each kind in a message
 
 # Views of our arrays in the layout of torch's tensors.
 Layout = Callable[[np.ndarray], np.ndarray]
@@ -192,7 +190,7 @@ def from_torch(state: dict[str, np.ndarray], rows: list[Row], like: dict, where:
     flat: dict[str, Any] = traverse_util.flatten_dict(like, sep="/")
     params = {path: np.full(leaf.shape, np.nan, leaf.dtype) for path, leaf in flat.items()}
     views = torch_views(params, rows)
-    require_all(state, {name: view.shape for name, view in views.items()}, where)
+    weight_files.require_all(state, {name: view.shape for name, view in views.items()}, where)
     for name, view in views.items():
         view[...] = state[name]
     return traverse_util.unflatten_dict(params, sep="/")
@@ -202,26 +200,3 @@ def to_torch(params: dict, rows: list[Row]) -> dict[str, np.ndarray]:
     """Our parameters as a state dict of torch: the exact inverse of `from_torch`."""
     flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()}
     return {name: np.ascontiguousarray(view) for name, view in torch_views(flat, rows).items()}
-
-
-def require_all(state: dict[str, np.ndarray], wanted: dict[str, tuple[int, ...]], where: str) -> None:
-    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as floating point numbers,
-    and no others."""
-    shared = [(name, state[name], shape) for name, shape in wanted.items() if name in state]
-    problems = {
-        "missing": [name for name in wanted if name not in state],
-        "unexpected": [name for name in state if name not in wanted],
-        "of another shape": [
-            f"{name} {list(array.shape)}, not {list(shape)}" for name, array, shape in shared if array.shape != shape
-        ],
-        "of a type that is no weight's": [
-            f"{name} {array.dtype}" for name, array, _ in shared if not jnp.issubdtype(array.dtype, np.floating)
-        ],
-    }
-    listed = [
-        f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{', ...' * (len(names) > SHOWN)})"
-        for kind, names in problems.items()
-        if names
-    ]
-    if listed:
-        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(listed)}")

@@ -18,7 +18,7 @@ from gmlp_flax.data.finetuning.glue import GLUE_TASKS, LONG_RANGE_TASKS
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.text.corpora import open_corpus
-from gmlp_flax.interop import weight_files
+from gmlp_flax.io import weight_files
 from gmlp_flax.io.records import BadRecord, BadRecords
 from tests.data import writers
 from tests.data.finetuning import squad_files

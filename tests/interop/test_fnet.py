@@ -7,9 +7,10 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.interop import fnet, weight_files
+from gmlp_flax.interop import fnet
 from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.interop.timm_names import to_torch
+from gmlp_flax.io import weight_files
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop

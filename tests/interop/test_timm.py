@@ -11,7 +11,8 @@ from PIL import Image
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import filters
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import timm, timm_names, weight_files
+from gmlp_flax.interop import timm, timm_names
+from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import evaluation, loading
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gmlp_flax.interop import timm_names, weight_files
+from gmlp_flax.interop import timm_names
+from gmlp_flax.io import weight_files
 from tests import buckets
 from tests.interop.test_fnet import random_weights
 from tests.interop.test_timm import random_state, write_image

@@ -4,6 +4,7 @@ import os
 import pickle
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax.errors import RunError, decode_errors, install
@@ -14,6 +15,7 @@ HUB = "hf-hub:"  # what stands before the name of a repository
 PICKLES = (".pth", ".pt", ".bin")
 INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
 INSTALL = install("weights")
+SHOWN = 3  # names of each kind in a message
 
 
 def read(path: str) -> dict[str, np.ndarray]:
@@ -57,6 +59,29 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
             raise RunError(f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}")
         half = {torch.float16, torch.bfloat16}
         return {str(name): (t.float() if t.dtype in half else t).detach().numpy() for name, t in state.items()}
+
+
+def require_all(state: dict[str, np.ndarray], wanted: dict[str, tuple[int, ...]], where: str) -> None:
+    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as floating point numbers,
+    and no others."""
+    shared = [(name, state[name], shape) for name, shape in wanted.items() if name in state]
+    problems = {
+        "missing": [name for name in wanted if name not in state],
+        "unexpected": [name for name in state if name not in wanted],
+        "of another shape": [
+            f"{name} {list(array.shape)}, not {list(shape)}" for name, array, shape in shared if array.shape != shape
+        ],
+        "of a type that is no weight's": [
+            f"{name} {array.dtype}" for name, array, _ in shared if not jnp.issubdtype(array.dtype, np.floating)
+        ],
+    }
+    listed = [
+        f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{', ...' * (len(names) > SHOWN)})"
+        for kind, names in problems.items()
+        if names
+    ]
+    if listed:
+        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(listed)}")
 
 
 def write(path: str, weights: dict[str, np.ndarray]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import weight_files
+from gmlp_flax.io import weight_files
 
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.float32([7, 8])}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
-from gmlp_flax.data.splits import SPLIT_WORDS
+from gmlp_flax.data.splits import SPLIT_WORDS, split_of
 from gmlp_flax.data.text.corpora import stem
 from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines, read_whole
 from gmlp_flax.errors import DataError, decode_errors
@@ -43,7 +43,9 @@ def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, 
     if folder := tfds_folders.load(path, contents):
         return {name: functools.partial(tfds_rows, folder, name) for name in folder.lengths}
     is_file = contents and contents[0].path == path
-    groups = {"": list(contents)} if is_file else _split_files(path, contents)
+    groups = {"": list(contents)} if is_file else _split_files(path, contents, task.own)
+    if task.own and (unread := {file.name for file in contents} - {file.name for file in sum(groups.values(), [])}):
+        notes.append(f"not read of {path}, as {len(unread)} names tell of no split: {', '.join(sorted(unread)[:3])}")
 
     def rows(group: list[File]) -> Rows:
         return itertools.chain.from_iterable(file_rows(file.path, task, notes) for file in group)
@@ -95,11 +97,16 @@ def _parse(values: Iterable[tuple[str, Any]], parse: Callable[[Any], Record]) ->
             yield where, error
 
 
-def _split_files(path: str, contents: tuple[File, ...]) -> dict[str, list[File]]:
-    """Split name -> its file in a folder, or its shards. Of several formats, as of SNLI, one that has all splits."""
+def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, list[File]]:
+    """Split name -> its file in a folder, or its shards. Of several formats, as of SNLI, one that has all splits.
+
+    In the user's own data a split may be named anywhere in a file's name; GLUE's folders also have files such as
+    dev_ids.tsv, which hold no examples.
+    """
     formats: dict[str, dict[str, list[File]]] = {suffix: {} for suffix in READERS}
     for file in contents:
-        suffix, name = files.suffix(file.name), split_name(stem(file.name))
+        suffix, anywhere = files.suffix(file.name), split_of(stem(file.name)) if own else ""
+        name = split_name(stem(file.name)) or anywhere
         if suffix in READERS and name and "/" not in file.name:
             formats[suffix].setdefault(name, []).append(file)
     names = {name for splits in formats.values() for name in splits}

@@ -200,6 +200,8 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
         values = np.asarray(image)
         if image.mode == "F" or not 0 <= values.min() <= values.max() <= 65535:
             raise ValueError("its pixels are no numbers of 8 or 16 bits, so their range is not known")
+        if 0 < values.max() <= 255:
+            raise ValueError("none of its 16-bit pixels is above 255, so white may be 255 or 65,535: save it in 8 bits")
         # Pillow would clip 16 bits to 255 instead of scaling them.
         image = Image.fromarray((values // 257).astype(np.uint8))
     if image.has_transparency_data:

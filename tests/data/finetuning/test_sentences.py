@@ -290,6 +290,24 @@ def test_own_rows_that_could_be_misread_are_refused(tmp_path):
     assert "an empty sentence 'text', 'nan'" in failure(path(row | {"text": "nan"}), OWN)
 
 
+def test_own_splits_are_words_anywhere_in_names(tmp_path):
+    """A file whose split was not seen would be left out in silence; in GLUE's folders dev_ids.tsv holds no examples."""
+    for name in ("train_data", "val_1", "notes"):
+        write(
+            tmp_path / f"{name}.csv",
+            "text,label\n" + "".join(f"{name} {i},{('neg', 'pos')[i % 2]}\n" for i in range(4)),
+        )
+    train, heldout = both(tmp_path, OWN)
+    assert train.first == [f"train_data {i}" for i in range(4)] and heldout.first == [f"val_1 {i}" for i in range(4)]
+    assert any("notes.csv" in note and "val_1" not in note for note in train.notes)
+    write(tmp_path / "train_test.csv", "text,label\na,neg\n")
+    assert "'train_test'" in failure(tmp_path, OWN)
+    glue = tmp_path / "mrpc"
+    for name in ("train", "dev", "dev_ids"):
+        write(glue / f"{name}.tsv", SST2)
+    assert len(read(glue, side="heldout")) == 2
+
+
 def test_labels_are_those_of_the_training_split(tmp_path):
     """A column of labels named `tag` holds no splits; a test set may have a number that stands for no label."""
     for split, labels in (("train", "ab"), ("dev", "ab"), ("test", ["-1"])):

@@ -255,8 +255,10 @@ def test_more_pixels_than_any_camera_has(size):
         decode(encoded(Image.new("1", size)), "x")
 
 
-@pytest.mark.parametrize("pixels", [np.float32([[0, 1]]), np.int32([[0, 70_000]]), np.int32([[-1, 5]])])
+@pytest.mark.parametrize(
+    "pixels", [np.float32([[0, 1]]), np.int32([[0, 70_000]]), np.int32([[-1, 5]]), np.uint16([[0, 255]])]
+)
 def test_pixels_of_an_unknown_range_are_refused(pixels):
-    """They would be black or white."""
-    with pytest.raises(DataError, match="its pixels are no numbers of 8 or 16 bits, so their range is not known"):
+    """They would be black or white; 8-bit pixels in 16 bits, as masks and medical images have them, would be black."""
+    with pytest.raises(DataError, match=r"of 8 or 16 bits, so their range|so white may be 255 or 65,535"):
         decode(encoded(Image.fromarray(pixels), "TIFF"), "x.tiff")

@@ -9,7 +9,7 @@ import jax
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import evaluation, loading, warm_start
+from gmlp_flax.training import evaluation, loading, record, warm_start
 
 
 def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
@@ -28,9 +28,10 @@ def score(workdir: str, lengths: Sequence[int]) -> dict[str, Any]:
         "perplexity" by length as text, None if its parameters cannot be fitted, which "why" then explains.
 
     Raises:
-        RunError: the run cannot be loaded.
+        RunError: the run cannot be loaded, or its held-out data are no longer those that it was trained beside.
     """
     trained = loading.load(workdir)
+    record.check_heldout(workdir, trained.task, ())
     own, spec = trained.config.model.length, trained.task.spec()
     scores: dict[str, Any] = {"length": own, "takes": {}, "perplexity": {}, "why": {}}
     for tokens in dict.fromkeys((own, *lengths)):

@@ -116,7 +116,10 @@ def read_side(
     questions = read(path, version, heldout_split if side == HELDOUT else split, bad)
     if not heldout_share:
         return questions
-    chosen = [q for q in questions if splits.is_heldout(q.title, heldout_share) == (side == HELDOUT)]
+    titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
+    for question in questions:
+        titles.setdefault(question.context, question.title)
+    chosen = [q for q in questions if splits.is_heldout(titles[q.context], heldout_share) == (side == HELDOUT)]
     if not chosen:
         advice = "give the held-out questions a file of their own"
         raise splits.empty_side(f"the articles of {path!r}", side, heldout_share, advice)

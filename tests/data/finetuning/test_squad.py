@@ -113,6 +113,22 @@ def test_sides_that_are_not_there(tmp_path):
     assert squad.read_side(path, "heldout", "v1.1", split="train")
 
 
+def test_a_passage_under_two_titles_is_on_one_side(tmp_path):
+    """Of ten passages, each in two articles of other names, none is both trained on and held out."""
+    text = "It is {}."
+    articles = [
+        article(f"{side} {i}", text.format(i), entry(f"{side}-{i}", "What?", text.format(i), str(i)))
+        for side in "ab"
+        for i in range(10)
+    ]
+    path = write(tmp_path / "squad.json", *articles)
+    train, heldout = (
+        {q.context for q in squad.read_side(str(path), side, "v1.1", heldout_share=0.4)}
+        for side in ("train", "heldout")
+    )
+    assert train and heldout and not train & heldout and len(train | heldout) == 10
+
+
 FEATURES = {
     "id": tfds.features.Text(),
     "title": tfds.features.Text(),

@@ -58,14 +58,16 @@ class ImageClassifier(nnx.Module):
     """Patch stem, encoder, pooling, classifier; no position embedding (paper, section 3) unless the spec has one.
 
     Args:
-        image_size, patch_size: height and width in pixels.
+        image_size: height and width in pixels.
+        patch_size: the same of a patch; patches tile the image.
         classes: number of classes.
         channels: number of channels of the images.
         pool: `mean` averages the tokens, as timm does, whose gMLP-S reaches the paper's accuracy. `cls` adds a token
             and reads its state alone, as ViTs do.
         pre_logits: a linear layer and tanh before the head, as in the first ViTs. With it and a cls token, a gMLP has
             the paper's parameter counts.
-        mean, std: of the pixels of each channel, in 0 to 1; the stem normalises with them.
+        mean: of the pixels of each channel, in 0 to 1; the stem subtracts it.
+        std: their standard deviation, by which the stem divides.
         stem: `patches` is a linear layer on patches; `table` looks up a vector for each grey pixel.
 
     Raises:

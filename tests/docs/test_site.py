@@ -24,7 +24,7 @@ MAIN = ("", "first-run/", "first-run-notebook/", "keys/", "api/", "sizes/", "res
 def site(tmp_path_factory):
     """The folder of the built site."""
     folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={folder}"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={folder}"]
     variables = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert done.returncode == 0, done.stderr

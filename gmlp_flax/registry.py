@@ -1,4 +1,4 @@
-"""Finds a class by its name in a table, or by its place in a package of the user's own."""
+"""Finds what a name stands for in a table, or by its place in a package of the user's own."""
 
 import importlib
 import sys
@@ -23,18 +23,24 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
     Raises:
         ConfigError: there is no such class, it cannot be imported, or it does not extend `kind`.
     """
-    loaded = table.get(name, name)
-    if not isinstance(loaded, str):
+    loaded = lookup(name, table, key, "a class of your own is named my_package.my_module:MyClass")
+    if name in table and not isinstance(table[name], str):
         return loaded
-    if ":" not in loaded:
-        own = "a class of your own is named my_package.my_module:MyClass"
-        raise ConfigError(f"config.{key} is {name!r}; {did_you_mean(name, table)} ({own})")
-    loaded = load(loaded, f"config.{key} is {name!r}, which")
     if not (isinstance(loaded, type) and issubclass(loaded, kind)):
         raise ConfigError(f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}")
     if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
         raise ConfigError(f"config.{key} is {name!r}: the class lacks {', '.join(missing)}")
     return loaded
+
+
+def lookup(name: str, table: Mapping[str, Any], key: str, own: str) -> Any:
+    """A row of a table, or what `my_package.my_module:NAME` names; `own` says so in messages. Raises as `find`."""
+    loaded = table.get(name, name)
+    if not isinstance(loaded, str):
+        return loaded
+    if ":" not in loaded:
+        raise ConfigError(f"config.{key} is {name!r}; {did_you_mean(name, table)} ({own})")
+    return load(loaded, f"config.{key} is {name!r}, which")
 
 
 def load(place: str, what: str) -> Any:

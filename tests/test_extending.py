@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md, run as they stand there: a block and a task of a user's own package."""
+"""The examples of docs/extending.md, run as they stand there: a block, a task and an optimizer of a user's own."""
 
 import json
 import re
@@ -53,6 +53,7 @@ def test_the_pages_config_trains_its_block_and_its_task(trained):
     config = json.loads((trained / "run/config.json").read_text())
     assert config["task"] == "my_package.penalised:Penalised" and config["penalty"] == {"embedding": 0.1}
     assert config["model"]["first_weight"] == 0.5 and "gate" not in config["model"]
+    assert config["optimizer"]["name"] == "my_package.signs:sign_descent"
     assert json.loads((trained / "run/result.json").read_text())["step"] == 2
 
 
@@ -63,7 +64,7 @@ def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
         assert refused.returncode == 2, refused.stderr
         for words in ("run/config.json: task is 'my_package.penalised:Penalised'", "--trust=my_package.penalised"):
             assert words in refused.stderr.splitlines()[-1]
-    trust = ["--trust=my_package.penalised", "--trust", "my_package.fourier"]
+    trust = ["--trust=my_package.penalised", "--trust", "my_package.fourier", "--trust=my_package.signs"]
     filled = preloaded.gmlp("predict", "--workdir=run", *trust, cwd=trained, input="a [MASK]\n")
     assert filled.returncode == 0 and "[MASK] 1:" in filled.stdout, filled.stderr
     resumed = preloaded.gmlp("train", "--config=my_config.py", "--workdir=run", *SMALL, cwd=trained)

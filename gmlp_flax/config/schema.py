@@ -4,21 +4,20 @@ A task's options are a table in its file, a block's are the fields of its spec. 
 `config.model.heads` exists if the block has heads.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 
 from gmlp_flax import tasks
-from gmlp_flax.config.optimizers import OPTIMIZERS
+from gmlp_flax.config import optimizers
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
-from gmlp_flax.options import ABOVE_0, AT_LEAST_0, AT_LEAST_1, DECAY, INNER_SHARE, SIZE, SIZE_OR_0, Option, options_of
+from gmlp_flax.options import AT_LEAST_0, AT_LEAST_1, DECAY, INNER_SHARE, SIZE, SIZE_OR_0, Option, options_of
 
-TASK, BLOCK = "task", "model.block"
-SCHEDULES = ("cosine", "linear", "constant", "rsqrt")
+TASK, BLOCK, OPTIMIZER = "task", "model.block", "optimizer.name"
+SCHEDULES = ("cosine", "linear", "constant", "rsqrt", "wsd")
 
 COMMON = {
     TASK: Option("masked_lm", f"what is trained: {', '.join(tasks.TASKS)}, or my_package.my_task:MyTask"),
@@ -40,20 +39,12 @@ COMMON = {
     ),
     "data.cache": Option("", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"),
     "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", SIZE_OR_0),
-    "optimizer.name": Option("adamw", "the optimizer; the paper's is AdamW", tuple(OPTIMIZERS)),
+    OPTIMIZER: Option("adamw", f"{', '.join(optimizers.OPTIMIZERS)}, or my_package.my_module:my_function"),
     "optimizer.learning_rate": Option(1e-3, "peak of the schedule", AT_LEAST_0),
     "optimizer.schedule": Option("cosine", "after the warmup; rsqrt: peak * sqrt(warmup / step)", SCHEDULES),
+    "optimizer.decay_share": Option(0.2, "of wsd: share of the steps that end in a linear decay to 0", INNER_SHARE),
     "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0),
-    "optimizer.b1": Option(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
-    "optimizer.b2": Option(0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY),
-    # Parameters without a gradient so far, such as rows of unseen tokens, are divided by it.
-    "optimizer.eps": Option(1e-6, "epsilon of the optimizers that divide by the second moment", ABOVE_0),
-    **{
-        f"optimizer.{name}": dataclasses.replace(option, comment=f"{option.comment}; only of {row}")
-        for row, optimizer in OPTIMIZERS.items()
-        for name, option in optimizer.options.items()
-    },
-    "optimizer.weight_decay": Option(0.05, "decoupled; not of norms, biases, cls tokens and positions", AT_LEAST_0),
+    **{f"optimizer.{name}": option for name, option in optimizers.HYPERPARAMETERS.items()},
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
     "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),
     "optimizer.ema": Option(
@@ -91,13 +82,14 @@ RENAMED = {
 # its rates. Of a block's options, `numerics_only` says so. All other keys say what the run is.
 _CHANGING_GROUPS = ("log", "profile", "checkpoint", "mesh", "optimizer")
 _CHANGING_KEYS = ("steps", "eval.every", "eval.batch_size", "data.cache", "data.workers", "data.max_bad_records")
-_FIXED_KEYS = ("optimizer.name", "optimizer.ema", "optimizer.freeze")
+_FIXED_KEYS = (OPTIMIZER, "optimizer.ema", "optimizer.freeze")
 
 
-def may_change(name: str, block: str) -> bool:
-    """Whether a key may have another value in the middle of a run with a block. Raises ConfigError as `of_block`."""
+def may_change(name: str, block: str, optimizer: str = "adamw") -> bool:
+    """Whether a key may change in the middle of a run with these kinds. Raises ConfigError as `of_block`."""
     if name in COMMON:
-        return name in _CHANGING_KEYS or (name.partition(".")[0] in _CHANGING_GROUPS and name not in _FIXED_KEYS)
+        fixed = (*_FIXED_KEYS, "optimizer.b1") if optimizers.find(optimizer).averages else _FIXED_KEYS
+        return name in _CHANGING_KEYS or (name.partition(".")[0] in _CHANGING_GROUPS and name not in fixed)
     declared = of_block(block).get(name)
     return declared is not None and declared.numerics_only
 

@@ -18,6 +18,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import CONFIG_FILE
+from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted
 from gmlp_flax.io import files, weight_files
@@ -41,7 +42,8 @@ def export(workdir: str, which: str, out: str) -> None:
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(trained.weights), sep="/")
     weight_files.write(os.path.join(out, WEIGHTS), {name: np.ascontiguousarray(leaf) for name, leaf in flat.items()})
     config = trained.config.copy_and_resolve_references()
-    config.optimizer.ema = 0.0  # what was kept of it is what is written
+    if keeps_mean(config.optimizer):  # what was kept of it is what is written
+        config.optimizer.update(name="adamw", ema=0.0)
     described = {CONFIG_FILE: config_lib.to_json(config).encode(), CARD: _card(trained).encode()}
     run_folder.write_files(out, assets | described, replace=True)
 

@@ -13,6 +13,7 @@ from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.run_folder import read_identity, write_files
+from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.processes import distributed
@@ -94,7 +95,7 @@ def check_metric(config: ConfigDict, task: Task) -> None:
     Raises:
         RunError: with the metrics that it gives.
     """
-    known = [*task.eval_metrics, *(f"ema_{name}" for name in task.eval_metrics if config.optimizer.ema)]
+    known = [*task.eval_metrics, *(f"ema_{name}" for name in task.eval_metrics if keeps_mean(config.optimizer))]
     if config.checkpoint.metric and config.checkpoint.metric not in known:
         raise RunError(f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}")
 
@@ -113,7 +114,7 @@ def best_metric(config: ConfigDict) -> tuple[str, str]:
     name, mode = task.best
     if given and given != name:
         return given, "min" if given.removeprefix("ema_") in task.lower_is_better else "max"
-    return (f"ema_{name}" if config.optimizer.ema and not given else name), mode
+    return (f"ema_{name}" if keeps_mean(config.optimizer) and not given else name), mode
 
 
 def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None) -> Trained:
@@ -150,7 +151,9 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
         partition = mesh.for_model(task.param_metadata())
         checkpoints.files = task.assets()
         params = partition.describe(task.shapes())
-        restored = checkpoints.restore(step, {"params": params} | ({"ema": params} if config.optimizer.ema else {}))
+        restored = checkpoints.restore(
+            step, {"params": params} | ({"ema": params} if keeps_mean(config.optimizer) else {})
+        )
     except Damaged as error:
         others = ", ".join(str(other) for other in checkpoints.steps() if other != step)
         advice = f"the run also has checkpoint {others}" if others else "it is the only one"

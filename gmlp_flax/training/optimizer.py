@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints.pytree import path_name
-from gmlp_flax.config import parsing
-from gmlp_flax.config.optimizers import OPTIMIZERS
+from gmlp_flax.config import optimizers, parsing
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import ParamMetadata
@@ -23,16 +23,19 @@ from gmlp_flax.models.parameters import ParamMetadata
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:
     """The learning rate over steps: linear warmup from peak / warmup to the peak; then cosine or linear decay that
-    would reach 0 one step after the last, a constant rate, or a decay with 1 / sqrt(step), whatever the number of steps
-    (Vaswani et al. 2017, section 5.3)."""
+    would reach 0 one step after the last, a constant rate, one with a linear decay in the last steps (wsd, as in
+    MiniCPM, arXiv 2404.06395), or a decay with 1 / sqrt(step), whatever the number of steps (Vaswani et al. 2017,
+    section 5.3)."""
     peak, warmup = config.optimizer.learning_rate, config.optimizer.warmup
     if config.optimizer.schedule != "rsqrt":
         warmup = min(warmup, config.steps)
     decay_steps = max(config.steps - warmup, 1)
+    last_steps = min(max(round(config.optimizer.decay_share * config.steps), 1), decay_steps)
     after = {
         "cosine": optax.cosine_decay_schedule(peak, decay_steps),
         "linear": optax.linear_schedule(peak, 0.0, decay_steps),
         "constant": optax.constant_schedule(peak),
+        "wsd": optax.linear_schedule(peak, 0.0, last_steps, decay_steps - last_steps),
         "rsqrt": lambda since: peak * jax.lax.rsqrt(1 + jnp.asarray(since, jnp.float32) / max(warmup, 1)),
     }[config.optimizer.schedule]
     if warmup == 0:
@@ -90,7 +93,7 @@ def reach_notes(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMet
     Under Adam a parameter travels at most about the sum of its rates. A bias on the logits of a softmax over n tokens
     needs a gap of ln(n - 1) for half of the mass to lie on one token.
     """
-    if not OPTIMIZERS[config.optimizer.name].bounded:
+    if not optimizers.find(config.optimizer.name).bounded:
         return []
     travel = float(np.sum(learning_rate(config)(np.arange(config.steps))))
     lines = []
@@ -111,6 +114,20 @@ def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata]) -> Any:
     )
 
 
+def averaged(opt_state: Any, params: Any) -> Any:
+    """The parameters that a schedule-free optimizer evaluates; frozen ones as they are."""
+
+    def is_state(node: Any) -> bool:
+        return isinstance(node, optax.contrib.ScheduleFreeState)
+
+    def average(y: Any, z: Any) -> Any:
+        frozen = isinstance(z, optax.MaskedNode)
+        return y if frozen else optax.contrib.schedule_free_eval_params(state._replace(z=z), y)
+
+    (state,) = filter(is_state, jax.tree.leaves(opt_state, is_leaf=is_state))
+    return jax.tree.map(average, params, state.z)
+
+
 def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> optax.GradientTransformation:
     """The transformation from gradients to updates.
 
@@ -122,7 +139,7 @@ def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata])
     Raises:
         RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the parameters.
     """
-    options = config.optimizer
+    options, rate, chosen = config.optimizer, learning_rate(config), optimizers.find(config.optimizer.name)
     by_path = factors(params, options.lr_multipliers)
 
     def scale(path: tuple, update: Any) -> Any:
@@ -132,9 +149,11 @@ def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata])
     transformation = optax.chain(
         # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
-        OPTIMIZERS[options.name].make(learning_rate(config), options, functools.partial(decay_mask, metadata=metadata)),
+        chosen.make(rate, options, functools.partial(decay_mask, metadata=metadata)),
         scaled if options.lr_multipliers else optax.identity(),
     )
+    if chosen.averages:  # of the scaled updates
+        transformation = optax.contrib.schedule_free(transformation, rate, options.b1)
     if not options.freeze:
         return transformation
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]

@@ -67,12 +67,12 @@ def refuse_changes(workdir: str, config: ConfigDict) -> None:
         ConfigError: config.json is damaged.
         RunError: names the keys.
     """
-    changed, block = changes(workdir, config), config.model.block
+    changed, kind = changes(workdir, config), (config.model.block, config.optimizer.name)
     moved = ("data.train", "data.heldout") if run_folder.read_identity(workdir).get("data") else ()  # see `check_data`
     fixed = [
         f"config.{name} was {old!r}"
         for name, (old, new) in changed.items()
-        if not schema.may_change(name, block) and not (name in moved and old and new)
+        if not schema.may_change(name, *kind) and not (name in moved and old and new)
     ]
     if fixed and checkpoint_steps(workdir):
         more = f" (and {len(fixed) - SHOWN} more)" if len(fixed) > SHOWN else ""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import optimizer
@@ -21,7 +22,7 @@ class TrainState(NamedTuple):
         step: int32 scalar.
         params: nested dict of parameters.
         opt_state: the state of the optimizer.
-        ema: running mean of the parameters, or None.
+        ema: running mean of the parameters, or the optimizer's own average of them, or None.
         window: (sum, weight) of each training metric since the last line of the log. It is a part of the state so that
             a run that resumes within a window writes the same line as an uninterrupted run.
     """
@@ -84,7 +85,10 @@ class Training:
         grads, sums = gradients(task, state.params, batch, config.optimizer.grad_accum_steps, self.partition)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        mean = state.ema and optax.incremental_update(params, state.ema, 1 - ema_decay(config, state.step + 1))
+        if config.optimizer.ema:
+            mean = optax.incremental_update(params, state.ema, 1 - ema_decay(config, state.step + 1))
+        else:
+            mean = state.ema and optimizer.averaged(opt_state, params)
         unit_weight = jnp.ones((), jnp.float32)
         sums = sums | {
             "grad_norm": (optax.tree.norm(grads), unit_weight),
@@ -115,7 +119,7 @@ def init_state(task: Task, optimizer: optax.GradientTransformation, params: Any)
     """The state before the first step; traceable."""
     zero = jnp.zeros((), jnp.float32)
     window = dict.fromkeys((*task.metrics, "grad_norm", "learning_rate"), (zero, zero))
-    mean = jax.tree.map(jnp.copy, params) if task.config.optimizer.ema else None
+    mean = jax.tree.map(jnp.copy, params) if keeps_mean(task.config.optimizer) else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window)
 
 

@@ -14,6 +14,7 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.checkpoints.pytree import Unfit, require_fit
+from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
@@ -111,7 +112,7 @@ def load(task: Task, partition: Partition) -> Any:
     config, own, partition = task.config, task.assets(), partition.for_model(task.param_metadata())
     source, step, old_config = loading.parameter_source(config.init_from)
     source.files = {name: own[name] for name in task.shared_assets}
-    part = "ema" if old_config.optimizer.ema else "params"
+    part = "ema" if keeps_mean(old_config.optimizer) else "params"
     params = source.restore(step, {part: partition.describe(source.shapes(step)["params"])})[part]
     files = source.read_files(step)
     source.close()

@@ -7,15 +7,109 @@ import optax
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.config.optimizers import OPTIMIZERS
+from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, find
+from gmlp_flax.errors import ConfigError
 
 
-def test_hyperparameters_of_a_row_are_keys_of_every_config():
+def test_hyperparameters_are_keys_of_every_config_and_each_has_an_optimizer():
     keys = gmlp_config.keys(gmlp_config.default())
-    for row in OPTIMIZERS.values():
-        for name, option in row.options.items():
-            assert keys[f"optimizer.{name}"].default == option.default
-    assert "only of sgd" in keys["optimizer.nesterov"].comment
+    for name, option in HYPERPARAMETERS.items():
+        assert keys[f"optimizer.{name}"] is option
+        having = [row for row, known in OPTIMIZERS.items() if name in known.hyperparameters]
+        assert having and (len(having) > 3 or all(row in option.comment for row in having))
+
+
+def refused(**options):
+    config = gmlp_config.default()
+    config.optimizer.update(options)
+    with pytest.raises(ConfigError) as caught:
+        gmlp_config.validate(config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "lion", "eps": 1e-8}, ["optimizer.eps is 1e-08", "'lion'", "adamw", "--config.optimizer.eps=1e-06"]),
+        ({"name": "adamw", "beta": 0.9}, ["optimizer.beta is 0.9", "'adamw'", "(muon have)"]),
+        ({"name": "nadamw", "nesterov": True}, ["optimizer.nesterov is True", "'nadamw'"]),
+        ({"name": "adam"}, ["optimizer.weight_decay is 0.05", "'adam'", "--config.optimizer.weight_decay=0.0"]),
+        ({"name": "schedule_free"}, ["optimizer.schedule is 'cosine'", "schedule_free", "schedule=constant"]),
+        ({"name": "schedule_free", "schedule": "constant", "ema": 0.9}, ["optimizer.ema is 0.9", "ema=0.0"]),
+        ({"name": "schedule_free", "schedule": "constant", "b1": 0.0}, ["optimizer.b1 is 0.0", "b1=0.9"]),
+        ({"name": "addamw"}, ["optimizer.name is 'addamw'", "'adamw'", "my_package.my_module:my_function"]),
+        ({"name": "optax:Params"}, ["optimizer.name is 'optax:Params'", "learning_rate"]),
+        ({"name": "optax:nothing"}, ["optimizer.name is 'optax:nothing'", "cannot be imported"]),
+        ({"name": "optax:novograd"}, ["optimizer.weight_decay is 0.05", "'optax:novograd'"]),
+    ],
+)
+def test_what_an_optimizer_does_not_have_is_refused(options, words):
+    message = refused(**options)
+    assert all(word in message for word in words), message
+
+
+def halves(learning_rate, b1, weight_decay, mask, scale=0.5):
+    """An optimizer of the user's own: half of the gradient, and decay."""
+    steps = optax.scale(scale * b1), optax.add_decayed_weights(weight_decay, mask)
+    return optax.chain(*steps, optax.scale_by_learning_rate(learning_rate))
+
+
+def test_an_optimizer_of_the_users_own_gets_the_keys_that_it_names():
+    config = gmlp_config.default()
+    config.optimizer.update(name="tests.config.test_optimizers:halves", b1=0.5, weight_decay=0.1)
+    gmlp_config.validate(config)
+    found = find(config.optimizer.name)
+    assert set(found.hyperparameters) == {"b1", "weight_decay"}
+    mask = lambda params: {"kernel": True, "bias": False}  # noqa: E731
+    transformation = found.make(optax.constant_schedule(0.1), config.optimizer, mask)
+    params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
+    updates, _ = transformation.update(params, transformation.init(params), params)
+    np.testing.assert_allclose(updates["kernel"], -0.1 * (0.25 + 0.1), rtol=1e-6)
+    np.testing.assert_allclose(updates["bias"], -0.1 * 0.25, rtol=1e-6)
+    assert "optimizer.b2 is 0.9" in refused(**config.optimizer.to_dict() | {"b2": 0.9})
+
+
+def test_a_config_of_somebody_else_runs_no_optimizer_of_theirs():
+    with pytest.raises(ConfigError, match=r"--trust=somebodys"):
+        gmlp_config.from_dict({"optimizer": {"name": "somebodys:optimizer"}}, "RUN/config.json")
+
+
+def test_muon_makes_each_layer_orthogonal():
+    """Against optax.contrib.muon on a single matrix; singular values of the update are near 1 before the scale."""
+    options = gmlp_config.default().optimizer
+    options.update(name="muon", weight_decay=0.0)
+    draw = np.random.default_rng(0).normal
+    params = {"encoder": {"blocks": {"w": jnp.ones((3, 8, 12))}}, "embedding": jnp.ones((5, 8))}
+    gradients = jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), jnp.float32), params)
+    transformation = find("muon").make(optax.constant_schedule(1.0), options, lambda params: True)
+    found, _ = jax.jit(transformation.update)(gradients, transformation.init(params), params)
+    alone = optax.contrib.muon(1.0, consistent_rms=0.2)
+    for layer in range(3):
+        gradient = gradients["encoder"]["blocks"]["w"][layer]
+        expected, _ = alone.update(gradient, alone.init(gradient), gradient)
+        np.testing.assert_allclose(found["encoder"]["blocks"]["w"][layer], expected, rtol=1e-4, atol=1e-5)
+        values = np.linalg.svd(expected, compute_uv=False) / (0.2 * 12**0.5)
+        assert values.min() > 0.5 and values.max() < 1.5
+    adam = optax.adam(1.0, eps=options.eps, nesterov=True)
+    expected, _ = adam.update(gradients["embedding"], adam.init(params["embedding"]), params["embedding"])
+    np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5)
+
+
+def test_adafactor_is_optaxs_by_layer():
+    options = gmlp_config.default().optimizer
+    options.update(name="adafactor", weight_decay=0.0, multiply_by_parameter_scale=True)
+    params = {"encoder": {"blocks": {"w": jnp.array([1.0, 100.0])[:, None, None] * jnp.ones((2, 128, 130))}}}
+    gradient = np.random.default_rng(0).normal(size=(2, 128, 130)).astype(np.float32)
+    transformation = find("adafactor").make(optax.constant_schedule(0.1), options, lambda params: True)
+    state = transformation.init(params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 4 * 130 * 2  # rows and columns
+    found, _ = transformation.update({"encoder": {"blocks": {"w": jnp.asarray(gradient)}}}, state, params)
+    alone = optax.adafactor(0.1)
+    for layer in range(2):
+        param = params["encoder"]["blocks"]["w"][layer]
+        expected, _ = alone.update(jnp.asarray(gradient[layer]), alone.init(param), param)
+        np.testing.assert_allclose(found["encoder"]["blocks"]["w"][layer], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

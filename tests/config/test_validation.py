@@ -74,7 +74,7 @@ def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
         ("model.block", "gmpl", ["config.model.block is 'gmpl'", "'gmlp'"]),
         ("task", "masked", ["config.task is 'masked'", "'masked_lm'"]),
         ("task", "gmlp_flax.tasks.base:Task", ["config.task is 'gmlp_flax.tasks.base:Task'", "assets"]),
-        ("optimizer.nesterov", True, ["config.optimizer.nesterov is True", "'adamw'", "sgd"]),
+        ("optimizer.beta", 0.9, ["config.optimizer.beta is 0.9", "'adamw'", "muon"]),
         ("masking.random_share", 0.3, ["config.masking.mask_share is 0.8", "random_share is 0.3"]),
         ("optimizer.grad_accum_steps", 5, ["config.batch_size is 32", "5", "config.optimizer.grad_accum_steps"]),
         ("optimizer.freeze", ("(",), ["config.optimizer.freeze: '('"]),

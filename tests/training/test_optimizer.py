@@ -6,11 +6,13 @@ import numpy as np
 import optax
 import pytest
 
+from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import optimizer
+from gmlp_flax.training import optimizer, step
 from tests.training import tiny
 
 
@@ -91,9 +93,11 @@ def test_frozen_parameters_stay_bit_identical(config, text_task):
     assert same == {name for name in updates if re.search("/spatial/|^embedding$", name)} and len(same) == 3
 
 
-def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path):
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, optimizer_name):
     """The first line that matches counts; over stacked layers a factor grows by the same share from layer to layer."""
     config = tiny.text_config(tmp_path, layers=3)
+    config.optimizer.update(OPTIMIZERS[optimizer_name].requires | {"name": optimizer_name})
     config.optimizer.freeze = ("encoder/norm",)  # frozen parameters beside them
     task = tasks.create(config, str(tmp_path))
     plain = updates_of(config, task)
@@ -103,7 +107,8 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path):
         factor = {"encoder/blocks/gate/spatial/bias": 8, "bias": 2}.get(name, 1)
         if name.startswith("encoder/blocks/") and factor == 1:
             factor = np.array([0.25, 0.5, 1]).reshape(-1, *[1] * (update.ndim - 1))
-        np.testing.assert_allclose(scaled[name], update * factor, rtol=1e-6, err_msg=name)
+        rounding = dict(rtol=1e-3, atol=1e-6) if OPTIMIZERS[optimizer_name].averages else dict(rtol=1e-6)
+        np.testing.assert_allclose(scaled[name], update * factor, err_msg=name, **rounding)
     assert not scaled["encoder/norm/scale"].any() and plain["encoder/blocks/gate/spatial/bias"].any()
 
 
@@ -152,9 +157,11 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
     step = moved(gradients[0])
     assert float(jnp.vdot(step["kernel"], gradients[0]["line"]["kernel"])) < 0 and float(step["bias"]) < 0
     assert not np.any(moved(still)["kernel"])
+    if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
+        return
     config.optimizer.weight_decay = 0.5
     decay = moved(still)
-    assert float(jnp.vdot(decay["kernel"], params["line"]["kernel"])) < 0 and float(decay["bias"]) == 0
+    assert float(jnp.vdot(decay["kernel"], params["line"]["kernel"])) < 0 and abs(float(decay["bias"])) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
@@ -196,6 +203,58 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
             np.testing.assert_allclose(update[layer], expected, rtol=1e-5, atol=1e-9)
 
 
+def chosen(folder, name, **model):
+    """A task with an optimizer, of which all that may be set with it is set."""
+    config = tiny.text_config(folder, **model)
+    config.optimizer.update(OPTIMIZERS[name].requires | {"name": name, "lr_multipliers": ("bias=2",)})
+    config.optimizer.update(freeze=("encoder/norm",), learning_rate=0.01)
+    if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
+        config.optimizer.weight_decay = 0.0
+    gmlp_config.validate(config)
+    return tasks.create(config, str(folder))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition, name):
+    training = step.Training(chosen(tmp_path, name), partition)
+    state, states = training.init(jax.random.key(0)), []
+    with training.task.train_batches(0, 0, 1) as batches:
+        for _ in range(4):
+            state, window = training.step(state, partition.put_batch(next(batches)))
+            states.append(jax.device_get((state, window)))
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
+    checkpoints.save(2, jax.device_put(states[1][0], jax.tree.map(lambda x: x.sharding, training.template)), None)
+    checkpoints.wait()
+    state = checkpoints.restore(2, step.Training(training.task, partition).template)
+    checkpoints.close()
+    with training.task.train_batches(2, 0, 1) as batches:
+        for expected in states[2:]:
+            state, window = training.step(state, partition.put_batch(next(batches)))
+            jax.tree.map(np.testing.assert_array_equal, jax.device_get((state, window)), expected)
+    moved = jax.tree.map(lambda x, y: bool(np.any(x != y)), states[0][0].params, states[-1][0].params)
+    assert moved["embedding"] and not any(jax.tree.leaves(moved["encoder"]["norm"]))
+
+
+def test_schedule_free_evaluates_its_average(tmp_path, partition):
+    """Against optax's own wrapper, and its own definition: x is the mean of z, weighted by the squared rates."""
+    training = step.Training(chosen(tmp_path, "schedule_free"), partition)
+    options = training.task.config.optimizer
+    state, zs = training.init(jax.random.key(0)), []
+    jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
+    with training.task.train_batches(0, 0, 1) as batches:
+        for _ in range(4):
+            state, _ = training.step(state, partition.put_batch(next(batches)))
+            zs.append(jax.device_get(state.opt_state.inner_states["trained"].inner_state.z["embedding"]))
+    assert isinstance(state.opt_state.inner_states["trained"].inner_state, optax.contrib.ScheduleFreeState)
+    rate = optimizer.learning_rate(training.task.config)
+    weights = [float(np.max(rate(np.arange(1, t + 2)))) ** 2 for t in range(4)]  # optax counts from 1 here
+    mean = np.einsum("t,t...->...", weights, zs) / sum(weights)
+    np.testing.assert_allclose(state.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
+    y = options.b1 * mean + (1 - options.b1) * zs[-1]
+    np.testing.assert_allclose(state.params["embedding"], y, rtol=1e-4, atol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, state.ema["encoder"]["norm"], state.params["encoder"]["norm"])
+
+
 REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
 
 
@@ -206,6 +265,9 @@ REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
         ("cosine", 4, [0.25, 0.5, 0.75, 1, *0.5 * (1 + np.cos(np.pi * REST))]),
         ("linear", 4, [0.25, 0.5, 0.75, 1, *1 - REST]),
         ("constant", 4, [0.25, 0.5, 0.75] + 7 * [1]),
+        ("wsd", 4, [0.25, 0.5, 0.75] + 4 * [1] + [1, 2 / 3, 1 / 3]),  # decay_share = 0.3
+        ("wsd", 0, 7 * [1] + [1, 2 / 3, 1 / 3]),
+        ("wsd", 8, [*np.arange(1, 9) / 8, 1, 0.5]),
         ("linear", 0, 1 - np.arange(10) / 10),
         ("constant", 0, 10 * [1]),
         ("cosine", 50, np.arange(1, 11) / 10),
@@ -217,10 +279,10 @@ REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
 def test_schedules(config, schedule, warmup, shares):
     """Warmup begins above zero and reaches the peak; after the last step the rate is zero."""
     config.steps = 10
-    config.optimizer.update(learning_rate=0.4, schedule=schedule, warmup=warmup)
+    config.optimizer.update(learning_rate=0.4, schedule=schedule, warmup=warmup, decay_share=0.3)
     rate = optimizer.learning_rate(config)
     np.testing.assert_allclose([float(rate(step)) for step in range(10)], 0.4 * np.array(shares), rtol=1e-5, atol=1e-7)
-    if schedule in ("cosine", "linear") and warmup < config.steps:
+    if schedule in ("cosine", "linear", "wsd") and warmup < config.steps:
         assert float(rate(10)) == pytest.approx(0, abs=1e-7)
 
 

@@ -1,0 +1,64 @@
+"""Updates the parameters of a tiny model with every optimizer on 1 and on 8 fake devices, and saves the results.
+
+python many_optimizers.py FOLDER OUT.npz
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+
+from gmlp_flax import tasks
+from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.config.optimizers import OPTIMIZERS
+from gmlp_flax.models import parameters
+from gmlp_flax.training import step
+from gmlp_flax.training.partition import AXES, Partition
+from tests.training import tiny
+
+STEPS = 3
+
+
+def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """Parameters and the optimizer's state after a few updates, by path; and the shares "split" and "size": of the
+    state's numbers those over `fsdp`, and the state's numbers over the parameters'."""
+    config = tiny.text_config(folder)
+    config.model.update(d_model=128, d_ffn=256)  # sizes whose second moments Adafactor keeps by rows and columns
+    config.optimizer.update(OPTIMIZERS[name].requires | {"name": name})
+    config.mesh.update(dict(zip(AXES, sizes, strict=True)))
+    task = tasks.find(config.task).without_data(config)
+    training = step.Training(task, Partition.make(config.mesh, jax.devices()[: int(np.prod(sizes))]))
+    state = training.init(jax.random.key(0))
+    params, opt_state = state.params, state.opt_state
+
+    @jax.jit
+    def update(gradients, opt_state, params):
+        updates, opt_state = training.optimizer.update(gradients, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    for number in range(STEPS):
+        rng = np.random.default_rng(number)
+        drawn = jax.tree.map(lambda p, rng=rng: rng.normal(size=p.shape).astype("f4"), params)
+        gradients = jax.device_put(drawn, jax.tree.map(lambda p: p.sharding, params))
+        params, opt_state = update(gradients, opt_state, params)
+    leaves = jax.tree.leaves(state.opt_state)
+    split, size = (
+        sum(leaf.size for leaf in some) for some in ([x for x in leaves if "fsdp" in x.sharding.spec], leaves)
+    )
+    flat = jax.tree_util.tree_leaves_with_path({"params": params, "state": opt_state})
+    shares = {"split": np.array(split / size), "size": np.array(size / parameters.count(params))}
+    return {path_name(path): np.asarray(leaf) for path, leaf in flat} | shares
+
+
+def main(folder: str, out: str) -> None:
+    arrays = {}
+    for name in OPTIMIZERS:
+        for sizes in ((1, 1, 1), (1, 8, 1)):
+            arrays |= {f"{name}:{sizes[1]}:{key}": x for key, x in train(Path(folder), name, sizes).items()}
+    np.savez(out, **arrays)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

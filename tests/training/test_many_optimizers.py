@@ -1,0 +1,22 @@
+"""Every optimizer with its state split over fake devices, which need a process of their own."""
+
+import numpy as np
+import pytest
+
+from gmlp_flax.config.optimizers import OPTIMIZERS
+from tests.training import fake_devices
+
+pytestmark = pytest.mark.slow
+
+
+def test_fsdp_changes_nothing_but_rounding_and_splits_the_state(tmp_path):
+    fake_devices.run("many_optimizers", str(tmp_path), str(tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        found = dict(arrays)
+    for name in OPTIMIZERS:
+        alone, split = (
+            {key.split(":")[2]: x for key, x in found.items() if key.startswith(f"{name}:{n}:")} for n in "18"
+        )
+        assert alone.keys() == split.keys() and (split["split"] > 0.7 or split["size"] < 0.1), name
+        for key, expected in alone.items():
+            np.testing.assert_allclose(split[key], expected, rtol=1e-3, atol=2e-5, err_msg=f"{name} {key}")

@@ -1,6 +1,6 @@
 """The benchmark's part about bfloat16: gradients beside those in float32, by parameter."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,38 +28,44 @@ ROWS = {
 }
 
 
-def bench_precision(rows: Sequence[str]) -> list[Row]:
+FIRST = ("gmlp", "relative")  # without --rows: a minute
+STREAMS = {"": "", ", float32 stream": "float32"}  # of the residuals: what a row's name ends with -> residual_dtype
+
+
+def bench_precision(rows: Sequence[str], layers: int) -> Iterator[Row]:
     """|bfloat16 - float32| / |float32| of the gradients of a fresh masked language model, norms over each parameter.
 
     Args:
-        rows: names of ROWS; empty for all.
+        rows: names of ROWS, or `all`; empty for FIRST.
+        layers: number of blocks.
 
-    Returns:
-        A row for each model: the median, smallest and largest error of its parameters, in percent; the name of the
-        parameter with the largest, and in `parameters` all of them.
+    Yields:
+        Two rows for each model, the second with `model.residual_dtype=float32`: the median, smallest and largest error
+        of its parameters, in percent; the name of the parameter with the largest, and in `parameters` all of them.
 
     Raises:
         RunError: there is no such row.
     """
-    if unknown := [row for row in rows if row not in ROWS]:
-        raise RunError(f"--rows has {unknown[0]!r}: expected some of {', '.join(ROWS)}")
-    return [model_row(name) for name in rows or ROWS]
+    if unknown := [row for row in rows if row not in (*ROWS, "all")]:
+        raise RunError(f"--rows has {unknown[0]!r}: expected all, or some of {', '.join(ROWS)}")
+    for name in ROWS if "all" in rows else rows or FIRST:
+        yield from model_rows(name, layers)
 
 
-def model_row(name: str, layers: int = 12) -> Row:
-    """The row of one model."""
-    errors = gradient_errors(ROWS[name], layers)
-    percent = {path: 100 * error for path, error in errors.items()}
-    worst = max(percent, key=percent.__getitem__)
-    values = list(percent.values())
-    figures = {"median": float(np.median(values)), "min": min(values), "max": percent[worst]}
-    title = f"{name}: {worst.removeprefix('encoder/blocks/')}"
-    return {"name": title, **figures, "unit": "%", "goal": "<= 5", "parameters": percent}
+def model_rows(name: str, layers: int) -> Iterator[Row]:
+    """The rows of one model, each as soon as it is measured."""
+    exact = _gradients(_config(ROWS[name], layers, dtype="float32"))
+    for words, stream in STREAMS.items():
+        rough = _gradients(_config(ROWS[name], layers, dtype="bfloat16", residual_dtype=stream))
+        percent = {path: 100 * error for path, error in relative_errors(rough, exact).items()}
+        worst, values = max(percent, key=percent.__getitem__), list(percent.values())
+        figures = {"median": float(np.median(values)), "min": min(values), "max": percent[worst]}
+        title = f"{name}{words}: {worst.removeprefix('encoder/blocks/')}"
+        yield {"name": title, **figures, "unit": "%", "goal": "<= 5", "layers": layers, "parameters": percent}
 
 
-def gradient_errors(model: dict, layers: int = 12) -> dict[str, float]:
-    """Path of each parameter that has a gradient -> its relative error in bfloat16."""
-    rough, exact = (_gradients(_config(model, layers, dtype)) for dtype in ("bfloat16", "float32"))
+def relative_errors(rough: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[str, float]:
+    """Path of each parameter that has a gradient -> |rough - exact| / |exact|."""
     norms = {path: float(np.linalg.norm(gradient)) for path, gradient in exact.items()}
     least = 1e-6 * max(norms.values())  # rounding alone, of what has no effect, such as a bias before a softmax
     return {
@@ -69,10 +75,10 @@ def gradient_errors(model: dict, layers: int = 12) -> dict[str, float]:
     }
 
 
-def _config(model: dict, layers: int, dtype: str) -> ConfigDict:
+def _config(model: dict, layers: int, **types: str) -> ConfigDict:
     options = config.default(block=model["block"])
     options.batch_size = 8
-    options.model.update({"d_model": 128, "d_ffn": 256, **model, "layers": layers, "dtype": dtype})
+    options.model.update({"d_model": 128, "d_ffn": 256, **model, "layers": layers, **types})
     return options
 
 

@@ -51,7 +51,8 @@ def words(option: Option) -> str:
     """The values that make sense."""
     if isinstance(option.values, Range):
         return option.values.words
-    return ", ".join(f"`{value}`" for value in option.values) if option.values else ANY[type(option.default)]
+    values = ", ".join(f"`{value or repr(value)}`" for value in option.values or ())
+    return values or ANY[type(option.default)]
 
 
 def table(found: Mapping[str, Option]) -> str:

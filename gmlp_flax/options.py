@@ -71,7 +71,7 @@ class Option:
         if isinstance(values, Range) and not values.least <= value <= values.most:  # nor NaN
             return f"expected {values.words}"
         if type(values) is tuple and value not in values:
-            return f"expected one of {', '.join(map(str, values))}"
+            return f"expected one of {', '.join(str(each or repr(each)) for each in values)}"
         if kind is int and abs(value) > _MOST:
             return f"expected at most {_MOST:,}"
         if kind is float and not math.isfinite(value):

@@ -23,6 +23,7 @@ TWO = "expected 2 values, as in (1, 1)"
         (1.0, None, (-1e300,), {math.nan: "expected a finite number", False: NUMBER}),
         (0.5, INNER_SHARE, (0.5,), {1: "expected a share above 0 and below 1"}),
         ("a", ("a", "b"), ("a",), {"c": "expected one of a, b", 1: "expected text"}),
+        ("", ("", "b"), ("b",), {"c": "expected one of '', b"}),
         ("", None, ("x", "\udcff", "(x", "(a, b)"), {"\0": NO_TEXT, "\ud800": NO_TEXT}),
         (False, None, (True,), {1: "expected True or False"}),
         ((), None, ((), ("a",)), {(1,): "in it is 1: expected text", "a": "expected a tuple"}),

@@ -85,7 +85,9 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
         stacks = encoder.stacks()
-        text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(stack_weights(stacks, x, padding_mask))
+        text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(
+            stack_weights(stacks, x.astype(encoder.spec.stream_dtype), padding_mask)
+        )
         return text_model.hidden(tokens, None, segments, padding_mask)
 
     return np.asarray(jax.jit(every_layer)(trained.weights))[:, 0]
@@ -102,7 +104,7 @@ def layer_numbers(trained: loading.Trained) -> tuple[list[int], int]:
     task: Any = trained.task
     if task.predicts_files:
         raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    stream = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().compute_dtype)
+    stream = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().stream_dtype)
     numbers, layers = [], 0
     for stack in task.stacks(trained.weights):
         first, layers = layers + 1, layers + len(jax.tree.leaves(nnx.state(stack))[0])

@@ -11,7 +11,8 @@ Without a PART, all of them:
     toeplitz      the two Toeplitz algorithms at n = 64 to 8192: where FFT overtakes
     fourier       FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
     mixers        the training step of each row of `gmlp reproduce alternatives` over the number of tokens
-    precision     gradients of every block in bfloat16 beside float32, by parameter: relative errors, 12 layers (--rows)
+    precision     gradients in bfloat16 beside float32, by parameter: relative errors, with and without
+                  model.residual_dtype=float32, of two models or all (--rows=all) and 12 blocks or others (--layers)
     text          tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
     images        images per second and core beside plain Pillow, of JPEG files (--images) or made-up photographs
     finetune      the training step of finetuning beside that of pretraining, the same encoder at n = 128
@@ -67,18 +68,16 @@ def main(argv: list[str]) -> None:
     for part in parts or PARTS:
         try:
             bench = getattr(importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}"), f"bench_{part}")
-            table = bench(**{name: values[name] for name in inspect.signature(bench).parameters})
+            print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
+            for entry in bench(**{name: values[name] for name in inspect.signature(bench).parameters}):
+                rows.append({"part": part, **entry})
+                figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
+                goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
+                print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
         except RunError as error:
             if parts:
                 raise
             print(f"{part} is left out: {error}", file=sys.stderr)
-            continue
-        rows += [{"part": part, **entry} for entry in table]
-        print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}")
-        for entry in table:
-            figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
-            goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
-            print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}")
         if values["json"]:
             run_folder.write_json(str(values["json"]), rows)
 
@@ -94,7 +93,8 @@ def run() -> None:
     flags.DEFINE_list("models", [], "transformers: which; empty: all but bert and bert_rel. device: which; empty: all.")
     flags.DEFINE_string("data", "embedded", "transformers: a text corpus, as config.data.train takes it.")
     flags.DEFINE_float("bias_rate", None, "transformers: factor on the rate of relative biases; empty: c4_ablation's.")
-    flags.DEFINE_list("rows", [], "mixers, precision: which; empty: all.")
+    flags.DEFINE_list("rows", [], "mixers: which; empty: all. precision: which, or all; empty: two.")
+    flags.DEFINE_integer("layers", 12, "precision: number of blocks.", lower_bound=1)
     flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")
     flags.DEFINE_enum("scale", "small", ["small", "gpu"], "mixers: shapes.")
     cli.run(main, "[PART]...")

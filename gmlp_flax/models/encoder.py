@@ -52,7 +52,8 @@ class Encoder(nnx.Module):
         return [self.blocks] if count == 1 else [self.blocks[f"{STACK}{number}"] for number in range(count)]
 
     def __call__(self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None) -> jax.Array:
-        """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalised.
+        """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalised. Between the layers the
+        type is `spec.stream_dtype`.
 
         Args:
             x: the embeddings.
@@ -66,12 +67,13 @@ class Encoder(nnx.Module):
         keys = split_keys(key, spec.layers + 1) if key is not None and spec.draws else None  # the last for embeddings
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
-        x, survival, first = sharding.constrain(x, sharding.BATCH), spec.survival_by_layer(), 0
+        x = sharding.constrain(x.astype(spec.stream_dtype), sharding.BATCH)
+        survival, first = spec.survival_by_layer(), 0
         for stack_spec, stack in zip(self.stack_specs, self.stacks(), strict=True):
             layers = slice(first, first + stack_spec.layers)
             x, _ = _scan(stack_spec, stack, x, padding_mask, survival[layers], None if keys is None else keys[layers])
             first = layers.stop
-        return self.norm(x)
+        return self.norm(x).astype(spec.compute_dtype)
 
     def extend(
         self, x: jax.Array, caches: list[CacheArrays] | None, first: jax.Array
@@ -86,11 +88,11 @@ class Encoder(nnx.Module):
         Returns:
             [batch, tokens, d_model], as `__call__` gives for these positions; and the updated caches.
         """
-        updated, caches = [], caches or [{} for _ in self.stack_specs]
+        updated, caches, x = [], caches or [{} for _ in self.stack_specs], x.astype(self.spec.stream_dtype)
         for spec, stack, cache in zip(self.stack_specs, self.stacks(), caches, strict=True):
             x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
             updated.append(cache)
-        return self.norm(x), updated
+        return self.norm(x).astype(self.spec.compute_dtype), updated
 
 
 def _stacked(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:

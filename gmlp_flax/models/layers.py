@@ -66,9 +66,9 @@ EVALUATION = LayerRng()
 
 
 def add_branch(x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True) -> jax.Array:
-    """The residual stream x + branch, both [batch, tokens, d_model], in training with stochastic depth and, if it is
-    `dropped`, dropout on the branch. `rng` is as the block was given it, and `number` that of the branch within its
-    block, from 0: each draws with keys of its own."""
+    """The residual stream x + branch, both [batch, tokens, d_model], in the wider of their types; in training with
+    stochastic depth and, if it is `dropped`, dropout on the branch. `rng` is as the block was given it, and `number`
+    that of the branch within its block, from 0: each draws with keys of its own."""
     if rng.keys is not None:
         dropout_keys, depth_keys = fold_in(rng.keys, 1 + 2 * number), fold_in(rng.keys, 2 + 2 * number)
         branch = dropout(branch, rng.dropout, dropout_keys) if dropped else branch
@@ -116,15 +116,17 @@ class Linear(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Layer norm over the last axis with scale and bias, computed in float32, returned in the compute type.
+    """Layer norm over the last axis with scale and bias, computed in float32, returned in the compute type, or in the
+    residual stream's if the norm stands in the stream itself (`post`).
 
     `eps` is the spec's unless given; `metadata` are of its two parameters (`ParamMetadata`).
     """
 
-    def __init__(self, spec: BlockSpec, channels: int, eps: float = 0.0, **metadata: Any):
+    def __init__(self, spec: BlockSpec, channels: int, eps: float = 0.0, post: bool = False, **metadata: Any):
         self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False, **metadata)
         self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False, **metadata)
-        self.eps, self.precise_dtype, self.dtype = eps or spec.norm_eps, spec.precise_dtype, spec.compute_dtype
+        self.eps, self.precise_dtype = eps or spec.norm_eps, spec.precise_dtype
+        self.dtype = spec.stream_dtype if post else spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""

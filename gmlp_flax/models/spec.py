@@ -42,6 +42,11 @@ class BlockSpec:
     causal: bool = option(False, "tokens see themselves and those before them (task causal_lm)", architecture=True)
     dropout: float = option(0.0, "rate of dropout on embeddings and residual branches", RATE)
     dtype: str = option("float32", "type of activations and matrix products", ("float32", "bfloat16", "float64"))
+    residual_dtype: str = option(
+        "",
+        "type of the residual stream: float32 keeps its sums exact beside branches in bfloat16; empty: that of dtype",
+        ("", "float32"),
+    )
     remat: str = option(
         "matmuls",
         "what backward recomputes: nothing, all but matrix products, or all",
@@ -70,6 +75,11 @@ class BlockSpec:
     def compute_dtype(self) -> jnp.dtype:
         """Type of activations and matrix products."""
         return jnp.dtype(self.dtype)
+
+    @property
+    def stream_dtype(self) -> jnp.dtype:
+        """Type of the residual stream between blocks: `compute_dtype`, or float32 at least if `residual_dtype` is."""
+        return jnp.promote_types(self.compute_dtype, self.residual_dtype or self.compute_dtype)
 
     @property
     def precise_dtype(self) -> jnp.dtype:

@@ -166,8 +166,9 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, dra
 
 
 def test_layers_keep_their_numbers(tokenizer, tmp_path, drawn):
-    """Of a hybrid the last two alone have attention."""
-    trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2)
+    """Of a hybrid the last two alone have attention, also with a residual stream of another type."""
+    mixed = {"dtype": "bfloat16", "residual_dtype": "float32"}
+    trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2, **mixed)
     assert attention.layer_numbers(trained) == ([2, 3], 3)
     assert len(attention.maps(trained, attention.encode(trained, *PAIR))) == 2
     attention.draw(trained, "run", *PAIR)

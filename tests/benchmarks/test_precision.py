@@ -7,13 +7,15 @@ from gmlp_flax.models.blocks import BLOCKS
 
 def test_errors_of_gradients_by_parameter():
     """Products of factors lose most: a single layer stays below 5 %."""
-    row = precision.model_row("synthesizer, dense+factorized_dense", layers=1)
-    errors = row["parameters"]
-    assert isinstance(errors, dict) and "encoder/blocks/synthesizer/factorized_dense/second/weight" in errors
-    assert 0 < row["min"] <= row["median"] <= row["max"] == max(errors.values()) < 5
+    plain, wide = precision.model_rows("synthesizer, dense+factorized_dense", layers=1)
+    for row in (plain, wide):
+        errors = row["parameters"]
+        assert isinstance(errors, dict) and "encoder/blocks/synthesizer/factorized_dense/second/weight" in errors
+        assert 0 < row["min"] <= row["median"] <= row["max"] == max(errors.values()) < 5
+    assert ", float32 stream: " in wide["name"] and wide["parameters"] != plain["parameters"]
 
 
 def test_every_block_has_a_row():
     assert {model["block"] for model in precision.ROWS.values()} == {*BLOCKS}
     with pytest.raises(RunError, match="'gmpl'"):
-        precision.bench_precision(["gmpl"])
+        next(precision.bench_precision(["gmpl"], 12))

@@ -81,6 +81,38 @@ def test_the_scan_applies_the_blocks_one_by_one(kind):
     np.testing.assert_allclose(quick_jit(module)(x), one_by_one(x), atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_float32_stream_between_branches_in_bfloat16(kind):
+    """The scan carries it; the operands of all products that read activations stay in bfloat16."""
+    state, call = function_of(encoder(dtype="bfloat16", residual_dtype="float32", **KINDS[kind]))
+    x = jnp.ones((2, 5, 6), jnp.bfloat16)
+    traced = program(call, state, x)
+    carried = [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"]
+    assert carried and set(carried) == {jnp.dtype("float32")}
+    products = [operand.aval for e in traced if e.primitive.name == "dot_general" for operand in e.invars]
+    assert products and {operand.dtype for operand in products} == {jnp.dtype("bfloat16")}
+    assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["gmlp", "transformer"])
+def test_a_causal_encoder_continues_in_a_float32_stream(kind):
+    state, call = function_of(encoder(dtype="bfloat16", residual_dtype="float32", causal=True, **KINDS[kind]), "extend")
+    traced = program(lambda state, x: call(state, x, None, 0), state, jnp.ones((2, 3, 6), jnp.bfloat16))
+    assert [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"] == [jnp.dtype("float32")]
+
+
+@pytest.mark.parametrize("stream, sums", [("", 256), ("float32", 272)])
+def test_small_branches_are_not_lost_in_a_float32_stream(stream, sums):
+    """32 layers add 1/2 to one channel of 256, of which bfloat16 only knows even numbers."""
+    spec = small_spec(block="resmlp", layers=32, dtype="bfloat16", residual_dtype=stream)
+    module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
+    module.blocks.mlp_scale.scale[...] = jnp.ones((32, 6))
+    module.blocks.mlp.proj_out.bias[...] = jnp.zeros((32, 6)).at[:, 0].set(0.5)
+    module.norm.scale[...] = jnp.ones(6)
+    found = quick_jit(module)(jnp.full((1, 5, 6), 256, jnp.bfloat16)).astype(jnp.float32)
+    np.testing.assert_array_equal(found, np.broadcast_to([sums, *[256] * 5], (1, 5, 6)))
+
+
 def test_parameters_are_stacked_and_differ_by_layer():
     made = quick_jit(lambda: nnx.state(Encoder(small_spec(dtype="float32"), nnx.Rngs(0)), nnx.Param))()
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(made))

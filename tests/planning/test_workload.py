@@ -52,6 +52,13 @@ def test_saved_are_at_least_the_products():
     assert work.saved_bytes >= 2 * 4 * 64 * (128 + 64 + 32)
 
 
+def test_a_float32_residual_stream_is_planned():
+    """Each layer saves its input in 4 bytes in place of 2; the final norm saves float32 in any case."""
+    plain, wide = (workload.of(small(dtype="bfloat16", residual_dtype=stream)) for stream in ("", "float32"))
+    assert wide.saved_bytes - plain.saved_bytes == 2 * 2 * 64 * 32
+    assert wide.state_bytes == plain.state_bytes and wide.executed_flops == plain.executed_flops
+
+
 def test_the_cost_of_a_token(tmp_path):
     """A gMLP of 2 layers: U, V and a row of W for the token, and the logits; the cache has the gate's n inputs."""
     task = CausalLanguageModeling.without_data(causal_config(tmp_path))

@@ -107,18 +107,18 @@ class FNetBlock(Block):
     final_norm = staticmethod(fnet_final_norm)
 
     def __init__(self, spec: FNetSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp = ChannelMLP(spec, rngs)
-        self.pre_norm, self.dft = spec.norm == "pre", spec.dft
+        self.pre_norm, self.dft, self.dtype = spec.norm == "pre", spec.dft, spec.compute_dtype
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`. Padding takes part in the transform."""
         if self.pre_norm:
             x = add_branch(x, self.transform(self.mixing_norm(x)), rng, 0, dropped=False)
             return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
-        x = self.mixing_norm(add_branch(x, self.transform(x), rng, 0, dropped=False))
-        return self.mlp_norm(add_branch(x, self.mlp(x), rng, 1))
+        x = self.mixing_norm(add_branch(x, self.transform(x.astype(self.dtype)), rng, 0, dropped=False))
+        return self.mlp_norm(add_branch(x, self.mlp(x.astype(self.dtype)), rng, 1))
 
     def transform(self, x: jax.Array) -> jax.Array:
         """F(x): [batch, tokens, d_model] to the same."""
@@ -152,11 +152,11 @@ class FNetHybridBlock(Block):
     final_norm = staticmethod(fnet_final_norm)
 
     def __init__(self, spec: FNetHybridSpec, rngs: nnx.Rngs):
-        self.mixing_norm = LayerNorm(spec, spec.d_model)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp = ChannelMLP(spec, rngs)
         self.attention = MultiHeadAttention(spec, rngs)
-        self.pre_norm = spec.norm == "pre"
+        self.pre_norm, self.dtype = spec.norm == "pre", spec.compute_dtype
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
@@ -164,9 +164,9 @@ class FNetHybridBlock(Block):
             attended = self.attention(self.mixing_norm(x), rng.mixing_keys, padding_mask)
             x = add_branch(x, attended, rng, 0, dropped=False)
             return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
-        attended = self.attention(x, rng.mixing_keys, padding_mask)
+        attended = self.attention(x.astype(self.dtype), rng.mixing_keys, padding_mask)
         x = self.mixing_norm(add_branch(x, attended, rng, 0, dropped=False))
-        return self.mlp_norm(add_branch(x, self.mlp(x), rng, 1))
+        return self.mlp_norm(add_branch(x, self.mlp(x.astype(self.dtype)), rng, 1))
 
     @classmethod
     def stack_specs(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:
@@ -181,4 +181,4 @@ class FNetHybridBlock(Block):
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""
-        return self.attention.scores(self.mixing_norm(x) if self.pre_norm else x)
+        return self.attention.scores(self.mixing_norm(x) if self.pre_norm else x.astype(self.dtype))

@@ -130,6 +130,7 @@ def run(
         _expand_flagfiles()
     platforms.choose()
     platforms.keep_freed_memory()
+    platforms.keep_programs()
     if {"--help", "-help", "-h"} & set(sys.argv[1:]):
         print(help_text(main, positional, about))
         return

@@ -1,10 +1,15 @@
 """The choice of the platform on which JAX runs. Importing this file does not import JAX."""
 
+import contextlib
 import ctypes
 import glob
 import importlib.util
+import itertools
 import os
+import platform
 import sys
+
+from gmlp_flax.io import cache
 
 # Patterns of device files.
 TPUS = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
@@ -13,6 +18,10 @@ ACCELERATORS = (*TPUS, "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # NVIDIA, A
 # Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD), never ask for an
 # array's memory by itself (M_MMAP_THRESHOLD), ask for 256 MB at a time, also for threads (M_TOP_PAD).
 _KEEP = {-1: 2**31 - 1, -3: 2**31 - 1, -2: 256 << 20}
+
+PROGRAMS = "JAX_COMPILATION_CACHE_DIR"  # JAX's variable: a folder for compiled programs; "" keeps none
+MOST_PROGRAMS = 2 << 30  # bytes in our own folder
+SLOW_TO_COMPILE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def choose() -> None:
@@ -37,6 +46,37 @@ def keep_freed_memory() -> None:
         return
     for option, value in _KEEP.items():
         library.mallopt(option, value)
+
+
+def keep_programs() -> None:
+    """Has JAX keep compiled programs in the user's cache folder: a second start compiles nothing.
+
+    `JAX_COMPILATION_CACHE_DIR` names another folder or, empty, none. The programs that were compiled longest ago are
+    deleted if all come to more than MOST_PROGRAMS. A program for a CPU runs on its kind alone, which JAX's names of
+    programs do not tell: each kind has a folder.
+    """
+    if PROGRAMS in os.environ:
+        return
+    own = os.path.join(cache.default_folder(), "programs")
+    folder = os.path.join(own, cache.cache_key(platform.machine(), _cpu_features()))
+    with contextlib.suppress(OSError):  # a home that cannot be written to
+        os.makedirs(folder, exist_ok=True)
+        os.environ[PROGRAMS] = folder  # read when JAX is imported
+        os.environ.setdefault(SLOW_TO_COMPILE, "0.1")
+        files = [(file.stat(), file.path) for kind in os.scandir(own) for file in os.scandir(kind)]
+        files.sort(key=lambda file: file[0].st_mtime, reverse=True)
+        for (_, path), size in zip(files, itertools.accumulate(stat.st_size for stat, _ in files), strict=True):
+            if size > MOST_PROGRAMS:
+                os.remove(path)
+
+
+def _cpu_features() -> str:
+    """What tells kinds of CPUs apart: the model and its features under Linux, else the little that Python knows."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return "".join(sorted({line for line in file if line.startswith(("flags", "Features", "model name"))}))
+    except OSError:
+        return platform.processor()
 
 
 def exists(devices: tuple[str, ...]) -> bool:

@@ -67,3 +67,55 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
         command = [sys.executable, "-c", program, how]
         faults[how] = int(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
     assert faults["kept"] < faults["freed"] / 5, faults
+
+
+def test_a_second_start_compiles_nothing(tmp_path):
+    """The folder is the user's, and of this kind of CPU; JAX counts what it found there."""
+    code = """
+from gmlp_flax.processes import platforms
+platforms.keep_programs()
+import jax
+counts = {}
+jax.monitoring.register_event_listener(lambda name, **_: counts.update({name: counts.get(name, 0) + 1}))
+jax.jit(lambda x: x @ x + 1)(jax.numpy.ones((8, 8)))
+names = ("compile_requests_use_cache", "cache_hits")
+print(*(counts.get(f"/jax/compilation_cache/{name}", 0) for name in names))
+"""
+    variables = os.environ | {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path), platforms.SLOW_TO_COMPILE: "0"}
+    variables |= {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    variables.pop(platforms.PROGRAMS, None)
+
+    def start():
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
+        return tuple(map(int, done.stdout.split()))
+
+    (asked, found), second = start(), start()
+    assert asked > found == 0 and second == (asked, asked)
+    assert list(tmp_path.glob("gmlp_flax/programs/*/*-cache"))
+
+
+@pytest.fixture
+def unset(monkeypatch):
+    """An environment that says nothing of compiled programs, put back afterwards."""
+    for name in (platforms.PROGRAMS, platforms.SLOW_TO_COMPILE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def test_the_oldest_programs_go_first(tmp_path, monkeypatch, unset):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(platforms, "MOST_PROGRAMS", 250)
+    folder = tmp_path / "gmlp_flax" / "programs" / "another"
+    folder.mkdir(parents=True)
+    for age, name in enumerate("abc"):
+        (folder / name).write_bytes(bytes(100))
+        os.utime(folder / name, (1e9 - age, 1e9 - age))
+    platforms.keep_programs()
+    assert sorted(os.listdir(folder)) == ["a", "b"] and os.environ[platforms.PROGRAMS].startswith(str(tmp_path))
+
+
+def test_a_home_that_cannot_be_written_to_keeps_no_programs(tmp_path, monkeypatch, unset):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    platforms.keep_programs()
+    assert platforms.PROGRAMS not in os.environ

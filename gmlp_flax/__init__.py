@@ -1,34 +1,39 @@
-"""gMLP, aMLP and the token mixers they are compared with, in JAX and Flax ("Pay Attention to MLPs")."""
+"""gMLP, aMLP and the token mixers they are compared with, in JAX and Flax ("Pay Attention to MLPs").
+
+    import gmlp_flax as gf
+
+    model = gf.load("runs/text")
+    model.predict("The [MASK] statement is used to define a function.", top=3)
+
+Importing this package imports nothing else; its names import JAX when they are first used.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gmlp_flax.training.loading import Trained
+    from gmlp_flax.library.model import Model
+    from gmlp_flax.library.sources import create, list_models, list_pretrained, load
 
 __version__ = "0.2.0"
-__all__ = ["load"]
+__all__ = ["Model", "create", "list_models", "list_pretrained", "load"]
+
+_MODULES = {"Model": "model"} | dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "sources")
 
 
-def load(run: str, checkpoint: str | int = "best") -> Trained:
-    """A trained model, with its tokenizer or image transform, from a run folder.
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'gmlp_flax' has no attribute {name!r}")
+    import importlib
 
-        model = gmlp_flax.load("runs/text")
-        model.predict(["The [MASK] statement is used to define a function."], top=3)
-
-    Args:
-        run: the run folder, the --workdir of `gmlp train`.
-        checkpoint: "latest", "best", or a step.
-
-    Raises:
-        ConfigError, DataError, RunError: this is not a run folder, its files cannot be read, or the checkpoint does not
-            exist or is damaged. The message is one line.
-    """
     from gmlp_flax.processes import output, platforms
 
     platforms.choose()
     output.silence_orbax()
-    from gmlp_flax.training import loading  # imports JAX: `import gmlp_flax` alone takes no time
+    globals()[name] = value = getattr(importlib.import_module(f"gmlp_flax.library.{_MODULES[name]}"), name)
+    return value
 
-    return loading.load(run, str(checkpoint))
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -23,6 +23,7 @@ ORDER = (
     ("sweeps", "analysis"),
     ("paper", "launching"),
     ("reports", "interop"),
+    ("library",),
     ("commands",),
 )
 FLOORS = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}

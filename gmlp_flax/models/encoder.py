@@ -1,7 +1,7 @@
 """An encoder of any block: a `jax.lax.scan` over layers whose parameters are stacked."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import chex
@@ -75,6 +75,33 @@ class Encoder(nnx.Module):
             first = layers.stop
         return self.norm(x).astype(spec.compute_dtype)
 
+    def states(self, x: jax.Array, layers: Sequence[int], padding_mask: jax.Array | None = None) -> list[jax.Array]:
+        """What some layers give in evaluation, each [batch, tokens, d_model] through the final norm.
+
+        Args:
+            x, padding_mask: as in `__call__`.
+            layers: from 0, or from the end: -1 gives what `__call__` returns. No layer after the last one is run.
+
+        Raises:
+            ValueError: there is no such layer.
+        """
+        count = self.spec.layers
+        if wrong := [layer for layer in layers if not -count <= layer < count]:
+            raise ValueError(f"there is no layer {wrong[0]}: the encoder has {count}, from 0 to {count - 1}")
+        numbers, kept, first = [layer % count for layer in layers], {}, 0
+        for spec, stack in zip(self.stack_specs, self.stacks(), strict=True):
+            definition, params = nnx.split(stack)
+            start, last = first, first + spec.layers - 1
+            for end in sorted({number for number in numbers if first <= number <= last} | {last}):
+                if start > max(numbers):
+                    break
+                part = jax.tree.map(lambda leaf, span=slice(start - first, end + 1 - first): leaf[span], params)
+                survival = spec.survival_by_layer()[start - first : end + 1 - first]
+                kept[end], _ = _scan(spec, nnx.merge(definition, part), x, padding_mask, survival, None)
+                x, start = kept[end], end + 1
+            first = last + 1
+        return [self.norm(kept[number]) for number in numbers]
+
     def extend(
         self, x: jax.Array, caches: list[CacheArrays] | None, first: jax.Array
     ) -> tuple[jax.Array, list[CacheArrays]]:
@@ -93,6 +120,14 @@ class Encoder(nnx.Module):
             x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
             updated.append(cache)
         return self.norm(x).astype(self.spec.compute_dtype), updated
+
+
+def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
+    """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each example (`pool="cls"`), or the
+    mean over all tokens that are not padding (`pool="mean"`)."""
+    if pool == "cls":
+        return states[:, 0]
+    return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
 
 
 def _stacked(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:

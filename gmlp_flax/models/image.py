@@ -116,21 +116,27 @@ class ImageClassifier(nnx.Module):
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits [batch, classes]. `key`
         has a random key per example, [batch]; None for evaluation."""
-        chex.assert_shape(images, (None, None, None, len(self.mean)))
-        x = self._embedded(images)
-        if self.cls is not None:
-            cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
-            x = jnp.concatenate([cls, x], axis=1)
-        if self.positions is not None:
-            x = self.positions(x)
-        x, precise = self.encoder(x, key), self.spec.precise_dtype
+        x, precise = self.encoder(self.embedded(images), key), self.spec.precise_dtype
         pooled = x.mean(axis=1, dtype=precise) if self.cls is None else x[:, 0]
         if self.pre_logits is not None:
             pooled = jnp.tanh(self.pre_logits(pooled))
         return self.head(pooled.astype(precise))
 
-    def _embedded(self, images: jax.Array) -> jax.Array:
-        """The stem's output, [batch, tokens, d_model]."""
+    def states(self, images: jax.Array, layers: Sequence[int]) -> list[jax.Array]:
+        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`."""
+        return self.encoder.states(self.embedded(images), layers)
+
+    def embedded(self, images: jax.Array) -> jax.Array:
+        """The input of the encoder, [batch, tokens, d_model]; a cls token is the first."""
+        chex.assert_shape(images, (None, None, None, len(self.mean)))
+        x = self._patches(images)
+        if self.cls is not None:
+            cls = jnp.broadcast_to(self.cls[...].astype(x.dtype), (x.shape[0], 1, x.shape[2]))
+            x = jnp.concatenate([cls, x], axis=1)
+        return x if self.positions is None else self.positions(x)
+
+    def _patches(self, images: jax.Array) -> jax.Array:
+        """The stem's output, [batch, patches, d_model]."""
         if isinstance(self.stem, GreyTable):
             return self.stem(images)
         definition, params = nnx.split(self.stem)

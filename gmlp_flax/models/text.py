@@ -1,5 +1,6 @@
 """Text models around an encoder: masked and causal language models, and three models that are finetuned from them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import chex
@@ -9,7 +10,7 @@ from flax import nnx
 
 from gmlp_flax.models import sharding
 from gmlp_flax.models.decode_cache import CacheArrays
-from gmlp_flax.models.encoder import Encoder
+from gmlp_flax.models.encoder import Encoder, pooled_states
 from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
@@ -78,6 +79,16 @@ class TextModel(nnx.Module):
         chex.assert_rank(tokens, 2)
         chex.assert_equal_shape([tokens, *(given for given in (segments, padding_mask) if given is not None)])
         return self.encoder(self.embedded(tokens, segments), key, padding_mask)
+
+    def states(
+        self,
+        tokens: jax.Array,
+        layers: Sequence[int],
+        segments: jax.Array | None = None,
+        padding_mask: jax.Array | None = None,
+    ) -> list[jax.Array]:
+        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`; others as in `hidden`."""
+        return self.encoder.states(self.embedded(tokens, segments), layers, padding_mask)
 
     def embedded(self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0) -> jax.Array:
         """The input of the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
@@ -233,14 +244,6 @@ class PairClassifier(TextModel):
         pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, mask)
         u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
         return self.head(dropout(jnp.concatenate([u, v, u * v, u - v], axis=-1), self.spec.dropout, head_key))
-
-
-def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
-    """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each text (`pool="cls"`), or the
-    mean over all tokens that are not padding (`pool="mean"`)."""
-    if pool == "cls":
-        return states[:, 0]
-    return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
 
 
 class PairHead(nnx.Module):

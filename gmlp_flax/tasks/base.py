@@ -20,6 +20,7 @@ from gmlp_flax.data.pipeline import Batches
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models import blocks, parameters
+from gmlp_flax.models.encoder import pooled_states
 from gmlp_flax.options import Option, options_of
 from gmlp_flax.tasks.sampling import Sampling
 
@@ -74,6 +75,7 @@ class Task(abc.ABC):
         heads: names in `assets` that may differ from the starting run's, each with the beginning of the paths of the
             parameters that then start anew.
         new_params: beginnings of paths of parameters that the starting run may lack; they then start anew.
+        as_classifier: keys of the config, with their values, that make a classifier of classes of one's own of it.
     """
 
     options: ClassVar[Mapping[str, Option]] = {}
@@ -91,6 +93,7 @@ class Task(abc.ABC):
     inherited_keys: ClassVar[tuple[str, ...]] = ()
     heads: Mapping[str, str] = {}
     new_params: tuple[str, ...] = ()
+    as_classifier: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
         self.config, self.folder, self.inherited = config, folder, inherited
@@ -100,9 +103,10 @@ class Task(abc.ABC):
         """Raises ConfigError for keys of the task that contradict each other, before any data is read."""
 
     @classmethod
-    def without_data(cls, config: ConfigDict) -> Task:
-        """A task that reads no data: its model, loss and shapes, for checks and planning."""
-        return cls(config, "")
+    def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Task:
+        """A task that reads no data: its model, loss and shapes, for checks, planning and loaded models. `files` are
+        those of `assets`, by name; what is not among them has a stand-in."""
+        return cls(config, "", files)
 
     @abc.abstractmethod
     def example_shapes(self) -> Shapes:
@@ -217,9 +221,12 @@ class Task(abc.ABC):
             DataError: there is no such list in it, or an empty one.
         """
         path = os.path.join(self.folder, name)
-        if not files.exists(path):
+        if self.folder and files.exists(path):
+            values = json_files.read(path)
+        elif name in self.inherited:
+            values = json_files.parse(self.inherited[name], name)
+        else:
             return ()
-        values = json_files.read(path)
         values = values.get("labels") if isinstance(values, dict) else values
         if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
             raise DataError(f"{path} is damaged: expected a list of names; take it from the run's checkpoint again")
@@ -255,6 +262,22 @@ class Task(abc.ABC):
         raise RunError(
             f"a model of the task {self.config.task} does not continue texts: train one with config.task=causal_lm"
         )
+
+    def encode(self, inputs: Sequence[Any]) -> Any:
+        """Inputs as `predict` takes them, as the arrays that `forward` reads."""
+        raise RunError(f"the task {type(self).__name__} reads no single inputs: give arrays")
+
+    def forward(self, params: Any, inputs: Any) -> jax.Array:
+        """The logits of arrays, as `encode` makes them, in evaluation: a pure function."""
+        return self.apply(params, inputs)
+
+    def features(self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None) -> jax.Array:
+        """The states of some layers (see `Encoder.states`) for the inputs of `forward`, side by side: [batch, tokens,
+        channels]; with `pool`, "mean" or "cls", [batch, channels]."""
+        return self._side_by_side(self.bind(params).states(inputs, layers), pool)
+
+    def _side_by_side(self, states: list[jax.Array], pool: str | None, mask: jax.Array | None = None) -> jax.Array:
+        return jnp.concatenate([pooled_states(state, pool, mask) if pool else state for state in states], axis=-1)
 
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""

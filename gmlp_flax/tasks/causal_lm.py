@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -93,6 +94,10 @@ class CausalLanguageModeling(LanguageModeling):
         """See `Task`."""
         _refuse_mask(prompt)
         return self.generator.generate(params, prompt, sampling)
+
+    def encode(self, inputs: Sequence[str]) -> np.ndarray:
+        """See `Task`: int32 [batch, tokens], each text after [CLS]."""
+        return self.padded([[self.tokenizer.cls_id, *self.tokenizer.encode(line)] for line in inputs])
 
     def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[base.Candidates]]:
         """The likeliest next tokens of each line.

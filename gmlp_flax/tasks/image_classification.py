@@ -7,7 +7,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -124,10 +125,13 @@ class ImageClassification(Task):
         return self.classes
 
     @classmethod
-    def without_data(cls, config: ConfigDict, classes: int = 1000) -> ImageClassification:
-        """See `Task`; ImageNet's number of classes, or another."""
-        task = cls(config, "")
-        task.classes = tuple(map(str, range(classes)))
+    def without_data(
+        cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({}), classes: int = 1000
+    ) -> ImageClassification:
+        """See `Task`; as many classes as ImageNet has, or another number."""
+        task = cls(config, "", files)
+        if CLASSES_FILE not in files:
+            task.classes = tuple(map(str, range(classes)))
         return task
 
     def example_shapes(self) -> Shapes:
@@ -283,9 +287,12 @@ class ImageClassification(Task):
         Raises:
             DataError: a file is missing or does not decode, or an array is no such image.
         """
+        return [[candidates] for candidates in self.rank_classes(params, self.encode(inputs), top)]
+
+    def encode(self, inputs: Sequence[Any]) -> np.ndarray:
+        """See `Task`: uint8 [batch, height, width, channels], as evaluation sees the images."""
         records = (image_examples.record_of(image, self.config.model.channels) for image in inputs)
-        images = np.stack([self.evaluation_example(record)["image"] for record in records])
-        return [[candidates] for candidates in self.rank_classes(params, images, top)]
+        return np.stack([self.evaluation_example(record)["image"] for record in records])
 
     def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[base.Candidates]:
         """The likeliest classes of images, uint8 [batch, height, width, channels], as evaluation sees them."""

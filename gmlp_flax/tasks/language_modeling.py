@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import cache
 from gmlp_flax.options import AT_LEAST_0, Option
 from gmlp_flax.tasks import sides
@@ -64,6 +64,18 @@ class LanguageModeling(TextTask):
         """The sums of an evaluation batch: its scores, the examples, and how often each token is a target."""
         examples = weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])
         return scores | {"targets": self.token_counts(targets, weights), "examples": examples}
+
+    def padded(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
+        """Texts as int32 [batch, tokens], as many tokens as the longest has, or n if the model reads n alone.
+
+        Raises:
+            RunError: a text has more tokens than n.
+        """
+        longest = max(map(len, ids))
+        if longest > self.length:
+            raise RunError(f"a text has {longest} tokens, and the model reads at most {self.length}: cut it")
+        tokens = longest if self.spec().supports_length(longest) else self.length
+        return np.array([[*text, *[self.tokenizer.pad_id] * (tokens - len(text))] for text in ids], np.int32)
 
     def token_counts(self, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
         """How often each id of the vocabulary is among the tokens, by their weights, float32 [vocabulary]; and in all.

@@ -164,6 +164,16 @@ class MaskedLanguageModeling(LanguageModeling):
         logits = self.apply(params, masked.inputs, masked.positions, key, self.padding_mask(masked.inputs))
         return cross_entropy(logits, masked.targets, weights)
 
+    def encode(self, inputs: Sequence[str]) -> np.ndarray:
+        """See `Task`: int32 [batch, tokens], each text with [CLS] and [SEP]."""
+        ids = [[self.tokenizer.cls_id, *self.tokenizer.encode_masked(line), self.tokenizer.sep_id] for line in inputs]
+        return self.padded(ids)
+
+    def forward(self, params: Any, inputs: Any) -> jax.Array:
+        """See `Task`: logits [batch, tokens, vocabulary] at all positions."""
+        positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
+        return self.apply(params, inputs, positions, None, self.padding_mask(inputs))
+
     def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
         """The likeliest tokens for each [MASK] of each line.
 

@@ -126,6 +126,11 @@ class QuestionAnswering(Finetuning):
         files |= {"null_odds.json": odds} if odds else {}
         return {name: json.dumps(content, indent=1).encode() for name, content in files.items()}
 
+    def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
+        """See `Task`: the first window of each question and passage."""
+        windows = [self._line(line)[0] for line in inputs]
+        return {name: np.stack([window[name] for window in windows]) for name in ("tokens", "segments")}
+
     def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
         """The likeliest answers to each line, a question and a passage with a tab between; in v2.0 one of them may be
         "(no answer)".
@@ -139,12 +144,14 @@ class QuestionAnswering(Finetuning):
     def _compiled_evaluate(self) -> Callable:
         return jax.jit(lambda params, batch: self.evaluate(params, batch)[1])
 
-    def _answer(self, params: Any, line: str, top: int) -> Candidates:
+    def _line(self, line: str) -> Windows:
         question, _, passage = line.partition("\t")
         if not question.strip() or not passage.strip():
             raise RunError(f"give a question and a passage with a tab between them, not {line[:60]!r}")
-        windows = self._windows([squad.Question("line", "", passage, question, ())])
-        outputs = []
+        return self._windows([squad.Question("line", "", passage, question, ())])
+
+    def _answer(self, params: Any, line: str, top: int) -> Candidates:
+        windows, outputs = self._line(line), []
         for i in range(len(windows)):
             batch = {name: np.asarray(value)[None] for name, value in windows[i].items()}
             outputs.append(self._compiled_evaluate(params, batch | {"weight": np.ones(1, np.float32)}))

@@ -5,7 +5,8 @@ import csv
 import functools
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import jax
@@ -108,10 +109,10 @@ class TextClassification(Finetuning):
         return self.glue.labels
 
     @classmethod
-    def without_data(cls, config: ConfigDict) -> Self:
+    def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
         """See `Task`; own data has two classes."""
-        task = super().without_data(config)
-        if config.glue.task == OWN:
+        task = super().without_data(config, files)
+        if config.glue.task == OWN and LABELS_FILE not in files:
             task.glue = own_task((config.own.text,), config.own.label, ("0", "1"))
         return task
 
@@ -212,16 +213,19 @@ class TextClassification(Finetuning):
         Raises:
             RunError: a line has more or fewer texts than the task.
         """
-        ranked, expected = [], len(self.glue.texts)
+        scores = (self.compiled_scores(params, self.encode([line]))[0] for line in inputs)
+        return [[base.top_candidates(one, self.glue.labels, top)] for one in scores]
+
+    def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
+        """See `Task`: "tokens" and "segments", as in training."""
+        expected = len(self.glue.texts)
         for line in inputs:
-            texts = line.split("\t")
-            if len(texts) != expected:
+            if (given := line.count("\t") + 1) != expected:
                 advice = "put a tab between two texts, none in a single one"
-                raise RunError(f"the line has {len(texts)} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
-            example = self._pairs(texts[:1], texts[1:] or None, {})[0]
-            batch = {name: np.asarray(value)[None] for name, value in example.items()}
-            ranked.append([base.top_candidates(self.compiled_scores(params, batch)[0], self.glue.labels, top)])
-        return ranked
+                raise RunError(f"the line has {given} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
+        first, *second = ([*texts] for texts in zip(*(line.split("\t") for line in inputs), strict=True))
+        pairs = self._pairs(first, second[0] if second else None, {})
+        return {name: np.stack([pairs[i][name] for i in range(len(pairs))]) for name in ("tokens", "segments")}
 
     def assets(self) -> dict[str, bytes]:
         labels = {"task": self.config.glue.task, "labels": self.glue.labels}

@@ -4,9 +4,9 @@ import abc
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,7 @@ class TextTask(Task):
     """
 
     shared_assets = (TOKENIZER_FILE,)
+    as_classifier: ClassVar[dict[str, Any]] = {"task": "text_classification", "glue.task": "own"}
 
     def __init__(self, *args: Any, tokenizer: Any = None):
         super().__init__(*args)
@@ -82,17 +83,25 @@ class TextTask(Task):
         return {name: self.config.model[name] for name in EMBEDDING}
 
     @classmethod
-    def without_data(cls, config: ConfigDict) -> Self:
+    def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
         """See `Task`."""
-        return cls(config, "", tokenizer=StandInTokenizer(config.model.vocab_size))
+        given = TOKENIZER_FILE in files
+        tokenizer = Tokenizer(files[TOKENIZER_FILE]) if given else StandInTokenizer(config.model.vocab_size)
+        return cls(config, "", files, tokenizer=tokenizer)
 
     def assets(self) -> dict[str, bytes]:
         """The tokenizer's file."""
-        return {TOKENIZER_FILE: self.tokenizer.model}
+        return {} if isinstance(self.tokenizer, StandInTokenizer) else {TOKENIZER_FILE: self.tokenizer.model}
 
     def padding_mask(self, tokens: Any) -> Any:
         """The mask of tokens [batch, tokens], False for padding; None if the model may read padding."""
         return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
+
+    def features(self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None) -> jax.Array:
+        """See `Task`; the mean is over tokens that are not padding."""
+        tokens, segments = (inputs["tokens"], inputs["segments"]) if isinstance(inputs, Mapping) else (inputs, None)
+        states = self.bind(params).states(tokens, layers, segments, self.padding_mask(tokens))
+        return self._side_by_side(states, pool, tokens != self.tokenizer.pad_id)
 
 
 class StandInTokenizer(NamedTuple):
@@ -172,6 +181,12 @@ class Finetuning(TextTask):
                 "--config.data.tokenizer=FILE"
             )
         return tokenizer
+
+    def forward(self, params: Any, inputs: Any) -> jax.Array:
+        """See `Task`; of tokens alone, all are in the first segment."""
+        given = isinstance(inputs, Mapping)
+        batch = dict(inputs) if given else {"tokens": inputs, "segments": jnp.zeros_like(inputs)}
+        return self.scores(params, batch, None)
 
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """The model's logits for a batch; `key`, [batch], is given in training."""

@@ -1,10 +1,9 @@
 """How a run is loaded from its folder."""
 
+import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -17,12 +16,12 @@ from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.processes import distributed
-from gmlp_flax.tasks.base import Candidates, Task
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.partition import Partition
 
 
-class Trained(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
     """A run at one of its checkpoints.
 
     Attributes:
@@ -45,48 +44,6 @@ class Trained(NamedTuple):
     def weights(self) -> Any:
         """The parameters to predict with: the running mean if there is one."""
         return self.params if self.ema is None else self.ema
-
-    def predict(self, inputs: Sequence[Any], top: int = 5) -> list[list[Candidates]]:
-        """What the model predicts for inputs: lines of text, or images as paths or uint8 [height, width, channels].
-
-        Args:
-            inputs: a masked language model takes text with one or more [MASK]; a causal one any text; a classifier of
-                text a sentence or, with a tab between them, a pair; a model that answers questions a question, a tab
-                and a passage.
-            top: how many candidates.
-
-        Returns:
-            For each input, one list of (name, probability) per prediction in it, the best first: text with two [MASK]
-            has two lists.
-
-        Raises:
-            RunError, DataError: an input cannot be read, or does not suit this model.
-        """
-        if isinstance(inputs, str | os.PathLike):
-            raise RunError(f"predict takes a list of inputs: give [{str(inputs)[:40]!r}]")
-        if top < 1:
-            raise RunError(f"top is {top}: expected 1 or more")
-        if not len(inputs):
-            return []
-        return self.task.predict(self.weights, inputs, top)
-
-    def generate(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """How a causal language model continues texts.
-
-        Args:
-            texts: one or more.
-            options: tokens, temperature, top_k, top_p and seed of `Sampling`.
-
-        Returns:
-            What follows each text.
-
-        Raises:
-            RunError: the model is not causal, a text has a [MASK], or an option has a value that makes no sense.
-        """
-        if isinstance(texts, str):
-            raise RunError(f"generate takes a list of texts: give [{texts[:40]!r}]")
-        options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
-        return [self.task.generate(self.weights, text, Sampling(**options)).text for text in texts]
 
 
 def check_metric(config: ConfigDict, task: Task) -> None:

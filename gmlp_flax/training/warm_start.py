@@ -117,13 +117,19 @@ def load(task: Task, partition: Partition) -> Any:
     files = source.read_files(step)
     source.close()
     compare_models(old_config, config)
-    known = traverse_util.flatten_dict(params, sep="/")
+    return carry_over(params, files, task, old_config, partition, f"{source.folder}/{step}")
+
+
+def carry_over(params: Any, files: Files, task: Task, old_config: ConfigDict, partition: Partition, where: str) -> Any:
+    """`adapt`, with new initial values for a head of other classes than those in the saved model's `files`, and for the
+    parameters that only the task's model has."""
+    known, own = traverse_util.flatten_dict(params, sep="/"), task.assets()
     heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
     added = [path for path in task.new_params if not any(name.startswith(path) for name in known)]
     fresh = _fresh(task, (*heads, *added), partition)
     if fresh:
-        distributed.say(f"note: {config.init_from} has no fitting {', '.join(fresh)}: initialized anew")
-    return adapt(params, task, old_config, f"{source.folder}/{step}", fresh)
+        distributed.say(f"note: {where} has no fitting {', '.join(fresh)}: initialized anew")
+    return adapt(params, task, old_config, where, fresh)
 
 
 def compare_models(old_config: ConfigDict, config: ConfigDict) -> None:

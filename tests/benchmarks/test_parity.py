@@ -29,7 +29,7 @@ def test_names_and_shapes(name, timm):
     import torch
 
     config = timm_names.config_for(name)
-    ours = ImageClassification.without_data(config, 1000).shapes()
+    ours = ImageClassification.without_data(config, classes=1000).shapes()
     flat = {path: np.broadcast_to(0, leaf.shape) for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
     views = timm_names.torch_views(flat, timm_names.MODELS[name].rows)
     with torch.device("meta"):

@@ -21,7 +21,7 @@ def tiny(value=0.5):
     config = config_lib.default(task="image_classification")
     config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
     config.data.train = ""
-    shapes = ImageClassification.without_data(config, 3).shapes()
+    shapes = ImageClassification.without_data(config, classes=3).shapes()
     return jax.tree.map(lambda leaf: np.full(leaf.shape, value, np.float32), shapes), config
 
 

@@ -30,7 +30,7 @@ def tiny(monkeypatch):
 def random_state(name, classes, seed=0):
     """A state dict for a row of the table, and our parameters with the same numbers."""
     config = timm_names.config_for(name)
-    shapes = ImageClassification.without_data(config, classes).shapes()
+    shapes = ImageClassification.without_data(config, classes=classes).shapes()
     numbers = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
     return timm_names.to_torch(params, timm_names.MODELS[name].rows), params
@@ -88,7 +88,7 @@ def test_a_run_with_other_pixels_says_so(tiny, tmp_path):
     config = timm_names.config_for(tiny)
     config.data.update(mean=(0.1, 0.2, 0.3), eval_crop=1.0)
     config.model.image_size = (16, 32)
-    shapes = ImageClassification.without_data(config, 3).shapes()
+    shapes = ImageClassification.without_data(config, classes=3).shapes()
     ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
     state = timm_names.to_torch(ones, timm_names.MODELS[tiny].rows)
     timm.convert(state, config, tiny, str(tmp_path / "run"), "FILE")

@@ -61,7 +61,7 @@ def like(name):
     config = timm_names.config_for(name)
     config.model.update(layers=LAYERS, d_model=D, d_ffn=12, image_size=(4, 4), patch_size=PATCH[1:])
     config.model.update({key: size for key, size in {"d_spatial": 3, "heads": 2}.items() if key in config.model})
-    return ImageClassification.without_data(config, CLASSES).shapes()
+    return ImageClassification.without_data(config, classes=CLASSES).shapes()
 
 
 def converted(name, state=None):

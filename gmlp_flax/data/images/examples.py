@@ -42,18 +42,14 @@ def evaluation_example(record: dict, *, size: tuple[int, int], channels: int, ev
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:
-    """A record of an image to predict: the path of a file, or pixels.
+    """A record of an image to predict: the path of a file, a Pillow image, or an array (`views.pixels_of`).
 
     Raises:
-        DataError: the file cannot be read, or the pixels are not uint8 [height, width, channels].
+        DataError: the file cannot be read, or the array is no image.
     """
     if isinstance(image, str | os.PathLike):
         return {"image": files.read_small(image, IMAGE_BYTES), "name": str(image), "label": 0}
-    pixels = np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.shape[2:] != (channels,):
-        got = f"{pixels.dtype} {list(pixels.shape)}"
-        raise DataError(f"an image is a path or an array uint8 [height, width, {channels}], not {got}")
-    return {"image": pixels, "name": "the array", "label": 0}
+    return {"image": views.pixels_of(image, channels), "name": "the array", "label": 0}
 
 
 class SharedBadRecords:

@@ -8,6 +8,7 @@ import contextlib
 import io
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import cv2
 import numpy as np
@@ -39,6 +40,34 @@ def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
     """
     with _open_image(data, name) as file:
         return _pixels(file, data, channels)
+
+
+def pixels_of(image: Any, channels: int) -> np.ndarray:
+    """A Pillow image, or an array of any usual type, as uint8 [height, width, channels].
+
+    Args:
+        image: an array is [height, width] or [height, width, 1, 3 (RGB) or 4 (with alpha)], of whole numbers from 0 to
+            255, of floats from 0 to 1, or of booleans. It may be JAX's or torch's.
+        channels: 3 for RGB, 1 for grey: the other kind is converted, and transparent pixels become white.
+
+    Raises:
+        DataError: it is no such image.
+    """
+    expected = "a path, a Pillow image, or an array [height, width, 1, 3 or 4], whole numbers 0 to 255 or floats 0 to 1"
+    if not isinstance(image, Image.Image):
+        values = np.asarray(image)
+        kind, shown = values.dtype.kind, f"{values.dtype} {list(values.shape)}"
+        with decode_errors(f"an image is {expected}, not {shown}", "convert it"):
+            values = values if kind in "biu" else values.astype(np.float32)  # bfloat16, too
+            values = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
+            if not values.size or values.shape[2:] not in ((), (3,), (4,)) or values.ndim < 2:
+                raise ValueError("other axes")
+            if not 0 <= values.min() <= values.max() <= (255 if kind in "iu" else 1):
+                raise ValueError(f"its values go from {values.min()} to {values.max()}")
+            image = Image.fromarray((values if kind in "iu" else np.rint(255.0 * values)).astype(np.uint8))
+    with decode_errors("the image cannot be converted", f"give {expected}"):
+        pixels = np.asarray(_in_mode(ImageOps.exif_transpose(image), _MODES[channels]))
+    return pixels.reshape(*pixels.shape[:2], channels)
 
 
 def evaluation_view(image: np.ndarray, size: tuple[int, int], resize_ratio: float = 0.875) -> np.ndarray:

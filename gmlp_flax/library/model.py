@@ -1,0 +1,188 @@
+"""A model to use in Python: predictions, logits, features, and its parts."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from flax import nnx
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import json_files
+from gmlp_flax.models import parameters
+from gmlp_flax.tasks.base import Candidates
+from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.vocabulary import StandInTokenizer
+from gmlp_flax.training.loading import Trained
+from gmlp_flax.training.partition import Partition
+
+Predictions = list[list[Candidates]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Model(Trained):
+    """A model with its parameters, and its tokenizer or its transform of images; `create` and `load` make one.
+
+    It can be pickled and copied. Its methods do not change it.
+
+    Attributes:
+        config: what it was made from, every key of it.
+        params: its parameters, a nested dict of arrays: of a run that kept their running mean, that mean.
+        step: how many steps it was trained.
+        task: its task: data, loss and metrics.
+        partition: the devices that hold the parameters.
+    """
+
+    @property
+    def module(self) -> nnx.Module:
+        """The model as a Flax NNX module of its own, which training may change; this model keeps its parameters."""
+        return self.task.bind(self.params)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of a model of text; None for images.
+
+        Raises:
+            RunError: the model was created without one.
+        """
+        tokenizer = getattr(self.task, "tokenizer", None)
+        if isinstance(tokenizer, StandInTokenizer):
+            raise RunError("this model was created without a tokenizer: give create(..., tokenizer=FILE)")
+        return tokenizer
+
+    @property
+    def transform(self) -> Callable[[Any], np.ndarray] | None:
+        """The preprocessing of an image classifier, as in evaluation: the path of a file, a Pillow image or an array to
+        uint8 [height, width, channels]; None for text."""
+        return (lambda image: self.task.encode([image])[0]) if self.task.predicts_files else None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of a classifier's classes; () for other models."""
+        return tuple(self.task.class_names)
+
+    def function(self) -> Callable[[Any, Any], jax.Array]:
+        """The pure function (params, inputs) -> logits, in evaluation, to jit, grad and vmap; inputs are arrays as in
+        `logits`, the leading axis the example."""
+        return self.task.forward
+
+    def logits(self, inputs: Any) -> jax.Array:
+        """The logits, float32: [batch, classes] of a classifier, [batch, tokens, vocabulary] of a language model,
+        [batch, tokens, 2] (start, end) of a model that answers questions.
+
+        Args:
+            inputs: an array, images [batch, height, width, channels] from 0 to 255 or token ids int [batch, tokens];
+                or a list as `predict` takes.
+
+        Raises:
+            RunError, DataError: an input cannot be read, or does not suit this model.
+        """
+        return self._forward(self.params, self._arrays(inputs))
+
+    def features(
+        self, inputs: Any, layers: Sequence[int] = (-1,), pool: Literal["mean", "cls"] | None = None
+    ) -> jax.Array:
+        """The states of the encoder, each through its final norm, in the compute type.
+
+        Args:
+            inputs: as in `logits`.
+            layers: of which layers, from 0, or from the end; their states lie side by side along the channels.
+            pool: "mean", over all tokens but padding; "cls", the first token; None for all tokens.
+
+        Returns:
+            [batch, tokens, channels], or [batch, channels] if pooled; channels are d_model times the number of layers.
+
+        Raises:
+            RunError, DataError: there is no such layer or pool; or as in `logits`.
+        """
+        if pool not in (None, "mean", "cls"):
+            raise RunError(f"pool is {pool!r}: expected 'mean', 'cls' or None")
+        try:
+            return self._features(self.params, self._arrays(inputs), tuple(layers), pool)
+        except ValueError as error:
+            raise error if isinstance(error, DataError) else RunError(str(error)) from None
+
+    def predict(self, inputs: Any, top: int = 5) -> Predictions | dict[str, Predictions]:
+        """What the model predicts.
+
+        Args:
+            inputs: one input or a list of them. A masked language model takes text with one or more [MASK]; a causal
+                one any text; a classifier of text a sentence or, with a tab between them, a pair; a model that answers
+                questions a question, a tab and a passage. A classifier of images takes paths of files, Pillow images
+                and arrays.
+            top: how many candidates.
+
+        Returns:
+            For each input, one list of (name, probability) per prediction in it, the best first: text with two [MASK]
+            has two lists.
+
+        Raises:
+            RunError, DataError: an input cannot be read, or does not suit this model.
+        """
+        if top < 1:
+            raise RunError(f"top is {top}: expected 1 or more")
+        inputs = self._listed(inputs)
+        return self.task.predict(self.params, inputs, top) if len(inputs) else []
+
+    def generate(self, texts: str | Sequence[str], **options: Any) -> list[str]:
+        """How a causal language model continues texts.
+
+        Args:
+            texts: one, or a list.
+            options: tokens, temperature, top_k, top_p and seed of `Sampling`.
+
+        Returns:
+            What follows each text.
+
+        Raises:
+            RunError: the model is not causal, a text has a [MASK], or an option has a value that makes no sense.
+        """
+        options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+        texts = [texts] if isinstance(texts, str) else texts
+        return [self.task.generate(self.params, text, Sampling(**options)).text for text in texts]
+
+    def __repr__(self) -> str:
+        model, count = self.config.model, parameters.count(self.params)
+        return f"Model({model.block}, {self.config.task}, {count:,} parameters, {model.dtype}, step {self.step})"
+
+    def __reduce__(self):
+        params = jax.tree.map(np.asarray, self.params)
+        return restore, (config_lib.to_json(self.config), self.task.assets(), self.step, params)
+
+    @functools.cached_property
+    def _forward(self) -> Callable:
+        return jax.jit(self.task.forward)
+
+    @functools.cached_property
+    def _features(self) -> Callable:
+        return jax.jit(self.task.features, static_argnums=(2, 3))
+
+    def _arrays(self, inputs: Any) -> Any:
+        """The arrays that the model reads: `inputs` itself, or what it makes of things to predict."""
+        if isinstance(inputs, dict) or (hasattr(inputs, "ndim") and inputs.ndim == (4 if self.transform else 2)):
+            return inputs
+        return self.task.encode(self._listed(inputs))
+
+    def _listed(self, inputs: Any) -> Sequence[Any]:
+        """A list of inputs, of one too."""
+        if self.tokenizer is None and getattr(inputs, "ndim", None) == 3:
+            return [inputs]
+        return [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+
+
+def place(task: tasks.Task, params: Any, step: int = 0, mesh: Any = None) -> Model:
+    """A model of a task with parameters, which are put on the devices: all of them, or as `mesh` of `load` says."""
+    partition = Partition.make(mesh).for_model(task.param_metadata())
+    return Model(task.config, task, step, jax.device_put(params, partition.shardings(params)), None, partition)
+
+
+def restore(config: str, files: Files, step: int, params: Any) -> Model:
+    """The model that a pickle holds: the text of its config, the files of its task, its step and its parameters."""
+    own = config_lib.from_dict(json_files.loads(config), "the pickled model")
+    return place(tasks.find(own.task).without_data(own, files), params, step)

@@ -1,0 +1,228 @@
+"""Where models come from: made anew by name, or loaded with their weights."""
+
+import fnmatch
+import functools
+import importlib.resources
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.checkpoints.names import CONFIG_FILE
+from gmlp_flax.config.parsing import AXES
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.errors import ConfigError, RunError, did_you_mean
+from gmlp_flax.interop import timm, timm_names
+from gmlp_flax.io import files as io_files
+from gmlp_flax.io import weight_files
+from gmlp_flax.library.model import Model, place
+from gmlp_flax.paper import recipes
+from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
+from gmlp_flax.training import loading, warm_start
+from gmlp_flax.training.partition import Partition
+
+Classes = int | Sequence[str]
+ImageSize = int | tuple[int, int]
+Mesh = Mapping[str, int] | jax.sharding.Mesh
+SHIPPED = "pretrained"  # the folder of the package with a folder for each model that comes with it
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names of the models that `create` makes, in order.
+
+    Args:
+        pattern: as a shell's: "gmlp*".
+    """
+    return fnmatch.filter(sorted(_models()), pattern)
+
+
+def list_pretrained(pattern: str = "*") -> list[str]:
+    """The names of the trained models that come with gmlp_flax, which `load` takes; `pattern` as in `list_models`."""
+    return fnmatch.filter(sorted(_shipped()), pattern)
+
+
+def create(
+    name: str,
+    *,
+    classes: Classes | None = None,
+    image_size: ImageSize | None = None,
+    dtype: Any = "float32",
+    seed: int = 0,
+    tokenizer: str = "",
+    mesh: Mesh | None = None,
+    **options: Any,
+) -> Model:
+    """A model with fresh weights.
+
+        model = gmlp_flax.create("gmlp_s", classes=10, dtype="bfloat16")
+
+    Args:
+        name: one of `list_models`, or a config file, FILE:ARGUMENT, as `gmlp train --config` takes it.
+        classes: how many classes, or their names; a language model becomes a classifier of texts. Without it, image
+            models have ImageNet's 1,000.
+        image_size: height and width of images in pixels, or one number for both.
+        dtype: of activations and matrix products: float32, bfloat16 or float64; parameters are float32 or float64.
+        seed: of the initial weights.
+        tokenizer: of text models: a file or a name as config.data.tokenizer takes it. Without it, the model reads token
+            ids alone.
+        mesh: as in `load`.
+        options: other keys of config.model, such as layers or length.
+
+    Raises:
+        ConfigError: there is no such model or option, or a value makes no sense.
+        RunError, DataError: no model can be built from these options, or the tokenizer cannot be read.
+    """
+    config, files = _models().get(name, functools.partial(_open, name))(), {}
+    if tokenizer:
+        read = Tokenizer.load(tokenizer)
+        files[TOKENIZER_FILE], options = read.model, {"vocab_size": read.vocab_size, **options}
+    task = _changed(config, files, f"create({name!r})", classes, image_size, dtype, options)
+    try:
+        partition = Partition.make(_sizes(mesh)).for_model(task.param_metadata())
+        shardings = partition.shardings(task.shapes())
+    except ValueError as error:
+        raise RunError(str(error)) from None
+    params = jax.jit(task.init, out_shardings=shardings)(jax.random.key(seed))
+    return Model(task.config, task, 0, params, None, partition)
+
+
+def load(
+    source: str | os.PathLike[str],
+    checkpoint: str | int = "best",
+    *,
+    classes: Classes | None = None,
+    image_size: ImageSize | None = None,
+    dtype: Any = None,
+    mesh: Mesh | None = None,
+) -> Model:
+    """A trained model, with its tokenizer or image transform.
+
+        model = gmlp_flax.load("runs/text")
+        model.predict("The [MASK] statement is used to define a function.", top=3)
+
+    Args:
+        source: a run folder, the --workdir of `gmlp train`; a folder that `gmlp export` has written; a .safetensors
+            file with timm's names; "hf-hub:OWNER/NAME"; or one of `list_pretrained`.
+        checkpoint: of a run: "latest", "best", or a step.
+        classes: other classes, their number or names: the head starts anew. A language model becomes a classifier of
+            texts.
+        image_size: another height and width of images, in pixels, or one number for both: layers over tokens and
+            learned positions are interpolated to the new grid of patches.
+        dtype: another type of activations and matrix products; parameters keep theirs.
+        mesh: devices along the axes data, fsdp and tensor, as in config.mesh, such as {"fsdp": 4}; or a
+            jax.sharding.Mesh with these axes. Without it, as in the run, or a copy on all devices.
+
+    Raises:
+        ConfigError, DataError, RunError: there is no such model, its files cannot be read, the checkpoint does not
+            exist or is damaged, or the model cannot be changed so. The message is one line.
+    """
+    model = _open_source(os.fspath(source), str(checkpoint), _sizes(mesh))
+    if (classes, image_size, dtype) == (None, None, None):
+        return model
+    files = model.task.assets()
+    task = _changed(model.config, dict(files), f"load({str(source)!r})", classes, image_size, dtype, {})
+    partition = model.partition.for_model(task.param_metadata())
+    params = warm_start.carry_over(model.params, files, task, model.config, partition, str(source))
+    params = jax.device_put(params, partition.shardings(params))
+    return Model(task.config, task, model.step, params, None, partition)
+
+
+def _models() -> dict[str, Callable[[], ConfigDict]]:
+    small, file = recipes.SMALL_IMAGE_MODELS, f"{config_lib.PACKAGED}.cifar10"
+    return {
+        **{name: functools.partial(config_lib.from_file, file, name) for name in small},
+        **{name: functools.partial(timm_names.config_for, name) for name in timm_names.MODELS},
+        **{name: functools.partial(_published, name) for name in PUBLISHED},
+    }
+
+
+def _published(name: str) -> ConfigDict:
+    if PUBLISHED[name].pool:
+        return recipes.image_model(name)
+    config = recipes.language_model(name)
+    config.model.vocab_size = VOCAB_SIZE
+    return config
+
+
+def _open(name: str) -> ConfigDict:
+    if ":" not in name and not name.endswith((".py", ".json")):
+        raise ConfigError(f"there is no model {name!r}; {did_you_mean(name, _models(), 'list_models() has them all')}")
+    return config_lib.open_config(name)
+
+
+def _shipped() -> dict[str, str]:
+    folder = importlib.resources.files("gmlp_flax").joinpath(SHIPPED)
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return {entry.name: str(entry) for entry in entries if entry.joinpath(CONFIG_FILE).is_file()}
+
+
+def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
+    if source.startswith(weight_files.HUB):
+        path, config, name = timm.from_hub(source.removeprefix(weight_files.HUB))
+        return place(*timm.read(weight_files.read(path), config, name, path), mesh=mesh)
+    if source.endswith((".safetensors", *weight_files.PICKLES)):
+        state = weight_files.read(source)
+        name = timm.model_of(state, source)
+        return place(*timm.read(state, timm_names.config_for(name), name, source), mesh=mesh)
+    if not io_files.exists(source):
+        if source in _models():
+            raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")
+        source = _shipped().get(source, source)
+    config, folder = None, io_files.absolute(source)
+    if mesh and io_files.exists(path := io_files.join(folder, CONFIG_FILE)):
+        config = config_lib.load(path)
+        config.mesh.update({"data": -1, "fsdp": 1, "tensor": 1, "slices": 1} | mesh)
+    run = loading.load(folder, checkpoint, config)
+    return Model(run.config, run.task, run.step, run.weights, None, run.partition)
+
+
+def _sizes(mesh: Mesh | None) -> dict[str, int]:
+    sizes = dict(mesh.shape if isinstance(mesh, jax.sharding.Mesh) else mesh or {})
+    if unknown := [axis for axis in sizes if axis not in AXES]:
+        raise ConfigError(f"mesh has an axis {unknown[0]!r}: expected some of {', '.join(AXES)}")
+    return sizes
+
+
+def _changed(
+    config: ConfigDict,
+    files: Files,
+    where: str,
+    classes: Classes | None,
+    image_size: ImageSize | None,
+    dtype: Any,
+    options: Mapping[str, Any],
+) -> tasks.Task:
+    """The task of a config with other values in config.model; `files` are of its assets, to which classes are added.
+
+    Raises:
+        ConfigError: as in `create`; it begins with `where`.
+    """
+    config = config.copy_and_resolve_references()
+    if classes is not None:
+        kind = tasks.find(config.task)
+        for key, value in kind.as_classifier.items():
+            config = config_lib.changed(config, task=value) if key == "task" else config
+            config.update_from_flattened_dict({key: value})
+        names = list(map(str, range(classes) if isinstance(classes, int) else classes))
+        heads = [*tasks.find(config.task).heads]
+        if not heads:
+            raise ConfigError(f"{where}: a model of the task {config.task} has no classes: leave classes out")
+        if len({*names}) < max(len(names), 1):
+            raise ConfigError(f"{where}: classes is {classes!r}: expected a number from 1, or different names")
+        files[heads[0]] = json.dumps(names).encode()
+    values = config.to_dict()
+    if image_size is not None:
+        options = {**options, "image_size": (image_size, image_size) if isinstance(image_size, int) else image_size}
+    if dtype is not None:
+        options = {**options, "dtype": dtype if isinstance(dtype, str) else jnp.dtype(dtype).name}
+    values["model"].update(options)
+    config = config_lib.from_dict(values, where)
+    config_lib.validate(config)
+    return tasks.find(config.task).without_data(config, files)

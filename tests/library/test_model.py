@@ -1,0 +1,129 @@
+"""A loaded model in Python: predictions, logits, features, its parts, and copies of it."""
+
+import copy
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gmlp_flax as gf
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.models import parameters
+
+TINY = dict(layers=3, d_model=16, d_ffn=32)
+MASKED = ["A [MASK] is a [MASK].", "The [MASK]."]
+
+
+@pytest.fixture(scope="module")
+def images():
+    return gf.create("gmlp_s", classes=("cat", "dog"), image_size=32, patch_size=(8, 8), **TINY)
+
+
+@pytest.fixture(scope="module")
+def text(text_run):
+    return gf.load(text_run)
+
+
+def equal(one, other):
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+def test_predictions_of_text(text):
+    (first, second), (single,) = text.predict(MASKED, top=3)
+    assert [len(each) for each in (first, second, single)] == [3, 3, 3]
+    assert first[0][1] >= first[1][1] >= first[2][1] > 0
+    assert text.predict("A [MASK]") == text.predict(["A [MASK]"])  # one is a list of one
+    assert text.tokenizer.vocab_size == 600 and text.transform is None and text.classes == ()
+    assert text.predict([]) == []
+    with pytest.raises(RunError, match="top is 0: expected 1 or more"):
+        text.predict(["A [MASK]"], top=0)
+    with pytest.raises(RunError, match=r"train one with config\.task=causal_lm"):
+        text.generate("It was")
+
+
+def test_logits_of_text_are_those_of_predictions(text):
+    tokens = text.task.encode(["The [MASK]."])
+    logits = text.logits("The [MASK].")
+    assert logits.shape == (1, tokens.shape[1], 600) and logits.dtype == jnp.float32
+    np.testing.assert_array_equal(text.logits(tokens), logits)
+    position = int(np.flatnonzero(tokens[0] == text.tokenizer.mask_id)[0])
+    best = text.tokenizer.piece(int(logits[0, position].argmax()))
+    assert text.predict("The [MASK].", top=1)[0][0][0][0] == best
+
+
+def test_padding_is_left_out_of_the_mean(text):
+    long, short = text.task.encode(["The value of the call is a name.", "A name."])
+    short = short[short != text.tokenizer.pad_id][None]
+    assert short.shape[1] < len(long)
+    pooled = text.features(["The value of the call is a name.", "A name."], pool="mean")
+    states = text.features(np.stack([long, np.pad(short[0], (0, len(long) - short.shape[1]))]))
+    np.testing.assert_allclose(pooled[1], states[1, : short.shape[1]].mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_states_of_layers_are_those_of_a_shorter_stack(images):
+    """The state after layer i, normalised, is what a model of the first i + 1 layers gives."""
+    x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    states = images.features(x, layers=(0, 2, -1))
+    assert states.shape == (2, 16, 3 * 16)
+    first, third, last = np.split(np.asarray(states), 3, axis=-1)
+    np.testing.assert_array_equal(third, last)
+    short = gf.create("gmlp_s", classes=2, image_size=32, patch_size=(8, 8), **TINY | {"layers": 1})
+    params = jax.tree.map(lambda leaf: leaf, images.params)
+    params["encoder"]["blocks"] = jax.tree.map(lambda leaf: leaf[:1], params["encoder"]["blocks"])
+    np.testing.assert_allclose(short.task.features(params, x), first, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(images.features(x, pool="mean"), last.mean(1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(images.features(x, (0,), pool="cls"), first[:, 0])
+    for wrong, message in (({"layers": (3,)}, "no layer 3: the encoder has 3"), ({"pool": "max"}, "pool is 'max'")):
+        with pytest.raises(RunError, match=message):
+            images.features(x, **wrong)
+
+
+def test_images_of_any_usual_type_give_the_same(images, tmp_path):
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    alpha = np.concatenate([pixels, np.full((40, 40, 1), 255, np.uint8)], -1)
+    whole, floats = jnp.asarray(pixels, jnp.int32), pixels / 255
+    given = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(pixels), pixels, alpha, whole, floats]
+    first, *others = images.predict(given)
+    assert all(other == first for other in others) and images.predict(pixels) == [first]
+    assert {name for name, _ in first[0]} == {"cat", "dog"} == {*images.classes}
+    np.testing.assert_array_equal(images.transform(pixels), images.task.encode([pixels])[0])
+    np.testing.assert_array_equal(images.logits([pixels]), images.logits(images.task.encode([pixels])))
+    for wrong in (np.zeros((3, 8, 8)), floats * 2, "none.png", np.array(["a"]), pixels[0, 0]):
+        with pytest.raises(DataError):
+            images.predict([wrong])
+
+
+def test_grey_models_take_colours(image_run):
+    model = gf.load(image_run, 12)
+    assert model.step == 12
+    grey = np.random.default_rng(0).integers(0, 256, (20, 20), np.uint8)
+    (one,), (other,) = model.predict([grey, np.repeat(grey[..., None], 3, -1)], top=2)
+    assert one == other and len(one) == 2
+
+
+def test_function_is_pure_and_transforms(images):
+    forward, x = images.function(), jnp.ones((2, 32, 32, 3))
+    np.testing.assert_allclose(jax.jit(forward)(images.params, x), images.logits(x), rtol=1e-5, atol=1e-6)
+    gradients = jax.grad(lambda params: forward(params, x).sum())(images.params)
+    assert float(jnp.abs(gradients["head"]["bias"]).sum()) > 0
+    several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
+    assert jax.vmap(forward, (0, None))(several, x).shape == (2, 2, 2)
+
+
+def test_module_has_parameters_of_its_own(images):
+    module = images.module
+    assert parameters.count(images.params) == parameters.count(jax.tree.map(jnp.asarray, images.params))
+    module.head.bias[...] = module.head.bias[...] + 1
+    assert not np.any(images.params["head"]["bias"])
+
+
+def test_pickles_and_copies(images, text):
+    for model, given in ((images, np.zeros((1, 32, 32, 3), np.uint8)), (text, MASKED)):
+        for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+            assert equal(other.params, model.params) and repr(other) == repr(model)
+            assert other.predict(given) == model.predict(given) and other.classes == model.classes

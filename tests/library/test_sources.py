@@ -1,0 +1,132 @@
+"""Models made anew by name, and loaded from every kind of source, unchanged or for other classes and sizes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gmlp_flax as gf
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.interop import exported, timm_names
+from gmlp_flax.io import weight_files
+from gmlp_flax.models import parameters
+
+TINY = dict(layers=2, d_model=16, d_ffn=32)
+
+
+def test_names():
+    assert {"gmlp_ti", "gmlp_s", "gmlp_base", "gmlp_s16_224"} <= {*gf.list_models("gmlp*")}
+    names = gf.list_models()
+    assert names == sorted(names) and {"mixer", "vit", "amlp_base", "bert_base"} <= {*names}
+    assert gf.list_models("nothing*") == [] and gf.list_pretrained("nothing*") == []
+
+
+@pytest.mark.parametrize("name", ["gmlp_s", "vit", "mixer", "amlp_base", "deit_tiny_patch16_224", "fnet_hybrid"])
+def test_every_kind_is_created(name):
+    options = TINY | ({"heads": 2} if name in ("vit", "deit_tiny_patch16_224", "fnet_hybrid") else {})
+    model = gf.create(name, dtype=jnp.bfloat16, seed=1, **options)
+    again, other = (gf.create(name, dtype="bfloat16", seed=seed, **options) for seed in (1, 2))
+    assert model.config.model.dtype == "bfloat16" and parameters.count(model.params) > 1000
+    assert jax.tree.all(jax.tree.map(np.array_equal, model.params, again.params))
+    assert not jax.tree.all(jax.tree.map(np.array_equal, model.params, other.params))
+
+
+def test_published_sizes():
+    """The architectures are the published ones: counted without making them."""
+    from gmlp_flax import tasks
+    from gmlp_flax.library import sources
+
+    for name, millions in (("gmlp_s", 19.4), ("gmlp_base", 130)):
+        config = sources._models()[name]()
+        count = parameters.count(tasks.find(config.task).without_data(config).shapes())
+        assert count / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_text_models_with_and_without_a_tokenizer():
+    bare = gf.create("gmlp_base", length=16, vocab_size=50, **TINY)
+    assert bare.logits(np.zeros((2, 16), np.int32)).shape == (2, 16, 50)
+    with pytest.raises(RunError, match="created without a tokenizer"):
+        bare.predict("A [MASK]")
+    model = gf.create("gmlp_base", length=16, tokenizer="bytes", **TINY)
+    assert model.config.model.vocab_size == 261 and len(model.predict("A [MASK]", top=2)[0][0]) == 2
+    classifier = gf.create("gmlp_base", classes=3, length=16, tokenizer="bytes", **TINY)
+    assert classifier.config.task == "text_classification" and len(classifier.predict("A text")[0][0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gmlp_x", {}, "did you mean 'gmlp_s'|did you mean 'gmlp_b'"),
+        ("gmlp_s", {"classes": 0}, "classes is 0"),
+        ("gmlp_s", {"classes": ("a", "a")}, "different names"),
+        ("gmlp_s", {"image_size": 50}, "do not tile"),
+        ("gmlp_s", {"heads": 2}, "has no model.heads"),
+        ("gmlp_s", {"layerz": 2}, "did you mean 'model.layers'"),
+        ("gmlp_base", {"image_size": 32}, "image_size"),
+        ("gmlp_s", {"dtype": "int8"}, "model.dtype is 'int8'"),
+        ("gmlp_s", {"mesh": {"rows": 2}}, "an axis 'rows'"),
+    ],
+)
+def test_bad_values_are_told_in_a_line(name, options, message):
+    with pytest.raises((ConfigError, RunError), match=message) as raised:
+        gf.create(name, **TINY | options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_run_for_other_classes_and_another_size(image_run, capsys):
+    model = gf.load(image_run)
+    larger = gf.load(image_run, classes=["a", "b", "c"], image_size=16, dtype="bfloat16")
+    assert "head/" in capsys.readouterr().err
+    assert larger.classes == ("a", "b", "c") and larger.config.model.image_size == (16, 16)
+    assert larger.params["head"]["kernel"].shape == (16, 3)
+    np.testing.assert_array_equal(larger.params["stem"]["kernel"], model.params["stem"]["kernel"])
+    old, new = (one.params["encoder"]["blocks"]["gate"]["spatial"]["weight"].shape for one in (model, larger))
+    assert old == (2, 16, 16) and new == (2, 64, 64)
+    assert larger.logits(np.zeros((2, 16, 16, 1), np.uint8)).shape == (2, 3)
+    assert larger.features(np.zeros((1, 16, 16, 1), np.uint8)).dtype == jnp.bfloat16
+
+
+def test_a_language_model_becomes_a_classifier(text_run, capsys):
+    model, classifier = gf.load(text_run), gf.load(text_run, classes=("no", "yes"))
+    assert "initialized anew" in capsys.readouterr().err
+    assert classifier.config.task == "text_classification" and classifier.tokenizer == model.tokenizer
+    np.testing.assert_array_equal(classifier.params["embedding"], model.params["embedding"])
+    assert {name for name, _ in classifier.predict("A name.")[0][0]} == {"no", "yes"}
+
+
+def test_an_exported_folder(text_run, image_run, tmp_path):
+    pytest.importorskip("safetensors")
+    for run, given in ((text_run, "A [MASK]."), (image_run, np.full((8, 8), 99, np.uint8))):
+        out = tmp_path / run.parent.name
+        exported.export(str(run), "best", str(out))
+        assert gf.load(out).predict(given) == gf.load(run).predict(given)
+
+
+def test_weights_of_timm(tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    small = timm_names.MODELS["gmlp_ti16_224"]
+    small = small._replace(model=small.model | TINY | {"image_size": (32, 32)})
+    monkeypatch.setattr(timm_names, "MODELS", {"gmlp_ti16_224": small})
+    model = gf.create("gmlp_ti16_224", classes=5, seed=3)
+    state = timm_names.to_torch(jax.device_get(model.params), small.rows)
+    for name in ("gmlp_ti16_224.mine.safetensors", "other.safetensors"):  # named, or known by its shapes
+        weight_files.write(str(tmp_path / name), state)
+        found = gf.load(tmp_path / name)
+        assert jax.tree.all(jax.tree.map(np.array_equal, found.params, model.params)) and len(found.classes) == 5
+    weight_files.write(str(tmp_path / "wrong.safetensors"), {"a": np.zeros(2, np.float32)})
+    with pytest.raises(RunError, match="wrong.safetensors holds the weights of no model"):
+        gf.load(tmp_path / "wrong.safetensors")
+
+
+def test_what_is_no_model_is_told(tmp_path):
+    with pytest.raises(RunError, match=r"create\('gmlp_s'\) makes one"):
+        gf.load("gmlp_s")
+    with pytest.raises(RunError, match="no run folder"):
+        gf.load(tmp_path)
+
+
+def test_a_mesh(text_run):
+    model = gf.load(text_run, mesh={"data": 1, "fsdp": 1})
+    assert dict(model.partition.mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
+    with pytest.raises(RunError, match="mesh"):
+        gf.load(text_run, mesh={"fsdp": 3})

@@ -170,8 +170,8 @@ class Model(Trained):
         return self.task.encode(self._listed(inputs))
 
     def _listed(self, inputs: Any) -> Sequence[Any]:
-        """A list of inputs, of one too."""
-        if self.tokenizer is None and getattr(inputs, "ndim", None) == 3:
+        """A list of inputs, of one too: a text, a path, a Pillow image, or an array of one image."""
+        if self.tokenizer is None and (getattr(inputs, "ndim", 0) in (2, 3) or hasattr(inputs, "getexif")):
             return [inputs]
         return [inputs] if isinstance(inputs, str | os.PathLike) else inputs
 

@@ -177,6 +177,7 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
         source = _shipped().get(source, source)
     config, folder = None, io_files.absolute(source)
     if mesh and io_files.exists(path := io_files.join(folder, CONFIG_FILE)):
+        Partition.make(mesh)  # else a run is loaded on all devices
         config = config_lib.load(path)
         config.mesh.update({"data": -1, "fsdp": 1, "tensor": 1, "slices": 1} | mesh)
     run = loading.load(folder, checkpoint, config)

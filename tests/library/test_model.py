@@ -89,7 +89,8 @@ def test_images_of_any_usual_type_give_the_same(images, tmp_path):
     whole, floats = jnp.asarray(pixels, jnp.int32), pixels / 255
     given = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(pixels), pixels, alpha, whole, floats]
     first, *others = images.predict(given)
-    assert all(other == first for other in others) and images.predict(pixels) == [first]
+    assert all(other == first for other in others)
+    assert images.predict(pixels) == images.predict(Image.fromarray(pixels)) == [first]
     assert {name for name, _ in first[0]} == {"cat", "dog"} == {*images.classes}
     np.testing.assert_array_equal(images.transform(pixels), images.task.encode([pixels])[0])
     np.testing.assert_array_equal(images.logits([pixels]), images.logits(images.task.encode([pixels])))

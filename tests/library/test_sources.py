@@ -128,5 +128,5 @@ def test_what_is_no_model_is_told(tmp_path):
 def test_a_mesh(text_run):
     model = gf.load(text_run, mesh={"data": 1, "fsdp": 1})
     assert dict(model.partition.mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
-    with pytest.raises(RunError, match="mesh"):
+    with pytest.raises(RunError, match=r"config\.mesh"):
         gf.load(text_run, mesh={"fsdp": 3})

@@ -9,27 +9,27 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported, fnet, timm, timm_names
 from gmlp_flax.io import weight_files
 
-FNET, EXPORTED = "fnet", "exported"
+FNET = "fnet"
 FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder
-IMPORT = """Makes a run folder from timm's weights, FNet's as the package transformers names them, or exported ones.
+IMPORT = """Makes a run folder from timm's weights, or FNet's as the package transformers names them.
 
     gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR [--data=PATH]
     gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR [--data=PATH]
     gmlp import --model=fnet --checkpoint=model.safetensors --tokenizer=spiece.model --out=DIR
-    gmlp import --model=exported --checkpoint=FOLDER --out=DIR
 
 The folder is used like a run's: by `gmlp predict`, `gmlp draw`, config.init_from and, if --data names images (as
 config.data.heldout does), by `gmlp evaluate`. 1,000 classes of timm's are taken for ImageNet-1k's, and named by their
 WordNet ids; other classes are named by their numbers. An FNet, such as google/fnet-base, becomes a masked language
-model, without its pooler and its head for pairs of sentences. FOLDER is one that `gmlp export` has written.
+model, without its pooler and its head for pairs of sentences. What `gmlp export` has written needs no import.
 """
 EXPORT = """Writes a run's weights, for use elsewhere.
 
-    gmlp export --workdir=RUN --out=FOLDER [--checkpoint=latest|best|STEP]
+    gmlp export --workdir=RUN --out=FOLDER [--dtype=bfloat16] [--checkpoint=latest|best|STEP]
     gmlp export --workdir=RUN --out=FILE.safetensors [--checkpoint=latest|best|STEP]
 
 FOLDER gets model.safetensors, which needs no gmlp_flax to be read, config.json, what predictions need besides, such as
-tokenizer.model, and a README.md; `gmlp import --model=exported` makes a run folder of it again. FILE.safetensors has
+tokenizer.model, and a README.md. `gmlp predict`, `evaluate` and `draw` read it as --workdir, and runs start from it by
+config.init_from. FILE.safetensors has
 timm's names, for a model that timm has; the expression that loads it is printed.
 """
 
@@ -38,16 +38,13 @@ def import_weights(_argv: list[str]) -> None:
     """Converts a file, an exported folder, or weights from the hub."""
     name, out = cli.require("model"), cli.require("out")
     hub = name.startswith(weight_files.HUB)
-    ignored = {"checkpoint": hub, "tokenizer": name != FNET, "data": name in (FNET, EXPORTED)}
+    ignored = {"checkpoint": hub, "tokenizer": name != FNET, "data": name == FNET}
     if given := [flag for flag, unused in ignored.items() if unused and flags.FLAGS[flag].value]:
         raise RunError(f"--{given[0]} is not for --model={name}: leave it out")
     path = "" if hub else cli.require("checkpoint")
     if name == FNET:
         fnet.convert(weight_files.read(path), cli.require("tokenizer"), out, path)
         print(f"wrote {out}: an FNet from {path}")
-    elif name == EXPORTED:
-        exported.convert(path, out)
-        print(f"wrote {out}: what {path} holds")
     else:
         if hub:
             path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
@@ -62,17 +59,19 @@ def export_weights(_argv: list[str]) -> None:
     """Converts, and prints how to load the file."""
     workdir, out = cli.require("workdir"), cli.require("out")
     if os.path.splitext(out)[1] in FILES and not os.path.isdir(out):
+        if flags.FLAGS["dtype"].present:
+            raise RunError(f"--dtype is for a folder, and --out={out} is a file of timm's: leave it out")
         print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
         return
-    exported.export(workdir, flags.FLAGS.checkpoint, out)
+    exported.export(workdir, flags.FLAGS.checkpoint, out, flags.FLAGS.dtype)
     print(f"wrote {out}/{exported.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
 
 
 def run_import() -> None:
     """The command line of `gmlp import`."""
-    names = f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, {FNET} or {EXPORTED}."
+    names = f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, or {FNET}."
     flags.DEFINE_string("model", None, names)
-    flags.DEFINE_string("checkpoint", None, "The file to convert, or the exported folder.")
+    flags.DEFINE_string("checkpoint", None, "The file to convert.")
     flags.DEFINE_string("tokenizer", None, "Of an FNet: its SentencePiece model, spiece.model.")
     flags.DEFINE_string("out", None, "The folder to write.")
     flags.DEFINE_string("data", "", "Held-out images for `gmlp evaluate`, as config.data.heldout takes them.")
@@ -83,4 +82,5 @@ def run_export() -> None:
     """The command line of `gmlp export`."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_string("out", None, "The folder to write, or a .safetensors file with the names of timm.")
+    flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "Of the weights in FOLDER.")
     cli.run(export_weights, about=EXPORT)

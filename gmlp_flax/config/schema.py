@@ -24,7 +24,9 @@ COMMON = {
     "steps": Option(1000, "optimizer steps of the whole run", AT_LEAST_1),
     "seed": Option(0, "with the step, determines every batch, mask, augmentation and dropped branch", AT_LEAST_0),
     "batch_size": Option(32, "examples per step, over all devices and microbatches", SIZE),
-    "init_from": Option("", "run folder or checkpoint whose parameters start this run; empty: fresh ones"),
+    "init_from": Option(
+        "", "run, checkpoint, exported folder or hf-hub:OWNER/NAME whose parameters start this run; empty: fresh ones"
+    ),
     "init_parameters": Option(True, "False: finetuning takes only the model and vocabulary of init_from"),
     BLOCK: Option(
         "gmlp", f"the token mixer: {', '.join(blocks.BLOCKS)}, or my_package.my_block:MyBlock", architecture=True

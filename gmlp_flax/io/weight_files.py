@@ -1,5 +1,6 @@
 """Files of named weights: .safetensors, torch's .pth (tensors only, never pickled code), and the Hugging Face hub."""
 
+import contextlib
 import os
 import pickle
 from typing import Any
@@ -15,6 +16,7 @@ HUB = "hf-hub:"  # what stands before the name of a repository
 PICKLES = (".pth", ".pt", ".bin")
 INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
 INSTALL = install("weights")
+HUB_SECONDS = 4  # until a hub that is silent counts as unreachable
 SHOWN = 3  # names of each kind in a message
 
 
@@ -99,29 +101,62 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
     files.write(path, content)
 
 
-def download(repository: str) -> tuple[str, dict[str, Any]]:
-    """The path of a timm model's safetensors file, and its config.json, from the Hugging Face hub or its local cache.
+def fetch(repository: str, name: str, revision: str | None = None, optional: bool = False) -> str:
+    """The path of a file of a repository on the Hugging Face hub, in the local cache.
 
     Args:
         repository: such as "timm/gmlp_s16_224.ra3_in1k".
+        name: of the file.
+        revision: a branch or a commit. If the cache has the file of a commit, the hub is not asked. By default it is
+            "main", for which the hub is asked and, if it does not answer, the cache.
+        optional: whether a repository without such a file gives "".
 
     Raises:
-        RunError: huggingface_hub is not installed, there is no network, or there is no such repository.
+        RunError: huggingface_hub is not installed, there is no network, or there is no such repository or file.
     """
     try:
         import huggingface_hub
-
-        path = huggingface_hub.hf_hub_download(repository, "model.safetensors")
-        described = huggingface_hub.hf_hub_download(repository, "config.json")
+        from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
     except ImportError:
         raise RunError(f"{HUB}{repository} needs huggingface_hub, which is not installed: {INSTALL}") from None
+
+    def cached(**options: Any) -> str:
+        return huggingface_hub.hf_hub_download(repository, name, revision=revision, **options)
+
+    try:
+        if revision:
+            with contextlib.suppress(EntryNotFoundError):
+                return cached(local_files_only=True)
+        try:  # by itself, a download from a hub that does not answer is tried again for minutes
+            url = huggingface_hub.hf_hub_url(repository, name, revision=revision)
+            huggingface_hub.get_hf_file_metadata(url, timeout=HUB_SECONDS)
+        except (EntryNotFoundError, RepositoryNotFoundError):
+            raise
+        except Exception as unreachable:
+            with contextlib.suppress(EntryNotFoundError):
+                return cached(local_files_only=True)
+            raise unreachable from None
+        return cached()
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        if optional and isinstance(error, EntryNotFoundError):
+            return ""
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise RunError(
-            f"{HUB}{repository} cannot be downloaded ({reason}): check the name and the network, or download "
-            "model.safetensors elsewhere and give it as --checkpoint"
+            f"{name} of {HUB}{repository} cannot be downloaded ({reason}): check the name and the network, or download "
+            "the files elsewhere and give their folder"
         ) from None
+
+
+def download(repository: str) -> tuple[str, dict[str, Any]]:
+    """The path of a model's safetensors file, and its config.json, of one commit: see `fetch`."""
+    described = fetch(repository, "config.json")
+    path = fetch(repository, "model.safetensors", commit_of(described))
     return path, json_files.read(described, dict)
+
+
+def commit_of(path: str) -> str:
+    """The commit of a file that `fetch` has found."""
+    return os.path.basename(os.path.dirname(path))
 
 
 def _safetensors():

@@ -69,6 +69,7 @@ class Task(abc.ABC):
         predicts_files: whether `predict` takes paths of files; else it takes lines of text.
         prediction_label: what is printed before a prediction of an input; {} stands for its number, from 1.
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
+        optional_assets: the names in `assets` that a run may lack.
         inherited: these files of the starting run, by name, for a run that begins.
         inherits_model: whether a run takes the architecture of its model from the run that starts it.
         inherited_keys: keys of the config that a run takes from the run that starts it, unless it sets them itself.
@@ -89,6 +90,7 @@ class Task(abc.ABC):
     predicts_files: ClassVar[bool] = False
     prediction_label: ClassVar[str] = ""
     shared_assets: tuple[str, ...] = ()
+    optional_assets: ClassVar[tuple[str, ...]] = ()
     inherits_model: ClassVar[bool] = False
     inherited_keys: ClassVar[tuple[str, ...]] = ()
     heads: Mapping[str, str] = {}

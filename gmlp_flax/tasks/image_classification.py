@@ -93,6 +93,7 @@ class ImageClassification(Task):
     predicts_files = True
     inherited_keys = ("data.mean", "data.std", "model.channels", "model.image_size")
     heads = {CLASSES_FILE: "head/"}
+    optional_assets = (NAMES_FILE,)
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""

@@ -2,12 +2,15 @@
 
 import dataclasses
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.reading import Damaged
@@ -17,6 +20,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
+from gmlp_flax.training import pretrained
 from gmlp_flax.training.partition import Partition
 
 
@@ -75,18 +79,25 @@ def best_metric(config: ConfigDict) -> tuple[str, str]:
 
 
 def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None) -> Trained:
-    """Loads a run at a checkpoint.
+    """Loads a run at a checkpoint, or an exported model, which is at step 0.
 
     Args:
-        workdir: the run folder.
-        which: "latest", "best", or a step.
+        workdir: the run folder, an exported folder, or "hf-hub:OWNER/NAME".
+        which: "latest", "best", or a step, of a run.
         config: replaces the run's own.
 
     Raises:
-        ConfigError, DataError, RunError: this is not a run folder, its files cannot be read or written, or the
+        ConfigError, DataError, RunError: this is not such a folder, its files cannot be read or written, or the
             checkpoint does not exist or is damaged.
     """
-    workdir = io_files.absolute(os.fspath(workdir))
+    workdir = pretrained.locate(workdir)
+    if pretrained.is_exported(workdir):
+        if which not in ("latest", "best"):
+            raise RunError(f"{workdir} holds exported weights, which have no checkpoint {which!r}: leave it out")
+        task = pretrained.open_task(workdir, config)
+        partition = _mesh(task.config).for_model(task.param_metadata())
+        params = pretrained.read_parameters(task, workdir)
+        return Trained(task.config, task, 0, jax.device_put(params, partition.shardings(params)), None, partition)
     if not io_files.exists(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
@@ -96,16 +107,12 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     checkpoints = open_checkpoints(config, workdir, read_only=True, run=run)
     step = checkpoints.pick(which)
     try:
-        mesh = Partition.make(config.mesh)
-    except RunError:  # the run of a pod loads anywhere: all devices along one axis
-        mesh = Partition.make({"rules": config.mesh.rules})
-    try:
         files = checkpoints.read_files(step)
         if distributed.is_first():
             write_files(workdir, files, replace=False)
         distributed.wait_for_all("files of the run")
         task = tasks.create(config, workdir)
-        partition = mesh.for_model(task.param_metadata())
+        partition = _mesh(config).for_model(task.param_metadata())
         checkpoints.files = task.assets()
         params = partition.describe(task.shapes())
         restored = checkpoints.restore(
@@ -119,6 +126,14 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     return Trained(config, task, step, restored["params"], restored.get("ema"), partition)
 
 
+def _mesh(config: ConfigDict) -> Partition:
+    """The devices as config.mesh says or, if there are others than those of the run, all along one axis."""
+    try:
+        return Partition.make(config.mesh)
+    except RunError:
+        return Partition.make({"rules": config.mesh.rules})
+
+
 def source_folder(path: str) -> tuple[str, str]:
     """The run folder that `config.init_from` names, as RUN or as RUN/checkpoints/STEP; and "best", or the step."""
     path = io_files.absolute(path)
@@ -127,8 +142,58 @@ def source_folder(path: str) -> tuple[str, str]:
     return (os.path.dirname(folder), last) if is_checkpoint else (path, "best")
 
 
+class Source(NamedTuple):
+    """What a run starts from.
+
+    Attributes:
+        where: the checkpoint or the exported folder, for messages.
+        config: of the model that is there.
+        files: those that predictions need beside the parameters.
+        read: gives the parameters, split by a partition, and their running mean if there is one, if the files that it
+            is given are the same there; else it raises RunError.
+    """
+
+    where: str
+    config: ConfigDict
+    files: Files
+    read: Callable[[Partition, Files], Any]
+
+
+def open_source(name: str) -> Source:
+    """The model that `config.init_from` names: a run folder, for its best checkpoint, the folder of one checkpoint, an
+    exported folder, or "hf-hub:OWNER/NAME".
+
+    Raises:
+        ConfigError, RunError, DataError: there is no such checkpoint or export, or it cannot be read.
+    """
+    folder = pretrained.locate(name)
+    if pretrained.is_exported(folder):
+        task = pretrained.open_task(folder)
+        own = task.assets()
+
+        def read(partition: Partition, shared: Files) -> Any:
+            require_same(own, shared, folder)
+            params = pretrained.read_parameters(task, folder)
+            return jax.device_put(params, partition.shardings(params))
+
+        return Source(folder, task.config, own, read)
+    checkpoints, step, config = parameter_source(folder)
+    where, own = f"{checkpoints.folder}/{step}", checkpoints.read_files(step)
+    checkpoints.close()
+    part = "ema" if keeps_mean(config.optimizer) else "params"
+
+    def restore(partition: Partition, shared: Files) -> Any:
+        checkpoints, _, _ = parameter_source(where)
+        checkpoints.files = shared
+        params = checkpoints.restore(step, {part: partition.describe(checkpoints.shapes(step)["params"])})[part]
+        checkpoints.close()
+        return params
+
+    return Source(where, config, own, restore)
+
+
 def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
-    """Finds the checkpoint that `config.init_from` names.
+    """Finds the checkpoint that `config.init_from` names, if it names one.
 
     Args:
         path: a run folder, for its best checkpoint, or the folder of one checkpoint.
@@ -142,7 +207,10 @@ def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
     """
     run, which = source_folder(path)
     if not io_files.exists(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
-        raise RunError(f"config.init_from is {path}: expected a run folder or RUN/{CHECKPOINTS}/STEP")
+        raise RunError(
+            f"config.init_from is {path}: expected a run folder, RUN/{CHECKPOINTS}/STEP, an exported folder or "
+            "hf-hub:OWNER/NAME"
+        )
     config = config_lib.load(os.path.join(run, CONFIG_FILE))
     checkpoints = open_checkpoints(config, run, read_only=True)
     return checkpoints, checkpoints.pick(which), config

@@ -47,9 +47,9 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
     if io_files.exists(own_config):
         old_config = config_lib.load(own_config)
     else:
-        source, step, old_config = loading.parameter_source(config.init_from)
-        files = {name: content for name, content in source.read_files(step).items() if name in task.shared_assets}
-        source.close()
+        source = loading.open_source(config.init_from)
+        old_config = source.config
+        files = {name: content for name, content in source.files.items() if name in task.shared_assets}
     config = inherit_model(config, old_config) if task.inherits_model else config
     return inherit_keys(config, old_config, task.inherited_keys, named_overrides(sys.argv)), files
 
@@ -110,14 +110,10 @@ def load(task: Task, partition: Partition) -> Any:
             sees only earlier tokens and the other all.
     """
     config, own, partition = task.config, task.assets(), partition.for_model(task.param_metadata())
-    source, step, old_config = loading.parameter_source(config.init_from)
-    source.files = {name: own[name] for name in task.shared_assets}
-    part = "ema" if keeps_mean(old_config.optimizer) else "params"
-    params = source.restore(step, {part: partition.describe(source.shapes(step)["params"])})[part]
-    files = source.read_files(step)
-    source.close()
-    compare_models(old_config, config)
-    return carry_over(params, files, task, old_config, partition, f"{source.folder}/{step}")
+    source = loading.open_source(config.init_from)
+    params = source.read(partition, {name: own[name] for name in task.shared_assets})
+    compare_models(source.config, config)
+    return carry_over(params, source.files, task, source.config, partition, source.where)
 
 
 def carry_over(params: Any, files: Files, task: Task, old_config: ConfigDict, partition: Partition, where: str) -> Any:

@@ -2,14 +2,20 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gmlp_flax
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import exported
+from gmlp_flax.training import loading, warm_start
+from gmlp_flax.training.partition import Partition
 from tests import preloaded
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed (extra: weights)")
@@ -38,27 +44,55 @@ def test_plain_files_hold_the_whole_model(text_run, text_export):
     assert f"{count:,} parameters" in (text_export / "README.md").read_text()
 
 
-def test_a_run_folder_again(text_run, text_export, tmp_path):
-    again = tmp_path / "again"
-    done = preloaded.gmlp("import", "--model=exported", f"--checkpoint={text_export}", f"--out={again}", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+def test_it_is_read_as_a_run_is(text_run, text_export):
     lines = ["the [MASK] is", "a [MASK] [MASK]"]
-    assert gmlp_flax.load(str(again)).predict(lines) == gmlp_flax.load(str(text_run)).predict(lines)
+    run, read = gmlp_flax.load(str(text_run)), gmlp_flax.load(str(text_export))
+    assert read.predict(lines) == run.predict(lines)
+    done = preloaded.gmlp("predict", f"--workdir={text_export}", input=lines[0])
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(lines[0]), done.stderr
+    with pytest.raises(RunError, match="text holds exported weights, which have no checkpoint '12'"):
+        loading.load(text_export, "12")
 
 
 def test_images_and_their_running_mean(image_run, tmp_path):
-    """What is written is what `predict` uses: the mean, of which the run made of it keeps no other; names for people
-    are taken along."""
-    run, again = shutil.copytree(image_run, tmp_path / "run"), tmp_path / "again"
+    """What is written is what `predict` uses: the mean; names for people are taken along."""
+    run = shutil.copytree(image_run, tmp_path / "run")
     names = [f"digit {i}" for i in range(10)]
     (run / "names.json").write_text(json.dumps(names))
     trained = gmlp_flax.load(str(run))
     assert trained.ema is not None
     exported.export(str(run), "best", str(tmp_path / "digits"))
-    exported.convert(str(tmp_path / "digits"), str(again))
-    found = gmlp_flax.load(str(again))
+    found = exported.load(str(tmp_path / "digits"))
     assert found.ema is None and found.task.classes == trained.task.classes and found.task.names == tuple(names)
     jax.tree.map(np.testing.assert_array_equal, found.params, trained.ema)
+
+
+def test_bfloat16_in_the_file_and_in_the_computation(text_run, tmp_path):
+    """The file halves; parameters are float32 in memory whatever the file and the computation have."""
+    flags = f"--workdir={text_run}", f"--out={tmp_path / 'half'}", "--dtype=bfloat16"
+    done = preloaded.gmlp("export", *flags)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    weights = safetensors.load_file(tmp_path / "half" / "model.safetensors")
+    assert {str(leaf.dtype) for leaf in weights.values()} == {"bfloat16"}
+    found, trained = exported.load(str(tmp_path / "half"), dtype="bfloat16"), gmlp_flax.load(str(text_run))
+    assert found.config.model.dtype == "bfloat16" and trained.config.model.dtype == "float32"
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(leaf.dtype), trained.params)
+    jax.tree.map(np.testing.assert_array_equal, found.params, rounded)
+    with pytest.raises(ConfigError, match="dtype.*'int8'"):
+        exported.load(str(tmp_path / "half"), dtype="int8")
+
+
+def test_a_run_starts_from_it(text_run, text_export, tmp_path):
+    """The same parameters as from the run itself, and its vocabulary; a run with another one is refused."""
+    config = gmlp_config.load(str(text_run / "config.json"))
+    config.init_from = str(text_export)
+    assert warm_start.inherit(config, str(tmp_path))[1].keys() == {"tokenizer.model"}
+    task = tasks.create(config, str(text_run))
+    params = warm_start.load(task, Partition.make())
+    jax.tree.map(np.testing.assert_array_equal, params, gmlp_flax.load(str(text_run)).params)
+    task.tokenizer = SimpleNamespace(model=b"another")
+    with pytest.raises(RunError, match=r"was trained with another tokenizer\.model"):
+        warm_start.load(task, Partition.make())
 
 
 def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
@@ -66,23 +100,31 @@ def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
     task would train on data that a stranger's config names."""
     with pytest.raises(RunError, match="holds config.json already"):
         exported.export(str(text_run), "best", str(text_export))
-    with pytest.raises(RunError, match="has no config.json"):
-        exported.convert(str(tmp_path), str(tmp_path / "run"))
+    with pytest.raises(RunError, match="no config.json"):
+        exported.load(str(tmp_path))
     folder = shutil.copytree(text_export, tmp_path / "copy")
     (folder / "tokenizer.model").rename(tmp_path / "tokenizer.model")
     with pytest.raises(RunError, match="copy has no tokenizer.model"):
-        exported.convert(str(folder), str(tmp_path / "run"))
+        gmlp_flax.load(str(folder))
     with pytest.raises(RunError, match="holds tokenizer.model already"):
         exported.export(str(text_run), "best", str(tmp_path))
     (tmp_path / "tokenizer.model").rename(folder / "tokenizer.model")
     weights = safetensors.load_file(folder / "model.safetensors")
     bias = weights.pop("bias")
     safetensors.save_file(weights | {"bais": bias}, folder / "model.safetensors")
-    with pytest.raises(RunError, match=r"1 missing \(bias\); 1 unexpected"):
-        exported.convert(str(folder), str(tmp_path / "run"))
+    with pytest.raises(RunError, match=r"1 missing \(bias\); 1 unexpected \(bais\)$"):
+        gmlp_flax.load(str(folder))
+    weights["embedding"] = weights["embedding"][:-1]
+    broken = {name: np.full_like(leaf, np.nan) for name, leaf in weights.items() if name.endswith("scale")}
+    safetensors.save_file(weights | {"bias": bias}, folder / "model.safetensors")
+    with pytest.raises(RunError, match=r"1 of another shape \(embedding \[599, 16\], not \[600, 16\]\)$"):
+        gmlp_flax.load(str(folder))
+    whole = safetensors.load_file(text_export / "model.safetensors")
+    safetensors.save_file(whole | broken, folder / "model.safetensors")
+    with pytest.raises(RunError, match=rf"numbers that are not finite \({len(broken)} such"):
+        gmlp_flax.load(str(folder))
     config = json.loads((folder / "config.json").read_text())
     config["model"]["block"] = "os:system"
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=r"os:system"):
-        exported.convert(str(folder), str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
+        gmlp_flax.load(str(folder))

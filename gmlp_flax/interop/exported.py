@@ -1,4 +1,4 @@
-"""Any run's weights as a folder of plain files, which needs no gmlp_flax to be read: see `training.pretrained`."""
+"""Any run's weights as a folder of plain files, which need no gmlp_flax to be read (see `training.pretrained`)."""
 
 import os
 from typing import Any
@@ -16,7 +16,7 @@ from gmlp_flax.errors import ConfigError
 from gmlp_flax.interop import converted
 from gmlp_flax.io import weight_files
 from gmlp_flax.models import parameters
-from gmlp_flax.training import loading, pretrained
+from gmlp_flax.training import loading
 from gmlp_flax.training.pretrained import WEIGHTS
 
 CARD = "README.md"
@@ -50,23 +50,6 @@ def export(workdir: str, which: str, out: str, dtype: str = "float32") -> None:
         config.optimizer.update(name="adamw", ema=0.0)
     described = {CONFIG_FILE: config_lib.to_json(config).encode(), CARD: _card(trained, dtype).encode()}
     run_folder.write_files(out, assets | described, replace=True)
-
-
-def load(name: str, dtype: str = "") -> loading.Trained:
-    """Loads an exported model, whose parameters are float32 in memory.
-
-    Args:
-        name: a folder that `export` has written, or "hf-hub:OWNER/NAME".
-        dtype: of the computation, as config.model.dtype; by default that of the run.
-
-    Raises:
-        ConfigError, RunError, DataError: the folder is no export, has weights of another model, or cannot be read.
-    """
-    folder = pretrained.locate(name)
-    config = pretrained.open_task(folder).config
-    config.model.dtype = dtype or config.model.dtype
-    config_lib.validate(config)
-    return loading.load(folder, config=config)
 
 
 def _card(trained: loading.Trained, dtype: str) -> str:

@@ -109,7 +109,7 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
         name: of the file.
         revision: a branch or a commit. If the cache has the file of a commit, the hub is not asked. By default it is
             "main", for which the hub is asked and, if it does not answer, the cache.
-        optional: whether a repository without such a file gives "".
+        optional: whether "" is returned if there is no such file, or if neither the cache nor a hub has it.
 
     Raises:
         RunError: huggingface_hub is not installed, there is no network, or there is no such repository or file.
@@ -135,6 +135,8 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
         except Exception as unreachable:
             with contextlib.suppress(EntryNotFoundError):
                 return cached(local_files_only=True)
+            if optional:
+                return ""
             raise unreachable from None
         return cached()
     except Exception as error:

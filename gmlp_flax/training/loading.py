@@ -82,7 +82,7 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     """Loads a run at a checkpoint, or an exported model, which is at step 0.
 
     Args:
-        workdir: the run folder, an exported folder, or "hf-hub:OWNER/NAME".
+        workdir: the run folder, an exported folder, "hf-hub:OWNER/NAME", or a name of `pretrained.shipped`.
         which: "latest", "best", or a step, of a run.
         config: replaces the run's own.
 
@@ -161,7 +161,7 @@ class Source(NamedTuple):
 
 def open_source(name: str) -> Source:
     """The model that `config.init_from` names: a run folder, for its best checkpoint, the folder of one checkpoint, an
-    exported folder, or "hf-hub:OWNER/NAME".
+    exported folder, "hf-hub:OWNER/NAME", or a model that comes with gmlp_flax.
 
     Raises:
         ConfigError, RunError, DataError: there is no such checkpoint or export, or it cannot be read.
@@ -208,8 +208,8 @@ def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
     run, which = source_folder(path)
     if not io_files.exists(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
         raise RunError(
-            f"config.init_from is {path}: expected a run folder, RUN/{CHECKPOINTS}/STEP, an exported folder or "
-            "hf-hub:OWNER/NAME"
+            f"config.init_from is {path}: expected a run folder, RUN/{CHECKPOINTS}/STEP, an exported folder, "
+            "hf-hub:OWNER/NAME or one of gmlp_flax.list_pretrained()"
         )
     config = config_lib.load(os.path.join(run, CONFIG_FILE))
     checkpoints = open_checkpoints(config, run, read_only=True)

@@ -1,4 +1,4 @@
-"""Models that somebody has trained, as plain files: exported folders, here or on the Hugging Face hub.
+"""Trained models as plain files: exported folders, on a disk, in this package, or on the Hugging Face hub.
 
 model.safetensors   the parameters, float32 or bfloat16, by their paths, such as encoder/blocks/proj_in/kernel. The
                     first axis of what lies under encoder/ is the layer. y = x @ kernel + bias.
@@ -9,6 +9,7 @@ They may be anybody's: nothing in them is run, and all of it is checked before i
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,20 @@ from gmlp_flax.io import files, weight_files
 from gmlp_flax.tasks.base import Task
 
 WEIGHTS = "model.safetensors"
+SHIPPED = Path(__file__).parents[1] / "pretrained"  # with a folder for each model that comes with gmlp_flax
+
+
+def shipped() -> dict[str, str]:
+    """The models that come with gmlp_flax: name -> folder."""
+    return {path.parent.name: str(path.parent) for path in sorted(SHIPPED.glob(f"*/{WEIGHTS}"))}
 
 
 def locate(name: str | os.PathLike[str]) -> str:
-    """The folder of a run or of a model: its absolute path. `name` is a path or "hf-hub:OWNER/NAME", an exported model
-    that is downloaded, or taken from the hub's cache.
+    """The folder of a run or of a model, its absolute path.
+
+    Args:
+        name: a path; else one of `shipped`; or "hf-hub:OWNER/NAME", an exported model that is downloaded, or taken from
+            the hub's cache.
 
     Raises:
         RunError: the repository cannot be downloaded.
@@ -35,7 +45,7 @@ def locate(name: str | os.PathLike[str]) -> str:
     """
     name = os.fspath(name)
     if not name.startswith(weight_files.HUB):
-        return files.absolute(name)
+        return files.absolute(name if files.exists(name) else shipped().get(name, name))
     repository = name.removeprefix(weight_files.HUB)
     described = weight_files.fetch(repository, CONFIG_FILE)
     kind, commit = tasks.find(config_lib.load(described).task), weight_files.commit_of(described)

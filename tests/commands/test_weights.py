@@ -11,7 +11,7 @@ from tests import preloaded
         ((), ["--model is missing", "gmlp import"]),
         (("--model=gmlp_s16_225", "--checkpoint=x.pth", "--out=run"), ["'gmlp_s16_225'", "'gmlp_s16_224'"]),
         (("--model=gmlp_s16_224", "--checkpoint=x.pth", "--out=run"), ["x.pth"]),
-        (("--model=exported", "--checkpoint=x", "--data=y", "--out=run"), ["--data", "--model=exported"]),
+        (("--model=fnet", "--checkpoint=x", "--data=y", "--out=run"), ["--data", "--model=fnet"]),
         (("--model=gmlp_s16_224", "--tokenizer=y", "--out=run"), ["--tokenizer", "--model=gmlp_s16_224"]),
         (("--model=hf-hub:timm/x", "--checkpoint=y", "--out=run"), ["--checkpoint", "--model=hf-hub:timm/x"]),
         (("--model=gmlp_s16_224", "--checkpoint=odd.safetensors", "--out=run"), ["odd.safetensors"]),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gmlp_flax.training import pretrained
+
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / f"constraints-3.{11 if sys.version_info[1] == 11 else 13}.txt"
 SHORT = ("--config.steps=4", "--config.eval.every=4", "--config.log.every=2")
@@ -97,6 +99,11 @@ def test_the_run_predicts(fresh, text):
     program = "import gmlp_flax; print(gmlp_flax.load('w').predict(['The [MASK] is a function.'], top=3))"
     done = fresh.run("python", "-c", program)
     assert done.returncode == 0 and len(eval(done.stdout)[0][0]) == 3, done.stderr
+
+
+def test_the_models_that_come_with_it(fresh):
+    done = fresh.run("python", "-c", "from gmlp_flax.training import pretrained; print([*pretrained.shipped()])")
+    assert eval(done.stdout) == [*pretrained.shipped()], done.stderr
 
 
 def test_tables_plans_and_sizes(fresh):

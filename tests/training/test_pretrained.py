@@ -8,7 +8,7 @@ from PIL import Image
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported
-from gmlp_flax.training import pretrained
+from gmlp_flax.training import loading, pretrained
 from tests import hub_server, preloaded
 from tests.runs.command import assert_one_line_error
 
@@ -81,3 +81,15 @@ def test_paths_of_a_stranger_are_not_read(text_run, tmp_path):
     (tmp_path / "text" / "tokenizer.model").unlink()
     with pytest.raises(RunError, match=r"text has no tokenizer\.model"):
         pretrained.open_task(str(tmp_path / "text"))
+
+
+def test_models_that_come_with_the_package(digits, tmp_path, monkeypatch):
+    """A folder of the package is a name; a path that exists comes first."""
+    monkeypatch.setattr(pretrained, "SHIPPED", digits.parent)
+    monkeypatch.chdir(tmp_path)
+    assert pretrained.shipped() == {"digits": str(digits)}
+    assert pretrained.locate("digits") == str(digits)
+    assert loading.load("digits").task.classes == loading.load(digits).task.classes
+    assert loading.open_source("digits").where == str(digits)
+    (tmp_path / "digits").mkdir()
+    assert pretrained.locate("digits") == str(tmp_path / "digits")

@@ -2,7 +2,6 @@
 
 import fnmatch
 import functools
-import importlib.resources
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,17 +20,16 @@ from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.interop import timm, timm_names
 from gmlp_flax.io import files as io_files
-from gmlp_flax.io import weight_files
+from gmlp_flax.io import json_files, weight_files
 from gmlp_flax.library.model import Model, place
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
-from gmlp_flax.training import loading, warm_start
+from gmlp_flax.training import loading, pretrained, warm_start
 from gmlp_flax.training.partition import Partition
 
 Classes = int | Sequence[str]
 ImageSize = int | tuple[int, int]
 Mesh = Mapping[str, int] | jax.sharding.Mesh
-SHIPPED = "pretrained"  # the folder of the package with a folder for each model that comes with it
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -45,7 +43,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 def list_pretrained(pattern: str = "*") -> list[str]:
     """The names of the trained models that come with gmlp_flax, which `load` takes; `pattern` as in `list_models`."""
-    return fnmatch.filter(sorted(_shipped()), pattern)
+    return fnmatch.filter(pretrained.shipped(), pattern)
 
 
 def create(
@@ -157,25 +155,19 @@ def _open(name: str) -> ConfigDict:
     return config_lib.open_config(name)
 
 
-def _shipped() -> dict[str, str]:
-    folder = importlib.resources.files("gmlp_flax").joinpath(SHIPPED)
-    entries = folder.iterdir() if folder.is_dir() else ()
-    return {entry.name: str(entry) for entry in entries if entry.joinpath(CONFIG_FILE).is_file()}
-
-
 def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
     if source.startswith(weight_files.HUB):
-        path, config, name = timm.from_hub(source.removeprefix(weight_files.HUB))
-        return place(*timm.read(weight_files.read(path), config, name, path), mesh=mesh)
-    if source.endswith((".safetensors", *weight_files.PICKLES)):
+        repository = source.removeprefix(weight_files.HUB)
+        if "architecture" in json_files.read(weight_files.fetch(repository, CONFIG_FILE), dict):  # timm's entry
+            path, config, name = timm.from_hub(repository)
+            return place(*timm.read(weight_files.read(path), config, name, path), mesh=mesh)
+    elif source.endswith((".safetensors", *weight_files.PICKLES)):
         state = weight_files.read(source)
         name = timm.model_of(state, source)
         return place(*timm.read(state, timm_names.config_for(name), name, source), mesh=mesh)
-    if not io_files.exists(source):
-        if source in _models():
-            raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")
-        source = _shipped().get(source, source)
-    config, folder = None, io_files.absolute(source)
+    elif source in _models() and not io_files.exists(source):
+        raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")
+    config, folder = None, pretrained.locate(source)
     if mesh and io_files.exists(path := io_files.join(folder, CONFIG_FILE)):
         Partition.make(mesh)  # else a run is loaded on all devices
         config = config_lib.load(path)

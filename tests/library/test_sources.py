@@ -94,7 +94,6 @@ def test_a_language_model_becomes_a_classifier(text_run, capsys):
     assert {name for name, _ in classifier.predict("A name.")[0][0]} == {"no", "yes"}
 
 
-@pytest.mark.skip("until exported folders are loaded")
 def test_an_exported_folder(text_run, image_run, tmp_path):
     pytest.importorskip("safetensors")
     for run, given in ((text_run, "A [MASK]."), (image_run, np.full((8, 8), 99, np.uint8))):

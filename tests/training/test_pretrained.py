@@ -5,6 +5,7 @@ import socket
 import pytest
 from PIL import Image
 
+import gmlp_flax
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported
@@ -87,9 +88,9 @@ def test_models_that_come_with_the_package(digits, tmp_path, monkeypatch):
     """A folder of the package is a name; a path that exists comes first."""
     monkeypatch.setattr(pretrained, "SHIPPED", digits.parent)
     monkeypatch.chdir(tmp_path)
-    assert pretrained.shipped() == {"digits": str(digits)}
+    assert pretrained.shipped() == {"digits": str(digits)} and gmlp_flax.list_pretrained() == ["digits"]
     assert pretrained.locate("digits") == str(digits)
-    assert loading.load("digits").task.classes == loading.load(digits).task.classes
+    assert gmlp_flax.load("digits").classes == gmlp_flax.load(digits).classes
     assert loading.open_source("digits").where == str(digits)
     (tmp_path / "digits").mkdir()
     assert pretrained.locate("digits") == str(tmp_path / "digits")

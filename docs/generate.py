@@ -1,10 +1,15 @@
-"""Writes the pages that are made from the code: docs/keys.md and docs/sizes.md.
+"""Writes the pages that are made from the code, docs/keys.md and docs/sizes.md, and the parts of docs/results that
+reports make of the measured CSV files: between <!-- generated: NAME --> and <!-- end -->.
 
 python docs/generate.py
 """
 
+import csv
+import re
+import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,8 +18,14 @@ from gmlp_flax.config import schema
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import Option, Range, options_of
+from gmlp_flax.paper.alternatives import COLUMNS
+from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.reports import alternatives, claims
+from gmlp_flax.reports.measured_costs import Cost
+from gmlp_flax.reports.table import Spread
 
 FOLDER = Path(__file__).parent
+DATA = FOLDER / "results" / "data"
 
 KEYS = """# Every config key
 
@@ -90,7 +101,94 @@ def sizes_page(printed: str) -> str:
     return SIZES.format(printed=printed)
 
 
+def read(name: str) -> list[dict[str, str]]:
+    """The lines of a CSV file of docs/results/data."""
+    with (DATA / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def scores() -> dict[str, dict[str, Spread]]:
+    """What `gmlp reproduce alternatives` makes of its runs: column -> row -> score."""
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in read("alternatives"):
+        finetuned = COLUMNS[line["column"]].kind == alternatives.FINETUNED
+        name = line["column"] + alternatives.RANDOM * (finetuned and line["start"] == "random")
+        values[name][line["row"]].append(float(line["value"]))
+    return {name: {row: Spread.mean(of_row) for row, of_row in rows.items()} for name, rows in values.items()}
+
+
+def costs() -> dict[str, dict[int, Cost]]:
+    """The same of its measured steps, with their medians: row -> tokens -> step."""
+    found: dict[str, dict[int, Cost]] = defaultdict(dict)
+    for line in read("alternatives-costs"):
+        seconds = (float(line["median_seconds"]),) if line["median_seconds"] else ()
+        cost = Cost(int(line["tokens"]), int(line["batch"]), seconds, float(line["bytes"]))
+        found[line["row"]][cost.tokens] = cost
+    return found
+
+
+def alternatives_claims() -> str:
+    """The claims of the report of the alternatives, how many have which verdict, and the rank correlations."""
+    floors: dict[str, list[float]] = defaultdict(list)
+    for line in read("alternatives-heldout"):
+        floors[line["column"]].append(float(line["score"]))
+    best = {name: (min if COLUMNS[name].lower else max)(models) for name, models in floors.items()}
+    examples = {line["column"]: int(line["examples"]) for line in read("alternatives-heldout")}
+    made = alternatives.claims(scores(), costs(), best, examples)
+    notes = "".join(f"- {note}\n" for note in alternatives.rank_notes(scores()))
+    return f"{claims.tally(made)}\n\n{claims.as_table(made).markdown()}\n{notes}"
+
+
+def orderings(name: str, **only: str) -> tuple[list[claims.Claim], float, float]:
+    """Of the runs of a table in a CSV file, those whose columns are `only` these: each ordering of the paper with its
+    verdict, the rank correlation of the rows' means with the paper's column, and its p."""
+    curves: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
+    for line in read(name):
+        if all(line[key] == value for key, value in only.items()) and PUBLISHED[line["row"]].perplexity:
+            curves[line["row"]][line["seed"]].append((int(line["tokens"]), float(line["perplexity"])))
+    by_row = {row: [sorted(curve) for curve in seeds.values()] for row, seeds in curves.items()}
+    last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
+    papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
+    near, others = claims.orderings(papers, last, by_row)
+    rank = float(claims.spearman([statistics.mean(of_row) for of_row in last.values()], list(papers.values())))
+    return [*near, *others], rank, claims.chance(rank, list(papers.values()))
+
+
+def orderings_section(name: str, **only: str) -> str:
+    """The same for a page."""
+    made, rank, p = orderings(name, **only)
+    lines = [f"| of the paper's {len(made)} orderings | number | which |\n|---|---|---|\n"]
+    for verdict, words in claims.PLURALS.items():
+        which = [f"`{claim.text}`" for claim in made if claim.verdict == verdict]
+        lines += [f"| {words} | {len(which)} | {', '.join(which)} |\n"] if which else []
+    return (
+        f"{''.join(lines)}\nRank correlation with the paper's column: {rank:.2f}, one-sided permutation p = {p:.2g}.\n"
+    )
+
+
+# Page -> name of a generated part -> its text.
+PARTS = {
+    "alternatives": {"claims": alternatives_claims},
+    "table3": {"orderings": lambda: orderings_section("table3")},
+    "table3-longer": {"orderings": lambda: orderings_section("table3-longer")},
+    "table3-gpu": {"orderings": lambda: orderings_section("table3-gpu", steps="1800")},
+}
+
+
+def results_page(name: str) -> str:
+    """A page of docs/results with its generated parts made anew."""
+    text = (FOLDER / "results" / f"{name}.md").read_text()
+    for part, make in PARTS[name].items():
+        marks = f"<!-- generated: {part} -->", "<!-- end -->"
+        pattern = f"{re.escape(marks[0])}.*?{marks[1]}"
+        text, count = re.subn(pattern, lambda _, body=make(): f"{marks[0]}\n\n{body}\n{marks[1]}", text, flags=re.S)  # noqa: B023
+        assert count == 1, f"docs/results/{name}.md needs {marks[0]} and {marks[1]}"
+    return text
+
+
 if __name__ == "__main__":
+    for page in PARTS:
+        (FOLDER / "results" / f"{page}.md").write_text(results_page(page))
     (FOLDER / "keys.md").write_text(keys_page())
     done = subprocess.run([sys.executable, "-m", "gmlp_flax", "sizes"], capture_output=True, text=True, check=True)
     (FOLDER / "sizes.md").write_text(sizes_page(done.stdout))

@@ -2,11 +2,13 @@
 
 The paper's Figure 9 shows that matrices learned without the Toeplitz constraint look as if they had it. Here this is a
 number: the share of the variance of a matrix's weights that offsets explain, 1 for a Toeplitz matrix and small for
-noise. In a text, the offsets are the matrix's diagonals; between patches they have two parts, rows and columns.
+noise. Weights that are smooth, whatever they depend on, have more of it than independent ones: `Chance` is of both. In
+a text, the offsets are the matrix's diagonals; between patches they have two parts, rows and columns.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +21,8 @@ from gmlp_flax.training import loading
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+WIDTH = 1.5  # tokens: the deviation of the Gaussian that makes noise smooth
 
 
 def toeplitz_share(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
@@ -48,9 +52,33 @@ def _offsets(shape: Sequence[int]) -> np.ndarray:
     return np.asarray(np.ravel_multi_index(tuple(steps), 2 * last + 1))
 
 
-def noise_share(shape: Sequence[int]) -> float:
-    """The expected share of a matrix of independent entries: by their numbers, each less one for the mean."""
-    return (math.prod(2 * side - 1 for side in shape) - 1) / (math.prod(shape) ** 2 - 1)
+class Chance(NamedTuple):
+    """The shares of matrices that are not Toeplitz."""
+
+    noise: float  # of independent entries, expected
+    smooth: float  # of smooth fields, the mean
+    low: float  # the middle 95 % of those
+    high: float
+
+    def words(self) -> str:
+        """All of it, for people."""
+        smooth = f"{self.smooth:.3f} ({self.low:.3f} to {self.high:.3f})"
+        return f"{self.noise:.3f} for noise, {smooth} for smooth noise (Gaussian, {WIDTH} tokens)"
+
+
+@functools.cache
+def chance(shape: tuple[int, ...]) -> Chance:
+    """The shares of matrices over n tokens that lie as `shape`: of independent entries by their numbers, each less one
+    for the mean; of smooth fields, noise over both tokens' places through a Gaussian of WIDTH tokens, by 500 draws or,
+    of many tokens, fewer, the same in every call."""
+    from scipy import ndimage
+
+    random, n = np.random.default_rng(0), math.prod(shape)
+    draws = min(500, max(10, 2**25 // n**2))
+    fields = (ndimage.gaussian_filter(random.standard_normal(2 * shape), WIDTH, mode="nearest") for _ in range(draws))
+    shares = [toeplitz_share(field.reshape(1, n, n), shape)[0] for field in fields]
+    noise = (math.prod(2 * side - 1 for side in shape) - 1) / (n**2 - 1)
+    return Chance(noise, float(np.mean(shares)), *map(float, np.percentile(shares, (2.5, 97.5))))
 
 
 class ShiftInvariance(NamedTuple):
@@ -101,7 +129,7 @@ def draw_matrices(weights: np.ndarray) -> Figure:
 
 
 def shares_chart(measured: ShiftInvariance) -> charts.Chart:
-    """The shares over the steps, or over the layers if there is one step; beside the share of noise."""
+    """The shares over the steps, or over the layers if there is one step; beside those of chance."""
     steps, newest = list(measured.shares), list(measured.shares.values())[-1]
     title = f"After {steps[-1]:,} steps offsets explain {newest.min():.2f} to {newest.max():.2f} of W's variance"
     looks = drawing.looks(["gMLP"] * len(newest))
@@ -119,4 +147,6 @@ def shares_chart(measured: ShiftInvariance) -> charts.Chart:
         charts.Scale("step" if len(steps) > 1 else "layer"),
         charts.Scale("share of W's variance (1: Toeplitz)"),
     )
-    return charts.Chart([charts.Panel(title, over, share, series, [("noise", noise_share(measured.shape))])])
+    by_chance = chance(tuple(measured.shape))
+    lines = [("noise", by_chance.noise), ("smooth noise", by_chance.smooth), ("97.5 % of it", by_chance.high)]
+    return charts.Chart([charts.Panel(title, over, share, series, lines)])

@@ -16,7 +16,8 @@ attention         how much each token (a row) looks at each token (a column) of 
                   largest weight of the first half of the layers, or of all; and these layers one by one
 shift-invariance  how near spatial matrices without the Toeplitz constraint are to it (Figure 9): the share of their
                   variance that is left if each weight is replaced by the mean of all weights at its offset. It is 1
-                  for a Toeplitz matrix and about 2/n for noise on n tokens. Every checkpoint of the run counts:
+                  for a Toeplitz matrix, about 2/n for noise on n tokens, and more for smooth noise. Every checkpoint of
+                  the run counts:
                   --config.checkpoint.every=50 --config.checkpoint.keep=100 make a curve of it
 augmentations     one row per training image: the centre crop of evaluation, then augmented samples. If the config mixes
                   images, rows of samples before and after mixing follow, each with the weight of its own label
@@ -49,8 +50,8 @@ def _attention(workdir: str, _: ConfigDict | None) -> None:
 
 def _shift_invariance(workdir: str, _: ConfigDict | None) -> None:
     result = shift_invariance.of_run(workdir)
-    noise = shift_invariance.noise_share(result.shape)
-    print(f"share of the variance of W that offsets explain, by layer (noise: {noise:.3f})")
+    by_chance = shift_invariance.chance(tuple(result.shape)).words()
+    print(f"share of the variance of W that offsets explain, by layer ({by_chance})")
     for step, shares in result.shares.items():
         print(f"step {step:>7}  " + "  ".join(f"{share:.3f}" for share in shares))
     print(*shift_invariance.draw(result, workdir), sep="\n")

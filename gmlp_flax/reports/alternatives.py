@@ -60,7 +60,8 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     floors = {
         name: (min if COLUMNS[name].lower else max)(models.values()) for name, models in baselines.items() if models
     }
-    notes = [*_notes(scale, configs, runs, baselines), *measured_costs.notes(costs), *_length_notes(lengths)]
+    notes = [*_notes(scale, configs, runs, baselines), *rank_notes(scores)]
+    notes += [*measured_costs.notes(costs), *_length_notes(lengths)]
     absent = {
         "Rows": [row for row in ROWS if row not in configs],
         "Columns": [n for n in COLUMNS if not columns.get(n)],
@@ -73,7 +74,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     return Report(
         TABLES[NAME].title,
         _table(configs, _columns(scores, runs["mlm"], configs)),
-        claims(scores, costs, floors),
+        claims(scores, costs, floors, {name: _examples(runs[name]) for name in COLUMNS}),
         setting=run_finder.setting(TABLES[NAME], runs["mlm"], scale) if runs["mlm"] else "",
         notes=list(dict.fromkeys(notes)),
         figures=charts(scores, costs, scale),
@@ -128,10 +129,20 @@ def _baselines(name: str, runs: Sequence[Run]) -> dict[str, float]:
     return {model: column.percent * score for run in runs for model, score in run.baselines(column.metric).items()}
 
 
+def _examples(runs: Sequence[Run]) -> int:
+    """The held-out examples of a column; 0 if its runs do not say."""
+    return max((line["eval"].get("examples", 0) for run in runs for line in run.lines if "eval" in line), default=0)
+
+
 # Claims.
 
 
-def claims(scores: Scores, costs: Costs, baselines: Mapping[str, float] = MappingProxyType({})) -> list[Claim]:
+def claims(
+    scores: Scores,
+    costs: Costs,
+    baselines: Mapping[str, float] = MappingProxyType({}),
+    examples: Mapping[str, int] = MappingProxyType({}),
+) -> list[Claim]:
     """Every statement of the papers for which both rows are there, with our numbers.
 
     Args:
@@ -139,6 +150,7 @@ def claims(scores: Scores, costs: Costs, baselines: Mapping[str, float] = Mappin
         costs: row -> tokens -> a measured step. Speeds within a factor NOISE count as equal.
         baselines: column -> the score of the best trivial model. Claims on a row that is hardly better are not judged:
             its score says how fast that row starts, not what it is worth.
+        examples: column -> its held-out examples. Accuracies within two standard errors of each other decide nothing.
     """
     late = {name: late_starters(scores[name], baselines[name], COLUMNS[name].lower) for name in baselines}
     found = []
@@ -149,15 +161,19 @@ def claims(scores: Scores, costs: Costs, baselines: Mapping[str, float] = Mappin
                 bounds = [share * value for value in of_row[worse].values]
                 slow = {row: why for row, why in late.get(name, {}).items() if row in (better, worse)}
                 bound = f"{share:g} of {worse}" if share != 1 else worse
+                text = f"{source}. {column.title}: {better} {'<' if column.lower else '>'} {bound}"
                 detail = f"{shown(of_row[better])} and {shown(of_row[worse])}"
-                found.append(
-                    Claim(
-                        f"{source}. {column.title}: {better} {'<' if column.lower else '>'} {bound}",
-                        EARLY if slow else verdicts.verdict(of_row[better].values, bounds, column.lower),
-                        detail + "".join(f"; {row} {why}" for row, why in slow.items()),
-                    )
-                )
+                error = 0.0 if column.lower else _error(of_row[better], of_row[worse], examples.get(name, 0))
+                detail += f", standard error of the difference {error:.1f}" * (error > 0)
+                verdict = verdicts.verdict(of_row[better].values, bounds, column.lower, 2 * error)
+                detail += "".join(f"; {row} {why}" for row, why in slow.items())
+                found.append(Claim(text, EARLY if slow else verdict, detail))
     return [*found, *_cost_claims(costs)]
+
+
+def _error(one: Spread, other: Spread, examples: int) -> float:
+    """The standard error, in points, of the difference of two accuracies in percent on so many examples; 0 for none."""
+    return math.sqrt(sum(score.centre * (100 - score.centre) for score in (one, other)) / examples) if examples else 0.0
 
 
 def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) -> dict[str, str]:
@@ -254,6 +270,19 @@ def _notes(
         f"One frame: {min(sizes):.3f} to {max(sizes):.3f} M parameters in the encoder ({same}), {layers} layers, the "
         "same text, steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
     )
+
+
+def rank_notes(scores: Scores) -> Iterator[str]:
+    """Whether a low perplexity goes with a high score, column by column, over the rows that have both."""
+    found = scores.get("mlm", {})
+    for name, of_row in scores.items():
+        rows = [row for row in found if row in of_row]
+        if name != "mlm" and len(rows) > 2:
+            low, high = ([sign * of[row].centre for row in rows] for sign, of in ((-1, found), (1, of_row)))
+            rank = float(verdicts.spearman(low, high))
+            over = f"over {len(rows)} rows: {rank:.2f}; one-sided permutation p = {verdicts.chance(rank, high):.2g}"
+            title = COLUMNS[name.removesuffix(RANDOM)].title + ", from random parameters" * name.endswith(RANDOM)
+            yield f"{title}: rank correlation with a low perplexity {over}."
 
 
 def _length_notes(lengths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from gmlp_flax.reports.table import Table
+
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 
 HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the spread"
@@ -32,10 +34,6 @@ class Claim(NamedTuple):
     verdict: str
     detail: str = ""
 
-    def sentence(self) -> str:
-        """All three."""
-        return f"{self.text} {self.verdict}{f'; {self.detail}' if self.detail else ''}."
-
 
 class RankPoint(NamedTuple):
     """Spearman's rank correlation with the paper's column at a number of tokens, and its 95 % interval over seeds; None
@@ -55,14 +53,22 @@ def tally(claims: Sequence[Claim]) -> str:
     return f"{len(claims)} claims: {', '.join(parts)}."
 
 
-def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True) -> str:
+def as_table(claims: Sequence[Claim]) -> Table:
+    """A line per claim."""
+    return Table(("claim", "here", "verdict"), [(claim.text, claim.detail, claim.verdict) for claim in claims])
+
+
+def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True, noise: float = 0.0) -> str:
     """Whether the claim that `better` is lower than `worse`, or higher, holds for every pair of seeds, none, or some.
 
     Of two models that are equal, n seeds each all fall one way with probability 2 / C(2n, n): 0.33 for two seeds, 0.1
-    for three, 0.01 for five. A single seed of either model says nothing of its spread, and the verdict says so.
+    for three, 0.01 for five. A single seed of either model says nothing of its spread, and the verdict says so. Means
+    that are closer than `noise` decide nothing.
     """
     low, high = (better, worse) if lower else (worse, better)
     single = min(len(better), len(worse)) == 1
+    if abs(statistics.mean(better) - statistics.mean(worse)) < noise:
+        return OPEN
     if max(low) < min(high):
         return ONE_HOLDS if single else HOLDS
     if min(low) > max(high):

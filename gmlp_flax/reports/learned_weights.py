@@ -54,12 +54,15 @@ def image_filters(path: str) -> Drawn:
     shares = list(measured.shares.values())[-1]
     rows = enumerate(np.concatenate([locality(weights, grid), shares[:, None]], axis=1), start=1)
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
+    by_chance = shift_invariance.chance(tuple(grid))
+    beyond = [str(layer) for layer, share in enumerate(shares, start=1) if share > by_chance.high]
+    exceeded = f"exceeded in the layers {', '.join(beyond)}" if beyond else "exceeded in no layer"
     note = (
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
         f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the "
         "share of W's variance that offsets between patches explain, "
-        f"{shift_invariance.noise_share(grid):.3f} for noise, 1 if W depends on nothing else."
+        f"1 if W depends on nothing else, {by_chance.words()}, {exceeded}."
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
     drawn = {"filters": filters.draw_images(weights, grid), "offsets_share": shift_invariance.shares_chart(measured)}
@@ -85,7 +88,7 @@ def shift_invariant_matrices(path: str) -> Drawn:
     columns = ("step", *(f"layer {layer + 1}" for layer in range(len(measured.weights))))
     note = (
         "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
-        f"{shift_invariance.noise_share(measured.shape):.3f} for noise."
+        f"{shift_invariance.chance(tuple(measured.shape)).words()}."
     )
     matrices, shares = shift_invariance.draw_matrices(measured.weights), shift_invariance.shares_chart(measured)
     return columns, measured.shares.items(), note, {"matrices": matrices, "toeplitz_share": shares}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gmlp_flax.analysis.charts import Chart
-from gmlp_flax.reports.claims import Claim, tally
+from gmlp_flax.reports.claims import Claim, as_table, tally
 from gmlp_flax.reports.table import Table
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ class Report:
         return {name: figure for name, figure in self.figures.items() if isinstance(figure, Chart)}
 
     def markdown(self) -> str:
-        """The title and the tables."""
+        """The title, the tables and the claims."""
         more = "".join(f"\n## {name.capitalize()}\n\n{table.markdown()}" for name, table in self.more_tables.items())
-        return f"# {self.title}\n\n{self.table.markdown()}{more}"
+        claims = f"\n## Claims\n\n{as_table(self.every_claim).markdown()}" if self.every_claim else ""
+        return f"# {self.title}\n\n{self.table.markdown()}{more}{claims}"
 
     def sentences(self) -> list[str]:
-        """All that is said beside the table."""
+        """All that is said beside the tables."""
         sentences = [tally(self.every_claim)] if self.every_claim else []
-        sentences += [claim.sentence() for claim in self.every_claim]
         captions = [sentence for chart in self.charts.values() for sentence in (chart.caption, chart.missing())]
         return [*filter(None, [*sentences, self.setting, *self.notes, *dict.fromkeys(captions)])]

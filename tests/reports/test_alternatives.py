@@ -70,9 +70,8 @@ def test_what_is_absent_is_said(made):
 
 def test_figures_and_claims(made):
     assert set(made.figures) == {"speed_mlm", "speed_sst2", "speed_imdb", "speed_cifar10", "costs"}
-    sentences = made.sentences()
-    said = "gMLP matches BERT, Table 3. masked LM, perplexity: sgu < 1.02 of bert holds; 55.5 ± 7.8 and 61.0 ± 1.4."
-    assert said in sentences
+    said = "gMLP matches BERT, Table 3. masked LM, perplexity: sgu < 1.02 of bert | 55.5 ± 7.8 and 61.0 ± 1.4 | holds"
+    assert f"\n| {said} |\n" in made.markdown()
 
 
 def test_the_length_of_a_column_is_that_of_its_models():
@@ -139,6 +138,27 @@ def test_statements_are_about_rows_and_columns_that_there_are():
 )
 def test_lower_perplexities_and_higher_accuracies_are_better(column, values, claim, verdict):
     assert verdicts(claims({column: scores(**values)}, {}))[f"{COLUMNS[column].title}: {claim}"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("examples", "verdict", "error"),
+    # 45 and 50 % of 100 images: sqrt((0.45 * 0.55 + 0.5 * 0.5) / 100) = 0.0705; of 10,000 a tenth of it.
+    [(0, "holds with one seed", ""), (100, "is inside the spread", "7.1"), (10_000, "holds with one seed", "0.7")],
+)
+def test_accuracies_within_two_standard_errors_decide_nothing(examples, verdict, error):
+    made = {"cifar10": scores(sgu=(50.0,), mixer=(45.0,)), "mlm": scores(sgu=(50.0,), mixer=(50.1,))}
+    found = {claim.text.partition(": ")[2]: claim for claim in claims(made, {}, {}, dict.fromkeys(made, examples))}
+    assert found["sgu > mixer"].verdict == verdict and found["sgu < mixer"].verdict == "holds with one seed"
+    said = f", standard error of the difference {error}" if error else ""
+    assert found["sgu > mixer"].detail == f"50.0 and 45.0{said}"
+
+
+def test_rank_correlations_with_a_low_perplexity():
+    """Over the rows that have both; of three orders of three rows in six, one is the best."""
+    made = {"mlm": scores(sgu=(50.0,), bert=(60.0,), mixer=(70.0,), fnet=(1.0,))}
+    made |= {"sst2": scores(sgu=(80.0,), bert=(70.0,), mixer=(60.0,)), "imdb from random": scores(sgu=(1.0,))}
+    over = "SST-2 (%): rank correlation with a low perplexity over 3 rows: 1.00; one-sided permutation p = 0.17."
+    assert list(alternatives.rank_notes(made)) == [over]
 
 
 def test_what_has_hardly_begun_is_not_judged():

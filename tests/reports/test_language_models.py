@@ -52,10 +52,10 @@ def test_table_3(tmp_path):
     assert list(rows) == ["mixer", "linear", "multiplicative", "sgu"]  # no row of blanks
     [absent] = [note for note in made.notes if note.startswith("Without a run")]
     assert "bert (paper: 4.37), bert_rel" in absent and absent.endswith("amlp_36.")
-    assert "sgu < multiplicative holds; the means have this order from 1,843,200 tokens on." in made.sentences()
-    inside = "sgu < linear is inside the spread; the means have this order from 921,600 tokens on."
-    assert inside in made.sentences() and inside not in [claim.sentence() for claim in made.claims]
-    assert made.claims[-1].sentence() == "linear < mixer is reversed with one seed."
+    assert "| sgu < multiplicative | the means have this order from 1,843,200 tokens on | holds |" in made.markdown()
+    inside = ("sgu < linear", "is inside the spread", "the means have this order from 921,600 tokens on")
+    assert inside in made.every_claim and inside not in made.claims
+    assert made.claims[-1] == ("linear < mixer", "is reversed with one seed", "")
     # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 / (4 * 15).
     # With linear's better seed alone ahead of sgu's worse one: 2, 4, 3, 1, one draw in 16.
     [rank] = [note for note in made.notes if note.startswith("Spearman")]

@@ -70,7 +70,7 @@ def test_filters_of_images(image_run):
         assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
     [panel] = report.figures["offsets_share"].panels
     assert report.table.columns[-1] == "offsets"
-    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references == [("noise", 48 / 255)]
+    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references[0] == ("noise", 48 / 255)
     assert ": steps 12 (paper: 93835); " in report.setting
     assert "; model.image_size (8, 8) (paper: (224, 224)); " in report.setting
     assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a bar of colours

@@ -1,0 +1,70 @@
+"""The feed-forward block in the order of the Mixer's two MLPs, and with other norms, to see which of them matters.
+
+docs/results/alternatives.md has what came of it. A run:
+
+    gmlp train --config=c4_ablation:feed_forward,scale=small --config.data.train=books.jsonl.xz --workdir=runs/order \\
+        --config.model.block=docs.results.feed_forward_order:FeedForwardOrder --config.model.token_norm=tokens_rms
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+from flax import nnx
+
+from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
+from gmlp_flax.models.mlp import ChannelMLP, TokenMLP, TokenMLPSpec
+from gmlp_flax.options import option
+
+TOKENS, CHANNELS, TOKENS_RMS = "tokens", "channels", "tokens_rms"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeedForwardOrderSpec(TokenMLPSpec):
+    """Options of the block."""
+
+    token_mlp_first: bool = option(True, "the MLP over tokens before the one over channels", architecture=True)
+    token_norm: str = option(
+        TOKENS,
+        "what the norm before the MLP over tokens is over; tokens_rms subtracts no mean",
+        (TOKENS, CHANNELS, TOKENS_RMS),
+        architecture=True,
+    )
+
+
+class RMSNorm(nnx.Module):
+    """A layer norm over the last axis that subtracts no mean."""
+
+    def __init__(self, spec: FeedForwardOrderSpec, channels: int):
+        self.norm = LayerNorm(spec, channels)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., channels] to [..., channels]."""
+        precise = x.astype(self.norm.precise_dtype)
+        scale = jax.lax.rsqrt((precise**2).mean(-1, keepdims=True) + self.norm.eps)
+        return (precise * scale * self.norm.scale[...] + self.norm.bias[...]).astype(x.dtype)
+
+
+class FeedForwardOrder(Block):
+    """Published: the MLP over tokens second, its norm over tokens. First, with a norm over channels: the Mixer."""
+
+    Spec = FeedForwardOrderSpec
+
+    def __init__(self, spec: FeedForwardOrderSpec, rngs: nnx.Rngs):
+        size = spec.d_model if spec.token_norm == CHANNELS else spec.length
+        self.mlp_norm, self.mlp = LayerNorm(spec, spec.d_model), ChannelMLP(spec, rngs)
+        self.token_norm = RMSNorm(spec, size) if spec.token_norm == TOKENS_RMS else LayerNorm(spec, size)
+        self.token_mlp = TokenMLP(spec, rngs)
+        self.first, self.over_channels = spec.token_mlp_first, spec.token_norm == CHANNELS
+
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: Any = None) -> jax.Array:
+        """See `Block`."""
+
+        def mix_tokens(x: jax.Array) -> jax.Array:
+            normed = self.token_norm(x) if self.over_channels else self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)
+            return add_branch(x, self.token_mlp(normed), rng, 1)
+
+        x = mix_tokens(x) if self.first else x
+        x = add_branch(x, self.mlp(self.mlp_norm(x)), rng, 0)
+        return x if self.first else mix_tokens(x)

@@ -1,7 +1,9 @@
-"""Uses a trained model on image files or on lines of text from standard input, depending on the run's task.
+"""Uses a trained model on images or on lines of text, depending on the run's task.
 
     echo "The [MASK] statement is used to define a function." | gmlp predict --workdir=DIR
-    gmlp predict --workdir=DIR photo.jpg another.png
+    gmlp predict --workdir=DIR photo.jpg photos/ 'more/*.png'
+    find photos -name '*.jpg' | gmlp predict --workdir=DIR --json > answers.jsonl
+    gmlp predict --workdir=DIR --truncate lines.txt more.jsonl --json
     printf 'A man plays.\\tNobody plays.\\n' | gmlp predict --workdir=DIR
     printf 'Who plays?\\tIn the park, a man plays.\\n' | gmlp predict --workdir=DIR
 
@@ -10,87 +12,213 @@
 A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error what that
 cost; with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab
 between them, a pair, and a model that answers questions reads a question and a passage.
+
+Without arguments, lines of standard input are the texts, or the paths of images: each is answered as soon as no other
+is ready. An input that cannot be read or does not suit the model is a line on standard error, and the exit code is 1.
+With --json each answer is an object with "input" and "predictions" (of each [MASK], a list of "label" and "score"),
+"generated_text" or "error"; a line may be an object with "input", too, whose other keys the answer repeats.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import tqdm
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import ConfigError, DataError
-from gmlp_flax.io import records
+from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.io import files, json_files, records
 from gmlp_flax.options import options_of
 from gmlp_flax.tasks.sampling import Sampling
 
 if TYPE_CHECKING:
-    from gmlp_flax.tasks.base import Candidates
+    from gmlp_flax.tasks.base import Task
     from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
+    from gmlp_flax.tasks.prediction import Answer, Candidates
     from gmlp_flax.training.loading import Trained
 
 SAMPLING = options_of(Sampling)
+TEXTS = (".txt", ".tsv", ".jsonl")  # the files of a folder whose lines are read
+
+
+class Line(str):
+    """An input: a line with its place, for messages, and the other keys of its JSON object; or the path of an image."""
+
+    where: str
+    record: Mapping[str, Any]
+
+    def __new__(cls, text: str, where: str = "", record: Mapping[str, Any] = MappingProxyType({})):
+        line = super().__new__(cls, text)
+        line.where, line.record = where, record
+        return line
 
 
 def main(argv: list[str]) -> None:
-    """Prints the candidates of each prediction."""
-    workdir = cli.require("workdir")
+    """Prints the answer to each input."""
+    workdir, values = cli.require("workdir"), flags.FLAGS
     from gmlp_flax.training import loading
 
-    trained, paths, top = loading.load(workdir, flags.FLAGS.checkpoint), argv[1:], flags.FLAGS.top
+    trained, words, ranks = loading.load(workdir, values.checkpoint), argv[1:], values["top"].present
     task = trained.task
-    ranks = flags.FLAGS["top"].present
-    sampling: dict[str, Any] = {name: flags.FLAGS[name].value for name in SAMPLING if flags.FLAGS[name].present}
+    sampling: dict[str, Any] = {name: values[name].value for name in SAMPLING if values[name].present}
     given = [*sampling]
     if given and not task.generates:
         what = f"for models that continue texts, and {workdir} holds one of the task {trained.config.task}"
         raise ConfigError(f"--{given[0]} is {what}: leave it out, or train with --config.task=causal_lm")
     if given and ranks:
         raise ConfigError(f"--top ranks the next token, and --{given[0]} is for a continuation: give one of them")
-    if task.predicts_files:
-        if not paths:
-            raise ConfigError("give image files: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
-        for path, (candidates,) in zip(paths, task.predict(trained.weights, paths, top), strict=True):
-            print(f"{path}: {show(candidates)}")
-    elif paths:
-        raise ConfigError(f"{workdir} holds a model of text: give it some on standard input, not {paths[0]}")
-    elif task.generates and not ranks:
-        continue_lines(trained, Sampling(**sampling))
+    inputs = read_files(words, task.predicts_files) if words else read_lines("standard input", sys.stdin.buffer)
+    if task.generates and not ranks:
+        answers = continuations(trained, inputs, Sampling(**sampling))
     else:
-        for line in given_lines():
-            print(line)
-            (predictions,) = task.predict(trained.weights, [line], top)
-            for number, candidates in enumerate(predictions, 1):
-                print(f"  {task.prediction_label.format(number)}{show(candidates)}")
+        options = dict(batch_size=values.batch_size, truncate=values.truncate)
+        answers = task.predict_stream(trained.weights, inputs, values.top, **options)
+    answered, failed = write(answers, task, typed=not words and sys.stdin.isatty())
+    if task.predicts_files and not answered:
+        raise ConfigError("give image files or folders of them: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
+    if failed:
+        raise SystemExit(1)
 
 
-def given_lines() -> Iterator[str]:
-    """The lines of standard input that are not blank, stripped; raises DataError if one is not UTF-8."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
+def write(answers: Iterable[Answer], task: Task, typed: bool) -> tuple[int, int]:
+    """Prints each answer as soon as it is there, with a bar on a terminal on which nobody types.
+
+    Returns:
+        How many answers there were, and how many of them are errors.
+    """
+    answered = failed = 0
+    with tqdm.tqdm(unit=" inputs", disable=typed or not sys.stderr.isatty()) as bar:
+        say = print if bar.disable else bar.write  # which draws the bar anew, below the line
+        for answer in answers:
+            answered += 1
+            where = f"{answer.input.where}: " if getattr(answer.input, "where", "") else ""
+            if answer.error:
+                failed += 1
+                say(f"error: {where}{' '.join(str(answer.error).split())}", file=sys.stderr)
+            if answer.note:
+                say(f"note: {where}{answer.note}", file=sys.stderr)
+            if flags.FLAGS.json:
+                say(json.dumps(as_record(answer), ensure_ascii=False))
+            elif not answer.error:
+                say(as_text(answer, task))
+            bar.update()
+    return answered, failed
+
+
+def as_record(answer: Answer) -> dict[str, Any]:
+    """The keys of an answer in JSON."""
+    record = {**getattr(answer.input, "record", {}), "input": answer.input if isinstance(answer.input, str) else None}
+    if answer.error:
+        return record | {"error": str(answer.error)}
+    if answer.text is not None:
+        return record | {"generated_text": answer.text}
+    ranked = [[{"label": name, "score": value} for name, value in candidates] for candidates in answer.predictions]
+    return record | {"predictions": ranked}
+
+
+def as_text(answer: Answer, task: Task) -> str:
+    """An answer for people: one line for an image or a continuation, else the input and a line for each prediction."""
+    if answer.text is not None:
+        return answer.input + answer.text
+    if task.predicts_files:
+        return f"{answer.input}: {show(answer.predictions[0])}"
+    ranked = (f"  {task.prediction_label.format(i)}{show(each)}" for i, each in enumerate(answer.predictions, 1))
+    return "\n".join([answer.input, *ranked])
+
+
+def read_files(words: list[str], are_images: bool) -> Iterator[Any]:
+    """The images that files, folders and patterns stand for, or the lines of such texts; an error for each that cannot
+    be read."""
+    from gmlp_flax.data.images.folders import SUFFIXES
+
+    suffixes = SUFFIXES if are_images else TEXTS
+    for word in words:
         try:
-            records.refuse_utf16(line)
-            if text := records.decode_utf8(line).strip():
-                yield text
-        except records.NotUTF8 as error:
-            raise DataError(f"standard input, line {number}: {error}") from None
+            paths = [word] if files.exists(word) else files.glob(word) or [word]
+            if files.is_folder(word):
+                found = (file.path for file in files.find_files(word))
+                if not (paths := [path for path in found if os.path.splitext(path)[1].lower() in suffixes]):
+                    raise DataError(f"{word} has no file of these: {', '.join(suffixes)}; give files")
+            for path in paths:
+                if are_images:
+                    yield Line(path)
+                else:
+                    with files.open_file(path) as stream:
+                        yield from read_lines(path, stream)
+        except DataError as error:
+            yield error
 
 
-def continue_lines(trained: Trained, sampling: Sampling) -> None:
-    """Prints each line with its continuation, and on standard error what it cost."""
+def read_lines(name: str, stream: Any) -> Iterator[Any]:
+    """The lines of a stream that are not blank, as they come; PAUSE when no other is ready, and errors for bad ones."""
+    from gmlp_flax.tasks.prediction import PAUSE
+
+    number, begun = 0, []
+    read = getattr(stream, "read1", stream.read)  # what is there, or the next that comes
+    while chunk := read(1 << 16):
+        *whole, rest = chunk.split(b"\n")
+        for line in whole:
+            number += 1
+            yield from read_line(b"".join([*begun, line]), f"{name}, line {number}")
+            begun = []
+        begun.append(rest)
+        if not is_ready(stream):
+            yield PAUSE
+    yield from read_line(b"".join(begun), f"{name}, line {number + 1}")
+
+
+def read_line(data: bytes, where: str) -> Iterator[Any]:
+    """The input that a line holds, if it is not blank, or an error."""
+    try:
+        records.refuse_utf16(data)
+        text, record = records.decode_utf8(data).strip(), {}
+        if flags.FLAGS.json and text.startswith("{"):
+            record = json_files.loads(text)
+            text = record.get("input")
+            if not isinstance(text, str):
+                raise ValueError('expected an object with the key "input" and a text')
+        if text:
+            yield Line(text, where, record)
+    except (records.NotUTF8, ValueError) as error:
+        yield DataError(f"{where}: {error}")
+
+
+def is_ready(stream: Any) -> bool:
+    """Whether reading from a stream would not wait."""
+    try:
+        return bool(select.select([stream], [], [], 0)[0])
+    except (io.UnsupportedOperation, TypeError, ValueError):  # of a file in memory, or a remote one
+        return True
+
+
+def continuations(trained: Trained, inputs: Iterable[Any], sampling: Sampling) -> Iterator[Answer]:
+    """Answers with the text that continues each line; says on standard error what it cost."""
     from gmlp_flax.planning.workload import token_cost
+    from gmlp_flax.tasks.prediction import PAUSE, Answer
 
     task: CausalLanguageModeling = trained.task  # type: ignore[reportAssignmentType]
-    for line in given_lines():
+    for line in inputs:
+        if line is PAUSE:
+            continue
         began = time.perf_counter()
-        made = task.generate(trained.weights, line, sampling)
+        try:
+            if isinstance(line, DataError):
+                raise line
+            made = task.generate(trained.weights, line, sampling)
+        except (DataError, RunError) as error:
+            yield Answer(line, [], error)
+            continue
         seconds = time.perf_counter() - began
-        print(line + made.text, flush=True)
-        if made.prompt_tokens >= task.length:
-            note = f"note: the line has {made.prompt_tokens} tokens; the model reads the last {task.length - 1} of them"
-            print(note, file=sys.stderr)
+        yield Answer(line, [], None, task.note_of_prompt(made.prompt_tokens), made.text)
         anew = f"; windows of {task.length} tokens read: {made.windows}" if made.windows > 1 else ""
         ended = ", where the model ended the text" if made.ended else ""
         rate = f"{made.new_tokens / seconds:,.0f} a second"
@@ -110,6 +238,9 @@ def define_flags() -> None:
     """Defines the flags of this command."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 32, "How many inputs the model reads at once.", lower_bound=1)
+    flags.DEFINE_bool("json", False, "Print a JSON object for each input, and read lines that are objects.")
+    flags.DEFINE_bool("truncate", False, "Cut texts that are too long, with a note, instead of refusing them.")
     for name, option in SAMPLING.items():
         cli.define(name, option.default, f"Causal models: {option.comment}.")
 
@@ -117,4 +248,4 @@ def define_flags() -> None:
 def run() -> None:
     """The command line."""
     define_flags()
-    cli.run(main, "[IMAGE]...")
+    cli.run(main, "[FILE]...")

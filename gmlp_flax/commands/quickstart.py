@@ -67,7 +67,7 @@ def show_image(trained: loading.Trained) -> None:
     print("\nwhat it says of three held-out digits, with probabilities")
     batch = next(task.evaluation_batches(0, 1))
     for image, label in list(zip(batch["image"], batch["label"], strict=True))[:3]:
-        print(f"  a {label}:  {predict.show(task.rank_classes(trained.weights, image[None])[0])}")
+        print(f"  a {label}:  {predict.show(task.predict(trained.weights, [image])[0][0])}")
 
 
 # Kind -> what shows its answers; the metric's title, name and format.

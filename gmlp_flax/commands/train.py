@@ -50,7 +50,7 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     from gmlp_flax.reports import runs
 
     block, task, path = blocks.find(config.model.block), tasks.find(config.task), shlex.quote(workdir)
-    advice, reads_text = {}, task.predict is not tasks.Task.predict and not task.predicts_files
+    advice, reads_text = {}, task.prepare is not tasks.Task.prepare and not task.predicts_files
     if reads_text or task.predicts_files:
         advice[f"gmlp predict --workdir={path} {'< TEXT' if reads_text else 'IMAGE ...'}"] = "use the model"
     if block.spatial_matrix is not blocks.Block.spatial_matrix:

@@ -1,7 +1,7 @@
 """Sizes and options of an encoder: one frozen dataclass, read by every layer."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,11 @@ class BlockSpec:
     def supports_length(self, tokens: int) -> bool:
         """Whether a stack of these blocks accepts this number of tokens: n alone, unless a subclass says more."""
         return tokens == self.length
+
+    def hiding_padding(self) -> Self | None:
+        """The spec of the same blocks in which a `padding_mask` hides padding altogether, so that the outputs of a text
+        are those without padding; None if there is none."""
+        return self if self.block.hides_padding else None
 
     @property
     def compute_dtype(self) -> jnp.dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,13 +22,13 @@ from gmlp_flax.io import files, json_files
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.encoder import pooled_states
 from gmlp_flax.options import Option, options_of
+from gmlp_flax.tasks.prediction import Answer, Candidates, Prepared, Stream
 from gmlp_flax.tasks.sampling import Sampling
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 Outputs = dict[str, Any]  # name -> array, the leading axis the example
 Shapes = dict[str, tuple[tuple[int, ...], Any]]  # name -> shape and type of one example's array
-Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 
 Totals = dict[str, tuple[Any, float]]  # Sums over a whole evaluation: floats, or numpy arrays for sums of arrays
 
@@ -68,6 +68,7 @@ class Task(abc.ABC):
         generates: whether a trained model writes on after a text, by `generate`.
         predicts_files: whether `predict` takes paths of files; else it takes lines of text.
         prediction_label: what is printed before a prediction of an input; {} stands for its number, from 1.
+        pad_id: fills up "tokens" of shorter examples to predict to the length of others.
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
         optional_assets: the names in `assets` that a run may lack.
         inherited: these files of the starting run, by name, for a run that begins.
@@ -89,6 +90,7 @@ class Task(abc.ABC):
     generates: ClassVar[bool] = False
     predicts_files: ClassVar[bool] = False
     prediction_label: ClassVar[str] = ""
+    pad_id: int = 0
     shared_assets: tuple[str, ...] = ()
     optional_assets: ClassVar[tuple[str, ...]] = ()
     inherits_model: ClassVar[bool] = False
@@ -238,14 +240,8 @@ class Task(abc.ABC):
         """The predictions of a whole evaluation as official scorers read them, by file name; most tasks have none."""
         return {}
 
-    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[Candidates]]:
-        """A trained model's predictions.
-
-        Args:
-            params: of the model.
-            inputs: one or more paths of files if `predicts_files`, else lines of text. Content in place of a path is
-                allowed where a task says so.
-            top: how many candidates.
+    def predict(self, params: Any, inputs: Iterable[Any], top: int = 5, **options: Any) -> list[list[Candidates]]:
+        """A trained model's predictions, as a list; options as in `predict_stream`.
 
         Returns:
             For each input, one list of candidates per prediction: a text with two masks has two.
@@ -253,7 +249,66 @@ class Task(abc.ABC):
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.
         """
+        predictions = []
+        for answer in self.predict_stream(params, inputs, top, **options):
+            if answer.error:
+                raise answer.error
+            predictions.append(answer.predictions)
+        return predictions
+
+    def predict_stream(
+        self, params: Any, inputs: Iterable[Any], top: int = 5, batch_size: int = 32, truncate: bool = False
+    ) -> Iterator[Answer]:
+        """Yields a trained model's answer to each input, in order; an input that cannot be read, or does not suit this
+        model, has an error as its answer.
+
+        Args:
+            params: of the model.
+            inputs: paths of files if `predicts_files`, else lines of text. Content in place of a path is allowed where
+                a task says so. After `prediction.PAUSE` among them, all answers are given before the next is asked for.
+            top: how many candidates.
+            batch_size: inputs that the model reads at once.
+            truncate: whether a text that is too long is cut.
+        """
+        prepare = functools.partial(self.prepare, truncate=truncate)
+        run = functools.partial(self._compiled_rank(top), params)
+        return Stream(prepare, run, functools.partial(self.read_answer, top=top), batch_size, self.length, self.pad_id)(
+            inputs
+        )
+
+    def prepare(self, given: Any, truncate: bool = False) -> Prepared:
+        """An input of `predict_stream` as the model reads it. It is called in threads.
+
+        Raises:
+            RunError, DataError: it cannot be read, or does not suit this model.
+        """
         raise RunError(f"the task {type(self).__name__} has no predictions for single inputs")
+
+    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
+        """Logits of prepared examples, float32 [batch, predictions, names]; there may be more of both than are read."""
+        raise NotImplementedError
+
+    @property
+    def prediction_names(self) -> Sequence[str]:
+        """What is ranked by `prediction_scores`, in their order."""
+        return self.class_names
+
+    def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
+        """What `read_answer` needs of a batch of prepared examples: here, the best probabilities and their indices."""
+        scores = self.prediction_scores(params, batch)[..., : len(self.prediction_names)]
+        values, indices = jax.lax.top_k(jax.nn.softmax(scores), min(top, scores.shape[-1]))
+        return {"values": values, "indices": indices}
+
+    def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
+        """The predictions of an input; its context, if it has one, is how many there are."""
+        [ranked], names, predictions = outputs, self.prediction_names, []
+        for values, indices in list(zip(ranked["values"], ranked["indices"], strict=True))[: prepared.context or 1]:
+            predictions.append([(names[int(i)], float(value)) for value, i in zip(values, indices, strict=True)])
+        return predictions
+
+    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def _compiled_rank(self, top: int) -> Callable[[Any, Batch], Outputs]:
+        return jax.jit(functools.partial(self.rank, top=top))
 
     def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
         """What a trained model writes after a prompt.
@@ -297,11 +352,6 @@ class Task(abc.ABC):
     def apply(self, params: Any, *inputs: Any) -> Any:
         """Calls the model with the given parameters."""
         return self.bind(params)(*inputs)
-
-    @functools.cached_property
-    def compiled_apply(self) -> Callable:
-        """`apply`, compiled once for all predictions."""
-        return jax.jit(self.apply)
 
     @functools.cached_property
     def _abstract_module(self) -> nnx.Module:
@@ -353,9 +403,3 @@ def weighted_sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.
     """(sum, weight) in float32."""
     weights = weights.astype(jnp.float32)
     return (values.astype(jnp.float32) * weights).sum(), weights.sum()
-
-
-def top_candidates(scores: jax.Array, names: Sequence[str], top: int) -> Candidates:
-    """The names with the highest probabilities, the softmax of scores [classes], best first."""
-    values, indices = jax.lax.top_k(jax.nn.softmax(scores[: len(names)]), min(top, len(names)))
-    return [(names[int(i)], float(value)) for value, i in zip(values, indices, strict=True)]

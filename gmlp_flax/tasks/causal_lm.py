@@ -19,6 +19,7 @@ from gmlp_flax.tasks import base
 from gmlp_flax.tasks.base import Batch, Outputs, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.generation import TextGenerator
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
+from gmlp_flax.tasks.prediction import Prepared
 from gmlp_flax.tasks.sampling import Sampling
 
 
@@ -99,16 +100,26 @@ class CausalLanguageModeling(LanguageModeling):
         """See `Task`: int32 [batch, tokens], each text after [CLS]."""
         return self.padded([[self.tokenizer.cls_id, *self.tokenizer.encode(line)] for line in inputs])
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[base.Candidates]]:
-        """The likeliest next tokens of each line.
+    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+        """See `Task`: a line of text, of which the model reads the end, whose next token it ranks.
 
         Raises:
             RunError: a line has a [MASK].
         """
-        for line in inputs:
-            _refuse_mask(line)
-        logits = (next(self.generator.logits(params, self.tokenizer.encode(line), []))[0] for line in inputs)
-        return [[base.top_candidates(jnp.asarray(scores), self.pieces, top)] for scores in logits]
+        _refuse_mask(given)
+        ids = [self.tokenizer.cls_id, *(text := self.tokenizer.encode(given))[max(0, len(text) - self.length + 1) :]]
+        arrays = {"tokens": np.array(ids, np.int32), "last": np.array([len(ids) - 1])}  # what follows changes nothing
+        return Prepared([arrays], 1, self.note_of_prompt(len(text)))
+
+    def note_of_prompt(self, tokens: int) -> str:
+        """A note if the model does not read the whole prompt; "" if it does."""
+        most = self.length - 1
+        return "" if tokens <= most else f"the line has {tokens} tokens; the model reads the last {most} of them"
+
+    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
+        """See `Task`: the one prediction is the token after "last"."""
+        model = self.bind(params)
+        return model.logits(jnp.take_along_axis(model.hidden(batch["tokens"]), batch["last"][..., None], axis=1))
 
     @functools.cached_property
     def generator(self) -> TextGenerator:

@@ -33,6 +33,7 @@ from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, S
 from gmlp_flax.tasks import base, sides
 from gmlp_flax.tasks.base import Batch, Outputs, Shapes, Sums, Task, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
+from gmlp_flax.tasks.prediction import Prepared
 
 CLASSES_FILE = "classes.json"
 NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
@@ -282,22 +283,26 @@ class ImageClassification(Task):
     def _size(self) -> dict[str, Any]:
         return dict(size=self.config.model.image_size, channels=self.config.model.channels)
 
-    def predict(self, params: Any, inputs: Sequence[Any], top: int = 5) -> list[list[base.Candidates]]:
-        """The likeliest classes of images: paths of files, or uint8 [height, width, channels].
+    def prepare(self, given: Any, truncate: bool = False) -> Prepared:
+        """See `Task`: the path of an image, or its pixels, uint8 [height, width, channels].
 
         Raises:
             DataError: a file is missing or does not decode, or an array is no such image.
         """
-        return [[candidates] for candidates in self.rank_classes(params, self.encode(inputs), top)]
+        record = image_examples.record_of(given, self.config.model.channels)
+        return Prepared([{"image": self.evaluation_example(record)["image"]}])
 
     def encode(self, inputs: Sequence[Any]) -> np.ndarray:
         """See `Task`: uint8 [batch, height, width, channels], as evaluation sees the images."""
-        records = (image_examples.record_of(image, self.config.model.channels) for image in inputs)
-        return np.stack([self.evaluation_example(record)["image"] for record in records])
+        return np.stack([self.prepare(image).examples[0]["image"] for image in inputs])
 
-    def rank_classes(self, params: Any, images: np.ndarray, top: int = 5) -> list[base.Candidates]:
-        """The likeliest classes of images, uint8 [batch, height, width, channels], as evaluation sees them."""
-        return [base.top_candidates(scores, self.names, top) for scores in self.compiled_apply(params, images)]
+    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
+        """See `Task`: one prediction for each image."""
+        return self.apply(params, batch["image"])[:, None]
+
+    @property
+    def prediction_names(self) -> Sequence[str]:
+        return self.names
 
     def assets(self) -> dict[str, bytes]:
         """The classes, and the words for people if the run folder has them."""

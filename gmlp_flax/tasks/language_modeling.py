@@ -112,8 +112,8 @@ class LanguageModeling(TextTask):
         """The ids that are never a target."""
         return self.tokenizer.special_ids
 
-    @property
-    def pieces(self) -> list[str]:
+    @functools.cached_property
+    def prediction_names(self) -> list[str]:
         """The text of each token of the vocabulary."""
         return [self.tokenizer.piece(token) for token in range(self.tokenizer.vocab_size)]
 

@@ -15,8 +15,9 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.options import AT_LEAST_0, INNER_SHARE, SHARE, SIZE, Option
-from gmlp_flax.tasks.base import Baseline, Batch, Candidates, Outputs, Sums, Totals, model_keys, top_candidates
+from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Totals, model_keys
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
+from gmlp_flax.tasks.prediction import Prepared
 
 
 class Masked(NamedTuple):
@@ -104,9 +105,10 @@ class MaskedLanguageModeling(LanguageModeling):
             f"masking.rate, {rate:.1%}: consider --config.masking.max_predictions={predictions}"
         ]
 
-    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+    def module(self, rngs: nnx.Rngs, spec: Any = None) -> nnx.Module:
+        """See `Task`; with its own spec of the blocks, or a similar one."""
         model = self.config.model
-        return MaskedLM(self.spec(), model.vocab_size, rngs, transform=model.transform, **self.embedding())
+        return MaskedLM(spec or self.spec(), model.vocab_size, rngs, transform=model.transform, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         if self.config.masking.static:
@@ -174,24 +176,34 @@ class MaskedLanguageModeling(LanguageModeling):
         positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
         return self.apply(params, inputs, positions, None, self.padding_mask(inputs))
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
-        """The likeliest tokens for each [MASK] of each line.
+    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+        """See `Task`: a line of text with one or more [MASK].
 
         Raises:
             RunError: a line has no [MASK], or is longer than the model's sequences.
         """
-        tokenizer, spec, ranked = self.tokenizer, self.spec(), []
-        for line in inputs:
-            ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
-            positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
-            if not positions:
-                raise RunError(f"there is no [MASK] in {line!r}; put one where a token is to be predicted")
-            if len(ids) > self.length:
-                most = f"the model reads at most {self.length}"
-                raise RunError(f"the line has {len(ids)} tokens, {most}: {line[:60]!r}...")
-            if not spec.supports_length(len(ids)):
-                ids += [tokenizer.pad_id] * (self.length - len(ids))
-            tokens = np.array([ids])
-            logits = self.compiled_apply(params, tokens, np.array([positions]), None, self.padding_mask(tokens))[0]
-            ranked.append([top_candidates(scores, self.pieces, top) for scores in logits])
-        return ranked
+        tokenizer = self.tokenizer
+        ids = [tokenizer.cls_id, *tokenizer.encode_masked(given), tokenizer.sep_id]
+        note = self.note_of_cut(len(ids), given, truncate)
+        if note:
+            ids = [*ids[: self.length - 1], tokenizer.sep_id]
+        positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
+        if not positions:
+            where = f" in the first {self.length} tokens of" if note else " in"
+            raise RunError(f"there is no [MASK]{where} {given[:60]!r}; put one where a token is to be predicted")
+        ids += [] if self._hidden else [tokenizer.pad_id] * (self.length - len(ids))
+        arrays = {"tokens": np.array(ids, np.int32), "positions": np.array(positions, np.int32)}
+        return Prepared([arrays], len(positions), note)
+
+    @functools.cached_property
+    def _hidden(self) -> Any:
+        """The model that ignores padding, without values; None if its blocks cannot."""
+        spec = self.spec().hiding_padding()
+        return spec and nnx.eval_shape(lambda: self.module(nnx.Rngs(0), spec))
+
+    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
+        """See `Task`: a prediction for each position. Padding is hidden if that makes the length irrelevant."""
+        tokens, positions = batch["tokens"], batch["positions"]
+        if self._hidden is None:
+            return self.apply(params, tokens, positions, None, self.padding_mask(tokens))
+        return nnx.merge(nnx.graphdef(self._hidden), params)(tokens, positions, None, tokens != self.tokenizer.pad_id)

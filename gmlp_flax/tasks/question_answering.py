@@ -2,7 +2,6 @@
 
 import functools
 import json
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +20,8 @@ from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import SpanPredictor
 from gmlp_flax.options import ANY_NUMBER, SIZE, Option, Range
 from gmlp_flax.tasks import sides
-from gmlp_flax.tasks.base import Baseline, Batch, Candidates, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
+from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
+from gmlp_flax.tasks.prediction import Candidates, Prepared
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, Finetuning
 
 GROUPS = ("", "HasAns_", "NoAns_", "best_")  # of v2.0's metrics; v1.1 has the first alone
@@ -126,40 +126,31 @@ class QuestionAnswering(Finetuning):
         files |= {"null_odds.json": odds} if odds else {}
         return {name: json.dumps(content, indent=1).encode() for name, content in files.items()}
 
-    def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
-        """See `Task`: the first window of each question and passage."""
-        windows = [self._line(line)[0] for line in inputs]
-        return {name: np.stack([window[name] for window in windows]) for name in ("tokens", "segments")}
-
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[Candidates]]:
-        """The likeliest answers to each line, a question and a passage with a tab between; in v2.0 one of them may be
-        "(no answer)".
+    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+        """See `Task`: a question and a passage with a tab between; a long passage is read in windows. In v2.0 an answer
+        may be "(no answer)".
 
         Raises:
             RunError: there is no passage.
         """
-        return [[self._answer(params, line, top)] for line in inputs]
-
-    @functools.cached_property
-    def _compiled_evaluate(self) -> Callable:
-        return jax.jit(lambda params, batch: self.evaluate(params, batch)[1])
-
-    def _line(self, line: str) -> Windows:
-        question, _, passage = line.partition("\t")
+        question, _, passage = given.partition("\t")
         if not question.strip() or not passage.strip():
-            raise RunError(f"give a question and a passage with a tab between them, not {line[:60]!r}")
-        return self._windows([squad.Question("line", "", passage, question, ())])
+            raise RunError(f"give a question and a passage with a tab between them, not {given[:60]!r}")
+        windows = self._windows([squad.Question("line", "", passage, question, ())])
+        examples = [{name: np.asarray(value) for name, value in window.items()} for window in windows]
+        return Prepared([example | {"weight": np.float32(1)} for example in examples], windows)
 
-    def _answer(self, params: Any, line: str, top: int) -> Candidates:
-        windows, outputs = self._line(line), []
-        for i in range(len(windows)):
-            batch = {name: np.asarray(value)[None] for name, value in windows[i].items()}
-            outputs.append(self._compiled_evaluate(params, batch | {"weight": np.ones(1, np.float32)}))
-        scores = jax.tree.map(lambda *rows: np.concatenate(rows), *jax.device_get(outputs))
-        answers, nulls, _, predictions = self._answers(windows, scores)
-        best = squad_answers.n_best_lists(windows.questions, answers, nulls)["line"]
+    def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
+        """See `Task`: the scores of spans."""
+        return self.evaluate(params, batch)[1]
+
+    def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
+        """See `Task`: the likeliest answers to the question."""
+        scores = {name: np.stack([rows[name] for rows in outputs]) for name in outputs[0]}
+        answers, nulls, _, predictions = self._answers(prepared.context, scores)
+        best = squad_answers.n_best_lists(prepared.context.questions, answers, nulls)["line"]
         best.sort(key=lambda entry: entry["text"] != predictions["line"])
-        return [(entry["text"] or "(no answer)", entry["probability"]) for entry in best[:top]]
+        return [[(entry["text"] or "(no answer)", entry["probability"]) for entry in best[:top]]]
 
     def _answers(
         self, windows: Windows, outputs: Outputs

@@ -26,6 +26,7 @@ from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.options import Option
 from gmlp_flax.tasks import base, sides
 from gmlp_flax.tasks.base import Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
+from gmlp_flax.tasks.prediction import Prepared
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, Finetuning
 
 LABELS_FILE = "labels.json"
@@ -207,25 +208,29 @@ class TextClassification(Finetuning):
             files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
         return files
 
-    def predict(self, params: Any, inputs: Sequence[str], top: int = 5) -> list[list[base.Candidates]]:
-        """The likeliest labels of each line: a sentence, or a pair with a tab between.
+    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+        """See `Task`: a sentence, or a pair with a tab between.
 
         Raises:
-            RunError: a line has more or fewer texts than the task.
+            RunError: a line has more or fewer texts than the task, or is longer than the model's sequences.
         """
-        scores = (self.compiled_scores(params, self.encode([line]))[0] for line in inputs)
-        return [[base.top_candidates(one, self.glue.labels, top)] for one in scores]
+        texts, expected = given.split("\t"), len(self.glue.texts)
+        if len(texts) != expected:
+            advice = "put a tab between two texts, none in a single one"
+            raise RunError(f"the line has {len(texts)} text(s), the task reads {expected}: {advice}: {given[:60]!r}")
+        ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
+        layouts = [[text] for text in ids] if self.dual_encoder else [ids]
+        most = max(1 + sum(len(text) + 1 for text in layout) for layout in layouts)
+        note = self.note_of_cut(most, given, truncate)
+        hidden = self.config.model.mask_padding and (spec := self.spec()).hiding_padding() is spec  # in training, too
+        length = min(most, self.length) if hidden else self.length
+        arrays = zip(*(pairs.assemble(layout, length, self.tokenizer) for layout in layouts), strict=True)
+        tokens, segments = (np.stack(parts) if self.dual_encoder else parts[0] for parts in arrays)
+        return Prepared([{"tokens": tokens, "segments": segments}], 1, note)
 
-    def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
-        """See `Task`: "tokens" and "segments", as in training."""
-        expected = len(self.glue.texts)
-        for line in inputs:
-            if (given := line.count("\t") + 1) != expected:
-                advice = "put a tab between two texts, none in a single one"
-                raise RunError(f"the line has {given} text(s), the task reads {expected}: {advice}: {line[:60]!r}")
-        first, *second = ([*texts] for texts in zip(*(line.split("\t") for line in inputs), strict=True))
-        pairs = self._pairs(first, second[0] if second else None, {})
-        return {name: np.stack([pairs[i][name] for i in range(len(pairs))]) for name in ("tokens", "segments")}
+    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
+        """See `Task`: one prediction for each line."""
+        return self.scores(params, batch, None)[:, None]
 
     def assets(self) -> dict[str, bytes]:
         labels = {"task": self.config.glue.task, "labels": self.glue.labels}

@@ -4,21 +4,23 @@ import abc
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.text.tokenizer import NAMED, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.data.text.word_piece import KEYS, VALUES
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Batch, Shapes, Task
+from gmlp_flax.tasks.prediction import batch_of
 
 EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`
 
@@ -67,6 +69,7 @@ class TextTask(Task):
         super().__init__(*args)
         if tokenizer is not None:
             self.tokenizer = tokenizer
+        self.pad_id = self.tokenizer.pad_id
         if self.config.model.vocab_size < self.tokenizer.vocab_size:
             raise DataError(
                 f"the tokenizer has {self.tokenizer.vocab_size} pieces, config.model.vocab_size is "
@@ -102,6 +105,20 @@ class TextTask(Task):
         tokens, segments = (inputs["tokens"], inputs["segments"]) if isinstance(inputs, Mapping) else (inputs, None)
         states = self.bind(params).states(tokens, layers, segments, self.padding_mask(tokens))
         return self._side_by_side(states, pool, tokens != self.tokenizer.pad_id)
+
+    def note_of_cut(self, tokens: int, text: str, truncate: bool) -> str:
+        """A note if a text is longer than the model's sequences and is cut; "" if it is not.
+
+        Raises:
+            RunError: it is longer, and not to be cut.
+        """
+        if tokens <= self.length:
+            return ""
+        if not truncate:
+            advice = "shorten it, or have it cut (--truncate, truncate=True)"
+            most = f"the model reads at most {self.length}"
+            raise RunError(f"the line has {tokens} tokens, {most}: {advice}: {text[:60]!r}...")
+        return f"the line has {tokens} tokens; the model reads the first {self.length} of them"
 
 
 class StandInTokenizer(NamedTuple):
@@ -182,6 +199,11 @@ class Finetuning(TextTask):
             )
         return tokenizer
 
+    def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
+        """See `Task`: "tokens" and "segments", of a long passage those of its first window."""
+        batch = batch_of([self.prepare(given).examples[0] for given in inputs], self.length, self.pad_id)
+        return {name: batch[name] for name in ("tokens", "segments")}
+
     def forward(self, params: Any, inputs: Any) -> jax.Array:
         """See `Task`; of tokens alone, all are in the first segment."""
         given = isinstance(inputs, Mapping)
@@ -192,8 +214,3 @@ class Finetuning(TextTask):
         """The model's logits for a batch; `key`, [batch], is given in training."""
         tokens = batch["tokens"]
         return self.apply(params, tokens, batch["segments"], self.padding_mask(tokens), key)
-
-    @functools.cached_property
-    def compiled_scores(self) -> Callable:
-        """`scores` without dropout, compiled once for all predictions: (params, batch)."""
-        return jax.jit(lambda params, batch: self.scores(params, batch, None))

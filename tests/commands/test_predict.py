@@ -2,10 +2,13 @@
 
 import json
 import re
+import sys
+import threading
 
 import jax
 import numpy as np
 import pytest
+from absl import flags
 from PIL import Image
 
 from gmlp_flax import config as gmlp_config
@@ -13,7 +16,8 @@ from gmlp_flax import tasks
 from gmlp_flax.commands import predict
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.tasks.prediction import Answer
 from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
@@ -61,23 +65,108 @@ def test_images_from_files(image_run, tmp_path):
     assert code == 0, error
     trained = loading.load(str(image_run), "best")
     assert trained.weights is trained.ema
-    expected = trained.task.rank_classes(trained.weights, digit[None], top=3)[0]
+    ((expected,),) = trained.task.predict(trained.weights, [digit], top=3)
     assert out == f"{tmp_path / 'digit.png'}: {predict.show(expected)}\n"
+
+
+def test_an_answer_comes_before_the_next_line_is_written(text_run, causal_run):
+    """Into a pipe that nobody closes; as many answers as lines, each after its own."""
+    for folder, options, answer in ((text_run, ["--top=1"], "  [MASK] 1: "), (causal_run, ["--top=1"], "  next: ")):
+        process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={folder}", *options)
+        watch = threading.Timer(300, process.kill)  # instead of waiting for ever
+        watch.start()
+        for line in ("A [MASK] b.\n", "The [MASK].\n"):
+            line = line if folder == text_run else line.replace("[MASK]", "one")
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == line
+            assert process.stdout.readline().startswith(answer)
+        assert process.communicate()[0] == "" and process.returncode == 0
+        watch.cancel()
+
+
+def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
+    for number in range(3):
+        digit = embedded_digits("heldout")[number]["image"]
+        path = tmp_path / "photos" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(digit[..., 0]).save(path)
+    (tmp_path / "photos" / "1a.png").write_bytes(b"no image")
+    (tmp_path / "photos" / "notes.md").write_text("not of interest")
+    (tmp_path / "empty").mkdir()
+    words = [f"{tmp_path}/none.png", f"{tmp_path}/photos", f"{tmp_path}/empty", f"{tmp_path}/photos/[02].png"]
+    code, out, error = run(f"--workdir={image_run}", "--batch_size=2", "--top=1", *words)
+    shown = [line.partition(":")[0] for line in out.splitlines()]
+    assert shown == [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
+    first, second, third = error.splitlines()
+    assert code == 1 and "none.png failed (No such file" in first and "1a.png' is in no format" in second
+    assert f"{tmp_path}/empty has no file of these: .jpg" in third
+    code, again, error = run(f"--workdir={image_run}", "--top=1", text=f"{tmp_path}/photos/2.png\n")
+    assert (code, error) == (0, "") and again == out.splitlines(keepends=True)[2]
+
+
+def test_objects_in_and_out(text_run, image_run):
+    given = ['{"input": "A [MASK] b.", "id": 7}', "The [MASK].", "none", "", '{"input": 3}', "{"]
+    code, out, error = run(f"--workdir={text_run}", "--json", "--top=2", text="\n".join(given))
+    first, second, *bad = map(json.loads, out.splitlines())
+    trained = loading.load(str(text_run), "best")
+    for record, line in ((first, "A [MASK] b."), (second, "The [MASK].")):
+        ((ranked,),) = trained.task.predict(trained.weights, [line], top=2)
+        ((best, _),) = record["predictions"]
+        assert record["input"] == line and best["label"] == ranked[0][0]
+        assert best["score"] == pytest.approx(ranked[0][1], rel=1e-5)
+    assert first["id"] == 7 and code == 1
+    assert [record["input"] for record in bad] == ["none", None, None]
+    assert "there is no [MASK]" in bad[0]["error"]
+    assert [line.partition(": ")[2][:25] for line in error.splitlines()] == [
+        f"standard input, line {number}: "[:25] for number in (3, 5, 6)
+    ]
+
+
+def test_texts_from_files(text_run, tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "a.txt").write_text("A [MASK] b.\n\nnothing\nThe [MASK].")
+    (tmp_path / "more" / "b.txt").write_text("one [MASK]\r\n" + "word " * 60 + "[MASK]\n[MASK]" + " word" * 60)
+    (tmp_path / "more" / "c.bin").write_bytes(b"\xff")
+    words = [f"--workdir={text_run}", f"{tmp_path}/*.txt", f"{tmp_path}/more", f"{tmp_path}/none.txt"]
+    code, out, error = run(*words, "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 1 and ["predictions" in line for line in lines] == [True, False, True, True, False, False, False]
+    places = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt failed"]
+    assert [place in line for place, line in zip(places, error.splitlines(), strict=True)] == [True] * 4
+    code, out, error = run(*words[:3], "--truncate", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert ["predictions" in line for line in lines] == [True, False, True, True, False, True]
+    assert re.search(r"note: .*b.txt, line 3: the line has \d+ tokens; the model reads the first 32 of them", error)
+
+
+def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
+    if "json" not in flags.FLAGS:
+        predict.define_flags()
+    flags.FLAGS(["predict"])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    task = loading.load(str(image_run), "best").task
+    answers = [Answer("a.png", [[("3", 0.5)]]), Answer("b.png", [], DataError("b.png is missing"))]
+    assert predict.write(answers, task, typed=False) == (2, 1)
+    out, err = capsys.readouterr()
+    assert out.strip() == "a.png: 3 50.0%" and "2 inputs" in err and "error: b.png is missing\n" in err
+    assert predict.write(answers, task, typed=True) == (2, 1)
+    assert capsys.readouterr().err == "error: b.png is missing\n"
 
 
 def test_mistakes_are_one_line(text_run, image_run, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     cases = [
-        ((f"--workdir={text_run}",), "nothing masked", "there is no [MASK] in 'nothing masked'"),
-        ((f"--workdir={text_run}",), "word " * 60 + "[MASK]", "the model reads at most 32"),
-        ((f"--workdir={text_run}", "a.png"), "", "holds a model of text: give it some on standard input, not a.png"),
-        ((f"--workdir={image_run}",), "", "give image files"),
-        ((f"--workdir={image_run}", f"{tmp_path}/broken.png"), "", "is in no format Pillow knows"),
-        ((), "", "--workdir is missing"),
+        ((f"--workdir={text_run}",), "nothing masked", 1, "there is no [MASK] in 'nothing masked'"),
+        ((f"--workdir={text_run}",), "word " * 60 + "[MASK]", 1, "the model reads at most 32"),
+        ((f"--workdir={text_run}", "a.png"), "", 1, "reading a.png failed (No such file"),
+        ((f"--workdir={image_run}",), "", 2, "give image files"),
+        ((f"--workdir={image_run}", f"{tmp_path}/broken.png"), "", 1, "is in no format Pillow knows"),
+        ((), "", 2, "--workdir is missing"),
     ]
-    for arguments, text, message in cases:
+    for arguments, text, expected, message in cases:
         code, _, error = run(*arguments, text=text)
-        assert code == 2, arguments
+        assert code == expected, arguments
         assert message in error and len(error.splitlines()) == 1, error
 
 
@@ -115,15 +204,17 @@ def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
 
 def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     cases = [
-        (causal_run, ("--tokens=5",), "a [MASK] b", r"a causal model continues a text and fills no \[MASK\]"),
         (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5"),
         (causal_run, ("--top=3", "--tokens=2"), "a", "--top ranks the next token, and --tokens is for a continuation"),
         (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for models that continue texts, .* masked_lm"),
     ]
-    for folder, flags, text, message in cases:
-        code, _, error = run(f"--workdir={folder}", *flags, text=text)
-        assert code == 2, (flags, error)
+    for folder, options, text, message in cases:
+        code, _, error = run(f"--workdir={folder}", *options, text=text)
+        assert code == 2, (options, error)
         assert re.search(message, error) and len(error.splitlines()) == 1, error
+    code, out, error = run(f"--workdir={causal_run}", "--tokens=2", text="a [MASK] b\nthe\n")
+    assert code == 1 and out.startswith("the") and len(out.splitlines()) == 1
+    assert error.startswith("error: standard input, line 1: a causal model continues a text and fills no [MASK]: ")
     with pytest.raises(RunError, match="^a model of the task masked_lm does not continue texts"):
         loading.load(str(text_run)).generate(["a"])
 
@@ -177,5 +268,6 @@ def test_answers_are_spans_of_the_passage(tmp_path):
 def test_text_that_is_not_utf8(request, run, given, words):
     process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={request.getfixturevalue(run)}")
     process.stdin.buffer.write(given)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2 and err.splitlines()[-1].startswith(f"error: standard input, {words}"), err
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1 and f"error: standard input, {words}" in err, err
+    assert b"\n" not in given or out.startswith(given.decode("utf-8", "replace").partition("\n")[0]), out

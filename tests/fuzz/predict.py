@@ -26,6 +26,7 @@ LINES = (
         "\0[MASK]\0",
         "\ufeff[MASK]",
     ),
+    *('{"input": "A [MASK]"}', '{"input": 3}', "{", '{"input": ' * 9),
     *("[MASK]" * 200, "[MASK] " + "word " * 2000, "x" * 100_000 + "[MASK]"),
     *("[PAD][CLS][SEP][MASK]", "<s> </s> <unk> [MASK]"),
 )
@@ -65,7 +66,8 @@ def make(folder):
         else:
             text = "\n".join(rng.choices(LINES, k=2)).encode("utf-8", "replace")
             text = damaged(text, rng) if rng.random() < 0.6 else text
-        given = [f"--workdir={folders[task]}"]
+        given = [f"--workdir={folders[task]}", f"--batch_size={rng.choice((1, 4))}"]
+        given += [name for name in ("--json", "--truncate") if rng.random() < 0.3]
         if task != "causal_lm" or rng.random() < 0.5:
             given.append(f"--top={rng.choice((1, 5, 10**6))}")
         elif rng.random() < 0.8:
@@ -73,7 +75,7 @@ def make(folder):
             given.append(f"--{name}={rng.choice(values)}")
         else:
             given.append("--tokens=20")
-        for name in ("top", *SAMPLING):
+        for name in ("top", "json", "truncate", "batch_size", *SAMPLING):
             flags.FLAGS[name].unparse()
             flags.FLAGS[name].present = 0
         try:
@@ -85,7 +87,8 @@ def make(folder):
             sys.stdin = io.TextIOWrapper(io.BytesIO(text), "utf-8")
             sys.stdout = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
             sys.stderr = io.StringIO()
-            predict.main(["predict", *words])
+            with contextlib.suppress(SystemExit):  # of an input that failed, which was told
+                predict.main(["predict", *words])
         finally:
             sys.stdin, sys.stdout, sys.stderr = before
 

@@ -145,7 +145,7 @@ def test_imagenets_words(tiny, tmp_path):
     trained = loading.load(str(tmp_path / "run"))
     pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
     best = int(np.argmax(trained.task.apply(params, pixels)))
-    assert trained.task.rank_classes(trained.weights, pixels)[0][0][0] == theirs.index_to_description(best)
+    assert trained.task.predict(trained.weights, [*pixels])[0][0][0][0] == theirs.index_to_description(best)
 
 
 def test_unknown_models():

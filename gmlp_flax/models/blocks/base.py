@@ -22,12 +22,14 @@ class Block(nnx.Module):
         final_norm: norm after the last layer, built as `final_norm(spec, d_model)`.
         mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
         can_be_causal: whether the block obeys the option `causal`, so that no output depends on a later token.
+        hides_padding: whether no output depends on what `padding_mask` marks as padding, nor on how much it is.
     """
 
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
     final_norm: ClassVar[Callable[[Any, int], Any]] = LayerNorm
     mixes_at_start: ClassVar[bool] = True
     can_be_causal: ClassVar[bool] = False
+    hides_padding: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __init__(self, spec: Any, rngs: nnx.Rngs):

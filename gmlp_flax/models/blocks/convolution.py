@@ -120,6 +120,7 @@ class ConvolutionBlock(Block):
     """x + convolution(norm(x)), then x + mlp(norm(x))."""
 
     Spec = ConvolutionSpec
+    hides_padding = True
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model)

@@ -73,6 +73,7 @@ class ExternalAttentionBlock(Block):
     """
 
     Spec = ExternalAttentionSpec
+    hides_padding = True
 
     def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model)

@@ -4,6 +4,7 @@ Read from the top, as Figure 2's pseudo-code: the block, its spatial gate, the s
 """
 
 import dataclasses
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,8 @@ class GMLPSpec(WeightDropoutSpec):
         architecture=True,
     )
 
+    hide_padding: bool = False  # from the spatial projection too, as predictions do and training does not
+
     def check(self) -> None:
         """Raises ValueError for channels that the gate cannot halve, and for a causal FFT."""
         super().check()
@@ -71,6 +74,10 @@ class GMLPSpec(WeightDropoutSpec):
     def gate_width(self) -> int:
         """Channels that leave the gate: half of d_ffn for the split gate, all of it for the others."""
         return self.d_ffn // 2 if self.gate == "split" else self.d_ffn
+
+    def hiding_padding(self) -> Self | None:
+        """With a Toeplitz W, whose rows do not depend on n; a dense W was trained on n tokens."""
+        return dataclasses.replace(self, hide_padding=True) if self.spatial == "toeplitz" else None
 
     def supports_length(self, tokens: int) -> bool:
         """At most n tokens; exactly n with a dense W that is not causal."""
@@ -105,7 +112,7 @@ class GMLPBlock(Block):
         x = self.norm(x)
         attention = self.attention(x, rng.mixing_keys, padding_mask, cache) if self.attention else None
         x = self.proj_in(x)  # U and the GELU
-        x = self.gate(x, attention, cache)
+        x = self.gate(x, attention, cache, padding_mask)
         x = self.proj_out(x)  # V
         return add_branch(shortcut, x, rng)
 
@@ -129,13 +136,21 @@ class SpatialGatingUnit(nnx.Module):
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         self.norm = LayerNorm(spec, spec.gate_width, spec.gate_norm_eps, sharding=(TENSOR,))
         self.spatial = SpatialProjection(spec, float(spec.gate in ("multiplicative", "split")), rngs)
-        self.gate = spec.gate
+        self.gate, self.hide_padding = spec.gate, spec.hide_padding
 
-    def __call__(self, z: jax.Array, attention: jax.Array | None = None, cache: DecodeCache | None = None) -> jax.Array:
+    def __call__(
+        self,
+        z: jax.Array,
+        attention: jax.Array | None = None,
+        cache: DecodeCache | None = None,
+        padding_mask: jax.Array | None = None,
+    ) -> jax.Array:
         """[batch, tokens, d_ffn] to [batch, tokens, gate_width]. The output of tiny attention, of the latter shape, is
-        added to f(Z) (Figure 6); `cache` as in `Block`."""
+        added to f(Z) (Figure 6); `cache` as in `Block`; `padding_mask` counts if the spec has `hide_padding`."""
         u, v = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
         v = self.norm(v)
+        if padding_mask is not None and self.hide_padding:
+            v = jnp.where(padding_mask[..., None], v, 0)
         v = self.spatial(v, cache)
         if attention is not None:
             v = v + attention

@@ -220,6 +220,7 @@ class SynthesizerBlock(Block):
     """x + synthesized(norm(x)), then x + mlp(norm(x))."""
 
     Spec = SynthesizerSpec
+    hides_padding = True
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model)

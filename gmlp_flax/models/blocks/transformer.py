@@ -18,6 +18,7 @@ class TransformerBlock(Block):
     """
 
     Spec = AttentionSpec
+    hides_padding = True
     can_be_causal = True
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):

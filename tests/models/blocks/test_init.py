@@ -49,6 +49,25 @@ def test_other_numbers_of_tokens_are_refused(name):
     assert spec.supports_length(5) and refused in ([], [6], [1, 4, 6])
 
 
+@EVERY
+@in_float64
+def test_hidden_padding_changes_nothing(name):
+    spec = small_spec(**CASES[name]).hiding_padding()
+    if spec is None:  # whatever is there is mixed by number
+        assert name == "gmlp, dense" or CASES[name]["block"] in (
+            "mixer",
+            "resmlp",
+            "feed_forward",
+            "fnet",
+            "fnet_hybrid",
+        )
+        return
+    module, x = randomized(lambda: spec.block(spec, nnx.Rngs(0))), jnp.asarray(normal(0, 2, 5, 6))
+    mask = jnp.broadcast_to(jnp.arange(5) < 3, (2, 5))
+    padded = quick_jit(lambda x: module(x, padding_mask=mask))(x)
+    np.testing.assert_allclose(padded[:, :3], quick_jit(module)(x[:, :3]), atol=1e-10)
+
+
 @EVERY_BLOCK
 @in_float64
 def test_stochastic_depth_drops_each_branch_by_itself(name):

@@ -1,0 +1,128 @@
+"""Predictions for a stream of inputs, which threads prepare ahead of the device, in batches of few shapes."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io.cores import usable_cores
+
+Candidates = list[tuple[str, float]]  # names with their probabilities, best first
+Arrays = dict[str, Any]  # name -> array
+
+PAUSE: Any = object()  # among inputs: no other is ready yet, so that all answers are due
+_WINDOW = 8  # batches that are made of inputs in a row, with those of similar lengths in one batch
+
+
+class Prepared(NamedTuple):
+    """An input as a model reads it."""
+
+    examples: list[Arrays]  # one or more; arrays without the batch's axis
+    context: Any = None  # what else its answer is read from
+    note: str = ""  # what the user should know of it, such as that it was cut
+
+
+class Answer(NamedTuple):
+    """What a model answers to one input."""
+
+    input: Any  # as it was given
+    predictions: list[Candidates]  # one list of candidates per prediction; [] with an error
+    error: DataError | RunError | None = None  # why there is none
+    note: str = ""  # see `Prepared`
+    text: str | None = None  # which continues the input, in the place of predictions
+
+
+class Stream(NamedTuple):
+    """Answers inputs one after the other, and holds few of them at a time, however many there are.
+
+    A batch has `batch_size` examples, the last one repeated if there are fewer, or a single one.
+
+    Attributes:
+        prepare: an input to its examples; called in threads. DataError and RunError become its answer.
+        run: a batch of arrays to a dict of arrays, the leading axis the example; compiled.
+        read: the predictions of an input, from `Prepared` and the outputs of each of its examples.
+        batch_size: examples of a batch.
+        length, pad_id: as in `batch_of`.
+    """
+
+    prepare: Callable[[Any], Prepared]
+    run: Callable[[Arrays], Arrays]
+    read: Callable[[Prepared, list[Arrays]], list[Candidates]]
+    batch_size: int
+    length: int
+    pad_id: int = 0
+
+    def __call__(self, inputs: Iterable[Any]) -> Iterator[Answer]:
+        """Yields the answer to each input, in order; at PAUSE, all that are due, before it asks for the next input. A
+        DataError in the place of an input is its own answer."""
+        window, running = [], iter(())
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            for given in itertools.chain(inputs, [PAUSE]):
+                window += [] if given is PAUSE else [given]
+                if given is PAUSE or len(window) == _WINDOW * self.batch_size:
+                    parts = [window[first : first + 16] for first in range(0, len(window), 16)]
+                    items = [item for part in pool.map(self._prepare, parts) for item in part]
+                    started = self._start(items)  # the device runs them while the next are prepared
+                    yield from running
+                    window, running = [], self._answers(items, started)
+                if given is PAUSE:
+                    yield from running
+
+    def _prepare(self, inputs: list[Any]) -> list[tuple[Prepared, Answer]]:
+        """Inputs with what is known of their answers before the model has run."""
+        items = []
+        for given in inputs:
+            try:
+                if isinstance(given, DataError):
+                    raise given
+                prepared = self.prepare(given)
+                items.append((prepared, Answer(given, [], None, prepared.note)))
+            except (DataError, RunError) as error:
+                items.append((Prepared([]), Answer(given, [], error)))
+        return items
+
+    def _start(self, items: list[tuple[Prepared, Answer]]) -> list[tuple[list[int], Arrays]]:
+        """Has the device run all examples. Returns batches: the item of each of their examples, and the outputs."""
+        rows = [(number, example) for number, (prepared, _) in enumerate(items) for example in prepared.examples]
+        rows.sort(key=lambda row: [array.shape for array in row[1].values()])
+        batches = []
+        for first in range(0, len(rows), self.batch_size):
+            part = rows[first : first + self.batch_size]
+            examples = [example for _, example in part]
+            examples += examples[-1:] * (self.batch_size - len(part) if len(part) > 1 else 0)
+            batch = batch_of(examples, self.length, self.pad_id)
+            batches.append(([number for number, _ in part], self.run(batch)))
+        return batches
+
+    def _answers(
+        self, items: list[tuple[Prepared, Answer]], batches: list[tuple[list[int], Arrays]]
+    ) -> Iterator[Answer]:
+        """Yields answers as soon as the batches up to them are done."""
+        outputs, done = [[] for _ in items], 0
+        for numbers, arrays in [*batches, ([], {})]:
+            arrays = jax.device_get(arrays)
+            for place, number in enumerate(numbers):
+                outputs[number].append({name: values[place] for name, values in arrays.items()})
+            while done < len(items) and len(outputs[done]) == len(items[done][0].examples):
+                prepared, answer = items[done]
+                yield answer if answer.error else answer._replace(predictions=self.read(prepared, outputs[done]))
+                done += 1
+
+
+def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
+    """Stacks examples. All arrays but images are filled up to a power of two, or `length`, the model's, as each length
+    is a program to compile. What fills up "tokens" is `pad_id`, for others it is 0."""
+    batch = {}
+    for name, first in examples[0].items():
+        arrays = [example[name] for example in examples]
+        shape = np.max([array.shape for array in arrays], 0).astype(int)
+        if first.dtype != np.uint8:
+            shape[-1:] = [min(length, 1 << (int(size) - 1).bit_length()) for size in shape[-1:]]
+        batch[name] = np.full((len(arrays), *shape), pad_id if name == "tokens" else 0, first.dtype)
+        for place, array in enumerate(arrays):
+            batch[name][place, *map(slice, array.shape)] = array
+    return batch

@@ -1,7 +1,7 @@
 """Uses a trained model on images or on lines of text, depending on the run's task.
 
     echo "The [MASK] statement is used to define a function." | gmlp predict --workdir=DIR
-    gmlp predict --workdir=DIR photo.jpg photos/ 'more/*.png'
+    gmlp predict --model=hf-hub:timm/gmlp_s16_224.ra3_in1k photo.jpg photos/ 'more/*.png'
     find photos -name '*.jpg' | gmlp predict --workdir=DIR --json > answers.jsonl
     gmlp predict --workdir=DIR --truncate lines.txt more.jsonl --json
     printf 'A man plays.\\tNobody plays.\\n' | gmlp predict --workdir=DIR
@@ -64,15 +64,16 @@ class Line(str):
 
 def main(argv: list[str]) -> None:
     """Prints the answer to each input."""
-    workdir, values = cli.require("workdir"), flags.FLAGS
-    from gmlp_flax.training import loading
+    values = flags.FLAGS
+    source = values.model or cli.require("workdir")
+    from gmlp_flax.library import sources
 
-    trained, words, ranks = loading.load(workdir, values.checkpoint), argv[1:], values["top"].present
+    trained, words, ranks = sources.load(source, values.checkpoint), argv[1:], values["top"].present
     task = trained.task
     sampling: dict[str, Any] = {name: values[name].value for name in SAMPLING if values[name].present}
     given = [*sampling]
     if given and not task.generates:
-        what = f"for models that continue texts, and {workdir} holds one of the task {trained.config.task}"
+        what = f"for models that continue texts, and {source} holds one of the task {trained.config.task}"
         raise ConfigError(f"--{given[0]} is {what}: leave it out, or train with --config.task=causal_lm")
     if given and ranks:
         raise ConfigError(f"--top ranks the next token, and --{given[0]} is for a continuation: give one of them")
@@ -238,6 +239,7 @@ def define_flags() -> None:
     """Defines the flags of this command."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
+    flags.DEFINE_string("model", None, "In the place of --workdir: whatever gmlp_flax.load takes, such as a name.")
     flags.DEFINE_integer("batch_size", 32, "How many inputs the model reads at once.", lower_bound=1)
     flags.DEFINE_bool("json", False, "Print a JSON object for each input, and read lines that are objects.")
     flags.DEFINE_bool("truncate", False, "Cut texts that are too long, with a note, instead of refusing them.")

@@ -9,6 +9,7 @@ from absl import flags
 
 from gmlp_flax.commands import predict
 from gmlp_flax.errors import ConfigError
+from gmlp_flax.library import sources
 from gmlp_flax.training import loading, loop
 from tests.fuzz import config as configs
 from tests.fuzz import images
@@ -53,7 +54,7 @@ def make(folder):
         predict.define_flags()
     pictures = list(images.whole_files())
     loaded = {path: loading.load(path) for path in folders.values()}
-    loading.load = lambda path, which, **_: loaded[path]
+    sources.load = lambda path, which, **_: loaded[path]
 
     def check(rng: random.Random) -> None:
         task = rng.choice([*folders])
